@@ -1,0 +1,271 @@
+"""From a recipe to the objects of a run; the one place that refuses a bad combination."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import numpy as np
+import optax
+
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.local.objective import Objective, plain
+from sottovoce.local.update import FedAvg, FedSGD, UserUpdate
+from sottovoce.models.language_model import LanguageModel, layer_names
+from sottovoce.models.lstm import LSTM
+from sottovoce.privacy import accounting
+from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip
+from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDenominator, TrueAverage
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.noise import noise_key
+from sottovoce.privacy.sampling import FixedSize, Poisson, Sampler
+from sottovoce.recipe import Privacy, Recipe
+from sottovoce.training.round import Algorithm
+from sottovoce.training.server import Server
+from sottovoce.training.simulation import SumInBlocks, block_size
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The objects of a run. `recipe` is the one given, with the noise that was solved for filled in."""
+
+    recipe: Recipe
+    model: LanguageModel  # as initialised
+    algorithm: Algorithm
+    sum_updates: SumInBlocks
+    accountant: str
+    fingerprint: str
+    reproducible: bool  # will the same round on the same machine give the same sum to the bit?
+
+
+def assemble(
+    recipe: Recipe, store: Store, *, model: LanguageModel | None = None, objective: Objective = plain
+) -> Assembly:
+    """Check the recipe as a whole and build what it describes, for the users of `store`.
+
+    `model` and `objective` may be a researcher's own; the recipe's [model] section is then not used.
+    """
+    recipe = resolve(recipe)
+    own_code = model is None and objective is plain
+    if model is None:
+        model = build_model(recipe, store.vocabulary.size)
+    _check_model(model)
+    if recipe.local.batch * recipe.local.unroll > 4 * store.tokens_per_user:
+        raise SottoError(
+            f"local.batch={recipe.local.batch} lanes of local.unroll={recipe.local.unroll} are mostly empty: users of "
+            f"the store have at most {store.tokens_per_user} tokens; use fewer lanes or a shorter unroll"
+        )
+    mechanism = build_mechanism(recipe, layers=len(jax.tree.leaves(model)))
+    algorithm = Algorithm(
+        mechanism=mechanism,
+        user_update=_build_user_update(recipe, mechanism.clipping, objective),
+        server=Server(_build_optimiser(recipe)),
+        weight_cap=recipe.privacy.weight_cap,
+    )
+    block = block_size(model, recipe.privacy.cohort, recipe.run.block)
+    return Assembly(
+        recipe=recipe,
+        model=model,
+        algorithm=algorithm,
+        sum_updates=SumInBlocks(block),
+        accountant=accountant_of(recipe.privacy),
+        fingerprint=_fingerprint(recipe, store, block),
+        # A caller's own model or objective may have changed between two processes in ways that no file here shows.
+        reproducible=own_code and _is_reproducible(),
+    )
+
+
+def build_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
+    seed = hashlib.blake2b(f"initial weights {recipe.run.seed}".encode(), digest_size=8).digest()
+    return LSTM(vocabulary, embedding=recipe.model.embedding, hidden=recipe.model.hidden, key=noise_key(seed))
+
+
+def load_model(like: LanguageModel, weights: dict[str, np.ndarray]) -> LanguageModel:
+    """A model shaped like another, with the weights of a run."""
+    leaves, structure = jax.tree.flatten(like)
+    names = layer_names(like)
+    if set(names) != set(weights) or any(weights[n].shape != leaf.shape for n, leaf in zip(names, leaves, strict=True)):
+        raise SottoError(f"the weights {sorted(weights)} do not fit the model {names}; pass the model they belong to")
+    return structure.unflatten([jax.numpy.asarray(weights[name]) for name in names])
+
+
+def weights_of(model: LanguageModel) -> dict[str, np.ndarray]:
+    return {name: np.asarray(leaf) for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True)}
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """Refuse what has no valid meaning; find the noise for an ε that was asked for."""
+    privacy = recipe.privacy
+    if privacy.users < 1:
+        raise SottoError("privacy.users is not set: declare the population, a public constant (it gives q and W)")
+    if privacy.cohort <= 0:
+        raise SottoError("privacy.cohort is not set: it is the expected number of users in a round")
+    _build_sampler(privacy)
+    if privacy.mode == "none":
+        return recipe
+    if privacy.mode == "experiment":
+        if privacy.epsilon is not None:
+            raise SottoError("privacy.epsilon has no meaning in experiment mode: its ε is infinite; remove it")
+        if privacy.noise_std is None and privacy.noise_multiplier is None:
+            raise SottoError("experiment mode needs privacy.noise_std or privacy.noise_multiplier (0 is allowed)")
+        if privacy.noise_std is not None and privacy.noise_multiplier is not None:
+            raise SottoError("privacy.noise_std and privacy.noise_multiplier are both given; keep one")
+        return recipe
+    return _resolve_private(recipe)
+
+
+def _resolve_private(recipe: Recipe) -> Recipe:
+    privacy = recipe.privacy
+    if privacy.noise_std is not None:
+        raise SottoError("privacy.noise_std is for mode = \"experiment\"; a private run derives it from noise_multiplier")
+    if privacy.estimator == "true_average":
+        raise SottoError(
+            "privacy.estimator='true_average' has no bounded sensitivity; use fixed_denominator or clipped_denominator, "
+            "or mode = \"none\""
+        )
+    if privacy.clipping == "none":
+        raise SottoError("privacy.clipping='none' bounds nobody's update; use flat or per_layer, or mode = \"none\"")
+    if privacy.noise_multiplier is None and privacy.epsilon is None:
+        raise SottoError("a private run needs privacy.noise_multiplier or privacy.epsilon")
+    if privacy.noise_multiplier == 0:
+        raise SottoError("privacy.noise_multiplier=0 must be above 0 in a private run; without noise use mode = \"none\"")
+    if privacy.delta >= 1 / privacy.users and not privacy.allow_large_delta:
+        raise SottoError(
+            f"privacy.delta={privacy.delta:g} must be below 1/users = {1 / privacy.users:.2g}, or the guarantee allows "
+            f"giving one person away; lower it, or say --allow-large-delta"
+        )
+    if privacy.weight_cap > 1 and privacy.total_weight == 0:
+        raise SottoError(
+            f"privacy.weight_cap={privacy.weight_cap:g} gives users unequal weights: declare privacy.total_weight (W), "
+            f"a public constant"
+        )
+    accountant = accountant_of(privacy)
+    accounting.check(accountant, privacy.sampling)
+    if privacy.noise_multiplier is None:
+        assert privacy.epsilon is not None
+        event = build_mechanism(recipe.replace(privacy={"noise_multiplier": 1.0}), layers=1).event()
+        assert isinstance(event, accounting.SampledGaussian)
+        found = accounting.calibrate(event, recipe.run.rounds, privacy.epsilon, privacy.delta, accountant)
+        recipe = recipe.replace(privacy={"noise_multiplier": found})
+    return recipe
+
+
+def accountant_of(privacy: Privacy) -> str:
+    if privacy.accountant == "auto":
+        return accounting.default_accountant(privacy.sampling)
+    return privacy.accountant
+
+
+def build_mechanism(recipe: Recipe, *, layers: int) -> Mechanism:
+    privacy = recipe.privacy
+    return Mechanism(
+        sampler=_build_sampler(privacy),
+        clipping=_build_clipping(privacy, layers),
+        estimator=_build_estimator(privacy),
+        noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
+        experiment_noise_std=_experiment_noise(privacy),
+    )
+
+
+def _experiment_noise(privacy: Privacy) -> float | None:
+    """In experiment mode the noise is a plain number, however it was given: nothing is claimed for it."""
+    if privacy.mode != "experiment":
+        return None
+    if privacy.noise_std is not None:
+        return privacy.noise_std
+    private_twin = replace(privacy, mode="private")
+    if not privacy.noise_multiplier:
+        return 0.0
+    bound = _build_estimator(private_twin).sensitivity(privacy.clip_norm)
+    if not np.isfinite(bound):
+        raise SottoError("privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead")
+    return privacy.noise_multiplier * bound
+
+
+def _build_sampler(privacy: Privacy) -> Sampler:
+    if privacy.sampling == "poisson":
+        rate = privacy.cohort / privacy.users
+        if rate > 1:
+            raise SottoError(
+                f"user_rate={rate:g} must be in (0, 1]; it is the chance that a user joins a round "
+                f"(cohort {privacy.cohort:g} of {privacy.users} users?)"
+            )
+        return Poisson(rate)
+    if privacy.cohort != int(privacy.cohort):
+        raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number for fixed-size sampling")
+    return FixedSize(int(privacy.cohort), privacy.users)
+
+
+def _build_clipping(privacy: Privacy, layers: int) -> Clipping:
+    if privacy.clipping == "flat":
+        return FlatClip(privacy.clip_norm)
+    if privacy.clipping == "per_layer":
+        return PerLayerClip(privacy.clip_norm, layers)
+    return NoClip()
+
+
+def _build_estimator(privacy: Privacy) -> Estimator:
+    rate = privacy.cohort / privacy.users
+    total = privacy.total_weight or float(privacy.users)
+    if privacy.estimator == "fixed_denominator":
+        return FixedDenominator(rate * total)
+    if privacy.estimator == "clipped_denominator":
+        return ClippedDenominator(rate * (privacy.min_weight or total))
+    return TrueAverage()
+
+
+def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) -> UserUpdate:
+    local = recipe.local
+    if recipe.run.algorithm == "fedavg":
+        return FedAvg(
+            clipping, recipe.privacy.clip_when == "every_step", epochs=local.epochs, batch=local.batch,
+            unroll=local.unroll, learning_rate=local.learning_rate, objective=objective,
+        )  # fmt: skip
+    return FedSGD(
+        clipping, batch=local.batch, unroll=local.unroll, learning_rate=local.learning_rate, tokens=local.tokens,
+        objective=objective,
+    )  # fmt: skip
+
+
+def _build_optimiser(recipe: Recipe) -> optax.GradientTransformation:
+    server = recipe.server
+    if server.optimiser == "momentum":
+        return optax.sgd(server.learning_rate, momentum=server.momentum)
+    if server.optimiser == "adam":
+        return optax.adam(server.learning_rate)
+    return optax.sgd(server.learning_rate)
+
+
+def _check_model(model: LanguageModel) -> None:
+    for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True):
+        if not eqx.is_inexact_array(leaf):
+            raise SottoError(
+                f"the model's leaf {name} is {type(leaf).__name__}, not an array of floats; "
+                f"mark what is not trained with eqx.field(static=True)"
+            )
+
+
+def _fingerprint(recipe: Recipe, store: Store, block: int) -> str:
+    """All that the un-noised sum of a round depends on, besides the rounds before it."""
+    import jaxlib
+
+    digest = hashlib.sha256()
+    facts = (
+        recipe.sha256(), store.fingerprint, block, jax.__version__, jaxlib.__version__, np.__version__,
+        os.environ.get("XLA_FLAGS", ""),
+        [(device.platform, device.device_kind) for device in jax.devices()], os.cpu_count(),
+    )  # fmt: skip
+    digest.update(repr(facts).encode())
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _is_reproducible() -> bool:
+    """A GPU adds up gradients of embedding rows in an order of its own, unless told not to."""
+    return jax.default_backend() == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")

@@ -1,0 +1,1 @@
+"""The `sotto` command: parse, call, print."""

@@ -1,0 +1,114 @@
+"""How results reach a terminal: tables, one JSON object, a live bar or plain lines, and a gentle Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sottovoce.jobs.training import Progress
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, allow_nan=False, ensure_ascii=False))
+
+
+def print_table(title: str, rows: Mapping[str, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(justify="right")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console(highlight=False).print(table)
+
+
+def shown_epsilon(epsilon: float | str) -> str:
+    return f"{epsilon:.3f}" if isinstance(epsilon, float | int) and math.isfinite(epsilon) else "∞"
+
+
+@contextmanager
+def gentle_stop() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C (or SIGTERM) asks to stop after this round; a second one stops at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nfinishing this round, then saving; once more stops at once", file=sys.stderr)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """A live bar with rate, time left and ε spent of the budget; plain lines where there is no terminal."""
+    if quiet:
+        yield lambda progress: None
+    elif sys.stderr.isatty():
+        with _bar(name) as show:
+            yield show
+    else:
+        yield _plain_lines(name)
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[facts]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None, facts="compiling")
+        accuracy = ""
+
+        def show(progress: Progress_) -> None:
+            nonlocal accuracy
+            if progress.evaluation:
+                accuracy = f"  top-1 {progress.evaluation.top1:.1%}"
+            bar.update(task, completed=progress.round, total=progress.rounds, facts=_facts(progress) + accuracy)
+
+        yield show
+
+
+def _plain_lines(name: str) -> Callable[[Progress], None]:
+    """A line at the first round, at evaluations, at the end, and otherwise every ten seconds."""
+    last = -math.inf
+
+    def show(progress: Progress_) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if progress.evaluation or progress.round == progress.rounds or now - last > 10:
+            accuracy = f"  top-1 {progress.evaluation.top1:.1%}" if progress.evaluation else ""
+            line = f"{name}: round {progress.round} of {progress.rounds}  {_facts(progress)}{accuracy}"
+            print(line, file=sys.stderr, flush=True)
+            last = now
+
+    return show
+
+
+def _facts(progress: Progress_) -> str:
+    budget = f" of {progress.budget:g}" if progress.budget is not None and math.isfinite(progress.epsilon) else ""
+    return f"ε {shown_epsilon(progress.epsilon)}{budget}  {progress.users / progress.seconds:.0f} users/s"
+
+
+Progress_ = Any  # `Progress` of jobs: the bar of rich has the same name, and jobs is slow to import

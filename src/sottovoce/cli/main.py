@@ -1,0 +1,45 @@
+"""The entry point of `sotto`: one app, one way to fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import cyclopts
+
+from sottovoce.cli import measuring, planning, preparing, training
+from sottovoce.errors import SottoError
+
+app = cyclopts.App(
+    name="sotto",
+    help="Train next-word models on people's text with user-level differential privacy.",
+    version=version("sottovoce"),
+    help_on_error=False,
+)
+app.command(training.demo)
+app.command(preparing.prepare)
+app.command(planning.plan)
+app.command(training.train)
+app.command(training.resume)
+app.command(measuring.evaluate)
+app.command(measuring.report)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command. Bad input ends with status 2 and one line on standard error."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False)
+    except (SottoError, cyclopts.CycloptsError) as error:
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `sotto plan … | head`
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

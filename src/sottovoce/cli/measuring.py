@@ -1,0 +1,83 @@
+"""`sotto evaluate` and `sotto report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from sottovoce.cli.display import print_json, print_table
+
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+def evaluate(
+    run: Path,
+    *,
+    corpus: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    store: Path | None = None,
+    split: str = "test",
+    user_field: str = "user",
+    text_field: str = "text",
+    internal: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Measure how well a run's model predicts the next word of people it has not seen.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    corpus
+        Files of text by user.
+    store
+        A prepared store instead (default: the one the run was trained on).
+    split
+        Which users of the store.
+    user_field
+        Field of the corpus that names the user.
+    text_field
+        Field of the corpus that holds the text.
+    internal
+        Also the spread over single users.
+    json
+        One JSON object.
+    """
+    from sottovoce.errors import SottoError
+    from sottovoce.jobs.measuring import evaluate_run
+
+    if corpus and store:
+        raise SottoError("--corpus and --store are both given; evaluate on one of them at a time")
+    evaluation, spread = evaluate_run(
+        run, corpus=corpus or (), store=store, split=split, user_field=user_field, text_field=text_field
+    )
+    if json:
+        print_json({**evaluation.to_json(), **(spread if internal else {})})
+        return
+    rows = {
+        "top-1, top-3, top-5": f"{evaluation.top1:.2%}, {evaluation.top3:.2%}, {evaluation.top5:.2%}",
+        "top-1 over words": f"{evaluation.top1_words:.2%}",
+        "perplexity": f"{evaluation.perplexity:.2f}",
+        "perplexity in vocabulary": f"{evaluation.perplexity_in_vocabulary:.2f}",
+        "outside the vocabulary": f"{evaluation.oov_rate:.2%}",
+        "targets, users": f"{evaluation.targets:,}, {evaluation.users:,}",
+    }
+    if internal:
+        rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
+    print_table(f"Evaluation of {run}", rows)
+
+
+def report(run: Path, *, internal: Flag = False) -> None:
+    """Write a run's report: one HTML file that opens anywhere.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    internal
+        Also update norms and the share clipped: exact figures of private data, for the owner only.
+    """
+    from sottovoce.jobs.measuring import report_run
+
+    print(report_run(run, internal=internal))

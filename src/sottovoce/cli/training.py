@@ -1,0 +1,132 @@
+"""`sotto train`, `sotto resume`, `sotto demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds, shown_epsilon
+
+if TYPE_CHECKING:
+    from sottovoce.jobs.training import RunResult
+
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+def train(
+    recipe: str,
+    *,
+    out: Path,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    allow_large_delta: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Train the model of a recipe.
+
+    Parameters
+    ----------
+    recipe
+        A TOML file, or the name of a shipped recipe (demo, mcmahan2018).
+    out
+        Folder of the new run.
+    settings
+        Change one value of the recipe: section.key=value. May be given many times.
+    allow_large_delta
+        Train although δ is not below 1/users.
+    json
+        One JSON object at the end, no progress.
+    """
+    from sottovoce import jobs
+    from sottovoce.recipe import Recipe
+
+    chosen = Recipe.load(recipe).with_settings(settings or ())
+    if allow_large_delta:
+        chosen = chosen.replace(privacy={"allow_large_delta": True})
+    with gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
+        result = jobs.train(chosen, out, observer=observer, stop=stop)
+    _tell(result, json=json)
+
+
+def resume(run: Path, *, json: Flag = False) -> None:
+    """Go on with a run that was stopped or killed.
+
+    Parameters
+    ----------
+    run
+        Folder of the run.
+    json
+        One JSON object at the end, no progress.
+    """
+    from sottovoce import jobs
+
+    with gentle_stop() as stop, progress_of_rounds(run.name, quiet=json) as observer:
+        result = jobs.resume(run, observer=observer, stop=stop)
+    _tell(result, json=json)
+
+
+def demo(*, out: Path = Path("demo")) -> None:
+    """Plan, prepare, train, evaluate and report on a synthetic population, in under two minutes.
+
+    Parameters
+    ----------
+    out
+        Folder for the store and the two runs.
+    """
+    from rich.console import Console
+
+    from sottovoce.jobs.demo import run_demo
+
+    console = Console(highlight=False)
+    with gentle_stop() as stop:
+        result = run_demo(out, say=console.print, progress=progress_of_rounds, stop=stop)
+    if result is None:
+        console.print(f"\nstopped; delete {out} and run `sotto demo` again")
+        return
+    from rich.table import Table
+
+    table = Table(title="Held-out users of the synthetic population", title_justify="left", title_style="bold")
+    table.add_column("model")
+    for heading in ("ε", "top-1", "top-3", "perplexity"):
+        table.add_column(heading, justify="right")
+    table.add_row("most frequent word", "0", f"{result.baseline:.1%}", "", "")
+    for name, run in (("private", result.private), ("not private", result.plain)):
+        scores = run.evaluation
+        assert scores is not None
+        table.add_row(
+            name, shown_epsilon(run.statement.epsilon), f"{scores.top1:.1%}", f"{scores.top3:.1%}",
+            f"{scores.perplexity:.1f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"The private model: ε = {shown_epsilon(result.private.statement.epsilon)} "
+                  f"at δ = {result.private.statement.delta:g} for every one of its users.")  # fmt: skip
+    console.print("\nWhere to look next")
+    console.print(f"  {result.private.path / 'report.html'}   open it in a browser: curves, predictions, the statement")
+    console.print(f"  {result.private.path / 'privacy.json'}  the privacy statement for machines")
+    console.print(f"  sotto evaluate {result.private.path}    accuracy in full")
+    console.print("  sotto plan --help                what your own population would cost")
+
+
+def _tell(result: RunResult, *, json: bool) -> None:
+    statement, scores = result.statement, result.evaluation
+    if json:
+        print_json({
+            "run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes),
+            "epsilon": statement.to_json()["epsilon"], "delta": statement.delta, "private": statement.private,
+            "evaluation": scores.to_json() if scores else None,
+        })  # fmt: skip
+        return
+    for note in result.notes:
+        print(note)
+    rows = {
+        "rounds": f"{result.round} of {statement.facts['rounds_planned']}",
+        "ε": f"{shown_epsilon(statement.epsilon)} at δ = {statement.delta:g}" if statement.private else "∞, not private",
+    }
+    if scores:
+        rows["top-1, perplexity"] = f"{scores.top1:.2%}, {scores.perplexity:.2f}"
+    print_table(f"Run {result.path}", rows)
+    if result.ended == "stopped":
+        print(f"stopped; go on with: sotto resume {result.path}")
+    else:
+        print(f"next: sotto report {result.path}")

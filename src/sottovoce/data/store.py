@@ -1,0 +1,237 @@
+"""The user store: one row a user, memory-mapped, so that a cohort costs the same among any number of users."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError, did_you_mean
+
+FORMAT = 1
+SPLITS = ("train", "test")
+STORE_FILE, VOCABULARY_FILE = "store.json", "vocabulary.txt"
+# A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
+BATCH_TOKENS = 2**22
+LARGEST_USER = 2**24
+
+
+@dataclass(frozen=True)
+class UserBlock:
+    """Some users side by side: `tokens` [n, tokens_per_user] padded with zeros, `lengths` [n]; both int32."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Consecutive users: row i holds `values[offsets[i]:offsets[i + 1]]`."""
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """The tokens of many users, by row.
+
+    `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private.
+    """
+
+    vocabulary: Vocabulary
+    tokens_per_user: int
+    fingerprint: str
+    batches: tuple[Batch, ...]
+    split: str = "train"
+    path: Path | None = None
+
+    @classmethod
+    def open(cls, folder: str | Path, split: str = "train") -> Store:
+        """Map one split of a prepared folder. Nothing is read until a row is asked for."""
+        folder = Path(folder)
+        if split not in SPLITS:
+            raise SottoError(f"split={split!r} must be one of {', '.join(SPLITS)}{did_you_mean(split, SPLITS)}")
+        facts = _facts(folder)
+        store = cls(
+            vocabulary=Vocabulary.load(folder / VOCABULARY_FILE),
+            tokens_per_user=int(facts["tokens_per_user"]),
+            fingerprint=str(facts["fingerprint"]),
+            batches=_mapped(folder / f"{split}.arrow"),
+            split=split,
+            path=folder,
+        )
+        written = (facts["splits"][split]["users"], facts["vocabulary_size"])
+        if written != (store.users, store.vocabulary.size):
+            raise _damaged(folder, f"{STORE_FILE} and the files beside it disagree")
+        return store
+
+    @classmethod
+    def from_users(
+        cls, users: Sequence[Sequence[int] | np.ndarray], vocabulary: Vocabulary, tokens_per_user: int | None = None
+    ) -> Store:
+        """A store in memory, also where pyarrow is absent. Without `tokens_per_user` the longest user sets it."""
+        longest = max(map(len, users), default=0)
+        cap = longest if tokens_per_user is None else tokens_per_user
+        if not 1 <= cap <= LARGEST_USER:
+            raise SottoError(f"tokens_per_user={cap} must be in [1, {LARGEST_USER}]; it is the length users are cut to")
+        rows = [np.asarray(user, dtype=np.int64)[:cap] for user in users]
+        values = np.concatenate([*rows, np.empty(0, np.int64)])
+        if values.size and not (values.min() >= 0 and values.max() < vocabulary.size):
+            raise SottoError(
+                f"token ids run from {values.min()} to {values.max()} but the vocabulary has {vocabulary.size} words; "
+                "encode the users with this vocabulary"
+            )
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
+        values = values.astype(np.int32)
+        seal = blake2b(f"{vocabulary.fingerprint} {cap}".encode(), digest_size=16)
+        seal.update(offsets.astype("<i8").tobytes())
+        seal.update(values.astype("<i4").tobytes())
+        return cls(vocabulary, cap, seal.hexdigest(), (Batch(values, offsets),))
+
+    @property
+    def users(self) -> int:
+        return int(self._firsts[-1])
+
+    def __len__(self) -> int:
+        return self.users
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """The tokens of one user."""
+        batch, place = self._find(np.array([row]))
+        return _row(self.batches[batch[0]], place[0]).astype(np.int32)
+
+    def lengths(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """How many tokens each of these users has."""
+        batches, places = self._find(rows)
+        lengths = np.empty(len(places), np.int32)
+        for batch in np.unique(batches):
+            here = batches == batch
+            offsets = self.batches[batch].offsets
+            lengths[here] = offsets[places[here] + 1] - offsets[places[here]]
+        return lengths
+
+    def gather(self, rows: Sequence[int] | np.ndarray) -> UserBlock:
+        """These users as one padded block. The cost grows with the rows asked for, not with the store."""
+        batches, places = self._find(rows)
+        tokens = np.zeros((len(places), self.tokens_per_user), np.int32)
+        lengths = np.zeros(len(places), np.int32)
+        for number, (batch, place) in enumerate(zip(batches, places, strict=True)):
+            row = _row(self.batches[batch], place)
+            tokens[number, : len(row)] = row
+            lengths[number] = len(row)
+        return UserBlock(tokens, lengths)
+
+    @cached_property
+    def _firsts(self) -> np.ndarray:
+        """The first row of each batch, and the number of rows at the end."""
+        return np.cumsum([0, *(len(batch.offsets) - 1 for batch in self.batches)])
+
+    def _find(self, rows: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and not (rows.min() >= 0 and rows.max() < self.users):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} asked of a store with {self.users} users")
+        batches = np.searchsorted(self._firsts, rows, side="right") - 1
+        return batches, rows - self._firsts[batches]
+
+
+class SplitWriter:
+    """Writes one split, a record batch at a time.
+
+    Where a batch ends depends on the users alone, so that the same users always give the same file.
+    """
+
+    def __init__(self, path: Path, vocabulary_size: int) -> None:
+        import pyarrow as pa
+
+        self.users = self.tokens = 0
+        wide = vocabulary_size > 2**16
+        self._names: list[str] = []
+        self._lengths = [0]
+        self._buffer = array("I" if wide else "H")
+        self._schema = pa.schema([("user", pa.string()), ("tokens", pa.list_(pa.uint32() if wide else pa.uint16()))])
+        # Not compressed: a compressed file cannot be mapped.
+        self._file = pa.ipc.new_file(str(path), self._schema)
+
+    def add(self, name: str, tokens: np.ndarray) -> None:
+        if self._names and len(self._buffer) + len(tokens) > BATCH_TOKENS:
+            self._flush()
+        self._names.append(name)
+        self._lengths.append(len(tokens))
+        self._buffer.frombytes(tokens.tobytes())
+        self.users += 1
+        self.tokens += len(tokens)
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        values = np.frombuffer(self._buffer, dtype=self._buffer.typecode)
+        lists = pa.ListArray.from_arrays(np.cumsum(self._lengths, dtype=np.int32), values)
+        self._file.write_batch(pa.record_batch([pa.array(self._names), lists], schema=self._schema))
+        self._names, self._lengths, self._buffer = [], [0], array(self._buffer.typecode)
+
+    def __enter__(self) -> SplitWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and self._names:
+                self._flush()
+        finally:
+            self._file.close()
+
+
+def _row(batch: Batch, place: int) -> np.ndarray:
+    return batch.values[batch.offsets[place] : batch.offsets[place + 1]]
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """What `store.json` says, once it is clear that the folder is a store that this version can read."""
+    if not folder.is_dir():
+        raise SottoError(f"{folder} is not a folder; make a store with `sotto prepare`")
+    file = folder / STORE_FILE
+    if not file.is_file():
+        raise SottoError(f"{folder} is not a store (it has no {STORE_FILE}); make one with `sotto prepare`")
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        version = facts["format"]
+        for key in ("tokens_per_user", "fingerprint", "vocabulary_size"):
+            facts[key]
+        for split in SPLITS:
+            facts["splits"][split]["users"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, f"{STORE_FILE}: {type(error).__name__}") from error
+    if version != FORMAT:
+        raise SottoError(
+            f"{folder} has store format {version!r}, this version reads {FORMAT}; make it anew with `sotto prepare`"
+        )
+    return facts
+
+
+def _mapped(path: Path) -> tuple[Batch, ...]:
+    """The record batches of an Arrow file as views of the mapped file."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise SottoError("opening a store needs pyarrow; run `pip install pyarrow`, or use Store.from_users") from error
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        columns = [reader.get_batch(number).column("tokens") for number in range(reader.num_record_batches)]
+        return tuple(Batch(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns)
+    except (OSError, KeyError, AttributeError, pa.ArrowException) as error:
+        raise _damaged(path.parent, f"{path.name}: {' '.join(str(error).split())}") from error
+
+
+def _damaged(folder: Path, what: str) -> SottoError:
+    return SottoError(f"the store {folder} is damaged ({what}); restore it, or make it anew with `sotto prepare`")

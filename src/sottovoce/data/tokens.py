@@ -1,0 +1,23 @@
+"""Text to tokens: lower-cased words, digit runs, single marks and placeholders."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+PLACEHOLDER = re.compile(r"<[a-z]+>")
+# `[^\W\d_]` is "a letter, in any alphabet". The order matters: a placeholder wins over its own angle bracket.
+_TOKEN = re.compile(r"<[a-z]+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]|_")
+_APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'"})
+
+
+def tokenise(text: str) -> list[str]:
+    """Cut a text into tokens; joining them with spaces and cutting again gives the same tokens.
+
+    >>> tokenise("Don’t call <phone> at 10:30!")
+    ["don't", 'call', '<phone>', 'at', '10', ':', '30', '!']
+    """
+    text = text.lower()
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text).translate(_APOSTROPHES)
+    return _TOKEN.findall(text)

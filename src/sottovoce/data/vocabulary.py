@@ -1,0 +1,134 @@
+"""The words a model knows, fixed before any private text is read."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.data.corpus import lines
+from sottovoce.data.tokens import PLACEHOLDER, tokenise
+from sottovoce.errors import SottoError
+
+BOS, EOS, UNK = 0, 1, 2
+SPECIALS = ("<bos>", "<eos>", "<unk>")
+PLACEHOLDERS = ("<url>", "<email>", "<phone>", "<user>")
+# Every vocabulary begins with these, so that the first ids mean the same in all of them.
+FRAME = SPECIALS + PLACEHOLDERS + tuple(string.punctuation)
+SMALLEST = len(FRAME) + 1
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens by id: the specials, then placeholders, ASCII punctuation and words.
+
+    The specials cannot be typed: the text "<eos>" is an unknown word, never the end of a sentence.
+    """
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.words[: len(SPECIALS)] != SPECIALS:
+            raise SottoError(f"a vocabulary starts with {' '.join(SPECIALS)}, not {self.words[:3]!r}; load a saved one")
+        if len(set(self.words)) != len(self.words):
+            raise SottoError("a vocabulary holds each word once; remove the words that stand twice")
+        if spaced := [word for word in self.words if word.split() != [word]]:
+            raise SottoError(f"{spaced[0]!r} is not one word; a vocabulary has one word without spaces per entry")
+
+    @classmethod
+    def public(cls, size: int = 10_000) -> Vocabulary:
+        """The most frequent English words of wordfreq, a list that owes nothing to the users: `size` tokens in all."""
+        _check_size(size)
+        import wordfreq
+
+        # The list masks the digits of longer numbers ("2019" is "0000"), so only single digits are real in it.
+        listed = (w for w in wordfreq.top_n_list("en", 2 * size + 1000) if len(w) == 1 or not any(map(str.isdigit, w)))
+        vocabulary = cls.from_words(listed, size)
+        if vocabulary.size < size:
+            raise SottoError(f"size={size} is more than the public list gives; the largest is {vocabulary.size}")
+        return vocabulary
+
+    @classmethod
+    def from_file(cls, path: str | Path, size: int | None = None) -> Vocabulary:
+        """A word list, one word a line, most frequent first; further columns are ignored. May be `.gz` or `.zst`."""
+        vocabulary = cls.from_words((line.split()[0] for line in lines(path) if line.strip()), size)
+        if vocabulary.size < SMALLEST:
+            raise SottoError(f"{path} holds no word; a vocabulary file has one word a line")
+        return vocabulary
+
+    @classmethod
+    def from_words(cls, words: Iterable[str], size: int | None = None) -> Vocabulary:
+        """The frame and the given words in their order, without doubles and without what no text can produce."""
+        if size is not None:
+            _check_size(size)
+        found: dict[str, None] = dict.fromkeys(FRAME)
+        for word in words:
+            if len(found) == size:
+                break
+            tokens = tokenise(word)
+            # A mark outside ASCII is produced by the tokeniser too, but it is no word.
+            if len(tokens) == 1 and _is_word(tokens[0]):
+                found[tokens[0]] = None
+        return cls(tuple(found))
+
+    @property
+    def size(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def word_mask(self) -> np.ndarray:
+        """True where the id is a word or a number, False for specials, placeholders and punctuation."""
+        mask = np.array([_is_word(word) for word in self.words])
+        mask.flags.writeable = False
+        return mask
+
+    def is_word(self, token: int) -> bool:
+        return bool(self.word_mask[token])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return blake2b("\n".join(self.words).encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        # Without the specials: what a person types never becomes one.
+        return {word: number for number, word in enumerate(self.words) if number >= len(SPECIALS)}
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text between the begin and end tokens."""
+        return [BOS, *map(self._ids.get, tokenise(text), repeat(UNK)), EOS]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The tokens of some ids, with a space between them."""
+        return " ".join(self.words[token] for token in ids)
+
+    def save(self, path: str | Path) -> None:
+        """Write one token a line, in the order of the ids."""
+        Path(path).write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8", newline="\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vocabulary:
+        """Read a saved vocabulary: the same tokens with the same ids."""
+        words = tuple(line.rstrip("\r\n") for line in lines(path))
+        try:
+            return cls(words)
+        except SottoError as error:
+            raise SottoError(f"{path} is not a saved vocabulary: {error}") from error
+
+
+def _is_word(token: str) -> bool:
+    return token[0].isalnum() and not PLACEHOLDER.fullmatch(token)
+
+
+def _check_size(size: int) -> None:
+    if size < SMALLEST:
+        raise SottoError(
+            f"size={size} is too small for a vocabulary; the smallest is {SMALLEST}: "
+            f"{len(FRAME)} special tokens and marks, and one word"
+        )

@@ -1,0 +1,175 @@
+"""How well a model predicts the next word of people it has never seen.
+
+Targets are words, punctuation and EOS; BOS is never one. A word outside the vocabulary always counts as a mistake,
+even where UNK is predicted. The state runs on through all the texts of a user. docs/evaluation.md has the definitions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS, UNK
+from sottovoce.errors import SottoError
+from sottovoce.models.head import cross_entropy
+from sottovoce.models.language_model import LanguageModel
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Shares are over all targets unless the name says otherwise."""
+
+    users: int
+    targets: int
+    top1: float
+    top3: float
+    top5: float
+    top1_words: float  # over words alone: no punctuation, no EOS; words outside the vocabulary are mistakes
+    perplexity: float
+    perplexity_in_vocabulary: float  # over targets that are in the vocabulary
+    oov_rate: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; an infinite perplexity is `null`."""
+        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+
+
+class _Counts(NamedTuple):
+    """Sums over the targets of each user."""
+
+    targets: Array
+    known: Array
+    words: Array
+    top1: Array
+    top3: Array
+    top5: Array
+    top1_words: Array
+    loss: Array
+    loss_known: Array
+
+
+_CHUNK = 64  # tokens scored at once: bounds memory at users x 64 x vocabulary
+
+
+def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = None, block: int = 16) -> _Counts:
+    """The sums of every user in `rows` (all users by default), each as an array over users."""
+    rows = np.arange(store.users) if rows is None else np.asarray(rows)
+    if not len(rows):
+        raise SottoError("there is no user to evaluate on; prepare the store with --test-users 0.1")
+    is_word = jnp.asarray(store.vocabulary.word_mask)
+    parts = []
+    for start in range(0, len(rows), block):
+        chosen = rows[start : start + block]
+        users = store.gather(chosen)
+        # Compiled shapes come in powers of two of the longest user, not one for every length.
+        width = _CHUNK * 2 ** max(0, math.ceil(math.log2(max(1, int(users.lengths.max())) / _CHUNK)))
+        tokens = np.zeros((block, width), np.int32)
+        columns = min(width, users.tokens.shape[1])
+        tokens[: len(chosen), :columns] = users.tokens[:, :columns]
+        lengths = np.pad(users.lengths, (0, block - len(chosen)))
+        counts = _count_block(model, jnp.asarray(tokens), jnp.asarray(lengths), is_word)
+        parts.append(jax.tree.map(lambda leaf, real=len(chosen): np.asarray(leaf[:real], np.float64), counts))
+    return _Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def evaluate(model: LanguageModel, store: Store, rows: Sequence[int] | None = None) -> Evaluation:
+    return summarise(count_hits(model, store, rows))
+
+
+def summarise(counts: _Counts) -> Evaluation:
+    total = _Counts(*(float(np.sum(column)) for column in counts))
+    if not total.targets:
+        raise SottoError("the users to evaluate on have no words at all")
+    return Evaluation(
+        users=len(counts.targets),
+        targets=int(total.targets),
+        top1=total.top1 / total.targets,
+        top3=total.top3 / total.targets,
+        top5=total.top5 / total.targets,
+        top1_words=total.top1_words / max(total.words, 1),
+        perplexity=_perplexity(total.loss, total.targets),
+        perplexity_in_vocabulary=_perplexity(total.loss_known, total.known),
+        oov_rate=1 - total.known / total.targets,
+    )
+
+
+def spread(counts: _Counts) -> dict[str, float]:
+    """Quantiles of top-1 over users. Exact figures of single people: internal."""
+    top1 = counts.top1 / np.maximum(counts.targets, 1)
+    return {f"top1_p{share}": float(np.quantile(top1, share / 100)) for share in (5, 25, 50, 75, 95)}
+
+
+def most_frequent_word_baseline(train: Store, test: Store, sample: int = 1000) -> float:
+    """Top-1 of always predicting the training users' most frequent token: what a model must beat."""
+    counts = np.zeros(train.vocabulary.size, np.int64)
+    for row in range(min(sample, train.users)):
+        counts += np.bincount(train[row], minlength=counts.size)
+    counts[[BOS, UNK]] = 0
+    guess, hits, targets = int(np.argmax(counts)), 0, 0
+    for row in range(test.users):
+        tokens = test[row]
+        hits += int(np.sum(tokens == guess))
+        targets += int(np.sum(tokens != BOS))
+    return hits / max(targets, 1)
+
+
+@partial(jax.jit)
+def _count_block(
+    model: LanguageModel, tokens: Int[Array, "users time"], lengths: Int[Array, " users"], is_word: Array
+) -> _Counts:
+    return jax.vmap(partial(_count_user, model, is_word))(tokens, lengths)
+
+
+def _count_user(model: LanguageModel, is_word: Array, tokens: Int[Array, " time"], length: Array) -> _Counts:
+    inputs = jnp.concatenate([jnp.full((1,), BOS, tokens.dtype), tokens[:-1]])
+    counted = (jnp.arange(tokens.shape[0]) < length) & (tokens != BOS)
+    chunks = (inputs.reshape(-1, _CHUNK), tokens.reshape(-1, _CHUNK), counted.reshape(-1, _CHUNK))
+
+    def chunk(state: Any, part: tuple[Array, Array, Array]) -> tuple[Any, _Counts]:
+        inputs, targets, counted = part
+        outputs, state = model.read(inputs, state)
+        scores = model.score(outputs)
+        return state, _count_targets(scores, targets, counted.astype(jnp.float32), is_word)
+
+    _, counts = jax.lax.scan(chunk, model.start(), chunks)
+    return jax.tree.map(jnp.sum, counts)
+
+
+def _count_targets(
+    scores: Float[Array, "time vocabulary"], targets: Int[Array, " time"], counted: Array, is_word: Array
+) -> _Counts:
+    rank = _rank(scores, targets)
+    loss = cross_entropy(scores, targets)
+    known = counted * (targets != UNK)
+    # What is outside the vocabulary is a word nearly always, and always a mistake.
+    words = counted * (is_word[targets] | (targets == UNK))
+    return _Counts(
+        targets=jnp.sum(counted), known=jnp.sum(known), words=jnp.sum(words),
+        top1=jnp.sum(known * (rank < 1)), top3=jnp.sum(known * (rank < 3)), top5=jnp.sum(known * (rank < 5)),
+        top1_words=jnp.sum(known * words * (rank < 1)),
+        loss=jnp.sum(counted * loss), loss_known=jnp.sum(known * loss),
+    )  # fmt: skip
+
+
+def _rank(scores: Float[Array, "time vocabulary"], targets: Int[Array, " time"]) -> Int[Array, " time"]:
+    """How many tokens come before the target; of equal scores the lower id comes first, as in argmax.
+
+    Counts whatever does not come after it, so that the target of a model gone to NaN ranks last, not first.
+    """
+    own = jnp.take_along_axis(scores, targets[:, None], axis=-1)
+    later = jnp.arange(scores.shape[-1]) >= targets[:, None]
+    return jnp.sum(~((scores < own) | ((scores == own) & later)), axis=-1)
+
+
+def _perplexity(loss: float, targets: float) -> float:
+    mean = loss / max(targets, 1)
+    return math.exp(mean) if mean < 700 else math.inf  # a diverged model (NaN too) has no finite perplexity

@@ -1,0 +1,79 @@
+"""Evaluate a run, and put its evidence on a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from sottovoce.assembly import build_model, load_model
+from sottovoce.data.prepare import collect
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.evaluation.prediction import Evaluation, count_hits, spread, summarise
+from sottovoce.evaluation.suggestions import suggest
+from sottovoce.jobs.population import store_folder
+from sottovoce.models.language_model import LanguageModel
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.report import Evidence, render
+from sottovoce.runs.checkpoint import write_aside
+from sottovoce.runs.folder import RunFolder
+
+# Written for this project; no user's words.
+PROMPTS = (
+    "good morning ,", "how are", "thank you so", "i am going to the", "do you want to", "see you", "the weather is",
+    "what time do",
+)  # fmt: skip
+
+
+def evaluate_run(
+    path: str | Path, *, corpus: Sequence[str | Path] = (), store: str | Path | None = None, split: str = "test",
+    user_field: str = "user", text_field: str = "text", model: LanguageModel | None = None,
+) -> tuple[Evaluation, dict[str, float]]:  # fmt: skip
+    """How well a run's model predicts the people of a corpus or a store; with the spread over users (internal)."""
+    run = RunFolder.open(path)
+    released, vocabulary = load_run(run, model)
+    if corpus:
+        users = collect(corpus, vocabulary, user_field=user_field, text_field=text_field)
+    else:
+        folder = Path(store) if store is not None else store_folder(Recipe.load(run.recipe_file), run)
+        users = Store.open(folder, split)
+        if users.vocabulary.fingerprint != vocabulary.fingerprint:
+            raise SottoError(f"the store {folder} has another vocabulary than the model; give --corpus instead")
+    counts = count_hits(released, users)
+    return summarise(counts), spread(counts)
+
+
+def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:
+    """The model a run ended with, and its vocabulary. A run of your own model needs one to fill."""
+    run = path if isinstance(path, RunFolder) else RunFolder.open(path)
+    weights = run.load_weights()
+    vocabulary = Vocabulary.load(run.model / "vocabulary.txt")
+    like = model if model is not None else build_model(Recipe.load(run.recipe_file), vocabulary.size)
+    return load_model(like, weights), vocabulary
+
+
+def report_run(
+    path: str | Path, *, internal: bool = False, model: LanguageModel | None = None,
+    baseline: float | None = None, beside: str | Path | None = None,
+) -> Path:  # fmt: skip
+    """Write `report.html` into a run's folder. `beside` is another run to draw next to it."""
+    run = RunFolder.open(path)
+    released, vocabulary = load_run(run, model)
+    other = RunFolder.open(beside) if beside is not None else None
+    evidence = Evidence(
+        name=run.path.resolve().name,
+        recipe=Recipe.load(run.recipe_file).to_dict(),
+        statement=json.loads(run.statement_file.read_text(encoding="utf-8")),
+        record=run.record.read(),
+        suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
+        baseline=baseline,
+        diagnostics=run.diagnostics.read() if internal else None,
+        beside={"name": other.path.resolve().name, "record": other.record.read()} if other else None,
+    )
+    target = run.path / "report-internal.html" if internal else run.report_file
+    write_aside(target, render(evidence).encode())
+    if internal:
+        target.chmod(0o600)
+    return target

@@ -1,0 +1,56 @@
+"""Where the users of a run are: a prepared store, or the synthetic population made for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sottovoce.data.demo import demo_vocabulary, write_demo
+from sottovoce.data.prepare import PreparationSummary, prepare
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+
+DEMO_TOKENS_PER_USER = 160
+_DEMO = "demo:"
+
+
+def with_absolute_store(recipe: Recipe) -> Recipe:
+    """The same recipe, good from any folder."""
+    name = recipe.data.store
+    if not name:
+        raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
+    return recipe if name.startswith(_DEMO) else recipe.replace(data={"store": str(Path(name).resolve())})
+
+
+def make_own_store(recipe: Recipe, run: RunFolder) -> None:
+    """Write the synthetic population of a recipe that asks for one."""
+    name = recipe.data.store
+    if name.startswith(_DEMO):
+        users = name.removeprefix(_DEMO)
+        if not users.isdecimal() or int(users) < 1:
+            raise SottoError(f"data.store={name!r} must be demo: and a number of users, for example demo:2000")
+        prepare_demo(run.own_store, int(users))
+
+
+def prepare_demo(out: Path, users: int) -> PreparationSummary:
+    """The synthetic population as a store: about `users` to train on, and a tenth as many held out."""
+    corpus = out.with_name(out.name + ".jsonl")
+    try:
+        write_demo(corpus, users=round(users / 0.9), seed=2018)
+        return prepare(
+            [corpus], out, vocabulary=demo_vocabulary(), tokens_per_user=DEMO_TOKENS_PER_USER, test_users=0.1
+        )
+    finally:
+        corpus.unlink(missing_ok=True)
+
+
+def store_folder(recipe: Recipe, run: RunFolder) -> Path:
+    return run.own_store if recipe.data.store.startswith(_DEMO) else Path(recipe.data.store)
+
+
+def open_users(recipe: Recipe, run: RunFolder) -> tuple[Store, Store | None]:
+    """The users to train on, and those held out, if any."""
+    folder = store_folder(recipe, run)
+    train, test = Store.open(folder, "train"), Store.open(folder, "test")
+    return train, test if test.users else None

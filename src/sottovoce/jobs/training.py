@@ -1,0 +1,356 @@
+"""Train a recipe into a run's folder, and go on with a run."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sottovoce.assembly import Assembly, assemble, weights_of
+from sottovoce.data.store import Store
+from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
+from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
+from sottovoce.local.objective import Objective, plain
+from sottovoce.models.language_model import LanguageModel, parameter_count
+from sottovoce.privacy import accounting
+from sottovoce.privacy.accounting import Curve, Event, NonPrivate
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import Statement, make_statement
+from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.checkpoint import Checkpoint
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, lineage
+from sottovoce.runs.record import json_number
+from sottovoce.runs.secrets import RoundKeys, Secrets
+from sottovoce.training.round import CohortSum
+from sottovoce.training.server import ServerState
+from sottovoce.training.simulation import rounds
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is told of a round while a run goes on. `users` and `seconds` are private: show them to the owner only."""
+
+    round: int
+    rounds: int
+    epsilon: float
+    budget: float | None
+    users: int
+    seconds: float
+    evaluation: Evaluation | None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run stands. `ended` is "finished", "stopped" (asked to) or "budget" (a round more would pass ε)."""
+
+    path: Path
+    round: int
+    ended: str
+    statement: Statement
+    evaluation: Evaluation | None
+    notes: tuple[str, ...] = ()
+
+
+Observer = Callable[[Progress], None]
+
+
+def train(
+    recipe: Recipe | str | Path, out: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
+    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False,
+) -> RunResult:  # fmt: skip
+    """Train what a recipe describes into a new folder.
+
+    `model` and `objective` may be your own. `observer` is told of every round; when `stop()` is true the round is
+    finished, saved, and the run can be resumed.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = Recipe.load(recipe)
+    recipe = with_absolute_store(recipe)
+    out = Path(out)
+    with RunFolder.making(out) as draft:
+        make_own_store(recipe, draft)
+        store, _ = open_users(recipe, draft)
+        assembly = assemble(recipe, store, model=model, objective=objective)
+        planned = _budgeted_rounds(assembly)
+        secrets = Secrets.seeded(recipe.run.seed) if recipe.privacy.secrets == "seeded" else Secrets.fresh()
+        draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
+        Ledger.create(draft.ledger_file, {"run": secrets.name(), "recipe": assembly.recipe.sha256()})
+        draft.record.path.touch()
+        state = assembly.algorithm.server.start(assembly.model)
+        _save_checkpoint(draft, state, secrets, parent="")
+        # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
+        # right after this line charges for a run that never was, which errs on the safe side.
+        _charge_store(store, secrets.name(), "training", assembly.algorithm.mechanism.event(), planned)
+    return resume(out, model=model, objective=objective, observer=observer, stop=stop)
+
+
+def resume(
+    path: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
+    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False,
+) -> RunResult:  # fmt: skip
+    """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
+    run = RunFolder.open(path)
+    with run.locked():
+        return _Training(run, model, objective).run(observer, stop)
+
+
+class _Training:
+    """A run in progress: what is on disk, and the state it has reached."""
+
+    def __init__(self, run: RunFolder, model: LanguageModel | None, objective: Objective):
+        self.run_folder = run
+        recipe = Recipe.load(run.recipe_file)
+        self.ledger = Ledger.open(run.ledger_file)
+        if self.ledger.header.get("recipe") != recipe.sha256():
+            raise SottoError(
+                f"the recipe of {run.path} was edited after the run began; put it back, or start another run with it"
+            )
+        self.store, self.test = open_users(recipe, run)
+        self.assembly = assemble(recipe, self.store, model=model, objective=objective)
+        self.recipe = self.assembly.recipe
+        self.notes: list[str] = []
+        self._load_state()
+        self.meter = _Meter(self.assembly)
+
+    def _load_state(self) -> None:
+        saved, damaged = checkpoints.latest(self.run_folder.checkpoints)
+        if saved is None:
+            raise DamagedRun(f"{self.run_folder.path} has no checkpoint that can be read; start another run")
+        for path in damaged:
+            self.notes.append(f"{path.name} is damaged; going on from round {saved.round}")
+            path.unlink()
+        if self.ledger.rounds < saved.round:
+            raise DamagedRun(
+                f"the ledger of {self.run_folder.path} ends at round {self.ledger.rounds} but a checkpoint is at round "
+                f"{saved.round}: what was spent cannot be told, so the run is refused; start another"
+            )
+        fresh = self.assembly.algorithm.server.start(self.assembly.model)
+        leaves, structure = jax.tree.flatten((fresh.model, fresh.optimiser))
+        arrays = [jax.numpy.asarray(saved.arrays[f"{index:04d}"]) for index in range(len(leaves))]
+        self.state = ServerState(saved.round, *structure.unflatten(arrays))
+        self.parent: str = saved.facts["lineage"]
+        self.secrets = Secrets.load(self.run_folder.secrets, saved.round + 1)
+        self.run_folder.record.keep_up_to(saved.round)
+        self.run_folder.diagnostics.keep_up_to(saved.round)
+
+    def run(self, observer: Observer | None, stop: Callable[[], bool]) -> RunResult:
+        ended, evaluation = "finished", None
+        last = self.recipe.run.rounds
+        spender = _Spender(self)
+        before = time.perf_counter()
+        try:
+            for state, summed in rounds(
+                self.assembly.algorithm, self.state, self.store, last, spender.keys, spender, self.assembly.sum_updates
+            ):
+                jax.block_until_ready(state.model)
+                self.state, self.parent = state, spender.lineage
+                seconds = time.perf_counter() - before
+                evaluation = self._evaluate_if_due(state) or evaluation
+                progress = self._write_round(summed, seconds, evaluation if self._is_due(state.round) else None)
+                stopping = stop()
+                if stopping or state.round % self.recipe.run.checkpoint_every == 0 or state.round == last:
+                    self._checkpoint()
+                if observer:
+                    observer(progress)
+                if stopping and state.round < last:
+                    ended = "stopped"
+                    break
+                before = time.perf_counter()
+        except BudgetExhausted as error:
+            ended = "budget"
+            self.notes.append(str(error))
+            self._checkpoint()
+        statement = self._finish()
+        return RunResult(self.run_folder.path, self.state.round, ended, statement, evaluation, tuple(self.notes))
+
+    def _is_due(self, round_number: int) -> bool:
+        every = self.recipe.run.evaluate_every
+        return bool(every) and self.test is not None and (
+            round_number % every == 0 or round_number == self.recipe.run.rounds
+        )  # fmt: skip
+
+    def _evaluate_if_due(self, state: ServerState) -> Evaluation | None:
+        if not self._is_due(state.round) or self.test is None:
+            return None
+        limit = self.recipe.run.evaluate_users or self.test.users
+        return evaluate(state.model, self.test, range(min(limit, self.test.users)))
+
+    def _write_round(self, summed: CohortSum, seconds: float, evaluation: Evaluation | None) -> Progress:
+        epsilon = self.meter(self._charges_up_to(self.state.round))
+        mechanism = self.assembly.algorithm.mechanism
+        entry: dict[str, Any] = {
+            "round": self.state.round,
+            "epsilon": json_number(epsilon),
+            "delta": self.recipe.privacy.delta,
+            "noise_std": mechanism.noise_std(),
+        }
+        if evaluation:
+            entry["evaluation"] = evaluation.to_json()
+        self.run_folder.record.append(entry)
+        self.run_folder.diagnostics.append(_diagnostics(self.state.round, summed, seconds))
+        return Progress(
+            self.state.round, self.recipe.run.rounds, epsilon, self.recipe.privacy.epsilon, len(summed.norms), seconds,
+            evaluation,
+        )  # fmt: skip
+
+    def _charges_up_to(self, round_number: int) -> int:
+        return sum(entry.round <= round_number for entry in self.ledger.entries)
+
+    def _checkpoint(self) -> None:
+        self.run_folder.record.sync()
+        self.run_folder.diagnostics.sync()
+        self.secrets = _save_checkpoint(self.run_folder, self.state, self.secrets, self.parent)
+
+    def _finish(self) -> Statement:
+        statement = make_statement(
+            recipe=self.recipe,
+            mechanism=self.assembly.algorithm.mechanism,
+            accountant=self.assembly.accountant,
+            planned_rounds=_budgeted_rounds(self.assembly),
+            rounds_done=self.state.round,
+            spent=self.ledger.spent(),
+            repeated=sum(entry.attempt > 0 for entry in self.ledger.entries),
+            store_spent=_store_ledger(self.store).spent(),
+            run=self.ledger.header["run"],
+            vocabulary=self.store.vocabulary.fingerprint,
+        )
+        card = {
+            "name": "sottovoce language model",
+            "kind": self.recipe.model.kind,
+            "parameters": parameter_count(self.state.model),
+            "vocabulary": self.store.vocabulary.size,
+            "rounds": self.state.round,
+            "privacy": statement.to_json(),
+        }
+        vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
+        self.run_folder.save_model(weights_of(self.state.model), vocabulary, card)
+        self.run_folder.write_json(self.run_folder.statement_file, statement.to_json())
+        return statement
+
+
+class _Spender:
+    """Hands out each round's keys and pays for it: an attempt that was paid for already is not paid for twice."""
+
+    def __init__(self, training: _Training):
+        self._training = training
+        self.lineage = training.parent
+        self._attempt = 0
+
+    def keys(self, round_number: int) -> RoundKeys:
+        training = self._training
+        assembly = training.assembly
+        self._attempt = training.ledger.attempt(
+            round_number, training.parent, assembly.fingerprint, reproducible=assembly.reproducible
+        )
+        self.lineage = lineage(training.parent, assembly.fingerprint, self._attempt)
+        self._refuse_beyond_budget(round_number)
+        return training.secrets.keys(round_number, self._attempt)
+
+    def _refuse_beyond_budget(self, round_number: int) -> None:
+        """The hard stop: before a cohort is drawn, not after its noise is out."""
+        training = self._training
+        budget = training.recipe.privacy.epsilon
+        entries = training.ledger.entries
+        if any(entry.round == round_number and entry.attempt == self._attempt for entry in entries):
+            return
+        if training.recipe.privacy.mode == "private" and budget is not None and training.meter(len(entries) + 1) > budget:
+            spent = training.meter(len(entries))
+            raise BudgetExhausted(
+                f"round {round_number} would pass the budget ε = {budget:g}; {spent:.4g} is spent, and training ends here"
+            )
+
+    def spend(self, round_number: int, event: Event) -> None:
+        training = self._training
+        paid_now = training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
+        if paid_now and self._attempt:
+            _charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
+
+
+class _Meter:
+    """ε after a number of charges: a look-up in a curve that was worked out once."""
+
+    def __init__(self, assembly: Assembly):
+        self._event = assembly.algorithm.mechanism.event()
+        self._delta = assembly.recipe.privacy.delta
+        self._accountant = assembly.accountant
+        self._curve = _curve(assembly)
+
+    def __call__(self, charges: int) -> float:
+        if self._curve is None:
+            return math.inf if charges else 0.0
+        if charges <= self._curve.known_rounds[-1]:
+            return self._curve(charges)
+        return accounting.epsilon([(self._event, charges)], self._delta, self._accountant)
+
+
+def _curve(assembly: Assembly) -> Curve | None:
+    recipe = assembly.recipe
+    event = assembly.algorithm.mechanism.event()
+    return _cached_curve(event, recipe.run.rounds, recipe.privacy.delta, assembly.accountant)
+
+
+@lru_cache(maxsize=16)
+def _cached_curve(event: Event, rounds: int, delta: float, accountant: str) -> Curve | None:
+    return None if isinstance(event, NonPrivate) else accounting.epsilon_curve(event, rounds, delta, accountant)
+
+
+def _budgeted_rounds(assembly: Assembly) -> int:
+    """The rounds that the ε budget allows, of those the recipe asks for."""
+    curve, recipe = _curve(assembly), assembly.recipe
+    budget = recipe.privacy.epsilon
+    if curve is None or budget is None:
+        return recipe.run.rounds
+    allowed = curve.rounds_within(budget)
+    if not allowed:
+        raise BudgetExhausted(
+            f"privacy.epsilon={budget:g} does not allow one round at noise_multiplier="
+            f"{recipe.privacy.noise_multiplier:g} (ε = {curve(1):.4g}); raise the noise or the budget"
+        )
+    return allowed
+
+
+def _save_checkpoint(run: RunFolder, state: ServerState, secrets: Secrets, parent: str) -> Secrets:
+    """The keys of the next round first: a checkpoint without them would be of no use."""
+    ahead = secrets.at(state.round + 1)
+    ahead.save(run.secrets)
+    leaves = jax.tree.leaves((state.model, state.optimiser))
+    arrays = {f"{index:04d}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
+    checkpoints.save(run.checkpoints, Checkpoint(state.round, arrays, {"lineage": parent}))
+    Secrets.forget(run.secrets, checkpoints.KEPT)
+    return ahead
+
+
+def _diagnostics(round_number: int, summed: CohortSum, seconds: float) -> dict[str, Any]:
+    """Exact figures of the cohort: private."""
+    users = len(summed.norms)
+    finite = summed.norms[np.isfinite(summed.norms)]
+    losses = summed.losses[np.isfinite(summed.losses)]
+    return {
+        "round": round_number,
+        "users": users,
+        "weight": float(summed.weight),
+        "not_finite": users - len(finite),
+        "clipped_share": float(np.mean(summed.clipped)) if users else None,
+        "norm_quantiles": [float(q) for q in np.quantile(finite, [0.1, 0.5, 0.9])] if len(finite) else None,
+        "loss": float(np.mean(losses)) if len(losses) else None,
+        "seconds": seconds,
+    }
+
+
+def _store_ledger(store: Store) -> StoreLedger:
+    assert store.path is not None  # a run trains on a store that is on disk
+    return StoreLedger(store.path / "ledger.jsonl")
+
+
+def _charge_store(store: Store, run: str, what: str, event: Event, count: int) -> None:
+    if not isinstance(event, NonPrivate):
+        _store_ledger(store).charge(run, what, event, count)

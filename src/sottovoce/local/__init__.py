@@ -1,0 +1,1 @@
+"""What a device does with the text of its user."""

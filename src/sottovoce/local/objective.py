@@ -1,0 +1,33 @@
+"""What a device minimises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from jaxtyping import Array, Float, Int
+
+from sottovoce.models.head import cross_entropy
+from sottovoce.models.language_model import LanguageModel, State
+
+
+class Batch(NamedTuple):
+    """Some tokens of one user: what is read, what should follow, and which of it counts."""
+
+    inputs: Int[Array, "lanes unroll"]
+    targets: Int[Array, "lanes unroll"]
+    mask: Float[Array, "lanes unroll"]
+
+
+# (model, the model as received, batch, state of each lane) -> (a loss for each target, the new states)
+Objective = Callable[[LanguageModel, LanguageModel, Batch, State], tuple[Float[Array, "lanes unroll"], State]]
+
+
+def plain(
+    model: LanguageModel, received: LanguageModel, batch: Batch, state: State
+) -> tuple[Float[Array, "lanes unroll"], State]:
+    """Cross-entropy of the user's next word."""
+    del received
+    outputs, state = jax.vmap(model.read)(batch.inputs, state)
+    return cross_entropy(model.score(outputs), batch.targets), state

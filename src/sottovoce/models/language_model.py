@@ -1,0 +1,38 @@
+"""The contract of a next-word model."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+from jaxtyping import Array, Float, Int
+
+State = Any  # a pytree of arrays: what one lane remembers from one unroll to the next
+
+
+class LanguageModel(Protocol):
+    """A pytree whose array leaves are its parameter vectors (the layers of per-layer clipping).
+
+    There is no batch axis: the caller maps over lanes and users.
+    """
+
+    def start(self) -> State:
+        """The state before any token was read."""
+        ...
+
+    def read(self, tokens: Int[Array, " time"], state: State) -> tuple[Float[Array, "time output"], State]:
+        """Read tokens one after another: an output for each, and the state after the last."""
+        ...
+
+    def score(self, outputs: Float[Array, "*any output"]) -> Float[Array, "*any vocabulary"]:
+        """Unnormalised log-probabilities of the next token."""
+        ...
+
+
+def parameter_count(model: LanguageModel) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(model))
+
+
+def layer_names(model: LanguageModel) -> list[str]:
+    """A name for each parameter vector, in the order of the pytree's leaves."""
+    return [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(model)]

@@ -1,0 +1,161 @@
+"""Before paying: what a training would cost in privacy, noise, devices and hours."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sottovoce.errors import SottoError
+from sottovoce.privacy import accounting
+
+CURVE_POINTS = 50
+BYTES_PER_PARAMETER = 4  # float32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training that has not been run: its ε is a projection. What was not asked for is None."""
+
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    user_rate: float
+    users: int
+    cohort: int
+    rounds: int
+    accountant: str
+    sampling: str
+    relation: str
+    curve: list[dict[str, float]]
+    device_rounds_expected: float
+    """Rounds in which one device takes part, on average."""
+    user_updates: int
+    """Updates computed by all users together."""
+    noise_std: float | None = None
+    """σ on each coordinate of the average update, with the fixed denominator qW."""
+    signal_to_noise: float | None = None
+    """An average update as long as the clip norm, over the length of the noise vector."""
+    bytes_per_device: int | None = None
+    """What a device sends in a round it takes part in."""
+    hours: float | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values. JSON has no infinity, so an infinite figure is the string "infinity"."""
+        return _plain({**asdict(self), "accountant_name": accounting.accountant_name(self.accountant)})
+
+
+def make_plan(
+    *,
+    users: int,
+    cohort: int,
+    rounds: int,
+    delta: float,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    accountant: str | None = None,
+    sampling: str = "poisson",
+    clip_norm: float | None = None,
+    parameters: int | None = None,
+    users_per_second: float | None = None,
+    total_weight: float | None = None,
+) -> Plan:
+    """The plan for a noise multiplier, or for the smallest one that keeps ε within a budget: give one of the two."""
+    if (noise_multiplier is None) == (epsilon is None):
+        given = "both are given" if epsilon is not None else "neither is given"
+        raise SottoError(f"give either noise_multiplier or epsilon, the budget it is chosen for; {given}")
+    _check_numbers(users, cohort, rounds)
+    positive = {
+        "clip_norm": clip_norm,
+        "parameters": parameters,
+        "users_per_second": users_per_second,
+        "total_weight": total_weight,
+    }
+    for name, value in positive.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise SottoError(f"{name}={value} must be a positive number; leave it out if it is not known")
+
+    accountant = accountant or accounting.default_accountant(sampling)
+    event = accounting.SampledGaussian(
+        noise_multiplier if noise_multiplier is not None else 1.0, sampling, cohort / users, cohort=cohort, users=users
+    )
+    accounting.check(accountant, sampling)
+    if epsilon is not None:
+        noise = accounting.calibrate(event, rounds, epsilon, delta, accountant)
+        event = accounting.SampledGaussian(noise, sampling, cohort / users, cohort=cohort, users=users)
+    curve = accounting.epsilon_curve(event, rounds, delta, accountant)
+
+    z = event.noise_multiplier
+    weight = float(total_weight if total_weight is not None else users)
+    noise_std = None if clip_norm is None else z * clip_norm / (event.user_rate * weight)
+    signal = None
+    if noise_std is not None and clip_norm is not None and parameters is not None:
+        signal = clip_norm / (noise_std * math.sqrt(parameters)) if noise_std else math.inf
+    return Plan(
+        epsilon=curve(rounds),
+        delta=delta,
+        noise_multiplier=z,
+        user_rate=event.user_rate,
+        users=users,
+        cohort=cohort,
+        rounds=rounds,
+        accountant=accountant,
+        sampling=sampling,
+        relation=event.relation,
+        curve=[{"round": t, "epsilon": value} for t, value in _thin(curve.points)],
+        device_rounds_expected=rounds * event.user_rate,
+        user_updates=rounds * cohort,
+        noise_std=noise_std,
+        signal_to_noise=signal,
+        bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,
+        hours=None if users_per_second is None else rounds * cohort / users_per_second / 3600,
+        warnings=_warnings(users, delta, curve(rounds), signal),
+    )
+
+
+def _check_numbers(users: int, cohort: int, rounds: int) -> None:
+    for name, value in {"users": users, "cohort": cohort, "rounds": rounds}.items():
+        if value != int(value) or value < 1:
+            raise SottoError(f"{name}={value} must be a whole number, 1 or more")
+    if cohort > users:
+        raise SottoError(
+            f"cohort={cohort} must be at most users={users}; it is how many of them join a round, on average. "
+            f"Lower the cohort, or declare more users"
+        )
+
+
+def _warnings(users: int, delta: float, epsilon: float, signal: float | None) -> list[str]:
+    found = []
+    if delta >= 1 / users:
+        found.append(
+            f"delta={delta:g} is not below 1/users = {1 / users:.2g}: it would allow giving away a whole user; "
+            f"take {users**-1.1:.1g} (users^-1.1) or less"
+        )
+    if epsilon > 20:
+        found.append(f"epsilon={epsilon:.3g} promises next to nothing: more users, a smaller cohort or more noise")
+    if signal is not None and signal < 0.1:
+        found.append(
+            f"the noise is {1 / signal:.0f} times as long as an average update: expect little learning; "
+            f"a larger cohort (of more users) helps in proportion"
+        )
+    return found
+
+
+def _thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """About `CURVE_POINTS` of them, even on a logarithmic axis, the first and the last among them."""
+    if len(points) <= CURVE_POINTS:
+        return points
+    last, kept = points[-1], []
+    for index in range(CURVE_POINTS):
+        wanted = last[0] ** (index / (CURVE_POINTS - 1))
+        kept.append(next(point for point in points if point[0] >= wanted - 1e-6 or point is last))
+    return list(dict.fromkeys(kept))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return "infinity" if isinstance(value, float) and math.isinf(value) else value

@@ -1,0 +1,96 @@
+"""What the accountant charges for: plain values that the ledger keeps, so that any accountant can judge them later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sottovoce.errors import SottoError, did_you_mean
+
+SAMPLINGS = ("poisson", "fixed")
+
+
+@dataclass(frozen=True)
+class SampledGaussian:
+    """One round: users sampled, a query on them, Gaussian noise of `noise_multiplier` times its sensitivity.
+
+    The sensitivity is always the add-or-remove one, whatever `relation` the round is accounted under.
+    """
+
+    noise_multiplier: float
+    sampling: str
+    user_rate: float
+    cohort: int | None = None
+    users: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise SottoError(
+                f"noise_multiplier={self.noise_multiplier} must be 0 (no noise, no privacy) or more; "
+                f"it is the noise over the sensitivity of the query, often 0.5 to 5"
+            )
+        if self.sampling not in SAMPLINGS:
+            raise SottoError(
+                f"sampling={self.sampling!r} must be one of {', '.join(SAMPLINGS)}"
+                + did_you_mean(str(self.sampling), SAMPLINGS)
+            )
+        _check_user_rate(self.user_rate)
+        if self.sampling == "fixed":
+            if self.cohort is None or self.users is None:
+                raise SottoError("sampling='fixed' needs cohort and users: their numbers decide what a round charges")
+            if not 1 <= self.cohort <= self.users:
+                raise SottoError(f"cohort={self.cohort} must be from 1 to users={self.users}; lower the cohort")
+            if not math.isclose(self.user_rate, self.cohort / self.users, rel_tol=1e-9):
+                raise SottoError(
+                    f"user_rate={self.user_rate:g} must be cohort/users = {self.cohort / self.users:g} "
+                    f"when sampling='fixed'"
+                )
+
+    @property
+    def relation(self) -> str:
+        """Which two populations the guarantee makes indistinguishable."""
+        return "add-or-remove-one-user" if self.sampling == "poisson" else "replace-one-user"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "sampled-gaussian", **{k: v for k, v in asdict(self).items() if v is not None}}
+
+
+@dataclass(frozen=True)
+class NonPrivate:
+    """A release without protection: ε is infinite from here on."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "non-private"}
+
+
+Event = SampledGaussian | NonPrivate
+
+_KINDS: dict[str, type[SampledGaussian] | type[NonPrivate]] = {
+    "sampled-gaussian": SampledGaussian,
+    "non-private": NonPrivate,
+}
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event:
+    """The event that `to_json` wrote."""
+    fields = dict(data)
+    kind = fields.pop("kind", None)
+    if kind not in _KINDS:
+        raise SottoError(
+            f"event kind={kind!r} must be one of {', '.join(_KINDS)}; "
+            f"was it written by a newer sottovoce? Its ε cannot be told by this one"
+        )
+    try:
+        return _KINDS[kind](**fields)
+    except TypeError as error:
+        raise SottoError(f"event {dict(data)} cannot be read: {error}") from error
+
+
+def _check_user_rate(rate: float) -> None:
+    if not 0 < rate <= 1:
+        raise SottoError(
+            f"user_rate={rate:g} must be in (0, 1]; it is the chance that a user joins a round "
+            f"(cohort {rate * 100:g} of 100 users?)"
+        )

@@ -1,0 +1,75 @@
+"""Drawing the cohort of a round. Who is drawn is secret, and depends on nothing but the secret key and the user's row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sottovoce.errors import SottoError
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Every user joins with probability `user_rate`, independently of everyone else.
+
+    Guarantee: users are independent, and a user added after the others changes nobody else's coin. The cost grows
+    with the cohort, not with the number of users: the gaps between joining users are geometric.
+    """
+
+    user_rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.user_rate <= 1:
+            raise SottoError(
+                f"user_rate={self.user_rate:g} must be in (0, 1]; it is the chance that a user joins a round "
+                f"(cohort {self.user_rate * 100:g} of 100 users?)"
+            )
+
+    def sample(self, users: int, key: bytes) -> np.ndarray:
+        """The rows of the users that join, in increasing order."""
+        generator = _generator(key)
+        # One chunk of gaps nearly always reaches past the last user.
+        chunk = int(users * self.user_rate + 6 * (users * self.user_rate) ** 0.5) + 16
+        rows, last = [], -1
+        while last < users:
+            # Beyond `users` a gap only says "nobody": capping it keeps the running sum within 64 bits.
+            gaps = np.minimum(generator.geometric(self.user_rate, size=chunk), users + 1)
+            rows.append(last + np.cumsum(gaps))
+            last = int(rows[-1][-1])
+        joined = np.concatenate(rows)
+        return joined[joined < users]
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """Exactly `cohort` different users, every such set equally likely.
+
+    Guarantee: a user's chance to join is at most cohort / `users`, the declared population, which is what is charged.
+    """
+
+    cohort: int
+    users: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cohort <= self.users:
+            raise SottoError(
+                f"cohort={self.cohort} must be from 1 to the declared users={self.users}; "
+                f"it is the number of users drawn for a round"
+            )
+
+    def sample(self, users: int, key: bytes) -> np.ndarray:
+        if users < self.users:
+            raise SottoError(
+                f"privacy.users={self.users} but the store has {users}: drawing a fixed number from fewer users than "
+                f"declared would be charged too little; declare at most {users}"
+            )
+        return np.sort(_generator(key).choice(users, size=self.cohort, replace=False, shuffle=False))
+
+
+Sampler = Poisson | FixedSize
+
+
+def _generator(key: bytes) -> np.random.Generator:
+    """A counter-based generator with a key of 128 bits."""
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))

@@ -1,0 +1,1 @@
+"""Evidence: the privacy statement, figures, the report."""

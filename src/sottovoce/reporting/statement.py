@@ -1,0 +1,159 @@
+"""The privacy statement of a run: what is proved, for whom, under which assumptions, and what is not covered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from sottovoce.errors import SottoError
+from sottovoce.privacy import accounting
+from sottovoce.privacy.accounting import Event, NonPrivate
+from sottovoce.recipe import Recipe
+from sottovoce.runs.record import json_number
+
+if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
+    from sottovoce.privacy.mechanism import Mechanism
+
+NOT_COVERED = (
+    "held-out users: accuracy is measured on them exactly, and they are not protected",
+    "choosing hyper-parameters by looking at results on the private text, other than through runs charged to the store",
+    "diagnostics.jsonl, preparation.json, the secrets and the checkpoints' exact timing: they are for the owner only",
+    "models of non-private or experimental runs on the same store: releasing one voids this statement",
+    "floating point: the noise is a float32 Gaussian, not an exact one",
+    "a person who holds two user ids, or text about one person written by another",
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """`epsilon` is for the planned rounds: stopping early because of what was seen does not make it smaller."""
+
+    private: bool
+    epsilon: float
+    delta: float
+    facts: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"private": self.private, "epsilon": json_number(self.epsilon), "delta": self.delta}
+        return {**head, **self.facts, "prose": self.prose()}
+
+    def prose(self) -> str:
+        return "\n\n".join(_paragraphs(self))
+
+
+def make_statement(
+    *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
+    spent: Sequence[tuple[Event, int]], repeated: int, store_spent: Sequence[tuple[Event, int]], run: str,
+    vocabulary: str,
+) -> Statement:  # fmt: skip
+    """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again."""
+    privacy = recipe.privacy
+    event = mechanism.event()
+    private = not isinstance(event, NonPrivate)
+    charges = sum(count for _, count in spent)
+
+    def cost(of: Sequence[tuple[Event, int]]) -> float:
+        return accounting.epsilon(of, privacy.delta, accountant) if private else math.inf
+
+    epsilon_spent = cost(spent) if charges else 0.0
+    epsilon = cost([(event, planned_rounds + repeated)])
+    if private and privacy.epsilon is not None:
+        epsilon = max(epsilon_spent, min(epsilon, privacy.epsilon))  # training stops before it passes its budget
+
+    facts: dict[str, Any] = {
+        "statement": 1,
+        "run": run,
+        "unit": mechanism.unit,
+        "relation": "none" if isinstance(event, NonPrivate) else event.relation,
+        "epsilon_spent": json_number(epsilon_spent),
+        "epsilon_store": json_number(_store_cost(store_spent, privacy.delta, accountant, private)),
+        "rounds_planned": planned_rounds,
+        "rounds_done": rounds_done,
+        "charges": charges,
+        "charged_again": repeated,
+        "accountant": accounting.accountant_name(accountant),
+        "sampling": privacy.sampling,
+        "declared": {
+            "users": privacy.users,
+            "cohort": privacy.cohort,
+            "user_rate": privacy.cohort / privacy.users,
+            "total_weight": privacy.total_weight or privacy.users,
+            "weight_cap": privacy.weight_cap,
+        },
+        "mechanism": {
+            "mode": privacy.mode,
+            "algorithm": recipe.run.algorithm,
+            "clipping": privacy.clipping,
+            "clip_when": privacy.clip_when,
+            "clip_norm": privacy.clip_norm if math.isfinite(mechanism.clipping.norm_bound) else None,
+            "estimator": privacy.estimator,
+            "sensitivity": mechanism.sensitivity() if math.isfinite(mechanism.sensitivity()) else None,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "noise_std": mechanism.noise_std(),
+        },
+        "secrets": privacy.secrets,
+        "noise_generator": "JAX threefry2x32, float32",
+        "released": ["the model after every round", "record.jsonl", "this statement", "the report without --internal"],
+        "not_covered": list(NOT_COVERED),
+        "vocabulary": {"fingerprint": vocabulary, "source": "declared public by whoever prepared the store"},
+        "software": {name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
+    }
+    return Statement(private, epsilon, privacy.delta, facts)
+
+
+def _store_cost(spent: Sequence[tuple[Event, int]], delta: float, accountant: str, private: bool) -> float:
+    if not private:
+        return math.inf
+    try:
+        return accounting.epsilon(spent, delta, accountant)
+    except SottoError:
+        # Runs under different neighbouring relations, or one that this accountant has no answer for.
+        return math.inf
+
+
+def _paragraphs(statement: Statement) -> list[str]:
+    facts = statement.facts
+    if not statement.private:
+        return [
+            "This run gives no privacy guarantee: ε is infinite. Its model may depend on any one person's text as much "
+            "as training made it. Do not release it outside the circle that may read the text itself."
+        ]
+    declared, mechanism = facts["declared"], facts["mechanism"]
+    change = "is added or removed" if facts["relation"] == "add-or-remove-one-user" else "is replaced by any other"
+    joins = (
+        f"Every user joins a round independently with probability {declared['user_rate']:.4g} "
+        f"({declared['cohort']:g} expected of {declared['users']:,} declared)"
+        if facts["sampling"] == "poisson"
+        else f"Every round draws exactly {declared['cohort']:g} of {declared['users']:,} declared users"
+    )
+    paragraphs = [
+        f"This run satisfies ({statement.epsilon:.3g}, {statement.delta:.2g})-differential privacy for users: whatever "
+        f"is computed from the released model changes in probability by a factor of at most e^{statement.epsilon:.3g} "
+        f"(and {statement.delta:.2g} beside it) when the whole text of any one person {change}.",
+        f"{joins}. A user's update is clipped to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping']}, "
+        f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
+        f"estimator, whose sensitivity is {mechanism['sensitivity']:.4g}, and Gaussian noise of standard deviation "
+        f"{mechanism['noise_std']:.4g} (noise multiplier {mechanism['noise_multiplier']:.4g}) is added to every "
+        f"coordinate. {facts['rounds_done']} of {facts['rounds_planned']} planned rounds were done; the figure is for "
+        f"all that are planned, by {facts['accountant']}.",
+        f"Over every private run on the same store, ε is {_shown(facts['epsilon_store'])} at the same δ.",
+    ]
+    if facts["charged_again"]:
+        paragraphs.append(
+            f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are paid for "
+            f"twice, and the figure counts that."
+        )
+    if facts["secrets"] == "seeded":
+        paragraphs.append(
+            "The secrets of this run come from its seed: whoever knows the seed can undo the noise. The guarantee holds "
+            "only against those who do not. Use privacy.secrets = \"entropy\" for a model that will be released."
+        )
+    paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
+    return paragraphs
+
+
+def _shown(epsilon: float | str) -> str:
+    return f"{epsilon:.3g}" if isinstance(epsilon, float | int) else "not known to be finite"

@@ -1,0 +1,135 @@
+"""The folder of a run: what lies where, made whole or not at all, and used by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.runs.checkpoint import write_aside
+from sottovoce.runs.record import Lines
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.path / "recipe.toml"
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def secrets(self) -> Path:
+        return self.path / "secrets"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def statement_file(self) -> Path:
+        return self.path / "privacy.json"
+
+    @property
+    def report_file(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def record(self) -> Lines:
+        return Lines(self.path / "record.jsonl")
+
+    @property
+    def diagnostics(self) -> Lines:
+        return Lines(self.path / "diagnostics.jsonl", private=True)
+
+    @property
+    def own_store(self) -> Path:
+        """The synthetic population of a run that asked for one."""
+        return self.path / "store"
+
+    @staticmethod
+    @contextmanager
+    def making(out: Path) -> Iterator[RunFolder]:
+        """A folder beside `out` to fill; it becomes `out` when the block ends well and vanishes when it does not."""
+        _refuse_existing(out)
+        draft = out.with_name(out.name + ".partial")
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            draft.mkdir(parents=True)
+        except OSError as error:
+            raise SottoError(f"cannot make the folder {out}: {error}") from None
+        try:
+            yield RunFolder(draft)
+            if out.is_dir():
+                out.rmdir()
+            os.replace(draft, out)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    @staticmethod
+    def open(path: str | Path) -> RunFolder:
+        run = RunFolder(Path(path))
+        if not run.recipe_file.is_file():
+            raise SottoError(f"{str(path)!r} holds no run: there is no recipe.toml; `sotto train RECIPE --out {path}`")
+        return run
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out: two of them would release the same rounds with different noise."""
+        with open(self.path / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise SottoError(f"{self.path} is being trained by another process; wait for it or stop it") from None
+            yield
+
+    def save_model(self, weights: dict[str, np.ndarray], vocabulary: str, card: dict[str, Any]) -> None:
+        from safetensors.numpy import save as to_bytes
+
+        self.model.mkdir(exist_ok=True)
+        write_aside(self.model / "weights.safetensors", to_bytes(weights))
+        write_aside(self.model / "vocabulary.txt", vocabulary.encode())
+        write_aside(self.model / "card.json", _pretty(card))
+
+    def load_weights(self) -> dict[str, np.ndarray]:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        path = self.model / "weights.safetensors"
+        if not path.is_file():
+            raise SottoError(f"{self.path} has no finished model yet; go on with `sotto resume {self.path}`")
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise DamagedRun(f"cannot read {path}: {error}") from None
+
+    def write_json(self, path: Path, value: dict[str, Any]) -> None:
+        write_aside(path, _pretty(value))
+
+
+def _pretty(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _refuse_existing(out: Path) -> None:
+    if RunFolder(out).recipe_file.exists():
+        raise SottoError(f"{str(out)!r} holds another run; choose another --out, or go on with `sotto resume {out}`")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")

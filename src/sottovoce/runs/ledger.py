@@ -1,0 +1,145 @@
+"""What was spent, written ahead: a round's event is on disk before anything noised can be seen.
+
+The first line says whose ledger it is; every other line is one release. A line is never changed or removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.privacy.accounting import Event, event_from_json
+from sottovoce.runs.checkpoint import sync_folder
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release: which round of which run, the attempt at it, its event, and how it came to be."""
+
+    round: int
+    attempt: int
+    event: Event
+    lineage: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"round": self.round, "attempt": self.attempt, "event": self.event.to_json(), "lineage": self.lineage}
+
+
+def lineage(parent: str, fingerprint: str, attempt: int) -> str:
+    """Names a round by all that made it: the round before, the code, data and machine, and the attempt.
+
+    Two rounds of one lineage have the same un-noised sum and the same noise to the bit: one release, not two.
+    """
+    return hashlib.sha256(f"{parent} {fingerprint} {attempt}".encode()).hexdigest()[:16]
+
+
+class Ledger:
+    """The ledger of one run."""
+
+    def __init__(self, path: Path, header: dict[str, Any], entries: list[Entry]):
+        self.path, self.header, self.entries = path, header, entries
+
+    @staticmethod
+    def create(path: Path, header: dict[str, Any]) -> Ledger:
+        with open(path, "xb") as file:
+            _write_line(file, {"ledger": 1, **header})
+        sync_folder(path.parent)
+        return Ledger(path, {"ledger": 1, **header}, [])
+
+    @staticmethod
+    def open(path: Path) -> Ledger:
+        """Read a ledger. A last line torn by a crash is cut off: nothing was released on its account."""
+        lines = read_lines(path)
+        if not lines or "ledger" not in lines[0]:
+            raise DamagedRun(f"{path} does not begin like a ledger: what was spent cannot be told")
+        try:
+            entries = [
+                Entry(line["round"], line["attempt"], event_from_json(line["event"]), line["lineage"])
+                for line in lines[1:]
+            ]
+        except (KeyError, TypeError) as error:
+            raise DamagedRun(f"{path} has a line without {error}: what was spent cannot be told") from None
+        return Ledger(path, lines[0], entries)
+
+    @property
+    def rounds(self) -> int:
+        """The last round that was paid for."""
+        return max((entry.round for entry in self.entries), default=0)
+
+    def attempt(self, round_number: int, parent: str, fingerprint: str, *, reproducible: bool) -> int:
+        """Which attempt at a round this is: one that was paid for if it will be the same to the bit, else a new one."""
+        before = [entry for entry in self.entries if entry.round == round_number]
+        if reproducible:
+            for entry in before:
+                if entry.lineage == lineage(parent, fingerprint, entry.attempt):
+                    return entry.attempt
+        return 1 + max((entry.attempt for entry in before), default=-1)
+
+    def spend(self, entry: Entry) -> bool:
+        """Put an entry on disk; False if this very release was paid for before a crash."""
+        if any(known.round == entry.round and known.attempt == entry.attempt for known in self.entries):
+            return False
+        with open(self.path, "ab") as file:
+            _write_line(file, entry.to_json())
+        self.entries.append(entry)
+        return True
+
+    def spent(self) -> list[tuple[Event, int]]:
+        """Every event with the number of times it was released."""
+        return list(Counter(entry.event for entry in self.entries).items())
+
+
+@dataclass(frozen=True)
+class StoreLedger:
+    """What was ever spent on the people of a store, over all runs: one line a charge."""
+
+    path: Path
+
+    def charge(self, run: str, what: str, event: Event, count: int) -> None:
+        """A run is charged for all its planned rounds before the first."""
+        try:
+            with open(self.path, "ab") as file:
+                _write_line(file, {"run": run, "what": what, "event": event.to_json(), "count": count})
+        except OSError as error:
+            raise SottoError(
+                f"cannot write the store's ledger {self.path} ({error}); private training must be charged to it"
+            ) from None
+
+    def spent(self) -> list[tuple[Event, int]]:
+        total: Counter[Event] = Counter()
+        for line in read_lines(self.path) if self.path.exists() else []:
+            total[event_from_json(line["event"])] += line["count"]
+        return list(total.items())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ledger; a torn last one is cut off the file, a damaged one before it is an error."""
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise DamagedRun(f"cannot read the ledger {path}: {error}") from None
+    whole, _, torn = contents.rpartition(b"\n")
+    if torn:
+        with open(path, "r+b") as file:
+            file.truncate(len(contents) - len(torn))
+            file.flush()
+            os.fsync(file.fileno())
+    lines = []
+    for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            raise DamagedRun(f"line {number} of {path} is damaged: what was spent cannot be told") from None
+    return lines
+
+
+def _write_line(file: Any, line: dict[str, Any]) -> None:
+    file.write(json.dumps(line).encode() + b"\n")
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,62 @@
+"""Lines of JSON, one a round: `record.jsonl` (public or noised facts only) and `diagnostics.jsonl` (owner-only)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+
+def json_number(value: float) -> float | str:
+    """JSON has no infinity: it is written as a text."""
+    return value if math.isfinite(value) else "infinity"
+
+
+class Lines:
+    """A file of JSON objects that each carry a `round`."""
+
+    def __init__(self, path: Path, *, private: bool = False):
+        self.path = path
+        self._mode = 0o600 if private else 0o644
+
+    def append(self, entry: dict[str, Any]) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+
+    def sync(self) -> None:
+        """Make what was appended survive a power cut."""
+        if self.path.exists():
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines; a line torn by a crash is left out."""
+        if not self.path.exists():
+            return []
+        entries = []
+        for line in self.path.read_bytes().split(b"\n")[:-1]:
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                break
+        return entries
+
+    def keep_up_to(self, round_number: int) -> None:
+        """Forget the rounds after a checkpoint: they will be played, and written, again."""
+        if not self.path.exists():
+            return
+        kept = [entry for entry in self.read() if entry["round"] <= round_number]
+        partial = self.path.with_suffix(".partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
+        with os.fdopen(descriptor, "wb") as file:
+            for entry in kept:
+                file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self.path)

@@ -1,0 +1,83 @@
+"""Many users at once on one machine: the fast twin of `round.sum_one_by_one`, and the rounds of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from sottovoce.data.store import Store
+from sottovoce.local.update import User, UserResult
+from sottovoce.models.language_model import LanguageModel, parameter_count
+from sottovoce.privacy.estimators import user_weight
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, diagnostics_of, play_round
+from sottovoce.training.server import ServerState
+
+
+@dataclass(frozen=True)
+class SumInBlocks:
+    """Σ w_k Δ_k over blocks of `block` users, one compiled program for every block.
+
+    The last block is filled up with users who have no tokens: their weight is zero, and so is their update.
+    """
+
+    block: int
+
+    def __call__(
+        self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray
+    ) -> CohortSum:
+        total, weight = jax.tree.map(jnp.zeros_like, model), jnp.zeros(())
+        results = []
+        for start in range(0, len(cohort), self.block):
+            rows = cohort[start : start + self.block]
+            users, rows_padded = self._padded(store, rows)
+            total, weight, result = _add_block(algorithm, total, weight, model, users, rows_padded, key)
+            results.append(jax.tree.map(lambda leaf, real=len(rows): leaf[:real], result))
+        return CohortSum(total, weight, *diagnostics_of(results))
+
+    def _padded(self, store: Store, rows: np.ndarray) -> tuple[User, Array]:
+        block = store.gather(rows)
+        missing = self.block - len(rows)
+        tokens = np.pad(block.tokens, ((0, missing), (0, 0)))
+        lengths = np.pad(block.lengths, (0, missing))
+        return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(np.pad(rows, (0, missing)), jnp.uint32)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=(1,))
+def _add_block(
+    algorithm: Algorithm, total: Any, weight: Array, model: LanguageModel, users: User,
+    rows: Int[Array, " block"], key: PRNGKeyArray,
+) -> tuple[Any, Array, UserResult]:  # fmt: skip
+    keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
+    results = jax.vmap(algorithm.user_update, in_axes=(None, 0, 0))(model, users, keys)
+    shares = results.sound * user_weight(users.length, algorithm.weight_cap)
+    total = jax.tree.map(lambda whole, parts: whole + jnp.tensordot(shares, parts, 1), total, results.update)
+    return total, weight + jnp.sum(shares), results._replace(update=None)
+
+
+def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
+    """Users at once: as chosen, or what suits the model and the device.
+
+    Each user in a block has an update of their own in memory. On a CPU a block larger than the cache is slower.
+    """
+    if chosen:
+        return chosen
+    room = 48 * 2**20 if jax.default_backend() == "cpu" else 8 * 2**30
+    return max(1, min(512, room // (8 * parameter_count(model)), int(cohort * 1.2) + 1))
+
+
+def rounds(
+    algorithm: Algorithm, state: ServerState, store: Store, last: int, keys_of: Callable[[int], Keys],
+    ledger: Spender, sum_updates: SumInBlocks,
+) -> Iterator[tuple[ServerState, CohortSum]]:  # fmt: skip
+    """Play the rounds that are left, up to and including round `last`."""
+    while state.round < last:
+        state, summed = play_round(algorithm, state, store, keys_of(state.round + 1), ledger, sum_updates)
+        state = state._replace(round=int(state.round))
+        yield state, summed

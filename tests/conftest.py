@@ -1,0 +1,49 @@
+"""Small worlds that every test can afford."""
+
+from __future__ import annotations
+
+import os
+
+# One thread pool less to fight over when tests run side by side.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import numpy as np
+import pytest
+
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.models.lstm import LSTM
+
+WORDS = 60
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Vocabulary:
+    frame = Vocabulary.from_words(())
+    return Vocabulary(frame.words + tuple(f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(WORDS - frame.size)))
+
+
+def random_users(vocabulary: Vocabulary, lengths: list[int], seed: int = 0) -> list[list[int]]:
+    """Token streams of given lengths: texts of a few words, each between BOS and EOS."""
+    generator = np.random.default_rng(seed)
+    users = []
+    for length in lengths:
+        stream: list[int] = []
+        while len(stream) < length:
+            words = generator.integers(3, vocabulary.size, size=generator.integers(2, 9)).tolist()
+            stream += [BOS, *words, EOS]
+        users.append(stream[:length])
+    return users
+
+
+@pytest.fixture(scope="session")
+def store(vocabulary: Vocabulary) -> Store:
+    """Users of all lengths: none, one token, odd lengths, exactly full, and in between."""
+    lengths = [48, 0, 1, 7, 48, 23, 30, 48, 12, 41, 5, 48, 36]
+    return Store.from_users(random_users(vocabulary, lengths), vocabulary, tokens_per_user=48)
+
+
+@pytest.fixture(scope="session")
+def model(vocabulary: Vocabulary) -> LSTM:
+    return LSTM(vocabulary.size, embedding=6, hidden=8, key=jax.random.key(7))

@@ -1,0 +1,68 @@
+"""The round that is read and the round that is run give the same model."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from sottovoce.local.update import FedAvg, FedSGD
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
+from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training.round import Algorithm, play_round, sum_one_by_one
+from sottovoce.training.server import Server
+from sottovoce.training.simulation import SumInBlocks
+
+LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 2.0}
+CLIPS = {"flat": FlatClip(0.4), "per_layer": PerLayerClip(0.4, 11), "none": NoClip()}
+ESTIMATORS = {"fixed": FixedDenominator(6.0), "clipped": ClippedDenominator(5.0), "average": TrueAverage()}
+UPDATES = {
+    "fedavg, every step": lambda clip: FedAvg(clip, True, **LOCAL),
+    "fedavg, at the end": lambda clip: FedAvg(clip, False, **LOCAL),
+    "fedavg, two epochs": lambda clip: FedAvg(clip, True, epochs=2, **LOCAL),
+    "fedsgd": lambda clip: FedSGD(clip, **LOCAL),
+    "fedsgd, some tokens": lambda clip: FedSGD(clip, tokens=17, **LOCAL),
+}
+
+
+class NoLedger:
+    def spend(self, round_number, event):
+        pass
+
+
+def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight_cap=20.0):
+    mechanism = Mechanism(Poisson(0.6), clip, estimator, noise_multiplier=0.0, experiment_noise_std=0.01)
+    algorithm = Algorithm(mechanism, user_update, Server(optax.sgd(1.0)), weight_cap)
+    state = algorithm.server.start(model)
+    return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, 0), NoLedger(), sum_updates)
+
+
+@pytest.mark.parametrize(
+    ("update", "clip", "estimator"), list(itertools.product(UPDATES, CLIPS, ESTIMATORS)), ids=lambda name: name
+)
+def test_the_two_rounds_are_equal(store, model, update, clip, estimator):
+    parts = (UPDATES[update](CLIPS[clip]), ESTIMATORS[estimator], CLIPS[clip])
+    slow, slow_sum = end_of_round(store, model, sum_one_by_one, *parts)
+    fast, fast_sum = end_of_round(store, model, SumInBlocks(4), *parts)
+    for before, a, b in zip(*map(jax.tree.leaves, (model, slow.model, fast.model)), strict=True):
+        assert not np.allclose(before, a, atol=1e-4), "the round changed nothing, so equality says nothing"
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(slow_sum.weight, fast_sum.weight, rtol=1e-6)
+    np.testing.assert_allclose(slow_sum.norms, fast_sum.norms, rtol=1e-4, atol=1e-6)
+    assert slow_sum.clipped.tolist() == fast_sum.clipped.tolist()
+    np.testing.assert_allclose(slow_sum.losses, fast_sum.losses, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 13, 40])
+def test_the_block_size_does_not_change_the_round(store, model, block):
+    parts = (UPDATES["fedavg, every step"](CLIPS["flat"]), ESTIMATORS["fixed"], CLIPS["flat"])
+    reference, _ = end_of_round(store, model, sum_one_by_one, *parts)
+    other, _ = end_of_round(store, model, SumInBlocks(block), *parts)
+    for a, b in zip(jax.tree.leaves(reference.model), jax.tree.leaves(other.model), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)

@@ -1,0 +1,229 @@
+"""Every format gives the same records; every fault gives one line that names it."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from sottovoce.data import corpus
+from sottovoce.data.corpus import records
+from sottovoce.errors import SottoError
+
+PAIRS = [("ann", "Hello, world"), ("bob", 'two\nlines and "quotes"'), ("7", "tab\there"), ("ann", "été 😂")]
+
+
+def zstd(content: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+def as_jsonl(pairs: list[tuple[str, str]]) -> bytes:
+    rows = ({"x": None, "text": text, "user": int(user) if user.isdigit() else user} for user, text in pairs)
+    return "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
+
+
+def as_table(delimiter: str) -> Callable[[list[tuple[str, str]]], bytes]:
+    def write(pairs: list[tuple[str, str]]) -> bytes:
+        sheet = io.StringIO(newline="")
+        csv.writer(sheet, delimiter=delimiter).writerows([("x", "user", "text"), *(("", *pair) for pair in pairs)])
+        return sheet.getvalue().encode()
+
+    return write
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".zst", zstd)])
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [("jsonl", as_jsonl), ("json", as_jsonl), ("ndjson", as_jsonl), ("csv", as_table(",")), ("TSV", as_table("\t"))],
+)
+def test_text_formats_plain_and_packed(
+    tmp_path: Path,
+    kind: str,
+    write: Callable[[list[tuple[str, str]]], bytes],
+    suffix: str,
+    pack: Callable[[bytes], bytes],
+) -> None:
+    path = tmp_path / f"some.corpus.{kind}{suffix}"
+    path.write_bytes(pack(write(PAIRS)))
+    assert list(records(path)) == PAIRS
+
+
+@pytest.mark.parametrize("user_type", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_parquet(tmp_path: Path, user_type: pa.DataType) -> None:
+    path = tmp_path / "corpus.parquet"
+    users = pa.array([user for user, _ in PAIRS]).cast(user_type)
+    parquet.write_table(pa.table({"x": [1] * 4, "text": [text for _, text in PAIRS], "user": users}), path)
+    assert list(records(path)) == PAIRS
+
+
+def test_parquet_users_may_be_integers(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    parquet.write_table(pa.table({"user": [3, 2**40], "text": ["a", "b"]}), path)
+    assert list(records(path)) == [("3", "a"), (str(2**40), "b")]
+
+
+def test_several_files_follow_one_another_with_own_field_names(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"author": "ann", "body": "one"}\n')
+    (tmp_path / "b.csv").write_text("body,author\ntwo,bob\n")
+    paths = [tmp_path / "a.jsonl", str(tmp_path / "b.csv")]
+    assert list(records(paths, "author", "body")) == [("ann", "one"), ("bob", "two")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("user,text\nann,hi\n".encode("utf-8-sig"))
+    (tmp_path / "a.jsonl").write_bytes('{"user": "ann", "text": "hi"}'.encode("utf-8-sig"))
+    assert list(records([tmp_path / "a.csv", tmp_path / "a.jsonl"])) == [("ann", "hi")] * 2
+
+
+def test_a_zst_of_several_frames_is_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.zst").write_bytes(zstd(as_jsonl(PAIRS[:2]) + b"\n") + zstd(as_jsonl(PAIRS[2:])))
+    assert list(records(tmp_path / "a.jsonl.zst")) == PAIRS
+
+
+def test_a_csv_field_may_be_longer_than_the_standard_limit(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"user,text\nann,{'word ' * 50_000}\n")
+    [(_, text)] = records(tmp_path / "a.csv")
+    assert len(text) == 250_000
+
+
+def test_files_are_read_as_a_stream(tmp_path: Path) -> None:
+    """The fault in the second line is met only when the second record is asked for."""
+    (tmp_path / "a.jsonl").write_text('{"user": "ann", "text": "hi"}\nnot json\n')
+    stream = records(tmp_path / "a.jsonl")
+    assert next(stream) == ("ann", "hi")
+    with pytest.raises(SottoError, match=r"a\.jsonl:2: not JSON"):
+        next(stream)
+
+
+GOOD = '{"user": "ann", "text": "hi"}\n'
+LATIN = '{"user": "ann", "text": "été"}\n'.encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"hi", r"a\.txt has the unknown format '\.txt'; use \.jsonl"),
+        ("corpus", b"hi", r"unknown format '\(no suffix\)'"),
+        ("a.parquet.gz", b"hi", r"unknown format '\.parquet\.gz'"),
+        (
+            "a.jsonl",
+            GOOD + '{"usr": 1, "text": "x"}',
+            r"a\.jsonl:2: no field 'user'; it has 'usr', 'text'; did you mean 'usr'",
+        ),
+        ("a.jsonl", '{"user": 1}', r"a\.jsonl:1: no field 'text'; it has 'user'"),
+        ("a.jsonl", "{}", r"no field 'user'; it has no field at all"),
+        ("a.jsonl", GOOD + '{"user": ', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", "[" * 100_000, r"a\.jsonl:1: not JSON"),
+        ("a.json", f"[{GOOD.strip()}]", r"a\.json:1: a JSON list, not an object; .*jq"),
+        ("a.jsonl", GOOD.encode() + LATIN, r"a\.jsonl:2: text is not UTF-8; .*iconv"),
+        ("a.jsonl", GOOD.encode("utf-16"), r"a\.jsonl:1: text is not UTF-8"),
+        ("a.csv", "user,text\nann,été\n".encode("latin-1"), r"a\.csv:2: text is not UTF-8"),
+        (
+            "a.jsonl",
+            '{"user": null, "text": "x"}',
+            r"a\.jsonl:1: the user in 'user' is null; every record needs a user",
+        ),
+        ("a.jsonl", '{"user": "", "text": "x"}', r"the user in 'user' is empty"),
+        ("a.jsonl", '{"user": "  ", "text": "x"}', r"the user in 'user' is empty"),
+        ("a.jsonl", '{"user": true, "text": "x"}', r"the user in 'user' is a value of type bool"),
+        ("a.jsonl", '{"user": 1.5, "text": "x"}', r"the user in 'user' is a value of type float"),
+        ("a.jsonl", '{"user": 1, "text": null}', r"a\.jsonl:1: the text in 'text' is null; it must be a string"),
+        ("a.jsonl", '{"user": 1, "text": ["x"]}', r"the text in 'text' is a value of type list"),
+        ("a.csv", "name,text\nann,hi\n", r"a\.csv:2: no field 'user'; it has 'name', 'text'"),
+        ("a.csv", 'user,text\nann,"two\nlines"\nbob\n', r"a\.csv:4: no field 'text'; it has 'user'"),
+        ("a.csv", "user,text\n,hi\n", r"a\.csv:2: the user in 'user' is empty"),
+        ("a.csv", "user,text\nann,well, hi\n", r"a\.csv:2: 3 fields where the header names 2; put quotes"),
+        ("a.csv", 'user,text\nann,"never closed\n', r"a\.csv:2: unexpected end of data; put quotes"),
+        ("a.tsv", 'user\ttext\nann\t"so" she said\n', r"a\.tsv:2: .* expected after '\"'; put quotes"),
+        ("a.jsonl.gz", b"not gzip", r"cannot read .*a\.jsonl\.gz \(Not a gzipped file"),
+        ("a.jsonl.gz", gzip.compress(GOOD.encode() * 9)[:-20], r"cannot read .*a\.jsonl\.gz"),
+        ("a.jsonl.gz", gzip.compress(GOOD.encode())[:12] + b"\xff" * 9, r"cannot read .*a\.jsonl\.gz"),
+        ("a.jsonl.zst", b"not zstd", r"cannot read .*a\.jsonl\.zst \(ZSTD"),
+        ("a.jsonl.zst", zstd(GOOD.encode() * 9)[:-8], r"cannot read .*a\.jsonl\.zst \(Truncated"),
+        ("a.parquet", b"PAR1 but not really PAR1", r"a\.parquet is not a whole parquet file"),
+        ("a.parquet", b"", r"a\.parquet is not a whole parquet file"),
+    ],
+)
+def test_a_fault_in_a_file_is_one_line_that_names_it(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SottoError, match=message) as caught:
+        list(records(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"user": ["a"], "body": ["x"]}, r"c\.parquet:row 1: no field 'text'; it has 'user', 'body'"),
+        ({"user": ["a", None], "text": ["x", "y"]}, r"c\.parquet:row 2: the user in 'user' is null"),
+        ({"user": ["a", "b"], "text": ["x", None]}, r"c\.parquet:row 2: the text in 'text' is null"),
+        ({"user": ["a"], "text": [b"x"]}, r"c\.parquet:row 1: the text in 'text' is a value of type bytes"),
+        (
+            {"user": ["a"], "text": pa.array([b"\xe9t\xe9"]).view(pa.string())},
+            r"c\.parquet:after row 0: text is not UTF-8",
+        ),
+    ],
+)
+def test_a_fault_in_parquet_names_the_row(tmp_path: Path, table: dict[str, list[object]], message: str) -> None:
+    path = tmp_path / "c.parquet"
+    parquet.write_table(pa.table(table), path)
+    with pytest.raises(SottoError, match=message) as caught:
+        list(records(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_page_of_parquet_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "c.parquet"
+    parquet.write_table(pa.table({"user": ["ann"] * 500, "text": [f"text {i}" for i in range(500)]}), path)
+    content = bytearray(path.read_bytes())
+    content[4:300] = b"\xff" * 296
+    path.write_bytes(content)
+    with pytest.raises(SottoError, match=r"c\.parquet") as caught:
+        list(records(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_line_ends_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "LONGEST_LINE", 100)
+    (tmp_path / "a.json").write_text(GOOD + "[" + GOOD.strip() * 9)
+    with pytest.raises(SottoError, match=r"a\.json:2: a line of more than 100 bytes"):
+        list(records(tmp_path / "a.json"))
+
+
+def test_paths_are_checked_before_anything_is_read(tmp_path: Path) -> None:
+    good = tmp_path / "a.jsonl"
+    good.write_text(GOOD)
+    for paths, message in [
+        ([good, tmp_path / "gone.jsonl"], "gone.jsonl does not exist"),
+        ([good, tmp_path], "is a folder; name the files in it"),
+        ([good, tmp_path / ".." / tmp_path.name / "a.jsonl"], "is named twice"),
+        ([], "names no file"),
+    ]:
+        with pytest.raises(SottoError, match=message):
+            records(paths)
+    with pytest.raises(SottoError, match="both 'text'"):
+        records(good, "text", "text")
+
+
+def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permissions do not bind root, so the refusal is simulated."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(GOOD)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(SottoError, match=r"cannot read .*a\.jsonl \(Permission denied\)"):
+        list(records(path))

@@ -1,0 +1,333 @@
+"""Users are whole, cut exactly, split stably; a failure leaves nothing behind."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.data import prepare as prepare_module
+from sottovoce.data.prepare import PreparationSummary, collect, prepare
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+
+LETTERS = Vocabulary.from_words("abcdefgh")
+Records = list[tuple[str, str]]
+
+
+def write(path: Path, rows: Records) -> Path:
+    path.write_text("".join(json.dumps({"user": user, "text": text}) + "\n" for user, text in rows))
+    return path
+
+
+def streams(folder: Path) -> dict[str, dict[str, list[int]]]:
+    """split -> user's name in the store -> tokens, in the order of the store."""
+    found = {}
+    for split in ("train", "test"):
+        store = Store.open(folder, split)
+        with pa.ipc.open_file(folder / f"{split}.arrow") as reader:
+            names = reader.read_all().column("user").to_pylist()
+        found[split] = {name: store[row].tolist() for row, name in enumerate(names)}
+    return found
+
+
+def expected(rows: Records) -> dict[str, list[int]]:
+    users: dict[str, list[int]] = {}
+    for user, text in rows:
+        users.setdefault(user, []).extend(LETTERS.encode(text))
+    return users
+
+
+def population(users: int) -> Records:
+    return [(f"user {n}", "abcdefgh"[n % 8] + " b" * (n % 3)) for n in range(users)]
+
+
+def test_interleaved_records_in_many_files_are_one_user(tmp_path: Path) -> None:
+    rows = [("ann", "a b"), ("bob", "c"), ("ann", "d"), ("cyd", "e"), ("bob", "f"), ("ann", "g h")]
+    first = write(tmp_path / "1.jsonl", rows[:3])
+    second = tmp_path / "2.jsonl.gz"
+    second.write_bytes(gzip.compress(write(tmp_path / "2.jsonl", rows[3:]).read_bytes()))
+    summary = prepare([first, second], tmp_path / "store", vocabulary=LETTERS, test_users=0)
+    assert summary.users_seen == summary.users_kept == 3
+    assert sorted(streams(tmp_path / "store")["train"].values()) == sorted(expected(rows).values())
+
+
+def test_counts_include_begin_and_end(tmp_path: Path) -> None:
+    """Five tokens with BOS and EOS: kept at min_tokens=5, and cut in the middle of the second record at 7."""
+    rows = [("five", "a b c"), ("four", "a b"), ("more", "a b c"), ("more", "d e zzz")]
+    summary = prepare(
+        write(tmp_path / "c.jsonl", rows),
+        tmp_path / "store",
+        vocabulary=LETTERS,
+        min_tokens=5,
+        tokens_per_user=7,
+        test_users=0,
+    )
+    kept = streams(tmp_path / "store")["train"].values()
+    assert sorted(kept) == sorted([LETTERS.encode("a b c"), [*LETTERS.encode("a b c"), *LETTERS.encode("d")[:2]]])
+    assert summary == PreparationSummary(
+        records=4,
+        users_seen=3,
+        users_kept=2,
+        users_dropped=1,
+        users_cut=1,
+        tokens_seen=19,
+        tokens_kept=12,
+        tokens_cut=3,
+        unknown_rate=0.0,
+        train_users=2,
+        train_tokens=12,
+        test_users=0,
+        test_tokens=0,
+    )
+
+
+def test_unknown_rate_is_over_the_tokens_kept(tmp_path: Path) -> None:
+    rows = [("ann", "zzz zzz a b c d"), ("bob", "zzz")]
+    out = tmp_path / "store"
+    summary = prepare(
+        write(tmp_path / "c.jsonl", rows), out, vocabulary=LETTERS, min_tokens=4, tokens_per_user=4, test_users=0
+    )
+    assert summary.unknown_rate == 0.5
+
+
+def test_summary_is_written_for_the_owner_only(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", population(9))
+    summary = prepare(corpus, tmp_path / "store", vocabulary=LETTERS)
+    written = tmp_path / "store" / "preparation.json"
+    assert json.loads(written.read_text()) == json.loads(summary.to_json())
+    assert json.loads(summary.to_json())["records"] == 9
+    assert written.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
+
+
+def test_user_ids_are_not_in_the_store(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", [("zacharias", "a"), ("yolanda", "b")])
+    prepare(corpus, tmp_path / "store", vocabulary=LETTERS, test_users=0)
+    names = streams(tmp_path / "store")["train"]
+    assert all(len(name) == 32 and int(name, 16) >= 0 for name in names)
+    for file in (tmp_path / "store").iterdir():
+        assert b"zacharias" not in file.read_bytes()
+
+
+def test_one_person_joining_moves_nobody_else(tmp_path: Path) -> None:
+    rows = population(300)
+    before = tmp_path / "before"
+    prepare(write(tmp_path / "1.jsonl", rows), before, vocabulary=LETTERS, test_users=0.3)
+    after = tmp_path / "after"
+    prepare(write(tmp_path / "2.jsonl", [("newcomer", "a"), *rows]), after, vocabulary=LETTERS, test_users=0.3)
+    old, new = streams(before), streams(after)
+    for split in ("train", "test"):
+        assert old[split].items() <= new[split].items()
+        assert [name for name in new[split] if name in old[split]] == list(old[split])
+    assert sum(map(len, new.values())) == 301
+
+
+def test_the_share_held_out_is_the_share_asked_for(tmp_path: Path) -> None:
+    """3,000 users at 0.3: 900 expected, standard deviation 25; five of them on either side."""
+    corpus = write(tmp_path / "c.jsonl", population(3000))
+    summary = prepare(corpus, tmp_path / "store", vocabulary=LETTERS, test_users=0.3)
+    assert 775 < summary.test_users < 1025
+    # The order in the store and the split are independent: test users are not one end of the sorted names.
+    names = list(streams(tmp_path / "store")["test"])
+    assert names == sorted(names)
+    assert 0.4 < np.mean([int(name[:8], 16) / 2**32 for name in names]) < 0.6
+
+
+def test_a_larger_share_keeps_the_smaller_ones_test_users(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", population(200))
+    for share in (0.1, 0.4):
+        prepare(corpus, tmp_path / f"{share}", vocabulary=LETTERS, test_users=share)
+    assert streams(tmp_path / "0.1")["test"].items() < streams(tmp_path / "0.4")["test"].items()
+
+
+def test_another_key_holds_out_other_users(tmp_path: Path) -> None:
+    rows = [(f"user {n}", "a " * (n + 1)) for n in range(100)]
+    corpus = write(tmp_path / "c.jsonl", rows)
+    held = []
+    for key in ("one", "two" * 100):
+        prepare(corpus, tmp_path / key[:3], vocabulary=LETTERS, test_users=0.5, split_key=key)
+        held.append({len(tokens) for tokens in streams(tmp_path / key[:3])["test"].values()})
+        assert json.loads((tmp_path / key[:3] / "store.json").read_text())["split_key"] == key
+    assert held[0] != held[1]
+
+
+def test_the_order_between_users_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shuffled users, other files, other parts, other buffers: the same bytes and so the same fingerprint."""
+    rows = [(user, text) for user, text in population(120) for text in (text, "c d")]
+    prepare(write(tmp_path / "1.jsonl", rows), tmp_path / "one", vocabulary=LETTERS)
+    users = list(expected(rows))
+    random.Random(0).shuffle(users)
+    shuffled = [row for user in users for row in rows if row[0] == user]
+    monkeypatch.setattr(prepare_module, "PART_BYTES", 100)
+    monkeypatch.setattr(prepare_module, "BUFFER_TOKENS", 64)
+    files = [write(tmp_path / "2.jsonl", shuffled[:100]), write(tmp_path / "3.jsonl", shuffled[100:])]
+    assert prepare_module._parts(files) > 10
+    spilt: list[int] = []
+    prepare(
+        files,
+        tmp_path / "two",
+        vocabulary=LETTERS,
+        progress=lambda _: spilt.append(len(list(tmp_path.glob(".two-*/spill/*.tokens")))),
+    )
+    assert spilt[-1] > 10
+    for name in ("train.arrow", "test.arrow", "store.json", "vocabulary.txt", "preparation.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_fingerprint_follows_the_text(tmp_path: Path) -> None:
+    prints = set()
+    for number, last in enumerate("abc"):
+        corpus = write(tmp_path / f"{number}.jsonl", [*population(20), ("ann", last)])
+        prepare(corpus, tmp_path / f"{number}", vocabulary=LETTERS)
+        prints.add(Store.open(tmp_path / f"{number}").fingerprint)
+    assert len(prints) == 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.text(min_size=1, max_size=3).filter(lambda u: not u.isspace()), st.text("abz ,", max_size=12)),
+        min_size=1,
+        max_size=30,
+    ),
+    part_bytes=st.sampled_from([40, 2**27]),
+    buffer_tokens=st.sampled_from([1, 50, 2**24]),
+    cap=st.integers(2, 40),
+)
+def test_grouping_preserves_each_users_stream(
+    tmp_path_factory: pytest.TempPathFactory, rows: Records, part_bytes: int, buffer_tokens: int, cap: int
+) -> None:
+    folder = tmp_path_factory.mktemp("grouping")
+    corpus = write(folder / "c.jsonl", rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_module, "PART_BYTES", part_bytes)
+        patch.setattr(prepare_module, "BUFFER_TOKENS", buffer_tokens)
+        prepare(corpus, folder / "store", vocabulary=LETTERS, tokens_per_user=cap, test_users=0)
+    name = prepare_module._namer("sottovoce")
+    wanted = {name(user).hex(): tokens[:cap] for user, tokens in expected(rows).items()}
+    assert streams(folder / "store")["train"] == wanted
+    memory = collect(corpus, LETTERS, tokens_per_user=cap)
+    assert [row.tolist() for row in memory] == [wanted[user] for user in sorted(wanted)]
+
+
+def test_half_a_surrogate_pair_in_an_id_is_a_user_like_any_other(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"user": "\\ud800", "text": "a \\ud800"}\n')
+    assert prepare(corpus, tmp_path / "store", vocabulary=LETTERS, test_users=0).users_kept == 1
+
+
+def test_a_vocabulary_beyond_16_bits_keeps_its_ids(tmp_path: Path) -> None:
+    words = [
+        "".join(map(chr, (97 + i // 676 % 26, 97 + i // 26 % 26, 97 + i % 26, 97 + i // 17576))) for i in range(70_000)
+    ]
+    large = Vocabulary.from_words(words)
+    assert large.size > 2**16
+    prepare(write(tmp_path / "c.jsonl", [("ann", words[-1])]), tmp_path / "store", vocabulary=large, test_users=0)
+    store = Store.open(tmp_path / "store")
+    assert store[0].tolist() == [0, large.size - 1, 1]
+    assert store.batches[0].values.dtype == np.uint32
+
+
+def test_collect_without_a_cap_is_as_long_as_its_longest_user(tmp_path: Path) -> None:
+    rows = [("ann", "a b"), ("bob", "c"), ("ann", "d")]
+    store = collect([write(tmp_path / "c.jsonl", rows)], LETTERS)
+    assert (store.users, store.tokens_per_user) == (2, 7)
+    assert sorted(row.tolist() for row in store) == sorted(expected(rows).values())
+
+
+def test_progress_counts_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_module, "PROGRESS_EVERY", 4)
+    told: list[int] = []
+    prepare(write(tmp_path / "c.jsonl", population(10)), tmp_path / "s", vocabulary=LETTERS, progress=told.append)
+    assert told == [4, 8, 10]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"min_tokens": 0}, "min_tokens=0 must be at least 1"),
+        ({"tokens_per_user": 1}, r"tokens_per_user=1 must be in \[2, "),
+        ({"tokens_per_user": 2**24 + 1}, r"must be in \[2, 16777216\]"),
+        ({"min_tokens": 9, "tokens_per_user": 8}, "min_tokens=9 is above tokens_per_user=8"),
+        ({"test_users": 1.0}, r"test_users=1.0 must be in \[0, 1\)"),
+        ({"test_users": -0.1}, r"test_users=-0.1 must be in \[0, 1\)"),
+        ({"test_users": float("nan")}, r"test_users=nan must be in \[0, 1\)"),
+        ({"split_key": ""}, "split_key is empty"),
+        ({"min_tokens": 100}, "min_tokens=100 keeps none of the 5 users; the largest has 5 tokens"),
+        ({"test_users": 0.999999999}, "holds out all 5 users"),
+        ({"user_field": "name"}, r"c\.jsonl:1: no field 'name'"),
+        ({"text_field": "user"}, "both 'user'"),
+    ],
+)
+def test_a_refusal_is_one_line_and_leaves_nothing(tmp_path: Path, arguments: dict, message: str) -> None:
+    corpus = write(tmp_path / "c.jsonl", population(5))
+    with pytest.raises(SottoError, match=message) as caught:
+        prepare(corpus, tmp_path / "new" / "deep" / "store", vocabulary=LETTERS, **arguments)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == [corpus]
+
+
+def test_a_bad_last_record_leaves_nothing(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", population(2000))
+    corpus.write_text(corpus.read_text() + "oops\n")
+    with pytest.raises(SottoError, match=r"c\.jsonl:2001: not JSON"):
+        prepare(corpus, tmp_path / "store", vocabulary=LETTERS)
+    assert list(tmp_path.iterdir()) == [corpus]
+
+
+@pytest.mark.parametrize("moment", ["reading", "writing"])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    corpus = write(tmp_path / "c.jsonl", population(2000))
+
+    def interrupt(*_: object) -> None:
+        assert list(tmp_path.glob(".store-*/spill")), "the interrupt must come while there is something to leave"
+        raise KeyboardInterrupt
+
+    if moment == "writing":
+        monkeypatch.setattr(prepare_module, "_fingerprint", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus, tmp_path / "store", vocabulary=LETTERS, progress=interrupt if moment == "reading" else None)
+    assert list(tmp_path.iterdir()) == [corpus]
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = write(tmp_path / "c.jsonl", population(5))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(prepare_module._Spill, "_flush", full)
+    with pytest.raises(SottoError, match=r"cannot write the store .* \(No space left on device\)"):
+        prepare(corpus, tmp_path / "store", vocabulary=LETTERS)
+    assert list(tmp_path.iterdir()) == [corpus]
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_corpus_is_an_error(tmp_path: Path, content: str) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text(content)
+    with pytest.raises(SottoError, match="no record in"):
+        prepare(corpus, tmp_path / "store", vocabulary=LETTERS)
+    with pytest.raises(SottoError, match="no record in"):
+        collect(corpus, LETTERS)
+    assert list(tmp_path.iterdir()) == [corpus]
+
+
+def test_a_store_is_never_overwritten(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "c.jsonl", population(5))
+    out = tmp_path / "store"
+    out.mkdir()
+    prepare(corpus, out, vocabulary=LETTERS)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    with pytest.raises(SottoError, match="is not empty, and a store is never overwritten"):
+        prepare(corpus, out, vocabulary=LETTERS)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    with pytest.raises(SottoError, match="is a file"):
+        prepare(corpus, corpus, vocabulary=LETTERS)

@@ -1,0 +1,181 @@
+"""Rows come back as they were written, mapped and in memory; damage is told."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.data import store as store_module
+from sottovoce.data.prepare import prepare
+from sottovoce.data.store import SplitWriter, Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+
+WORDS = Vocabulary.from_words([f"word{chr(97 + i)}" for i in range(26)])
+USERS = [[0, 40, 41, 1], [0, 42, 1], [], [0, 43, 44, 45, 46, 1]]
+
+
+def write_corpus(path: Path, users: int) -> None:
+    rows = ({"user": f"u{n}", "text": f"word{chr(97 + n % 26)} " * (1 + n % 5)} for n in range(users))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_corpus(tmp_path / "c.jsonl", 40)
+    prepare(tmp_path / "c.jsonl", tmp_path / "store", vocabulary=WORDS, tokens_per_user=6, test_users=0.3)
+    return tmp_path / "store"
+
+
+def test_memory_store_pads_cuts_and_counts() -> None:
+    store = Store.from_users(USERS, WORDS, tokens_per_user=4)
+    assert (store.users, len(store), store.tokens_per_user, store.path, store.split) == (4, 4, 4, None, "train")
+    block = store.gather([3, 0, 2, 0])
+    assert block.tokens.tolist() == [[0, 43, 44, 45], [0, 40, 41, 1], [0, 0, 0, 0], [0, 40, 41, 1]]
+    assert block.lengths.tolist() == [4, 4, 0, 4]
+    assert block.tokens.dtype == block.lengths.dtype == store[0].dtype == store.lengths([0]).dtype == np.int32
+    assert [row.tolist() for row in store] == [user[:4] for user in USERS]
+
+
+def test_memory_store_is_as_long_as_its_longest_user() -> None:
+    assert Store.from_users(USERS, WORDS).tokens_per_user == 6
+
+
+def test_an_empty_gather_has_the_full_width() -> None:
+    block = Store.from_users(USERS, WORDS).gather([])
+    assert block.tokens.shape == (0, 6)
+    assert block.lengths.shape == (0,)
+
+
+def test_fingerprint_of_a_memory_store_follows_its_content() -> None:
+    prints = {
+        Store.from_users(USERS, WORDS).fingerprint,
+        Store.from_users(USERS[::-1], WORDS).fingerprint,
+        Store.from_users(USERS, WORDS, 5).fingerprint,
+        Store.from_users([[0, 40], [41, 1, 0, 42, 1], [], USERS[3]], WORDS).fingerprint,
+        Store.from_users(USERS, Vocabulary((*WORDS.words, "more"))).fingerprint,
+    }
+    assert len(prints) == 5
+    assert Store.from_users([np.array(user, int) for user in USERS], WORDS).fingerprint in prints
+
+
+def test_memory_store_refuses_foreign_ids_and_no_width() -> None:
+    with pytest.raises(SottoError, match="vocabulary has 65 words"):
+        Store.from_users([[0, WORDS.size]], WORDS)
+    with pytest.raises(SottoError, match="token ids run from -1"):
+        Store.from_users([[-1]], WORDS)
+    with pytest.raises(SottoError, match=r"tokens_per_user=0 must be in \[1"):
+        Store.from_users([], WORDS)
+
+
+@pytest.mark.parametrize("row", [-1, 4])
+def test_rows_outside_the_store_are_refused(row: int) -> None:
+    store = Store.from_users(USERS, WORDS)
+    for use in (store.gather, store.lengths):
+        with pytest.raises(IndexError, match="4 users"):
+            use([0, row])
+    with pytest.raises(IndexError):
+        store[row]
+
+
+@pytest.mark.parametrize(("size", "wide"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_mapped_rows_equal_what_was_written_across_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, wide: type
+) -> None:
+    """Ids up to the last of the vocabulary survive; batches break between users, also around one that is too large."""
+    monkeypatch.setattr(store_module, "BATCH_TOKENS", 50)
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, size, length).astype(wide) for length in [*rng.integers(1, 20, 60), 80, 3, 0]]
+    rows[0][0] = size - 1
+    with SplitWriter(tmp_path / "train.arrow", size) as writer:
+        for number, row in enumerate(rows):
+            writer.add(f"{number:x}", row)
+    batches = store_module._mapped(tmp_path / "train.arrow")
+    store = Store(WORDS, 80, "", batches)
+    assert len(batches) > 10
+    assert max(len(batch.values) for batch in batches) == 80
+    assert batches[0].values.dtype == wide
+    assert store.users == len(rows) == writer.users
+    assert all(np.array_equal(store[number], row) for number, row in enumerate(rows))
+    picked = rng.integers(0, len(rows), 200)
+    block = store.gather(picked)
+    assert np.array_equal(block.lengths, store.lengths(picked))
+    for number, row in enumerate(picked):
+        assert np.array_equal(block.tokens[number, : len(rows[row])], rows[row])
+        assert not block.tokens[number, len(rows[row]) :].any()
+
+
+def test_open_maps_and_does_not_copy(folder: Path) -> None:
+    store = Store.open(folder)
+    values = store.batches[0].values
+    assert not values.flags.owndata
+    assert not values.flags.writeable
+    before = store[0].copy()
+    with (folder / "train.arrow").open("r+b") as file:
+        content = file.read()
+        place = content.index(values.tobytes())
+        file.seek(place)
+        file.write(np.array([63], values.dtype).tobytes())
+    # The change on disk shows through the open store: it looks at the file and holds no copy.
+    assert store[0].tolist() == [63, *before[1:]]
+
+
+def test_open_gives_both_splits_with_the_facts(folder: Path) -> None:
+    train, test = Store.open(folder), Store.open(str(folder), "test")
+    facts = json.loads((folder / "store.json").read_text())
+    assert (train.users, test.users) == (facts["splits"]["train"]["users"], facts["splits"]["test"]["users"])
+    assert train.users + test.users == 40
+    assert 0 < test.users < train.users
+    assert (train.split, test.split) == ("train", "test")
+    assert train.vocabulary == WORDS
+    assert (train.tokens_per_user, train.path) == (6, folder)
+    assert train.fingerprint == test.fingerprint == facts["fingerprint"]
+    assert int(train.lengths(np.arange(train.users)).sum()) == facts["splits"]["train"]["tokens"]
+
+
+def test_an_empty_test_split_can_be_opened(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "c.jsonl", 3)
+    prepare(tmp_path / "c.jsonl", tmp_path / "store", vocabulary=WORDS, test_users=0)
+    test = Store.open(tmp_path / "store", "test")
+    assert test.users == 0
+    assert test.gather([]).tokens.shape == (0, 1600)
+    assert list(test) == []
+
+
+def test_unknown_split_is_an_error(folder: Path) -> None:
+    with pytest.raises(SottoError, match=r"split='tests' must be one of train, test; did you mean 'test'\?"):
+        Store.open(folder, "tests")
+
+
+def test_not_a_store_says_how_to_make_one(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(SottoError, match="`sotto prepare`"):
+            Store.open(path)
+
+
+def edit_facts(folder: Path, **changes: object) -> None:
+    facts = json.loads((folder / "store.json").read_text())
+    (folder / "store.json").write_text(json.dumps(facts | changes))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "train.arrow").write_bytes((f / "train.arrow").read_bytes()[:-30]), "damaged"),
+        (lambda f: (f / "train.arrow").write_bytes(b""), "damaged"),
+        (lambda f: (f / "train.arrow").unlink(), "damaged"),
+        (lambda f: shutil.copy(f / "test.arrow", f / "train.arrow"), "disagree"),
+        (lambda f: (f / "store.json").write_text("{"), "damaged"),
+        (lambda f: (f / "store.json").write_text('{"format": 1}'), "damaged"),
+        (lambda f: (f / "vocabulary.txt").unlink(), "does not exist"),
+        (lambda f: Vocabulary.from_words(["one"]).save(f / "vocabulary.txt"), "disagree"),
+        (lambda f: edit_facts(f, format=2), "has store format 2, this version reads 1"),
+    ],
+)
+def test_damage_is_told_in_one_line(folder: Path, damage, message: str) -> None:
+    damage(folder)
+    with pytest.raises(SottoError, match=message) as caught:
+        Store.open(folder)
+    assert "\n" not in str(caught.value)

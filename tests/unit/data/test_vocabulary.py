@@ -1,0 +1,128 @@
+"""Ids are stable, specials cannot be typed, sizes are exact."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.data.tokens import tokenise
+from sottovoce.data.vocabulary import BOS, EOS, FRAME, PLACEHOLDERS, SMALLEST, SPECIALS, UNK, Vocabulary
+from sottovoce.errors import SottoError
+
+SMALL = Vocabulary.from_words(["the", "cat", "sat", "don't", "7"])
+
+
+@pytest.fixture(scope="module")
+def public() -> Vocabulary:
+    return Vocabulary.public(2_000)
+
+
+def test_ids_begin_with_specials_placeholders_and_punctuation() -> None:
+    assert (SMALL.words[BOS], SMALL.words[EOS], SMALL.words[UNK]) == SPECIALS
+    assert SMALL.words[3:7] == PLACEHOLDERS
+    assert set(SMALL.words[7:39]) == set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+    assert SMALL.words[39:] == ("the", "cat", "sat", "don't", "7")
+
+
+def test_encode_puts_the_text_between_begin_and_end() -> None:
+    ids = SMALL.encode("The cat, <user>, don’t purr 7")
+    assert ids[0] == BOS
+    assert ids[-1] == EOS
+    assert SMALL.decode(ids) == "<bos> the cat , <user> , don't <unk> 7 <eos>"
+    assert SMALL.encode("") == [BOS, EOS]
+
+
+@pytest.mark.parametrize("typed", ["<bos>", "<eos>", "<unk>", "<BOS>", "<Eos>"])
+def test_specials_cannot_be_typed(typed: str) -> None:
+    assert SMALL.encode(f"the {typed} cat") == [BOS, SMALL.words.index("the"), UNK, SMALL.words.index("cat"), EOS]
+
+
+def test_word_mask_is_true_for_words_and_numbers_only() -> None:
+    vocabulary = Vocabulary((*FRAME, "<date>", "été", "12", "…", "don't"))
+    assert vocabulary.word_mask.tolist() == [False] * len(FRAME) + [False, True, True, False, True]
+    assert vocabulary.is_word(len(FRAME) + 1)
+    assert not vocabulary.is_word(UNK)
+    assert not vocabulary.word_mask.flags.writeable
+
+
+def test_public_vocabulary_has_exactly_the_size_asked_for(public: Vocabulary) -> None:
+    assert public.size == 2_000
+    assert public.words[: len(FRAME)] == FRAME
+    assert {"the", "to", "and", "don't", "7"} <= set(public.words)
+    assert all(tokenise(word) == [word] for word in public.words)
+    assert not [word for word in public.words if len(word) > 1 and any(map(str.isdigit, word))]
+    assert public.word_mask[len(FRAME) :].all()
+
+
+def test_a_smaller_public_vocabulary_is_the_beginning_of_a_larger_one(public: Vocabulary) -> None:
+    assert Vocabulary.public(SMALLEST).words == public.words[:SMALLEST]
+
+
+@pytest.mark.parametrize("size", [0, -1, SMALLEST - 1])
+def test_too_small_a_size_names_the_smallest(size: int) -> None:
+    with pytest.raises(SottoError, match=rf"size={size} .* smallest is {SMALLEST}") as caught:
+        Vocabulary.public(size)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_words_than_the_list_has_is_an_error() -> None:
+    with pytest.raises(SottoError, match=r"the largest is \d+"):
+        Vocabulary.public(1_000_000)
+
+
+def test_saved_and_loaded_is_the_same(public: Vocabulary, tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.txt"
+    public.save(path)
+    assert path.read_text(encoding="utf-8").splitlines() == list(public.words)
+    loaded = Vocabulary.load(path)
+    assert loaded == public
+    assert loaded.fingerprint == public.fingerprint
+    assert Vocabulary.from_file(path) == public
+
+
+def test_fingerprint_tells_order_apart() -> None:
+    other = Vocabulary.from_words(["cat", "the", "sat", "don't", "7"])
+    assert set(other.words) == set(SMALL.words)
+    assert other.fingerprint != SMALL.fingerprint
+
+
+def test_word_list_with_columns_doubles_specials_and_unusable_words(tmp_path: Path) -> None:
+    path = tmp_path / "list.tsv"
+    path.write_text("\ufeffThe\t0.05\n\n,\t0.04\ncat 12\nthe\t0.01\n<eos>\nu.s\nété\n<date>\n", encoding="utf-8")
+    assert Vocabulary.from_file(path).words == (*FRAME, "the", "cat", "été")
+
+
+def test_packed_word_list_cut_to_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\nthree\n"))
+    assert Vocabulary.from_file(path, size=len(FRAME) + 2).words == (*FRAME, "one", "two")
+
+
+@pytest.mark.parametrize("content", [b"", b"...\n!!\n"])
+def test_word_list_without_words_is_an_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "list.txt"
+    path.write_bytes(content)
+    with pytest.raises(SottoError, match="holds no word"):
+        Vocabulary.from_file(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "the\ncat\n", "<bos>\n<eos>\n<unk>\ncat\ncat\n", "<bos>\n<eos>\n<unk>\nthe cat\n", "<bos>\n<eos>\n<unk>\n\n"],
+)
+def test_a_file_that_is_no_saved_vocabulary_is_an_error(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_text(content)
+    with pytest.raises(SottoError, match="is not a saved vocabulary") as caught:
+        Vocabulary.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SottoError, match="does not exist"):
+        Vocabulary.load(tmp_path / "nowhere.txt")
+
+
+def test_decode_takes_arrays() -> None:
+    assert SMALL.decode(np.array([39, 40], dtype=np.int32)) == "the cat"

@@ -1,0 +1,103 @@
+"""What a plan says before anything is paid for."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from sottovoce.errors import SottoError
+from sottovoce.planning.plan import make_plan
+from sottovoce.privacy.accounting import SampledGaussian, epsilon
+
+PAPER = {"users": 763_430, "cohort": 5000, "rounds": 5000, "delta": 1e-9}
+
+
+def test_plan_of_the_paper() -> None:
+    plan = make_plan(
+        **PAPER, noise_multiplier=1.0, accountant="moments", clip_norm=15.0, parameters=1_350_000, users_per_second=2000
+    )
+    assert plan.epsilon == pytest.approx(4.634, abs=5e-4)
+    assert plan.noise_std == pytest.approx(0.003)  # the paper's σ: z·S/(qW) with W = users
+    assert plan.signal_to_noise == pytest.approx(5000 / math.sqrt(1_350_000))
+    assert plan.bytes_per_device == 5_400_000
+    assert plan.user_rate == pytest.approx(5000 / 763_430)
+    assert plan.device_rounds_expected == pytest.approx(32.75, abs=0.01)
+    assert plan.user_updates == 25_000_000
+    assert plan.hours == pytest.approx(25_000_000 / 2000 / 3600)
+    assert plan.relation == "add-or-remove-one-user"
+    assert plan.warnings == []
+
+
+@pytest.mark.parametrize("accountant", [None, "rdp", "moments"])
+def test_budget_gives_the_noise(accountant) -> None:
+    plan = make_plan(users=10_000, cohort=100, rounds=500, delta=1e-6, epsilon=2.0, accountant=accountant)
+    assert plan.accountant == (accountant or "pld")
+    event = SampledGaussian(plan.noise_multiplier, "poisson", 0.01)
+    assert 1.98 < epsilon([(event, 500)], 1e-6, plan.accountant) <= 2.0
+    assert plan.epsilon <= 2.0
+
+
+def test_curve_goes_from_the_first_round_to_the_last() -> None:
+    for rounds in (1, 7, 5000):
+        plan = make_plan(**PAPER | {"rounds": rounds}, noise_multiplier=1.0, accountant="rdp")
+        assert plan.curve[0]["round"] == 1
+        assert plan.curve[-1] == {"round": rounds, "epsilon": plan.epsilon}
+        assert len(plan.curve) <= 50
+        assert [point["epsilon"] for point in plan.curve] == sorted(point["epsilon"] for point in plan.curve)
+
+
+def test_fixed_size_cohorts_are_accounted_by_rdp() -> None:
+    plan = make_plan(users=100_000, cohort=1000, rounds=1000, delta=1e-6, noise_multiplier=1.0, sampling="fixed")
+    assert (plan.accountant, plan.relation) == ("rdp", "replace-one-user")
+    assert plan.epsilon == pytest.approx(23.3, abs=0.1)
+
+
+def test_declared_total_weight_is_the_denominator() -> None:
+    plan = make_plan(**PAPER, noise_multiplier=1.0, accountant="moments", clip_norm=1.0, total_weight=76_343.0)
+    assert plan.noise_std == pytest.approx(1 / 500)
+
+
+def test_json_has_no_infinity() -> None:
+    plan = make_plan(**PAPER, noise_multiplier=0.0, clip_norm=1.0, parameters=10)
+    assert plan.epsilon == math.inf
+    data = json.loads(json.dumps(plan.to_json(), allow_nan=False))
+    assert data["epsilon"] == "infinity"
+    assert data["curve"][-1] == {"round": 5000, "epsilon": "infinity"}
+    assert data["accountant_name"].startswith("PLD")
+    assert data["hours"] is None
+
+
+def test_warnings() -> None:
+    plan = make_plan(
+        users=100, cohort=50, rounds=100, delta=0.01, noise_multiplier=1.0, accountant="moments", clip_norm=1.0,
+        parameters=10**6,
+    )  # fmt: skip
+    delta, promise, noise = plan.warnings
+    assert "not below 1/users = 0.01" in delta
+    assert "take 0.006" in delta
+    assert "promises next to nothing" in promise
+    assert "20 times as long" in noise
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cohort": 10**6}, "cohort=1000000 must be at most users=763430"),
+        ({"cohort": 0}, "cohort=0"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"users": -5}, "users=-5"),
+        ({"delta": 0.0}, "delta=0"),
+        ({"clip_norm": 0.0}, "clip_norm=0"),
+        ({"users_per_second": -1.0}, "users_per_second=-1"),
+        ({"epsilon": 2.0}, "both are given"),
+        ({"noise_multiplier": None}, "neither is given"),
+        ({"sampling": "fixed", "accountant": "pld"}, "use accountant='rdp'"),
+        ({"sampling": "shuffled"}, "sampling='shuffled'"),
+        ({"accountant": "prv"}, "accountant='prv'"),
+    ],
+)
+def test_errors(change, message) -> None:
+    with pytest.raises(SottoError, match=message):
+        make_plan(**PAPER | {"noise_multiplier": 1.0} | change)
