@@ -122,18 +122,18 @@ def resolve(recipe: Recipe) -> Recipe:
 def _resolve_private(recipe: Recipe) -> Recipe:
     privacy = recipe.privacy
     if privacy.noise_std is not None:
-        raise SottoError("privacy.noise_std is for mode = \"experiment\"; a private run derives it from noise_multiplier")
+        raise SottoError('privacy.noise_std is for mode = "experiment"; a private run derives it from noise_multiplier')
     if privacy.estimator == "true_average":
         raise SottoError(
-            "privacy.estimator='true_average' has no bounded sensitivity; use fixed_denominator or clipped_denominator, "
-            "or mode = \"none\""
+            "privacy.estimator='true_average' has no bounded sensitivity: use fixed_denominator or clipped_denominator "
+            "(the true average is for mode 'none')"
         )
     if privacy.clipping == "none":
-        raise SottoError("privacy.clipping='none' bounds nobody's update; use flat or per_layer, or mode = \"none\"")
+        raise SottoError("privacy.clipping='none' bounds nobody's update; use flat or per_layer, or mode 'none'")
     if privacy.noise_multiplier is None and privacy.epsilon is None:
         raise SottoError("a private run needs privacy.noise_multiplier or privacy.epsilon")
     if privacy.noise_multiplier == 0:
-        raise SottoError("privacy.noise_multiplier=0 must be above 0 in a private run; without noise use mode = \"none\"")
+        raise SottoError('privacy.noise_multiplier=0 must be above 0 in a private run; without noise use mode = "none"')
     if privacy.delta >= 1 / privacy.users and not privacy.allow_large_delta:
         raise SottoError(
             f"privacy.delta={privacy.delta:g} must be below 1/users = {1 / privacy.users:.2g}, or the guarantee allows "

@@ -168,10 +168,11 @@ class Recipe:
         return Recipe.from_dict(values, "--set")
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
+        sections = dataclasses.asdict(self)
         return {
-            section: {key: value for key, value in dataclasses.asdict(getattr(self, section)).items() if value is not None}
-            for section in SECTIONS
-        }  # fmt: skip
+            section: {key: value for key, value in keys.items() if value is not None}
+            for section, keys in sections.items()
+        }
 
     def to_toml(self) -> str:
         import tomli_w

@@ -29,6 +29,7 @@ def plain_user_update(model, tokens):
     states = [model.start() for _ in range(LANES)]
     start = model
     for step in range(0, lane, UNROLL):
+
         def loss(model, states=states, step=step):
             total, count, after = 0.0, 0, []
             for read, wanted, state in zip(inputs, lanes, states, strict=True):
@@ -65,9 +66,7 @@ def test_privacy_off_is_plain_federated_averaging(store, model):
     users = [store[row] for row in range(store.users) if len(store[row])]
     weights = [min(len(user) / CAP, 1.0) for user in users]
     updates = [plain_user_update(model, user) for user in users]
-    for index, (before, after) in enumerate(
-        zip(jax.tree.leaves(model), jax.tree.leaves(state.model), strict=True)
-    ):
+    for index, (before, after) in enumerate(zip(jax.tree.leaves(model), jax.tree.leaves(state.model), strict=True)):
         mean = sum(w * jax.tree.leaves(u)[index] for w, u in zip(weights, updates, strict=True)) / sum(weights)
         np.testing.assert_allclose(after - before, mean, rtol=0, atol=3e-6)
         assert float(jnp.abs(mean).max()) > 1e-4

@@ -33,7 +33,9 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
 
 
 def shown_epsilon(epsilon: float | str) -> str:
-    return f"{epsilon:.3f}" if isinstance(epsilon, float | int) and math.isfinite(epsilon) else "∞"
+    from sottovoce.privacy.accounting import rounded_up
+
+    return rounded_up(float("inf") if isinstance(epsilon, str) else epsilon)
 
 
 @contextmanager

@@ -121,7 +121,9 @@ def _tell(result: RunResult, *, json: bool) -> None:
         print(note)
     rows = {
         "rounds": f"{result.round} of {statement.facts['rounds_planned']}",
-        "ε": f"{shown_epsilon(statement.epsilon)} at δ = {statement.delta:g}" if statement.private else "∞, not private",
+        "ε": f"{shown_epsilon(statement.epsilon)} at δ = {statement.delta:g}"
+        if statement.private
+        else "∞, not private",
     }
     if scores:
         rows["top-1, perplexity"] = f"{scores.top1:.2%}, {scores.perplexity:.2f}"

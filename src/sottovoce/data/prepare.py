@@ -48,8 +48,8 @@ class PreparationSummary:
     test_users: int
     test_tokens: int
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
+    def to_json(self) -> dict[str, int | float]:
+        return asdict(self)
 
 
 def prepare(
@@ -105,7 +105,7 @@ def prepare(
         }
         (store / STORE_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         with open(os.open(store / PREPARATION_FILE, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-            file.write(summary.to_json())
+            file.write(json.dumps(summary.to_json(), indent=2) + "\n")
     return summary
 
 

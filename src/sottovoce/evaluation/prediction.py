@@ -44,17 +44,17 @@ class Evaluation:
 
 
 class _Counts(NamedTuple):
-    """Sums over the targets of each user."""
+    """Sums over the targets: of one user on the device, arrays over users or floats on the host."""
 
-    targets: Array
-    known: Array
-    words: Array
-    top1: Array
-    top3: Array
-    top5: Array
-    top1_words: Array
-    loss: Array
-    loss_known: Array
+    targets: Any
+    known: Any
+    words: Any
+    top1: Any
+    top3: Any
+    top5: Any
+    top1_words: Any
+    loss: Any
+    loss_known: Any
 
 
 _CHUNK = 64  # tokens scored at once: bounds memory at users x 64 x vocabulary
@@ -62,13 +62,13 @@ _CHUNK = 64  # tokens scored at once: bounds memory at users x 64 x vocabulary
 
 def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = None, block: int = 16) -> _Counts:
     """The sums of every user in `rows` (all users by default), each as an array over users."""
-    rows = np.arange(store.users) if rows is None else np.asarray(rows)
-    if not len(rows):
+    chosen_rows = np.arange(store.users) if rows is None else np.asarray(rows)
+    if not len(chosen_rows):
         raise SottoError("there is no user to evaluate on; prepare the store with --test-users 0.1")
     is_word = jnp.asarray(store.vocabulary.word_mask)
     parts = []
-    for start in range(0, len(rows), block):
-        chosen = rows[start : start + block]
+    for start in range(0, len(chosen_rows), block):
+        chosen = chosen_rows[start : start + block]
         users = store.gather(chosen)
         # Compiled shapes come in powers of two of the longest user, not one for every length.
         width = _CHUNK * 2 ** max(0, math.ceil(math.log2(max(1, int(users.lengths.max())) / _CHUNK)))
@@ -77,7 +77,7 @@ def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = 
         tokens[: len(chosen), :columns] = users.tokens[:, :columns]
         lengths = np.pad(users.lengths, (0, block - len(chosen)))
         counts = _count_block(model, jnp.asarray(tokens), jnp.asarray(lengths), is_word)
-        parts.append(jax.tree.map(lambda leaf, real=len(chosen): np.asarray(leaf[:real], np.float64), counts))
+        parts.append([np.asarray(column, np.float64)[: len(chosen)] for column in counts])
     return _Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import most_frequent_word_baseline
-from sottovoce.jobs.measuring import report_run
+from sottovoce.jobs.measuring import evaluate_run, report_run
 from sottovoce.jobs.population import prepare_demo
 from sottovoce.jobs.training import Progress, RunResult, train
 from sottovoce.planning.plan import make_plan
+from sottovoce.privacy.accounting import rounded_up
 from sottovoce.recipe import Recipe
 
 ProgressDisplay = Callable[[str], AbstractContextManager[Callable[[Progress], None]]]
@@ -40,7 +41,7 @@ def run_demo(
     )  # fmt: skip
     say(
         f"plan     {privacy.cohort:g} of {privacy.users:,} users a round, {recipe.run.rounds} rounds: "
-        f"ε = {plan.epsilon:.2f} at δ = {privacy.delta:g} needs noise multiplier {plan.noise_multiplier:g}"
+        f"ε = {rounded_up(plan.epsilon)} at δ = {privacy.delta:g} needs noise multiplier {plan.noise_multiplier:g}"
     )
     out.mkdir(parents=True, exist_ok=True)
     summary = prepare_demo(out / "store", int(recipe.data.store.removeprefix("demo:")))
@@ -53,7 +54,7 @@ def run_demo(
             results.append(train(chosen, out / name, observer=observer, stop=stop))
         if results[-1].ended == "stopped":
             return None
-    private, plain = results
+    private, plain = (replace(result, evaluation=evaluate_run(result.path)[0]) for result in results)
     baseline = most_frequent_word_baseline(Store.open(out / "store"), Store.open(out / "store", "test"))
     report_run(private.path, baseline=baseline, beside=plain.path)
     report_run(plain.path, baseline=baseline)

@@ -62,9 +62,11 @@ def report_run(
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
     other = RunFolder.open(beside) if beside is not None else None
+    recipe = Recipe.load(run.recipe_file).to_dict()
+    recipe["data"]["store"] = Path(recipe["data"]["store"]).name  # a page for others tells no paths of this machine
     evidence = Evidence(
         name=run.path.resolve().name,
-        recipe=Recipe.load(run.recipe_file).to_dict(),
+        recipe=recipe,
         statement=json.loads(run.statement_file.read_text(encoding="utf-8")),
         record=run.record.read(),
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],

@@ -21,7 +21,7 @@ from sottovoce.jobs.population import make_own_store, open_users, with_absolute_
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Curve, Event, NonPrivate
+from sottovoce.privacy.accounting import Event, NonPrivate
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
@@ -80,7 +80,7 @@ def train(
         make_own_store(recipe, draft)
         store, _ = open_users(recipe, draft)
         assembly = assemble(recipe, store, model=model, objective=objective)
-        planned = _budgeted_rounds(assembly)
+        planned = _planned_rounds(assembly)
         secrets = Secrets.seeded(recipe.run.seed) if recipe.privacy.secrets == "seeded" else Secrets.fresh()
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         Ledger.create(draft.ledger_file, {"run": secrets.name(), "recipe": assembly.recipe.sha256()})
@@ -215,7 +215,7 @@ class _Training:
             recipe=self.recipe,
             mechanism=self.assembly.algorithm.mechanism,
             accountant=self.assembly.accountant,
-            planned_rounds=_budgeted_rounds(self.assembly),
+            planned_rounds=_planned_rounds(self.assembly),
             rounds_done=self.state.round,
             spent=self.ledger.spent(),
             repeated=sum(entry.attempt > 0 for entry in self.ledger.entries),
@@ -257,15 +257,13 @@ class _Spender:
 
     def _refuse_beyond_budget(self, round_number: int) -> None:
         """The hard stop: before a cohort is drawn, not after its noise is out."""
-        training = self._training
-        budget = training.recipe.privacy.epsilon
-        entries = training.ledger.entries
+        meter, entries = self._training.meter, self._training.ledger.entries
         if any(entry.round == round_number and entry.attempt == self._attempt for entry in entries):
-            return
-        if training.recipe.privacy.mode == "private" and budget is not None and training.meter(len(entries) + 1) > budget:
-            spent = training.meter(len(entries))
+            return  # paid for before a crash
+        if not meter.allows(len(entries) + 1):
             raise BudgetExhausted(
-                f"round {round_number} would pass the budget ε = {budget:g}; {spent:.4g} is spent, and training ends here"
+                f"round {round_number} would pass the budget ε = {meter.budget:g}; {meter(len(entries)):.4g} is spent, "
+                f"and training ends here with a usable model"
             )
 
     def spend(self, round_number: int, event: Event) -> None:
@@ -279,41 +277,54 @@ class _Meter:
     """ε after a number of charges: a look-up in a curve that was worked out once."""
 
     def __init__(self, assembly: Assembly):
+        privacy = assembly.recipe.privacy
         self._event = assembly.algorithm.mechanism.event()
-        self._delta = assembly.recipe.privacy.delta
-        self._accountant = assembly.accountant
-        self._curve = _curve(assembly)
+        self._delta, self._accountant = privacy.delta, assembly.accountant
+        self.budget = math.inf if privacy.epsilon is None or self._free else privacy.epsilon
+        self._curve = (
+            None if self._free else _curve(self._event, assembly.recipe.run.rounds, self._delta, self._accountant)
+        )
+
+    @property
+    def _free(self) -> bool:
+        """Is nothing promised, so that nothing can be spent?"""
+        return isinstance(self._event, NonPrivate)
 
     def __call__(self, charges: int) -> float:
         if self._curve is None:
             return math.inf if charges else 0.0
         if charges <= self._curve.known_rounds[-1]:
-            return self._curve(charges)
+            shown = self._curve(charges)
+            # The curve rounds up between the rounds it knows; where that passes the budget the exact figure is asked.
+            if shown <= self.budget:
+                return shown
         return accounting.epsilon([(self._event, charges)], self._delta, self._accountant)
 
+    def allows(self, charges: int) -> bool:
+        return self(charges) <= self.budget
 
-def _curve(assembly: Assembly) -> Curve | None:
-    recipe = assembly.recipe
-    event = assembly.algorithm.mechanism.event()
-    return _cached_curve(event, recipe.run.rounds, recipe.privacy.delta, assembly.accountant)
+    def rounds_allowed(self, asked: int) -> int:
+        """How many of the rounds asked for fit the budget."""
+        if self._curve is None or self.allows(asked):
+            return asked
+        low, high = self._curve.rounds_within(self.budget), asked
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.allows(middle) else (low, middle)
+        return low
 
 
-@lru_cache(maxsize=16)
-def _cached_curve(event: Event, rounds: int, delta: float, accountant: str) -> Curve | None:
-    return None if isinstance(event, NonPrivate) else accounting.epsilon_curve(event, rounds, delta, accountant)
+_curve = lru_cache(maxsize=16)(accounting.epsilon_curve)
 
 
-def _budgeted_rounds(assembly: Assembly) -> int:
+def _planned_rounds(assembly: Assembly) -> int:
     """The rounds that the ε budget allows, of those the recipe asks for."""
-    curve, recipe = _curve(assembly), assembly.recipe
-    budget = recipe.privacy.epsilon
-    if curve is None or budget is None:
-        return recipe.run.rounds
-    allowed = curve.rounds_within(budget)
+    meter = _Meter(assembly)
+    allowed = meter.rounds_allowed(assembly.recipe.run.rounds)
     if not allowed:
         raise BudgetExhausted(
-            f"privacy.epsilon={budget:g} does not allow one round at noise_multiplier="
-            f"{recipe.privacy.noise_multiplier:g} (ε = {curve(1):.4g}); raise the noise or the budget"
+            f"privacy.epsilon={meter.budget:g} does not allow one round at noise_multiplier="
+            f"{assembly.recipe.privacy.noise_multiplier:g} (ε = {meter(1):.4g}); raise the noise or the budget"
         )
     return allowed
 

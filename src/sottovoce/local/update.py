@@ -16,8 +16,6 @@ from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import Clipping, finite_or_zero, norm
 
 
-
-
 class User(NamedTuple):
     """One user's tokens, padded to a public length, and how many there are."""
 

@@ -23,9 +23,7 @@ def tied_scores(
     return outputs @ unit_rows(embedding).T
 
 
-def cross_entropy(
-    scores: Float[Array, "*any vocabulary"], targets: Int[Array, "*any"]
-) -> Float[Array, "*any"]:
+def cross_entropy(scores: Float[Array, "*any vocabulary"], targets: Int[Array, "*any"]) -> Float[Array, "*any"]:
     """-ln of the probability given to each target."""
     chosen = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(scores, axis=-1) - chosen

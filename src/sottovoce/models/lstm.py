@@ -1,4 +1,4 @@
-"""The LSTM of McMahan et al. 2018, appendix B: one embedding for input and output, 1.35 M parameters at 10,000 words."""
+"""The LSTM of McMahan et al. 2018, appendix B: one embedding for input and output."""
 
 from __future__ import annotations
 

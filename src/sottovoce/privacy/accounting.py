@@ -64,6 +64,20 @@ def accountant_name(accountant: str) -> str:
     return f"{accountant.upper()} (dp-accounting {version('dp-accounting')})"
 
 
+def rounded_up(epsilon: float, digits: int = 3) -> str:
+    """ε for people to read, never below itself: 4.6209 is `4.63`.
+
+    >>> rounded_up(4.6209), rounded_up(0.00012971), rounded_up(6.0)
+    ('4.63', '0.00013', '6')
+    """
+    if not math.isfinite(epsilon):
+        return "∞"
+    if epsilon <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - digits + 1)
+    return f"{math.ceil(epsilon / unit - 1e-6) * unit:.{digits}g}"
+
+
 def check(accountant: str, sampling: str) -> None:
     """Refuses an accountant that has no valid answer for this sampling."""
     _check_accountant(accountant)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -13,7 +14,7 @@ Update = Any
 
 def noise_key(secret: bytes) -> PRNGKeyArray:
     """A JAX key from 8 secret bytes. (`jax.random.key(int)` would silently keep 32 bits of them.)"""
-    return jax.random.wrap_key_data(np.frombuffer(secret[:8], np.uint32), impl="threefry2x32")
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secret[:8], np.uint32)), impl="threefry2x32")
 
 
 def add_noise(update: Update, noise_std: float | jax.Array, key: PRNGKeyArray) -> Update:

@@ -1,4 +1,4 @@
-"""Drawing the cohort of a round. Who is drawn is secret, and depends on nothing but the secret key and the user's row."""
+"""Drawing the cohort of a round: who joins is secret, and depends on nothing but the secret key and the user's row."""
 
 from __future__ import annotations
 

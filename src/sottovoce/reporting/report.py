@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from sottovoce.privacy.accounting import rounded_up
 from sottovoce.reporting.figures import BESIDE, DEEP, MIDDLE, PALE, Figure, Level, Line
 
 _WORDS = {
@@ -337,7 +338,7 @@ def _percent(value: float) -> str:
 
 def _epsilon_text(value: Any, digits: int = 3) -> str:
     number = _finite(value)
-    return "not known to be finite" if number is None else f"{number:.{digits}g}"
+    return "not known to be finite" if number is None else rounded_up(number, digits)
 
 
 def _plain(value: Any) -> str:

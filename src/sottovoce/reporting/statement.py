@@ -122,6 +122,7 @@ def _paragraphs(statement: Statement) -> list[str]:
             "as training made it. Do not release it outside the circle that may read the text itself."
         ]
     declared, mechanism = facts["declared"], facts["mechanism"]
+    epsilon, delta = accounting.rounded_up(statement.epsilon), f"{statement.delta:.2g}".replace("e-0", "e-")
     change = "is added or removed" if facts["relation"] == "add-or-remove-one-user" else "is replaced by any other"
     joins = (
         f"Every user joins a round independently with probability {declared['user_rate']:.4g} "
@@ -130,9 +131,9 @@ def _paragraphs(statement: Statement) -> list[str]:
         else f"Every round draws exactly {declared['cohort']:g} of {declared['users']:,} declared users"
     )
     paragraphs = [
-        f"This run satisfies ({statement.epsilon:.3g}, {statement.delta:.2g})-differential privacy for users: whatever "
-        f"is computed from the released model changes in probability by a factor of at most e^{statement.epsilon:.3g} "
-        f"(and {statement.delta:.2g} beside it) when the whole text of any one person {change}.",
+        f"This run satisfies ({epsilon}, {delta})-differential privacy for users: whatever is computed from the "
+        f"released model changes in probability by a factor of at most e^{epsilon} (and {delta} beside it) when the "
+        f"whole text of any one person {change}.",
         f"{joins}. A user's update is clipped to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping']}, "
         f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
         f"estimator, whose sensitivity is {mechanism['sensitivity']:.4g}, and Gaussian noise of standard deviation "
@@ -143,17 +144,17 @@ def _paragraphs(statement: Statement) -> list[str]:
     ]
     if facts["charged_again"]:
         paragraphs.append(
-            f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are paid for "
-            f"twice, and the figure counts that."
+            f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are "
+            f"paid for twice, and the figure counts that."
         )
     if facts["secrets"] == "seeded":
         paragraphs.append(
-            "The secrets of this run come from its seed: whoever knows the seed can undo the noise. The guarantee holds "
-            "only against those who do not. Use privacy.secrets = \"entropy\" for a model that will be released."
+            "The secrets of this run come from its seed: whoever knows the seed can undo the noise, and the guarantee "
+            "holds only against those who do not. Take privacy.secrets = 'entropy' for a model to be released."
         )
     paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
     return paragraphs
 
 
 def _shown(epsilon: float | str) -> str:
-    return f"{epsilon:.3g}" if isinstance(epsilon, float | int) else "not known to be finite"
+    return accounting.rounded_up(epsilon) if isinstance(epsilon, float | int) else "not known to be finite"

@@ -35,9 +35,12 @@ class Algorithm:
 class Keys(Protocol):
     """The secrets of one round."""
 
-    sampling: bytes
-    noise: bytes
-    local: bytes
+    @property
+    def sampling(self) -> bytes: ...
+    @property
+    def noise(self) -> bytes: ...
+    @property
+    def local(self) -> bytes: ...
 
 
 class Spender(Protocol):
@@ -84,11 +87,11 @@ def sum_one_by_one(
 ) -> CohortSum:
     """Σ w_k Δ_k, one user after another: the version to read. `simulation.sum_in_blocks` is the one to run."""
     total, weight = jax.tree.map(jnp.zeros_like, model), jnp.zeros(())
-    results = []
+    results: list[UserResult] = []
     for row in cohort:
         block = store.gather([row])
         user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]))
-        result = _user_update(algorithm, model, user, jax.random.fold_in(key, row))
+        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row))
         user_share = result.sound * user_weight(user.length, algorithm.weight_cap)
         total = jax.tree.map(lambda whole, part, share=user_share: whole + share * part, total, result.update)
         weight = weight + user_share
@@ -97,8 +100,8 @@ def sum_one_by_one(
 
 
 @partial(jax.jit, static_argnums=0)
-def _user_update(algorithm: Algorithm, model: LanguageModel, user: User, key: PRNGKeyArray) -> UserResult:
-    return algorithm.user_update(model, user, key)
+def _user_update(update: UserUpdate, model: LanguageModel, user: User, key: PRNGKeyArray) -> UserResult:
+    return update(model, user, key)
 
 
 def diagnostics_of(results: list[UserResult]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
-from sottovoce.local.update import User, UserResult
+from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.estimators import user_weight
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, diagnostics_of, play_round
@@ -37,8 +37,10 @@ class SumInBlocks:
         for start in range(0, len(cohort), self.block):
             rows = cohort[start : start + self.block]
             users, rows_padded = self._padded(store, rows)
-            total, weight, result = _add_block(algorithm, total, weight, model, users, rows_padded, key)
-            results.append(jax.tree.map(lambda leaf, real=len(rows): leaf[:real], result))
+            total, weight, result = _add_block(
+                algorithm.user_update, algorithm.weight_cap, total, weight, model, users, rows_padded, key
+            )
+            results.append(_first(result, len(rows)))
         return CohortSum(total, weight, *diagnostics_of(results))
 
     def _padded(self, store: Store, rows: np.ndarray) -> tuple[User, Array]:
@@ -49,16 +51,20 @@ class SumInBlocks:
         return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(np.pad(rows, (0, missing)), jnp.uint32)
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=(1,))
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2,))
 def _add_block(
-    algorithm: Algorithm, total: Any, weight: Array, model: LanguageModel, users: User,
+    update: UserUpdate, weight_cap: float, total: Any, weight: Array, model: LanguageModel, users: User,
     rows: Int[Array, " block"], key: PRNGKeyArray,
 ) -> tuple[Any, Array, UserResult]:  # fmt: skip
     keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
-    results = jax.vmap(algorithm.user_update, in_axes=(None, 0, 0))(model, users, keys)
-    shares = results.sound * user_weight(users.length, algorithm.weight_cap)
+    results = jax.vmap(update, in_axes=(None, 0, 0))(model, users, keys)
+    shares = results.sound * user_weight(users.length, weight_cap)
     total = jax.tree.map(lambda whole, parts: whole + jnp.tensordot(shares, parts, 1), total, results.update)
     return total, weight + jnp.sum(shares), results._replace(update=None)
+
+
+def _first(result: UserResult, count: int) -> UserResult:
+    return jax.tree.map(lambda leaf: leaf[:count], result)
 
 
 def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
@@ -68,7 +74,7 @@ def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
     """
     if chosen:
         return chosen
-    room = 48 * 2**20 if jax.default_backend() == "cpu" else 8 * 2**30
+    room = 6 * 2**20 if jax.default_backend() == "cpu" else 8 * 2**30
     return max(1, min(512, room // (8 * parameter_count(model)), int(cohort * 1.2) + 1))
 
 

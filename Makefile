@@ -1,0 +1,45 @@
+# `make demo` and `make test` need Python >= 3.11, pip and make; all else is set up in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Two workers: tests compile many small programs, and compiling uses a core each.
+PYTEST := $(BIN)/python -m pytest -n 2
+
+.PHONY: help demo test test-slow lint format install clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/ready ## train a private model on the built-in synthetic population, in two minutes
+	rm -rf demo
+	$(BIN)/sotto demo --out demo
+
+test: $(VENV)/dev ## the tests, under ten minutes on two cores
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/dev ## the slower tests
+	$(PYTEST) -m slow
+
+lint: $(VENV)/dev ## ruff, types, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev ## put the code in its usual form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(VENV)/dev ## set up .venv for development
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+clean: ## remove what was built
+	rm -rf $(VENV) demo dist
