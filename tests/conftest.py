@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-# One thread pool less to fight over when tests run side by side.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests compile hundreds of tiny programs and run each once: compile quickly, run slowly.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import numpy as np

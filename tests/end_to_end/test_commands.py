@@ -1,0 +1,586 @@
+"""The contracts of the command line: what the outside may call, and what it gets back."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Sotto, World, files_of, newest, parse_json, read_lines, results_of
+from safetensors.numpy import load_file
+
+VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "report")
+SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words"}
+PLAN = ("plan", "--users", 10_000, "--cohort", 100, "--rounds", 200, "--delta", 1e-6, "--accountant", "rdp")
+SOTTO = Path(sys.executable).with_name("sotto")
+
+
+# Help
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(sotto: Sotto, verb: str) -> None:
+    outcome = sotto(verb, "--help")
+    assert outcome.status == 0
+    assert outcome.err == ""
+    assert f"sotto {verb}" in outcome.out
+
+
+def test_help_lists_every_verb_and_no_argument_is_help_too(sotto: Sotto) -> None:
+    helped = sotto("--help")
+    assert helped.status == 0
+    for verb in VERBS:
+        assert re.search(rf"\b{verb}\b", helped.out)
+    assert sotto() == helped
+
+
+def test_the_version_is_one_line(sotto: Sotto) -> None:
+    outcome = sotto("--version")
+    assert outcome.status == 0
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", outcome.out)
+
+
+# Plan
+
+
+def test_a_plan_for_a_noise_multiplier_has_every_promised_figure(sotto: Sotto) -> None:
+    plan = sotto(*PLAN, "--noise-multiplier", 1.1, "--json").json()
+    assert plan["noise_multiplier"] == 1.1
+    assert plan["user_rate"] == pytest.approx(0.01)
+    assert (plan["rounds"], plan["delta"], plan["users"], plan["cohort"]) == (200, 1e-6, 10_000, 100)
+    assert (plan["accountant"], plan["sampling"], plan["relation"]) == ("rdp", "poisson", "add-or-remove-one-user")
+    assert 0.5 < plan["epsilon"] < 2
+    assert plan["curve"][-1] == {"round": 200, "epsilon": plan["epsilon"]}
+
+
+def test_a_plan_for_an_epsilon_finds_the_noise_that_keeps_it(sotto: Sotto) -> None:
+    plan = sotto(*PLAN, "--epsilon", 2, "--json").json()
+    assert 1.9 < plan["epsilon"] <= 2
+    again = sotto(*PLAN, "--noise-multiplier", plan["noise_multiplier"], "--json").json()
+    assert again["epsilon"] == pytest.approx(plan["epsilon"], rel=1e-6)
+
+
+def test_a_plan_uses_the_tight_accountant_unless_told_otherwise(sotto: Sotto) -> None:
+    default = sotto(*PLAN[:-2], "--noise-multiplier", 1.1, "--json").json()
+    loose = sotto(*PLAN, "--noise-multiplier", 1.1, "--json").json()
+    assert default["accountant"] == "pld"
+    assert default["epsilon"] < loose["epsilon"]
+
+
+def test_a_plan_for_cohorts_of_fixed_size_says_that_a_user_is_replaced(sotto: Sotto) -> None:
+    plan = sotto(*PLAN[:-2], "--noise-multiplier", 2, "--sampling", "fixed", "--json").json()
+    assert (plan["accountant"], plan["sampling"], plan["relation"]) == ("rdp", "fixed", "replace-one-user")
+
+
+def test_a_plan_without_noise_has_an_infinite_epsilon_that_is_still_json(sotto: Sotto) -> None:
+    assert sotto(*PLAN, "--noise-multiplier", 0, "--json").json()["epsilon"] == "infinity"
+    assert "∞" in sotto(*PLAN, "--noise-multiplier", 0).out
+
+
+def test_a_plan_gives_the_noise_the_bytes_and_the_hours_for_what_it_is_told(sotto: Sotto) -> None:
+    told = ("--clip-norm", 15, "--parameters", 1_346_144, "--users-per-second", 50)
+    plan = sotto(*PLAN, "--noise-multiplier", 1, *told, "--json").json()
+    assert plan["noise_std"] == pytest.approx(15 / 100)
+    assert plan["bytes_per_device"] == 4 * 1_346_144
+    assert plan["hours"] == pytest.approx(200 * 100 / 50 / 3600)
+    assert plan["signal_to_noise"] == pytest.approx(15 / (0.15 * math.sqrt(1_346_144)))
+
+
+def test_a_large_delta_is_only_a_warning_in_a_plan(sotto: Sotto) -> None:
+    large = ("plan", "--users", 100, "--cohort", 10, "--rounds", 5, "--delta", 0.01, "--noise-multiplier", 2)
+    warnings = sotto(*large, "--accountant", "rdp", "--json").json()["warnings"]
+    assert any("delta=0.01" in warning and "1/users" in warning for warning in warnings)
+    shown = sotto(*large, "--accountant", "rdp")
+    assert shown.status == 0
+    assert "warning: delta=0.01" in shown.out + shown.err
+
+
+def test_a_plan_for_people_shows_the_figures_in_words(sotto: Sotto) -> None:
+    outcome = sotto(*PLAN, "--noise-multiplier", 1.1)
+    assert outcome.status == 0
+    assert outcome.err == ""
+    for word in ("ε", "noise multiplier", "rounds", "accountant", "rdp"):
+        assert word in outcome.out
+
+
+def test_the_installed_command_plans_in_a_process_of_its_own() -> None:
+    done = subprocess.run(
+        [SOTTO, *map(str, PLAN), "--noise-multiplier", "1.1", "--json"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    assert 0.5 < parse_json(done.stdout)["epsilon"] < 2
+
+
+def test_the_reader_of_a_pipe_may_leave_early() -> None:
+    """`sotto plan ... | true`"""
+    with subprocess.Popen(
+        [SOTTO, *map(str, PLAN), "--noise-multiplier", "1.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+# Prepare
+
+
+def test_prepare_says_what_was_kept_and_cut_and_writes_it_beside_the_store(
+    sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    out = tmp_path / "new" / "store"
+    summary = sotto(*world.prepare(out, "--test-users", 0.2, "--json")).json()
+    assert (summary["records"], summary["users_seen"], summary["users_kept"]) == (120, 30, 30)
+    assert summary["train_users"] + summary["test_users"] == 30
+    assert summary["test_users"] > 0
+    # Six words, a full stop, BOS and EOS: nine tokens a text.
+    assert summary["tokens_seen"] == 120 * 9
+    assert summary["unknown_rate"] == 0
+    assert parse_json((out / "preparation.json").read_text()) == summary
+    assert [path.name for path in tmp_path.rglob("*") if path.name.startswith(".")] == []
+
+
+def test_prepare_for_people_shows_the_same_figures(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    outcome = sotto(*world.prepare(tmp_path / "store", "--min-tokens", 10))
+    assert outcome.status == 0
+    for word in ("users kept", "tokens kept", "unknown rate", "1,080"):
+        assert word in outcome.out
+
+
+def test_prepare_reads_other_fields_formats_and_the_public_vocabulary(sotto: Sotto, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("who\tsaid\nann\tthe tea is hot\nbob\tthe zzyzzx is cold\nann\tthank you\n", encoding="utf-8")
+    fields = ("--user-field", "who", "--text-field", "said", "--vocabulary-size", 1000, "--test-users", 0)
+    summary = sotto("prepare", corpus, "--out", tmp_path / "store", *fields, "--json").json()
+    assert (summary["users_seen"], summary["train_users"], summary["records"]) == (2, 2, 3)
+    assert summary["unknown_rate"] == pytest.approx(1 / summary["tokens_kept"])
+    assert parse_json((tmp_path / "store" / "store.json").read_text())["vocabulary_size"] == 1000
+
+
+def test_prepare_takes_many_files_and_one_person_in_two_of_them_is_one_user(
+    sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    lines = world.corpus.read_text().splitlines(keepends=True)
+    # An odd length: people's texts are spread over both files.
+    (tmp_path / "a.jsonl").write_text("".join(lines[:47]))
+    (tmp_path / "b.jsonl").write_text("".join(lines[47:]))
+    files = (tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    settings = world.prepare(tmp_path / "store", "--test-users", 0.2, "--json")[2:]
+    summary = sotto("prepare", *files, *settings).json()
+    assert summary["users_seen"] == 30
+    whole = parse_json((world.store / "store.json").read_text())["fingerprint"]
+    assert parse_json((tmp_path / "store" / "store.json").read_text())["fingerprint"] == whole
+
+
+# Train
+
+
+def test_a_finished_run_has_everything_that_belongs_to_a_run(world: World) -> None:
+    for name in ("recipe.toml", "record.jsonl", "diagnostics.jsonl", "ledger.jsonl", "privacy.json", "model/card.json"):
+        assert (world.run / name).is_file()
+    weights = load_file(world.run / "model" / "weights.safetensors")
+    assert len(weights) == 11
+    assert all(np.isfinite(array).all() for array in weights.values())
+    words = (world.run / "model" / "vocabulary.txt").read_text().splitlines()
+    assert {"tea", "<bos>", "."} <= set(words)
+    assert any(array.shape == (len(words), 4) for array in weights.values())
+
+
+def test_the_record_has_a_line_a_round_with_growing_epsilon_and_evaluations_when_due(world: World) -> None:
+    record = read_lines(world.run / "record.jsonl")
+    assert [line["round"] for line in record] == [1, 2, 3, 4]
+    epsilons = [line["epsilon"] for line in record]
+    assert epsilons == sorted(set(epsilons))
+    assert ["evaluation" in line for line in record] == [False, True, False, True]
+    assert record[-1]["evaluation"].keys() >= SCORES
+    statement = parse_json((world.run / "privacy.json").read_text())
+    assert statement["epsilon"] == pytest.approx(epsilons[-1])
+    assert statement["epsilon_spent"] == pytest.approx(epsilons[-1])
+
+
+def test_what_is_private_of_a_run_is_for_its_owner_alone(world: World) -> None:
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    assert mode(world.run / "diagnostics.jsonl") == 0o600
+    assert mode(world.run / "secrets") == 0o700
+    assert {mode(key) for key in (world.run / "secrets").iterdir()} == {0o600}
+    assert mode(world.store) == 0o700
+    public = (world.run / "record.jsonl").read_text()
+    for word in ("norm", "loss", "clipped", "seconds"):
+        assert word not in public
+
+
+def test_train_answers_with_one_object_and_is_silent_beside_it(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    out = tmp_path / "a" / "run"
+    outcome = sotto("train", world.recipe, "--out", out, "--json")
+    answer = outcome.json()
+    assert outcome.err == ""
+    assert (answer["run"], answer["round"], answer["ended"]) == (str(out), 4, "finished")
+    assert (answer["private"], answer["delta"], answer["notes"]) == (True, 0.01, [])
+    assert answer["epsilon"] == parse_json((out / "privacy.json").read_text())["epsilon"]
+    assert answer["evaluation"].keys() >= SCORES
+    assert [path.name for path in out.parent.iterdir()] == ["run"]
+
+
+def test_the_same_seed_with_seeded_secrets_is_the_same_run_to_the_bit(
+    sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    assert sotto("train", world.recipe, "--out", tmp_path / "run", "--json").status == 0
+    assert results_of(tmp_path / "run") == results_of(world.run)
+
+
+def test_entropy_makes_two_runs_of_one_seed_differ_and_seeded_secrets_are_owned_up_to(
+    sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    short = ("--set", "run.rounds=1", "--set", "privacy.secrets=entropy", "--set", "run.evaluate_every=0")
+    for name in ("one", "two"):
+        assert sotto("train", world.recipe, "--out", tmp_path / name, *short, "--json").json()["evaluation"] is None
+    one, two = (results_of(tmp_path / name) for name in ("one", "two"))
+    assert one["recipe.toml"] == two["recipe.toml"]
+    assert one["model/weights.safetensors"] != two["model/weights.safetensors"]
+    assert "seed" in parse_json((world.run / "privacy.json").read_text())["prose"]
+    assert "seed" not in parse_json((tmp_path / "one" / "privacy.json").read_text())["prose"]
+
+
+def test_train_tells_people_of_every_step_without_a_terminal(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    outcome = sotto("train", world.recipe, "--out", tmp_path / "run")
+    assert outcome.status == 0
+    assert "round 4 of 4" in outcome.err
+    assert "\x1b" not in outcome.out + outcome.err
+    epsilon = parse_json((tmp_path / "run" / "privacy.json").read_text())["epsilon"]
+    assert f"ε {math.ceil(epsilon * 100) / 100:.2f}" in outcome.err
+    assert "sotto report" in outcome.out
+    assert "4 of 4" in outcome.out
+
+
+def test_settings_change_the_recipe_that_is_kept(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = ("--set", "run.rounds=2", "--set", "run.seed=11", "--set", "privacy.noise_multiplier = 2.5")
+    assert sotto("train", world.recipe, "--out", out, *settings, "--json").json()["round"] == 2
+    kept = (out / "recipe.toml").read_text()
+    for line in ("rounds = 2", "seed = 11", "noise_multiplier = 2.5", f'store = "{world.store}"'):
+        assert line in kept.splitlines()
+    assert len(read_lines(out / "record.jsonl")) == 2
+
+
+def test_an_epsilon_without_noise_is_met_by_the_planned_rounds(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    settings = ("--set", "privacy.noise_multiplier=none", "--set", "privacy.epsilon=2")
+    answer = sotto("train", world.recipe, "--out", tmp_path / "run", *settings, "--json").json()
+    assert (answer["round"], answer["ended"]) == (4, "finished")
+    assert 1.9 < answer["epsilon"] <= 2
+
+
+def test_the_store_is_charged_for_the_planned_rounds_of_every_run(
+    sotto: Sotto, world: World, own_store: Path, tmp_path: Path
+) -> None:
+    own = ("--set", f"data.store={own_store}", "--set", "run.rounds=1", "--set", "run.evaluate_every=0", "--json")
+    first = sotto("train", world.recipe, "--out", tmp_path / "one", *own).json()
+    assert sotto("train", world.recipe, "--out", tmp_path / "two", *own).json()["epsilon"] == first["epsilon"]
+    assert [line["count"] for line in read_lines(own_store / "ledger.jsonl")] == [1, 1]
+    assert parse_json((tmp_path / "one" / "privacy.json").read_text())["epsilon_store"] == first["epsilon"]
+    assert parse_json((tmp_path / "two" / "privacy.json").read_text())["epsilon_store"] > 1.2 * first["epsilon"]
+
+
+def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(sotto: Sotto, tmp_path: Path) -> None:
+    small = [
+        "data.store=demo:40", "privacy.users=30", "privacy.cohort=4", "privacy.delta=0.01", "privacy.accountant=rdp",
+        "model.embedding=4", "model.hidden=5", "run.rounds=1", "run.evaluate_every=0",
+    ]  # fmt: skip
+    settings = [argument for setting in small for argument in ("--set", setting)]
+    run = tmp_path / "run"
+    assert sotto("train", "demo", "--out", run, *settings, "--json").json()["ended"] == "finished"
+    assert (run / "store" / "store.json").is_file()
+    # The text itself is not kept, only the store.
+    assert list(run.rglob("*.jsonl.gz")) + list(tmp_path.glob("*.jsonl")) + list(run.glob("store*.jsonl")) == []
+    scores = sotto("evaluate", run, "--json").json()
+    assert scores["users"] > 0
+    assert scores["oov_rate"] == 0
+
+
+# Budget and modes
+
+
+def test_a_budget_with_noise_stops_early_with_a_usable_model_within_the_budget(
+    sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    spent = [line["epsilon"] for line in read_lines(world.run / "record.jsonl")]
+    budget = (spent[1] + spent[2]) / 2
+    run = tmp_path / "run"
+    outcome = sotto("train", world.recipe, "--out", run, "--set", f"privacy.epsilon={budget}", "--json")
+    answer = outcome.json()
+    assert (answer["ended"], answer["round"]) == ("budget", 2)
+    assert answer["epsilon"] <= budget
+    assert any("budget" in note for note in answer["notes"])
+    assert len(read_lines(run / "record.jsonl")) == 2
+    assert len(read_lines(run / "ledger.jsonl")) == 1 + 2
+    statement = parse_json((run / "privacy.json").read_text())
+    assert statement["epsilon"] == pytest.approx(spent[1])
+    assert (statement["rounds_done"], statement["rounds_planned"]) == (2, 2)
+    assert read_lines(world.store / "ledger.jsonl")[-1]["count"] == 2
+    assert sotto("evaluate", run, "--json").json()["targets"] > 0
+    # Going on would pass it again: the run stands where it stood.
+    before = results_of(run)
+    assert sotto("resume", run, "--json").json()["ended"] == "budget"
+    assert results_of(run) == before
+
+
+def test_the_budget_is_shown_beside_what_is_spent(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    budget = ("--set", "privacy.epsilon=2", "--set", "privacy.noise_multiplier=none", "--set", "run.evaluate_every=0")
+    assert re.search(r"ε [\d.]+ of 2\b", sotto("train", world.recipe, "--out", tmp_path / "run", *budget).err)
+
+
+def test_a_large_delta_is_trained_on_demand_and_resumed_without_asking_again(
+    sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    large = ("--set", "privacy.delta=0.05", "--set", "run.rounds=1", "--set", "run.evaluate_every=0")
+    run = tmp_path / "run"
+    answer = sotto("train", world.recipe, "--out", run, *large, "--allow-large-delta", "--json").json()
+    assert answer["delta"] == 0.05
+    assert sotto("resume", run, "--json").json() == answer
+
+
+def test_an_experiment_shows_an_infinite_epsilon_everywhere(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    charged = (world.store / "ledger.jsonl").read_bytes()
+    experiment = ("--set", "privacy.mode=experiment", "--set", "run.rounds=2")
+    outcome = sotto("train", world.recipe, "--out", run, *experiment)
+    assert outcome.status == 0
+    assert "ε ∞" in outcome.err
+    assert re.search(r"ε\W+∞, not private", outcome.out)
+    assert {line["epsilon"] for line in read_lines(run / "record.jsonl")} == {"infinity"}
+    for statement in (
+        parse_json((run / "privacy.json").read_text()),
+        parse_json((run / "model" / "card.json").read_text())["privacy"],
+    ):
+        assert statement["private"] is False
+        assert {statement[name] for name in ("epsilon", "epsilon_spent", "epsilon_store")} == {"infinity"}
+        assert "no privacy guarantee" in statement["prose"]
+        assert statement["mechanism"]["mode"] == "experiment"
+    answer = sotto("resume", run, "--json").json()
+    assert (answer["epsilon"], answer["private"]) == ("infinity", False)
+    # It is no private run, so it spends nothing of what the store's people were promised.
+    assert (world.store / "ledger.jsonl").read_bytes() == charged
+
+
+def test_an_experiment_may_have_noise_of_any_size(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    noise = ("--set", "privacy.mode=experiment", "--set", "privacy.noise_multiplier=none", "--set", "run.rounds=1")
+    run = tmp_path / "run"
+    answer = sotto("train", world.recipe, "--out", run, *noise, "--set", "privacy.noise_std=0.125", "--json").json()
+    assert answer["epsilon"] == "infinity"
+    assert read_lines(run / "record.jsonl")[0]["noise_std"] == 0.125
+
+
+def test_a_run_without_privacy_says_so_and_its_record_is_json(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    plain = ("privacy.mode=none", "privacy.clipping=none", "privacy.estimator=true_average", "run.rounds=1")
+    run = tmp_path / "run"
+    settings = [argument for setting in plain for argument in ("--set", setting)]
+    answer = sotto("train", world.recipe, "--out", run, *settings, "--json").json()
+    assert (answer["epsilon"], answer["private"]) == ("infinity", False)
+    assert read_lines(run / "record.jsonl")[0]["noise_std"] == 0
+    assert parse_json((run / "privacy.json").read_text())["mechanism"]["sensitivity"] is None
+
+
+# Stop and resume
+
+
+def test_a_run_stopped_by_ctrl_c_says_how_to_go_on_and_ends_as_if_never_stopped(
+    sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sottovoce.cli import training
+
+    @contextmanager
+    def press_at_once(name: str, *, quiet: bool = False) -> Iterator[Callable[[Any], None]]:
+        def press(progress: Any) -> None:
+            if progress.round == 1:
+                signal.raise_signal(signal.SIGINT)
+
+        yield press
+
+    run = tmp_path / "run"
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "progress_of_rounds", press_at_once)
+        outcome = sotto("train", world.recipe, "--out", run)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert outcome.status in (0, 130)
+    assert f"sotto resume {run}" in outcome.out
+    assert [line["round"] for line in read_lines(run / "record.jsonl")] == [1, 2]
+    # Stopping on what was seen earns nothing back: the figure is for the planned rounds.
+    finished = parse_json((world.run / "privacy.json").read_text())
+    stopped = parse_json((run / "privacy.json").read_text())
+    assert stopped["epsilon"] == finished["epsilon"] > stopped["epsilon_spent"]
+    answer = sotto("resume", run, "--json").json()
+    assert (answer["ended"], answer["round"]) == ("finished", 4)
+    assert results_of(run) == results_of(world.run)
+
+
+def test_a_run_that_broke_off_ends_as_if_it_never_had(sotto: Sotto, world: World, unfinished: Path) -> None:
+    charged = (world.store / "ledger.jsonl").read_bytes()
+    answer = sotto("resume", unfinished, "--json").json()
+    assert (answer["round"], answer["ended"], answer["notes"]) == (4, "finished", [])
+    assert results_of(unfinished) == results_of(world.run)
+    assert (world.store / "ledger.jsonl").read_bytes() == charged
+
+
+def test_resuming_a_finished_run_changes_nothing_and_answers_the_same(sotto: Sotto, world: World, run: Path) -> None:
+    before = files_of(run)
+    answer = sotto("resume", run, "--json").json()
+    assert (answer["round"], answer["ended"]) == (4, "finished")
+    after = files_of(run)
+    # Only the total of the store may have grown since, by other runs.
+    for name in ("privacy.json", "model/card.json"):
+        del before[name], after[name]
+    assert after == before
+
+
+@pytest.mark.parametrize("damage", ["cut in half", "empty", "a flipped bit", "another format"])
+def test_a_damaged_newest_checkpoint_is_replaced_by_the_last_good_one_and_that_is_said(
+    sotto: Sotto, world: World, run: Path, damage: str
+) -> None:
+    checkpoint = newest(run)
+    contents = bytearray(checkpoint.read_bytes())
+    if damage == "a flipped bit":
+        contents[-5] ^= 1
+    damaged = {"cut in half": contents[: len(contents) // 2], "empty": b"", "another format": b"PK\x03\x04" * 100}
+    checkpoint.write_bytes(damaged.get(damage, contents))
+    shutil.rmtree(run / "model")
+    answer = sotto("resume", run, "--json").json()
+    assert answer["notes"] == ["round-00000004.safetensors is damaged; going on from round 2"]
+    assert (answer["round"], answer["ended"]) == (4, "finished")
+    assert results_of(run) == results_of(world.run)
+    assert checkpoint.read_bytes() == newest(world.run).read_bytes()
+
+
+def test_people_are_told_of_a_damaged_checkpoint_too(sotto: Sotto, run: Path) -> None:
+    newest(run).write_bytes(b"")
+    outcome = sotto("resume", run)
+    assert outcome.status == 0
+    assert "round-00000004.safetensors is damaged; going on from round 2" in outcome.out + outcome.err
+
+
+@pytest.mark.parametrize("kept", [1, 30, -1])
+def test_a_torn_last_line_of_the_ledger_is_repaired(sotto: Sotto, world: World, unfinished: Path, kept: int) -> None:
+    """Whatever is left of the line: its first byte, some of it, all but its end."""
+    ledger = unfinished / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines[:-1]) + lines[-1][:kept])
+    assert sotto("resume", unfinished, "--json").json()["ended"] == "finished"
+    assert results_of(unfinished) == results_of(world.run)
+
+
+def test_a_torn_last_line_of_the_record_is_written_anew(sotto: Sotto, world: World, unfinished: Path) -> None:
+    record = unfinished / "record.jsonl"
+    record.write_bytes(record.read_bytes()[:-40])
+    assert sotto("resume", unfinished, "--json").json()["ended"] == "finished"
+    assert results_of(unfinished) == results_of(world.run)
+
+
+def test_a_torn_last_line_of_the_stores_ledger_does_not_spoil_the_next_charge(
+    sotto: Sotto, world: World, own_store: Path, tmp_path: Path
+) -> None:
+    own = ("--set", f"data.store={own_store}", "--set", "run.rounds=1", "--set", "run.evaluate_every=0", "--json")
+    assert sotto("train", world.recipe, "--out", tmp_path / "one", *own).status == 0
+    ledger = own_store / "ledger.jsonl"
+    whole = ledger.read_bytes()
+    ledger.write_bytes(whole + whole[:25])
+    outcome = sotto("train", world.recipe, "--out", tmp_path / "two", *own)
+    assert outcome.status == 0, outcome.err
+    assert ledger.read_bytes() == whole * 2
+
+
+def test_a_run_can_be_resumed_from_another_folder(
+    sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe named the store by a relative path."""
+    monkeypatch.chdir(world.folder)
+    relative = ("--set", "data.store=store", "--set", "run.rounds=1", "--set", "run.evaluate_every=0", "--json")
+    assert sotto("train", "tea.toml", "--out", tmp_path / "run", *relative).status == 0
+    monkeypatch.chdir(tmp_path)
+    assert sotto("resume", "run", "--json").json()["ended"] == "finished"
+
+
+# Evaluate and report
+
+
+def test_evaluate_uses_the_held_out_users_of_the_runs_own_store(sotto: Sotto, world: World) -> None:
+    outcome = sotto("evaluate", world.run, "--json")
+    scores = outcome.json()
+    assert outcome.err == ""
+    assert scores.keys() >= SCORES
+    assert 0 <= scores["top1"] <= scores["top3"] <= scores["top5"] <= 1
+    assert scores == read_lines(world.run / "record.jsonl")[-1]["evaluation"]
+    assert sotto("evaluate", world.run, "--store", world.store, "--split", "test", "--json").json() == scores
+
+
+def test_evaluate_on_the_training_users_is_another_population(sotto: Sotto, world: World) -> None:
+    train = sotto("evaluate", world.run, "--split", "train", "--json").json()
+    assert train["users"] == 25
+    # Every text has nine tokens, and BOS is never a target.
+    assert train["targets"] == 25 * 4 * 8
+
+
+def test_evaluate_on_a_corpus_counts_unknown_words_as_mistakes(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.csv"
+    corpus.write_text("who,said\nann,hot tea xylophone\nbob,cold milk\nann,xylophone\n", encoding="utf-8")
+    fields = ("--user-field", "who", "--text-field", "said")
+    scores = sotto("evaluate", world.run, "--corpus", corpus, *fields, "--json").json()
+    assert (scores["users"], scores["targets"]) == (2, 9)
+    assert scores["oov_rate"] == pytest.approx(2 / 9)
+    assert scores["top5"] <= 7 / 9
+
+
+def test_evaluate_takes_several_corpus_files_at_once(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    lines = world.corpus.read_text().splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text("".join(lines[:47]))
+    (tmp_path / "b.jsonl").write_text("".join(lines[47:]))
+    whole = sotto("evaluate", world.run, "--corpus", world.corpus, "--json").json()
+    parts = sotto("evaluate", world.run, "--corpus", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--json").json()
+    assert parts == whole
+
+
+def test_evaluate_shows_single_users_only_when_asked(sotto: Sotto, world: World) -> None:
+    assert not any("_p" in name for name in sotto("evaluate", world.run, "--json").json())
+    internal = sotto("evaluate", world.run, "--internal", "--json").json()
+    assert 0 <= internal["top1_p5"] <= internal["top1_p50"] <= internal["top1_p95"] <= 1
+    shown = sotto("evaluate", world.run)
+    assert "perplexity" in shown.out
+    assert "over users" not in shown.out
+
+
+def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: Path) -> None:
+    outcome = sotto("report", run)
+    assert (outcome.status, outcome.out) == (0, f"{run / 'report.html'}\n")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert str(run.parent) not in page
+    assert "world" not in page
+    assert "seed" in page
+    assert not (run / "report-internal.html").exists()
+
+
+def test_an_internal_report_is_apart_and_for_its_owner_alone(sotto: Sotto, run: Path) -> None:
+    outcome = sotto("report", run, "--internal")
+    assert (outcome.status, outcome.out) == (0, f"{run / 'report-internal.html'}\n")
+    assert stat.S_IMODE((run / "report-internal.html").stat().st_mode) == 0o600
+    assert not (run / "report.html").exists()
+
+
+def test_the_answer_of_every_command_can_be_read_in_a_real_pipe(world: World) -> None:
+    done = subprocess.run([SOTTO, "evaluate", world.run, "--json"], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    assert json.loads(done.stdout).keys() >= SCORES

@@ -1,0 +1,184 @@
+"""A run that is killed at any moment ends, resumed, with the same bytes as one that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RECIPE = """
+[data]
+store = "demo:60"
+[model]
+embedding = 4
+hidden = 5
+[local]
+batch = 4
+unroll = 10
+learning_rate = 1.0
+[server]
+optimiser = "adam"
+learning_rate = 0.05
+[privacy]
+users = 60
+cohort = 12
+clip_norm = 0.3
+noise_multiplier = 1.1
+delta = 1e-3
+accountant = "rdp"
+secrets = "seeded"
+[run]
+rounds = 8
+seed = 5
+evaluate_every = 3
+evaluate_users = 4
+checkpoint_every = 3
+block = 6
+"""
+
+# Runs a command with one function replaced by a version that kills its own process, as kill -9 does, at its nth call.
+KILLER = """
+import os, signal, sys
+import sottovoce.runs.checkpoint as checkpoint, sottovoce.runs.ledger as ledger, sottovoce.runs.folder as folder
+import sottovoce.runs.record as record, sottovoce.runs.secrets as secrets
+from sottovoce.cli.main import main
+place, nth, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+owner, name = {
+    "spend": (ledger.Ledger, "spend"), "record": (record.Lines, "append"), "secrets": (secrets.Secrets, "save"),
+    "checkpoint": (checkpoint, "save"), "model": (folder.RunFolder, "save_model"),
+    "forget": (secrets.Secrets, "forget"),
+}[place]
+original, calls = getattr(owner, name), 0
+def deadly(*arguments, **named):
+    global calls
+    calls += 1
+    if calls == nth and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = original(*arguments, **named)
+    if calls == nth and when == "after":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(owner, name, staticmethod(deadly) if place == "forget" else deadly)
+main(sys.argv[4:])
+"""
+
+# Where to die, in turn, resuming in between: n counts calls of that process alone.
+DEATHS = [
+    ("spend", 2, "after"),  # paid for, nothing noised yet
+    ("record", 3, "after"),  # the record has a round that the diagnostics do not
+    ("checkpoint", 1, "before"),  # the keys are saved, the checkpoint is not
+    ("checkpoint", 1, "after"),  # the checkpoint is saved, the old keys are not forgotten
+    ("spend", 1, "before"),  # not paid for
+    ("secrets", 1, "after"),
+    ("forget", 1, "after"),
+    ("model", 1, "before"),  # all rounds done, the model not written
+]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A compilation cache shared by the processes: they differ in when they die, not in what they compute."""
+    cache = str(tmp_path_factory.mktemp("xla"))
+    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "tiny.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def unbroken(recipe, environment, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    done = sotto(environment, "train", str(recipe), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def sotto(environment, *arguments) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sottovoce.cli.main", *arguments], env=environment, capture_output=True, text=True
+    )
+
+
+def bytes_of(run: Path) -> dict[str, bytes]:
+    names = ["model/weights.safetensors", "record.jsonl", "ledger.jsonl", "privacy.json", "recipe.toml"]
+    return {name: (run / name).read_bytes() for name in names}
+
+
+def assert_same(run: Path, unbroken: Path) -> None:
+    for name, contents in bytes_of(run).items():
+        assert contents == bytes_of(unbroken)[name], f"{name} differs from the run that was never stopped"
+    assert len((run / "record.jsonl").read_text().splitlines()) == 8
+    assert len((run / "ledger.jsonl").read_text().splitlines()) == 9  # a header and a charge a round
+
+
+@pytest.mark.timeout(280)
+def test_killed_at_every_delicate_moment(recipe, environment, unbroken, tmp_path):
+    out = tmp_path / "run"
+    arguments = ["train", str(recipe), "--out", str(out)]
+    for place, nth, when in DEATHS:
+        dead = subprocess.run(
+            [sys.executable, "-c", KILLER, place, str(nth), when, *arguments],
+            env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert dead.returncode == -signal.SIGKILL, f"did not die at {when} {place}: {dead.stderr}"
+        arguments = ["resume", str(out)]
+    done = sotto(environment, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert_same(out, unbroken)
+
+
+@pytest.mark.timeout(280)
+def test_killed_from_outside_and_stopped_by_ctrl_c(recipe, environment, unbroken, tmp_path):
+    out = tmp_path / "run"
+    arguments = ["train", str(recipe), "--out", str(out)]
+    for rounds, number in ((2, signal.SIGKILL), (4, signal.SIGINT), (6, signal.SIGKILL)):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sottovoce.cli.main", *arguments],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        while process.poll() is None and lines_of(out / "record.jsonl") < rounds:
+            time.sleep(0.002)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=120)
+        if number == signal.SIGINT:
+            # Clean: the round is finished, the state saved, and the way on is told; or it was over already.
+            assert process.returncode == 0, errors
+            assert f"sotto resume {out}" in output or lines_of(out / "record.jsonl") == 8
+        arguments = ["resume", str(out)]
+    done = sotto(environment, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert_same(out, unbroken)
+
+
+def lines_of(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_a_finished_run_resumed_stays_as_it_is(environment, unbroken):
+    before = bytes_of(unbroken)
+    assert sotto(environment, "resume", str(unbroken)).returncode == 0
+    assert bytes_of(unbroken) == before
+
+
+def test_entropy_and_seed_are_kept_apart(recipe, environment, unbroken, tmp_path):
+    out = tmp_path / "run"
+    done = sotto(environment, "train", str(recipe), "--out", str(out), "--set", "privacy.secrets=entropy")
+    assert done.returncode == 0, done.stderr
+    assert bytes_of(out)["model/weights.safetensors"] != bytes_of(unbroken)["model/weights.safetensors"]
+    statement = json.loads((out / "privacy.json").read_text())
+    assert statement["secrets"] == "entropy"
+    assert "seed" not in statement["prose"]
+    assert "whoever knows the seed" in json.loads((unbroken / "privacy.json").read_text())["prose"]
+    assert oct((out / "secrets").stat().st_mode)[-3:] == "700"
+    assert all(oct(path.stat().st_mode)[-3:] == "600" for path in (out / "secrets").iterdir())
+    assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"

@@ -1,0 +1,92 @@
+"""The noise that reaches the model, tested by distribution: accepted at the true scale, refused at 0.8 of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+from sottovoce.data.store import Store
+from sottovoce.local.update import FedAvg
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.noise import add_noise, noise_key
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training.round import Algorithm
+from sottovoce.training.server import Server
+from sottovoce.training.simulation import SumInBlocks, rounds
+
+Z, S = 0.7, 1.3
+
+
+class NoLedger:
+    def spend(self, round_number, event):
+        pass
+
+
+def changes(model, store, estimator, count, secrets) -> list[np.ndarray]:
+    """What each of `count` rounds adds to the model, as one vector, through the whole loop."""
+    clip = FlatClip(S)
+    mechanism = Mechanism(Poisson(0.5), clip, estimator, noise_multiplier=Z)
+    algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=3, unroll=4), Server(optax.sgd(1.0)))
+    state = algorithm.server.start(model)
+    flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.model)])]
+    keys = lambda number: secrets.keys(number, 0)  # noqa: E731
+    for after, _ in rounds(algorithm, state, store, count, keys, NoLedger(), SumInBlocks(4)):
+        flat.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(after.model)]))
+    return [after - before for before, after in pairwise(flat)]
+
+
+@pytest.fixture(scope="module")
+def silent_store(vocabulary) -> Store:
+    """Users without a word: every update is zero, and only noise moves the model."""
+    return Store.from_users([[] for _ in range(6)], vocabulary, tokens_per_user=48)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "sensitivity"), [(FixedDenominator(3.0), S / 3), (ClippedDenominator(3.0), 2 * S / 4)]
+)
+def test_noise_through_the_whole_loop_has_the_declared_scale(model, silent_store, estimator, sensitivity):
+    moved = np.concatenate(changes(model, silent_store, estimator, 6, Secrets.seeded(1)))
+    sigma = Z * sensitivity
+    assert stats.kstest(moved / sigma, "norm").pvalue > 1e-3
+    assert stats.kstest(moved / (0.8 * sigma), "norm").pvalue < 1e-9
+    chi = np.sum((moved / sigma) ** 2)
+    assert stats.chi2(len(moved)).cdf(chi) == pytest.approx(0.5, abs=0.4995)
+    assert stats.chi2(len(moved)).cdf(np.sum((moved / (0.8 * sigma)) ** 2)) > 1 - 1e-9
+
+
+def test_an_empty_cohort_gets_the_same_noise(model, vocabulary):
+    nobody = Store.from_users([], vocabulary, tokens_per_user=48)
+    moved = np.concatenate(changes(model, nobody, FixedDenominator(3.0), 4, Secrets.seeded(2)))
+    assert stats.kstest(moved / (Z * S / 3), "norm").pvalue > 1e-3
+
+
+def test_noise_never_repeats(model, silent_store):
+    """Not over rounds, parameter vectors, attempts at a round, or runs."""
+    estimator = FixedDenominator(3.0)
+    one = changes(model, silent_store, estimator, 5, Secrets.seeded(1))
+    other = changes(model, silent_store, estimator, 5, Secrets.fresh())
+    rows = [*one, *other]
+    for index, row in enumerate(rows):
+        # A model's own float32 rounding hides the last bits, so compare by correlation.
+        for later in rows[index + 1 :]:
+            assert abs(np.corrcoef(row, later)[0, 1]) < 0.2
+    leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(add_noise(model, 1.0, noise_key(bytes(range(8)))))]
+    same_size = [leaf for leaf in leaves if leaf.size == leaves[1].size]
+    assert len(same_size) == 4
+    for index, leaf in enumerate(same_size):
+        for later in same_size[index + 1 :]:
+            assert not np.any(leaf == later)
+
+
+def test_noise_keys_keep_all_64_bits():
+    low, high = bytes([5, 0, 0, 0, 0, 0, 0, 0]), bytes([5, 0, 0, 0, 2, 0, 0, 0])
+    assert not jnp.array_equal(jax.random.normal(noise_key(low), (8,)), jax.random.normal(noise_key(high), (8,)))

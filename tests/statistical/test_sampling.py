@@ -1,0 +1,131 @@
+"""Who joins a round: tested by distribution, both ways."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sottovoce.errors import SottoError
+from sottovoce.privacy import sampling
+from sottovoce.privacy.sampling import FixedSize, Poisson
+
+USERS, ROUNDS = 40, 4000
+
+
+def key(index: int) -> bytes:
+    return hashlib.blake2b(index.to_bytes(8, "little"), digest_size=32).digest()
+
+
+def joined(sampler, rounds=ROUNDS, users=USERS) -> np.ndarray:
+    """[rounds, users]: who was in."""
+    table = np.zeros((rounds, users), bool)
+    for index in range(rounds):
+        table[index, sampler.sample(users, key(index))] = True
+    return table
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.3, 0.9])
+def test_every_user_joins_at_the_declared_rate(rate):
+    table = joined(Poisson(rate))
+
+    def p_value(claimed):
+        expected = ROUNDS * claimed
+        chi = np.sum((table.sum(0) - expected) ** 2 / (expected * (1 - claimed)))
+        return stats.chi2.sf(chi, USERS)
+
+    assert p_value(rate) > 1e-3
+    assert p_value(rate * 0.8) < 1e-6
+
+
+def test_users_join_independently_of_one_another():
+    table = joined(Poisson(0.3)).astype(float)
+    correlation = np.corrcoef(table.T)[np.triu_indices(USERS, 1)] * np.sqrt(ROUNDS)
+    # Independent coins give standard normal values; a fixed-size cohort is visibly negative.
+    assert abs(correlation.mean()) * np.sqrt(len(correlation)) < 4
+    assert correlation.std() == pytest.approx(1.0, abs=0.1)
+    fixed = joined(FixedSize(12, USERS)).astype(float)
+    negative = np.corrcoef(fixed.T)[np.triu_indices(USERS, 1)] * np.sqrt(ROUNDS)
+    assert negative.mean() * np.sqrt(len(negative)) < -4
+
+
+def test_neighbours_in_the_store_are_independent_too():
+    # Gaps between joining users are what is drawn: a fault there shows between neighbours first.
+    table = joined(Poisson(0.3))
+    together = (table[:, 1:] & table[:, :-1]).sum()
+    trials = ROUNDS * (USERS - 1)
+    assert stats.binomtest(int(together), trials, 0.09).pvalue > 1e-3
+
+
+def test_the_size_of_a_poisson_cohort_varies_as_it_must():
+    sizes = joined(Poisson(0.3)).sum(1)
+    expected = stats.binom(USERS, 0.3)
+    observed = np.bincount(sizes, minlength=USERS + 1)
+    wanted = expected.pmf(np.arange(USERS + 1)) * ROUNDS
+    large = wanted > 20
+    chi = np.sum((observed[large] - wanted[large]) ** 2 / wanted[large])
+    assert stats.chi2.sf(chi, large.sum()) > 1e-3
+
+
+def test_rounds_are_independent_of_one_another():
+    table = joined(Poisson(0.3))
+    again = (table[1:] & table[:-1]).sum()
+    assert stats.binomtest(int(again), (ROUNDS - 1) * USERS, 0.09).pvalue > 1e-3
+
+
+def test_a_user_added_at_the_end_changes_nobody_elses_coin():
+    for index in range(50):
+        few = Poisson(0.2).sample(USERS, key(index))
+        more = Poisson(0.2).sample(USERS + 7, key(index))
+        assert few.tolist() == [row for row in more if row < USERS]
+
+
+def test_a_rate_of_one_takes_everybody():
+    assert Poisson(1.0).sample(9, key(0)).tolist() == list(range(9))
+
+
+def test_an_empty_cohort_is_possible_and_an_empty_store_is_no_crash():
+    assert any(len(Poisson(0.01).sample(20, key(index))) == 0 for index in range(20))
+    assert Poisson(0.5).sample(0, key(0)).tolist() == []
+
+
+def test_the_cost_depends_on_the_cohort_not_on_the_users(monkeypatch):
+    drawn = []
+
+    class Counting:
+        def __init__(self, generator):
+            self.generator = generator
+
+        def geometric(self, rate, size):
+            drawn.append(size)
+            return self.generator.geometric(rate, size=size)
+
+    original = sampling._generator
+    monkeypatch.setattr(sampling, "_generator", lambda key: Counting(original(key)))
+    rows = Poisson(1e-6).sample(10**9, key(1))
+    assert 800 < len(rows) < 1200
+    assert len(np.unique(rows)) == len(rows)
+    assert sum(drawn) < 3000  # not a coin for each of 10^9 users
+
+
+def test_fixed_size_draws_exactly_that_many_different_users_evenly():
+    table = joined(FixedSize(12, USERS))
+    assert set(table.sum(1)) == {12}
+    expected = ROUNDS * 12 / USERS
+    chi = np.sum((table.sum(0) - expected) ** 2 / (expected * (1 - 12 / USERS)))
+    assert stats.chi2.sf(chi, USERS - 1) > 1e-3
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.4, float("nan")])
+def test_a_rate_outside_its_range_is_refused(rate):
+    with pytest.raises(SottoError, match="chance that a user joins"):
+        Poisson(rate)
+
+
+def test_fixed_size_refuses_a_store_smaller_than_declared():
+    with pytest.raises(SottoError, match="charged too little"):
+        FixedSize(10, 1000).sample(500, key(0))
+    with pytest.raises(SottoError, match="cohort=11"):
+        FixedSize(11, 10)

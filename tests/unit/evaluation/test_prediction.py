@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS, EOS, UNK
+from sottovoce.errors import SottoError
+from sottovoce.evaluation.prediction import (
+    _rank,
+    count_hits,
+    evaluate,
+    most_frequent_word_baseline,
+    spread,
+    summarise,
+)  # fmt: skip
+from sottovoce.evaluation.suggestions import suggest
+
+
+class Parrot:
+    """Predicts that every word repeats, then the next ids in order."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def start(self):
+        return jnp.zeros(())
+
+    def read(self, tokens, state):
+        return tokens.astype(jnp.float32)[:, None], state
+
+    def score(self, outputs):
+        distance = jnp.mod(jnp.arange(self.size) - outputs, self.size)
+        return -distance
+
+
+jax.tree_util.register_pytree_node(Parrot, lambda p: ((), p.size), lambda size, _: Parrot(size))
+
+
+def test_accuracy_by_hand(vocabulary):
+    word = 50
+    stream = [BOS, word, word, word + 2, word + 6, UNK, UNK, EOS, EOS]
+    store = Store.from_users([stream], vocabulary, tokens_per_user=20)
+    result = evaluate(Parrot(vocabulary.size), store)
+    # Targets: w after BOS (wrong), w after w (rank 0), w+2 (rank 2), w+6 (rank 4), UNK (wrong), UNK after UNK (predicted,
+    # and still a mistake), EOS after UNK (wrong), EOS after EOS (rank 0).
+    assert result.targets == 8
+    assert result.top1 == pytest.approx(2 / 8)
+    assert result.top3 == pytest.approx(3 / 8)
+    assert result.top5 == pytest.approx(4 / 8)
+    assert result.oov_rate == pytest.approx(2 / 8)
+    # Words: four in the vocabulary and two outside; one of them is right.
+    assert result.top1_words == pytest.approx(1 / 6)
+
+
+def test_perplexity_by_hand(model, vocabulary):
+    stream = [BOS, 50, UNK, 51, EOS, BOS, 52, EOS]
+    store = Store.from_users([stream], vocabulary, tokens_per_user=20)
+    outputs, _ = model.read(jnp.asarray([BOS, *stream[:-1]]), model.start())
+    losses = [
+        (token, -float(chances[token]))
+        for token, chances in zip(stream, jax.nn.log_softmax(model.score(outputs)), strict=True)
+        if token != BOS
+    ]
+    result = evaluate(model, store)
+    assert result.perplexity == pytest.approx(np.exp(np.mean([loss for _, loss in losses])), rel=1e-4)
+    known = [loss for token, loss in losses if token != UNK]
+    assert result.perplexity_in_vocabulary == pytest.approx(np.exp(np.mean(known)), rel=1e-4)
+
+
+def test_the_state_runs_on_through_a_users_texts_and_not_into_the_next_user(model, vocabulary):
+    first, second = [BOS, 50, 51, EOS], [BOS, 52, EOS]
+    together = evaluate(model, Store.from_users([first + second], vocabulary, tokens_per_user=20))
+    apart = evaluate(model, Store.from_users([first, second], vocabulary, tokens_per_user=20))
+    assert together.targets == apart.targets
+    assert together.perplexity != pytest.approx(apart.perplexity, rel=1e-6)
+    swapped = evaluate(model, Store.from_users([second, first], vocabulary, tokens_per_user=20))
+    assert swapped.perplexity == pytest.approx(apart.perplexity, rel=1e-5)
+
+
+def test_blocks_and_padding_do_not_change_the_result(model, store):
+    one, many = (summarise(count_hits(model, store, block=block)) for block in (1, 5))
+    assert one.targets == many.targets
+    assert one.perplexity == pytest.approx(many.perplexity, rel=1e-4)
+    assert one.top5 == many.top5
+
+
+def test_long_users_are_read_to_their_end(model, vocabulary):
+    stream = [BOS, *([50, 51, 52] * 60), EOS]  # several chunks, not a whole number of them
+    result = evaluate(model, Store.from_users([stream], vocabulary))
+    assert result.targets == len(stream) - 1
+
+
+def test_a_model_gone_to_nan_is_not_called_perfect(model, store):
+    broken = jax.tree.map(lambda leaf: leaf * jnp.nan, model)
+    result = evaluate(broken, store)
+    assert result.top1 == 0
+    assert result.to_json()["perplexity"] is None
+
+
+def test_ties_are_broken_as_by_argmax():
+    scores = jnp.array([[1.0, 2.0, 2.0, 0.0]])
+    assert [int(_rank(scores, jnp.array([token]))[0]) for token in range(4)] == [2, 0, 1, 3]
+
+
+def test_nobody_to_evaluate_on_is_an_error(model, vocabulary):
+    with pytest.raises(SottoError, match="no user"):
+        evaluate(model, Store.from_users([], vocabulary, tokens_per_user=10))
+
+
+def test_the_baseline_predicts_the_most_frequent_token_of_the_training_users(vocabulary):
+    train = Store.from_users([[BOS, 50, 50, 51, EOS]], vocabulary)
+    test = Store.from_users([[BOS, 50, 51, 52, EOS]], vocabulary)
+    assert most_frequent_word_baseline(train, test) == pytest.approx(1 / 4)
+
+
+def test_spread_over_users(vocabulary):
+    store = Store.from_users([[BOS, 50, 50], [BOS, 50, 52]], vocabulary, tokens_per_user=5)
+    found = spread(count_hits(Parrot(vocabulary.size), store))
+    assert found["top1_p5"] < found["top1_p95"] <= 0.5
+
+
+def test_suggestions_are_words_a_person_can_type(model, vocabulary):
+    offered = suggest(model, vocabulary, "waa wab", count=vocabulary.size)
+    assert len(offered) == vocabulary.size - 3
+    assert not {"<bos>", "<eos>", "<unk>"} & {word for word, _ in offered}
+    chances = [chance for _, chance in offered]
+    assert chances == sorted(chances, reverse=True)
+    assert sum(chances) < 1

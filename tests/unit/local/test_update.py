@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.local.objective import plain
+from sottovoce.local.update import FedAvg, FedSGD, User, cut_into_lanes
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
+
+LOCAL = {"batch": 2, "unroll": 3, "learning_rate": 1.5}
+KEY = jax.random.key(0)
+
+
+def user(tokens, capacity=24) -> User:
+    padded = np.zeros(capacity, np.int32)
+    padded[: len(tokens)] = tokens
+    return User(jnp.asarray(padded), jnp.asarray(len(tokens)))
+
+
+def length(update) -> float:
+    return float(np.sqrt(sum(np.sum(np.square(np.asarray(leaf, np.float64))) for leaf in jax.tree.leaves(update))))
+
+
+def test_the_papers_user_makes_twenty_steps_of_eight_by_ten():
+    steps = cut_into_lanes(User(jnp.arange(3, 1603), jnp.asarray(1600)), lanes=8, unroll=10)
+    assert steps.inputs.shape == (20, 8, 10)
+    assert float(jnp.sum(steps.mask)) == 1600
+    # Step 1 of lane 2 is tokens 410 to 419 of the stream; what is read is one token earlier.
+    np.testing.assert_array_equal(steps.targets[1, 2], np.arange(410, 420) + 3)
+    np.testing.assert_array_equal(steps.inputs[1, 2], np.arange(409, 419) + 3)
+
+
+def test_the_first_input_is_bos_and_bos_is_never_a_target():
+    stream = [BOS, 5, 6, EOS, BOS, 7, EOS]
+    steps = cut_into_lanes(user(stream), lanes=2, unroll=3)
+    inputs, targets, mask = (np.asarray(part).swapaxes(0, 1).reshape(2, -1) for part in steps)
+    # Lanes of ceil(7 / 2) = 4 tokens.
+    assert targets[0, :4].tolist() == [BOS, 5, 6, EOS]
+    assert inputs[0, :4].tolist() == [BOS, BOS, 5, 6]
+    assert mask[0, :4].tolist() == [0, 1, 1, 1]
+    assert targets[1, :3].tolist() == [BOS, 7, EOS]
+    assert inputs[1, :3].tolist() == [EOS, BOS, 7]  # the stream goes on from the end of the lane before
+    assert mask[1].tolist() == [0, 1, 1] + [0] * (mask.shape[1] - 3)
+    assert mask.sum() == 5
+
+
+@pytest.mark.parametrize("count", range(25))
+def test_every_token_is_a_target_once_whatever_the_length(count):
+    steps = cut_into_lanes(user(range(3, 3 + count)), lanes=4, unroll=3)
+    seen = np.asarray(steps.targets)[np.asarray(steps.mask) > 0]
+    assert sorted(seen) == list(range(3, 3 + count))
+
+
+@pytest.mark.parametrize("make", [partial(FedAvg, clip_every_step=True), FedSGD], ids=["fedavg", "fedsgd"])
+def test_padding_does_not_change_an_update(model, make):
+    update = make(FlatClip(0.5), **LOCAL)
+    tokens = [BOS, 5, 9, 12, EOS, BOS, 30, 31, 5]
+    short, long = (update(model, user(tokens, capacity), KEY).update for capacity in (9, 24))
+    for a, b in zip(jax.tree.leaves(short), jax.tree.leaves(long), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+
+
+@pytest.mark.parametrize("make", [partial(FedAvg, clip_every_step=True), FedSGD], ids=["fedavg", "fedsgd"])
+@pytest.mark.parametrize("tokens", [[], [BOS], [BOS, BOS]], ids=["no tokens", "BOS alone", "BOS twice"])
+def test_a_user_without_a_target_contributes_zero(model, make, tokens):
+    result = make(FlatClip(0.5), **LOCAL)(model, user(tokens), KEY)
+    assert length(result.update) == 0
+    assert not bool(result.clipped)
+
+
+@pytest.mark.parametrize("clip", [FlatClip(0.05), PerLayerClip(0.05, 11)], ids=["flat", "per layer"])
+@pytest.mark.parametrize("every_step", [True, False])
+def test_no_update_is_longer_than_the_clip_norm(model, clip, every_step):
+    update = FedAvg(clip, every_step, batch=2, unroll=3, learning_rate=50.0)
+    result = update(model, user(range(3, 27)), KEY)
+    assert bool(result.clipped)
+    assert 0 < length(result.update) <= 0.05
+    assert float(result.norm) > 0.05
+
+
+def test_clipping_after_every_step_differs_from_clipping_at_the_end(model):
+    ends = [FedAvg(FlatClip(0.1), every, **LOCAL)(model, user(range(3, 27)), KEY).update for every in (True, False)]
+    assert any(not np.allclose(a, b, atol=1e-4) for a, b in zip(*map(jax.tree.leaves, ends), strict=True))
+
+
+def test_a_user_whose_update_is_not_finite_contributes_zero_and_no_weight(model):
+    def explosive(model, received, batch, state):
+        losses, state = plain(model, received, batch, state)
+        return losses / 0.0, state
+
+    for update in (
+        FedAvg(FlatClip(0.5), True, objective=explosive, **LOCAL),
+        FedSGD(FlatClip(0.5), objective=explosive),
+    ):
+        result = update(model, user(range(3, 20)), KEY)
+        assert length(result.update) == 0
+        assert float(result.sound) == 0
+
+
+def test_fedsgd_is_one_gradient_of_the_mean_loss_over_all_tokens(model):
+    tokens = [BOS, 5, 9, 12, EOS, BOS, 30, 31, 5, EOS]
+    result = FedSGD(NoClip(), batch=1, unroll=40, learning_rate=2.0)(model, user(tokens), KEY)
+
+    def mean_loss(model):
+        outputs, _ = model.read(jnp.asarray([BOS, *tokens[:-1]]), model.start())
+        chances = jax.nn.log_softmax(model.score(outputs))
+        return -sum(chances[place, token] for place, token in enumerate(tokens) if token != BOS) / 8
+
+    for update, slope in zip(jax.tree.leaves(result.update), jax.tree.leaves(jax.grad(mean_loss)(model)), strict=True):
+        np.testing.assert_allclose(update, -2.0 * slope, atol=1e-6)
+    assert float(result.loss) == pytest.approx(float(mean_loss(model)), rel=1e-5)
+
+
+def test_fedsgd_weighs_steps_by_their_targets(model):
+    # 7 tokens in one lane: steps of 3, 3 and 1 targets. The mean of step means would weigh the last one too much.
+    tokens = list(range(3, 10))
+    result = FedSGD(NoClip(), batch=1, unroll=3, learning_rate=1.0)(model, user(tokens), KEY)
+    whole = FedAvg(NoClip(), False, batch=1, unroll=3, learning_rate=1e-6)(model, user(tokens), KEY)
+    assert float(result.loss) == pytest.approx(float(whole.loss), rel=1e-4)
+
+
+def test_fedsgd_can_take_a_random_run_of_the_users_tokens(model):
+    update = FedSGD(NoClip(), tokens=4, **LOCAL)
+    stream = list(range(3, 27))
+    windows = {tuple(np.asarray(update._select(user(stream), jax.random.key(i)).tokens)) for i in range(60)}
+    assert all(len(window) == 4 and list(window) == list(range(window[0], window[0] + 4)) for window in windows)
+    assert {window[0] for window in windows} > {3, 23}  # both ends are reached
+    short = update._select(user([5, 6]), jax.random.key(1))
+    assert int(short.length) == 2
+
+
+def test_a_second_epoch_goes_on_from_the_first(model):
+    tokens = user(range(3, 27))
+    once, twice = (FedAvg(NoClip(), True, epochs=e, **LOCAL)(model, tokens, KEY) for e in (1, 2))
+    assert length(twice.update) > length(once.update) * 1.2
+    assert float(twice.loss) < float(once.loss)
+
+
+def test_an_objective_of_your_own_sees_the_model_as_received(model):
+    def towards_received(model, received, batch, state):
+        losses, state = plain(model, received, batch, state)
+        pull = sum(
+            jnp.sum((a - b) ** 2) for a, b in zip(jax.tree.leaves(model), jax.tree.leaves(received), strict=True)
+        )
+        return losses + 5.0 * pull, state
+
+    tokens = user(range(3, 27))
+    free, held = (
+        FedAvg(NoClip(), True, batch=2, unroll=3, learning_rate=0.05, objective=objective)(model, tokens, KEY).update
+        for objective in (plain, towards_received)
+    )
+    assert length(held) < length(free)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.models.head import cross_entropy, unit_rows
+from sottovoce.models.language_model import layer_names, parameter_count
+from sottovoce.models.lstm import LSTM
+
+
+def test_the_papers_model_has_eleven_parameter_vectors_and_its_size():
+    shapes = jax.eval_shape(lambda key: LSTM(10_000, key=key), jax.random.key(0))
+    assert parameter_count(shapes) == 1_346_144
+    assert layer_names(shapes) == [
+        "embedding", "input_gate.weight", "input_gate.bias", "forget_gate.weight", "forget_gate.bias",
+        "cell_gate.weight", "cell_gate.bias", "output_gate.weight", "output_gate.bias", "projection", "projection_bias",
+    ]  # fmt: skip
+
+
+def test_reading_matches_the_textbook_lstm(model):
+    """The same equations written out with plain numpy, one token at a time."""
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    tokens = [5, 17, 3, 3, 40]
+    hidden, cell = np.zeros(8), np.zeros(8)
+    embedding = np.asarray(model.embedding, float)
+    embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
+    wanted = []
+    for token in tokens:
+        joint = np.concatenate([embedding[token], hidden])
+        i, f, g, o = (
+            np.asarray(gate.weight, float) @ joint + np.asarray(gate.bias, float)
+            for gate in (model.input_gate, model.forget_gate, model.cell_gate, model.output_gate)
+        )
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+        hidden = sigmoid(o) * np.tanh(cell)
+        wanted.append(np.asarray(model.projection, float) @ hidden + np.asarray(model.projection_bias, float))
+    outputs, (last_hidden, last_cell) = model.read(jnp.asarray(tokens), model.start())
+    np.testing.assert_allclose(outputs, wanted, atol=1e-5)
+    np.testing.assert_allclose(last_hidden, hidden, atol=1e-5)
+    np.testing.assert_allclose(last_cell, cell, atol=1e-5)
+    np.testing.assert_allclose(model.score(outputs), np.array(wanted) @ embedding.T, atol=1e-5)
+
+
+def test_reading_in_two_parts_is_reading_at_once(model):
+    tokens = jnp.arange(3, 15)
+    whole, end = model.read(tokens, model.start())
+    first, state = model.read(tokens[:5], model.start())
+    second, end_of_parts = model.read(tokens[5:], state)
+    np.testing.assert_allclose(whole, jnp.concatenate([first, second]), atol=1e-6)
+    np.testing.assert_allclose(end[0], end_of_parts[0], atol=1e-6)
+
+
+def test_no_output_sees_its_future(model):
+    tokens = jnp.arange(3, 11)
+    changed = tokens.at[5].set(40)
+    before, after = model.read(tokens, model.start())[0], model.read(changed, model.start())[0]
+    np.testing.assert_array_equal(before[:5], after[:5])
+    assert not np.allclose(before[5], after[5])
+
+
+def test_embeddings_are_held_at_norm_one_in_the_forward_pass(model):
+    scaled = jax.tree.map(lambda leaf: leaf, model)
+    object.__setattr__(scaled, "embedding", model.embedding * 3.7)
+    tokens = jnp.arange(3, 9)
+    np.testing.assert_allclose(
+        model.score(model.read(tokens, model.start())[0]),
+        scaled.score(scaled.read(tokens, scaled.start())[0]),
+        atol=1e-5,
+    )
+    np.testing.assert_allclose(np.linalg.norm(unit_rows(model.embedding * 9), axis=1), 1, rtol=1e-5)
+
+
+def test_a_zero_embedding_row_is_no_division_by_zero():
+    rows, gradient = jax.value_and_grad(lambda e: jnp.sum(unit_rows(e) ** 2))(jnp.zeros((2, 3)))
+    assert float(rows) == 0
+    assert np.all(np.isfinite(gradient))
+
+
+def test_cross_entropy_is_minus_the_log_probability():
+    scores = jnp.array([[1.0, 2.0, 3.0], [1000.0, 0.0, 0.0]])
+    wanted = -np.log(np.exp(2.0) / np.exp([1.0, 2.0, 3.0]).sum())
+    np.testing.assert_allclose(cross_entropy(scores, jnp.array([1, 0])), [wanted, 0.0], atol=1e-6)
+
+
+def test_the_initial_weights_depend_on_the_key_alone():
+    make = lambda seed: jax.tree.leaves(LSTM(20, embedding=4, hidden=5, key=jax.random.key(seed)))  # noqa: E731
+    for same, other in zip(make(1), make(1), strict=True):
+        np.testing.assert_array_equal(same, other)
+    assert not np.allclose(make(1)[0], make(2)[0])
+    assert float(jnp.sum(make(1)[0] ** 2)) == pytest.approx(20, rel=1e-4)  # rows start at norm 1
