@@ -61,6 +61,7 @@ def assemble(
             f"the store have at most {store.tokens_per_user} tokens; use fewer lanes or a shorter unroll"
         )
     mechanism = build_mechanism(recipe, layers=len(jax.tree.leaves(model)))
+    mechanism.sampler.check(store.users)
     algorithm = Algorithm(
         mechanism=mechanism,
         user_update=_build_user_update(recipe, mechanism.clipping, objective),
@@ -122,7 +123,7 @@ def resolve(recipe: Recipe) -> Recipe:
 def _resolve_private(recipe: Recipe) -> Recipe:
     privacy = recipe.privacy
     if privacy.noise_std is not None:
-        raise SottoError('privacy.noise_std is for mode = "experiment"; a private run derives it from noise_multiplier')
+        raise SottoError("privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier")
     if privacy.estimator == "true_average":
         raise SottoError(
             "privacy.estimator='true_average' has no bounded sensitivity: use fixed_denominator or clipped_denominator "

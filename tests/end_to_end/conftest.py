@@ -1,103 +1,14 @@
-"""A world for the command line: thirty people, a vocabulary of a few words, and a run that takes a second."""
+"""A world for the command line: a store, a run that finished, and commands called in this process."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
-from typing import Any
 
+import jax
 import pytest
-
-from sottovoce.cli.main import main
-
-WORDS = [
-    "boil",
-    "brew",
-    "cold",
-    "cup",
-    "hot",
-    "kettle",
-    "leaf",
-    "milk",
-    "morning",
-    "of",
-    "please",
-    "pour",
-    "steam",
-    "sugar",
-    "tea",
-    "the",
-    "warm",
-    "water",
-]
-PEOPLE = 30
-MODEL_FILES = ("model/weights.safetensors", "model/vocabulary.txt", "record.jsonl", "ledger.jsonl", "recipe.toml")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left behind: its exit status and its two streams."""
-
-    status: int
-    out: str
-    err: str
-
-    def json(self) -> dict[str, Any]:
-        """The one object on standard output, read strictly: no NaN, no second value, no other line."""
-        assert self.status == 0, self.err
-        assert self.out.count("\n") == 1, self.out
-        value = parse_json(self.out)
-        assert isinstance(value, dict)
-        return value
-
-
-Sotto = Callable[..., Outcome]
-
-
-def parse_json(text: str) -> Any:
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [parse_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def files_of(folder: Path) -> dict[str, bytes | None]:
-    """Everything under a folder, hidden files too: the bytes of files, None for folders."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-def results_of(run: Path) -> dict[str, bytes]:
-    """What two runs must share to the bit when they are the same run."""
-    return {name: (run / name).read_bytes() for name in MODEL_FILES}
-
-
-def write_corpus(path: Path, people: int = PEOPLE, seed: int = 5) -> Path:
-    """Some texts a person, in the order of a chat: everybody's first text, then everybody's second, ..."""
-    generator = Random(seed)
-    rows = [
-        {"user": f"person {number}", "text": " ".join(generator.choices(WORDS, k=6)) + "."}
-        for _ in range(4)
-        for number in range(people)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def call(*arguments: object) -> int:
-    """Run a command in this process; its exit status."""
-    try:
-        main([str(argument) for argument in arguments])
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    return 0
+from small_world import RECIPE, WORDS, Outcome, Refused, Sotto, World, call, files_of, newest, write_corpus
 
 
 @pytest.fixture
@@ -113,68 +24,24 @@ def sotto(capfd: pytest.CaptureFixture[str]) -> Sotto:
     return run
 
 
-@dataclass(frozen=True)
-class World:
-    folder: Path
-
-    @property
-    def corpus(self) -> Path:
-        return self.folder / "corpus.jsonl"
-
-    @property
-    def words(self) -> Path:
-        return self.folder / "words.txt"
-
-    @property
-    def store(self) -> Path:
-        return self.folder / "store"
-
-    @property
-    def recipe(self) -> Path:
-        return self.folder / "tea.toml"
-
-    @property
-    def run(self) -> Path:
-        """A run of the recipe that finished. Copy it before you change it."""
-        return self.folder / "finished"
-
-    def prepare(self, out: Path, *more: object) -> tuple[object, ...]:
-        return ("prepare", self.corpus, "--out", out, "--vocabulary", self.words, "--tokens-per-user", 40, *more)
-
-
-RECIPE = """
-[data]
-store = "{store}"
-
-[model]
-embedding = 4
-hidden = 5
-
-[local]
-batch = 2
-unroll = 5
-learning_rate = 0.5
-
-[privacy]
-users = 20
-cohort = 6
-clip_norm = 1.0
-noise_multiplier = 1.0
-delta = 0.01
-accountant = "rdp"
-secrets = "seeded"
-
-[run]
-rounds = 4
-seed = 3
-evaluate_every = 2
-checkpoint_every = 2
-block = 4
-"""
+@pytest.fixture(scope="session")
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every run compiles its own server step, two seconds each: the second time it is read back from a folder."""
+    changed = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    before = {name: getattr(jax.config, name) for name in changed}
+    for name, value in changed.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> World:
     world = World(tmp_path_factory.mktemp("world"))
     write_corpus(world.corpus)
     world.words.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
@@ -202,10 +69,6 @@ def unfinished(run: Path) -> Path:
     return run
 
 
-def newest(run: Path) -> Path:
-    return sorted((run / "checkpoints").glob("*.safetensors"))[-1]
-
-
 @pytest.fixture
 def own_store(world: World, tmp_path: Path) -> Path:
     """A store of one's own, to whose ledger nothing was charged yet."""
@@ -214,11 +77,8 @@ def own_store(world: World, tmp_path: Path) -> Path:
     return store
 
 
-Refused = Callable[..., str]
-
-
 @pytest.fixture
-def refused(sotto: Sotto, world: World, tmp_path: Path) -> Iterator[Refused]:
+def refused(sotto: Sotto, world: World, tmp_path: Path) -> Refused:
     """Run a command that must be refused: status 2, one line of error, and not a byte changed. The line is returned."""
 
     def run(*arguments: object) -> str:
@@ -235,4 +95,4 @@ def refused(sotto: Sotto, world: World, tmp_path: Path) -> Iterator[Refused]:
         assert after == before
         return outcome.err
 
-    yield run
+    return run

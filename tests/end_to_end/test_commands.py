@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 from safetensors.numpy import load_file
+from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
 VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "report")
 SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words"}
@@ -163,11 +163,11 @@ def test_prepare_for_people_shows_the_same_figures(sotto: Sotto, world: World, t
 def test_prepare_reads_other_fields_formats_and_the_public_vocabulary(sotto: Sotto, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.tsv"
     corpus.write_text("who\tsaid\nann\tthe tea is hot\nbob\tthe zzyzzx is cold\nann\tthank you\n", encoding="utf-8")
-    fields = ("--user-field", "who", "--text-field", "said", "--vocabulary-size", 1000, "--test-users", 0)
+    fields = ("--user-field", "who", "--text-field", "said", "--vocabulary-size", 5000, "--test-users", 0)
     summary = sotto("prepare", corpus, "--out", tmp_path / "store", *fields, "--json").json()
     assert (summary["users_seen"], summary["train_users"], summary["records"]) == (2, 2, 3)
     assert summary["unknown_rate"] == pytest.approx(1 / summary["tokens_kept"])
-    assert parse_json((tmp_path / "store" / "store.json").read_text())["vocabulary_size"] == 1000
+    assert parse_json((tmp_path / "store" / "store.json").read_text())["vocabulary_size"] == 5000
 
 
 def test_prepare_takes_many_files_and_one_person_in_two_of_them_is_one_user(
@@ -295,7 +295,9 @@ def test_the_store_is_charged_for_the_planned_rounds_of_every_run(
     assert parse_json((tmp_path / "two" / "privacy.json").read_text())["epsilon_store"] > 1.2 * first["epsilon"]
 
 
-def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(sotto: Sotto, tmp_path: Path) -> None:
+def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(
+    sotto: Sotto, compiled_once: None, tmp_path: Path
+) -> None:
     small = [
         "data.store=demo:40", "privacy.users=30", "privacy.cohort=4", "privacy.delta=0.01", "privacy.accountant=rdp",
         "model.embedding=4", "model.hidden=5", "run.rounds=1", "run.evaluate_every=0",

@@ -26,6 +26,9 @@ class Poisson:
                 f"(cohort {self.user_rate * 100:g} of 100 users?)"
             )
 
+    def check(self, users: int) -> None:
+        """Any store will do: a user's chance is `user_rate` among however many."""
+
     def sample(self, users: int, key: bytes) -> np.ndarray:
         """The rows of the users that join, in increasing order."""
         generator = _generator(key)
@@ -58,12 +61,16 @@ class FixedSize:
                 f"it is the number of users drawn for a round"
             )
 
-    def sample(self, users: int, key: bytes) -> np.ndarray:
+    def check(self, users: int) -> None:
+        """Refuse a store with which the guarantee would not hold."""
         if users < self.users:
             raise SottoError(
                 f"privacy.users={self.users} but the store has {users}: drawing a fixed number from fewer users than "
                 f"declared would be charged too little; declare at most {users}"
             )
+
+    def sample(self, users: int, key: bytes) -> np.ndarray:
+        self.check(users)
         return np.sort(_generator(key).choice(users, size=self.cohort, replace=False, shuffle=False))
 
 

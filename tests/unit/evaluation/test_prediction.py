@@ -44,8 +44,8 @@ def test_accuracy_by_hand(vocabulary):
     stream = [BOS, word, word, word + 2, word + 6, UNK, UNK, EOS, EOS]
     store = Store.from_users([stream], vocabulary, tokens_per_user=20)
     result = evaluate(Parrot(vocabulary.size), store)
-    # Targets: w after BOS (wrong), w after w (rank 0), w+2 (rank 2), w+6 (rank 4), UNK (wrong), UNK after UNK (predicted,
-    # and still a mistake), EOS after UNK (wrong), EOS after EOS (rank 0).
+    # Targets: w after BOS (wrong), w after w (rank 0), w+2 (rank 2), w+6 (rank 4), UNK (wrong), UNK after UNK (a
+    # mistake, though predicted), EOS after UNK (wrong), EOS after EOS (rank 0).
     assert result.targets == 8
     assert result.top1 == pytest.approx(2 / 8)
     assert result.top3 == pytest.approx(3 / 8)

@@ -1,0 +1,675 @@
+"""Bad input gets status 2, one line that says what is wrong and what to do, and nothing is written or lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from small_world import Refused, Sotto, World, files_of, newest
+
+SOTTO = Path(sys.executable).with_name("sotto")
+PLAN = {"--users": 1000, "--cohort": 10, "--rounds": 20, "--delta": 1e-5, "--noise-multiplier": 1.0}
+
+
+def plan(**changes: object) -> list[object]:
+    """The arguments of a good plan, with some of them changed, added or (None) left out."""
+    options = PLAN | {"--" + name.replace("_", "-"): value for name, value in changes.items()}
+    return ["plan", *(part for name, value in options.items() if value is not None for part in (name, value))]
+
+
+def settings(*texts: str) -> list[str]:
+    return [part for text in texts for part in ("--set", text)]
+
+
+def assert_says(line: str, *words: str) -> None:
+    for word in words:
+        assert word in line, line
+
+
+# The command line itself
+
+
+def test_an_unknown_verb_is_refused_with_a_suggestion(refused: Refused) -> None:
+    assert_says(refused("trian", "demo"), "trian", "train")
+
+
+def test_an_unknown_option_is_refused_by_name(refused: Refused, world: World, tmp_path: Path) -> None:
+    assert_says(refused("train", world.recipe, "--out", tmp_path / "run", "--colour", "red"), "--colour")
+    assert_says(refused("evaluate", world.run, "--jsno"), "--jsno", "--json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (["train"], "recipe"), (["train", "demo"], "--out"), (["resume"], "run"), (["evaluate"], "run"),
+        (["report"], "run"), (["prepare", "corpus.jsonl"], "--out"), (["prepare", "--out", "store"], "corpus file"),
+        (plan(users=None), "--users"), (plan(cohort=None), "--cohort"), (plan(rounds=None), "--rounds"),
+        (plan(delta=None), "--delta"), (["plan", "--users"], "--users"),
+    ],
+)  # fmt: skip
+def test_a_missing_argument_is_named(refused: Refused, arguments: list[object], missing: str) -> None:
+    assert_says(refused(*arguments).lower(), missing)
+
+
+def test_a_stray_argument_is_refused(refused: Refused, world: World, tmp_path: Path) -> None:
+    assert_says(refused("train", world.recipe, "surplus", "--out", tmp_path / "run"), "surplus")
+
+
+def test_a_real_process_ends_with_status_2_and_one_line(world: World, tmp_path: Path) -> None:
+    arguments = ["train", world.recipe, "--out", tmp_path / "run", *settings("privacy.estimator=true_average")]
+    done = subprocess.run([SOTTO, *arguments], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: privacy.estimator='true_average'")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# Plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cohort": 1001}, ["cohort=1001", "1000"]),
+        ({"cohort": 0}, ["cohort=0"]),
+        ({"cohort": -3}, ["cohort=-3"]),
+        ({"users": 0}, ["users=0"]),
+        ({"rounds": 0}, ["rounds=0"]),
+        ({"users": "many"}, ["users", "many"]),
+        ({"noise_multiplier": -0.5}, ["noise_multiplier=-0.5", "0"]),
+        ({"noise_multiplier": "nan"}, ["noise_multiplier=nan"]),
+        ({"noise_multiplier": None}, ["noise_multiplier", "epsilon", "neither"]),
+        ({"epsilon": 2}, ["noise_multiplier", "epsilon", "both"]),
+        ({"noise_multiplier": None, "epsilon": 0}, ["epsilon=0", "positive"]),
+        ({"noise_multiplier": None, "epsilon": -1}, ["epsilon=-1", "positive"]),
+        ({"delta": 1}, ["delta=1", "1"]),
+        ({"delta": 2.5}, ["delta=2.5"]),
+        ({"delta": 0}, ["delta=0"]),
+        ({"delta": -1e-6}, ["delta=-1e-06"]),
+        ({"delta": "nan"}, ["delta=nan"]),
+        ({"accountant": "abacus"}, ["abacus", "pld", "rdp", "moments"]),
+        ({"sampling": "shuffled"}, ["shuffled", "poisson", "fixed"]),
+        ({"sampling": "fixed", "accountant": "pld"}, ["pld", "fixed", "rdp"]),
+        ({"clip_norm": -1}, ["clip_norm=-1"]),
+        ({"parameters": 0}, ["parameters=0"]),
+        ({"users_per_second": 0}, ["users_per_second=0"]),
+        ({"noise_multiplier": None, "epsilon": 0.1, "accountant": "moments"}, ["epsilon=0.1", "moments", "pld"]),
+    ],
+)
+def test_a_plan_refuses(refused: Refused, changes: dict[str, object], words: list[str]) -> None:
+    assert_says(refused(*plan(**changes), "--json"), *words)
+
+
+# A corpus
+
+
+def test_a_missing_corpus_is_named(refused: Refused, world: World, tmp_path: Path) -> None:
+    line = refused("prepare", world.corpus, tmp_path / "nowhere.jsonl", "--out", tmp_path / "store")
+    assert_says(line, "nowhere.jsonl", "does not exist")
+
+
+def test_a_missing_corpus_leaves_no_folder_above_the_store(refused: Refused, world: World, tmp_path: Path) -> None:
+    refused("prepare", tmp_path / "nowhere.jsonl", "--out", tmp_path / "a" / "b" / "store")
+    (tmp_path / "empty.jsonl").touch()
+    refused("prepare", tmp_path / "empty.jsonl", "--out", tmp_path / "a" / "b" / "store", "--vocabulary", world.words)
+
+
+def test_a_folder_in_place_of_a_corpus_is_refused(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").mkdir()
+    assert_says(refused("prepare", tmp_path / "texts.jsonl", "--out", tmp_path / "store"), "texts.jsonl", "folder")
+
+
+def test_a_corpus_that_cannot_be_read_is_refused(
+    refused: Refused, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Reading its first byte is an error of input and output, for root too, whom permissions do not stop."""
+    corpus = tmp_path_factory.mktemp("unreadable") / "corpus.jsonl"
+    corpus.symlink_to("/proc/self/mem")
+    assert_says(refused("prepare", corpus, "--out", tmp_path / "store"), str(corpus), "cannot read")
+
+
+def test_a_corpus_packed_by_half_is_refused(refused: Refused, world: World, tmp_path: Path) -> None:
+    packed = gzip.compress(world.corpus.read_bytes())
+    (tmp_path / "corpus.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    line = refused("prepare", tmp_path / "corpus.jsonl.gz", "--out", tmp_path / "store")
+    assert_says(line, "corpus.jsonl.gz", "cannot read", "whole")
+
+
+def test_a_corpus_of_an_unknown_format_is_refused(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "corpus.docx").write_text("hello")
+    assert_says(refused("prepare", tmp_path / "corpus.docx", "--out", tmp_path / "store"), ".docx", ".jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"text": "hot tea"}', ["'user'", "'text'", "user_field"]),
+        ('{"user": "ann", "txt": "hot tea"}', ["'text'", "'txt'"]),
+        ('{"user": null, "text": "hot tea"}', ["'user'", "null"]),
+        ('{"user": "", "text": "hot tea"}', ["'user'", "empty"]),
+        ('{"user": "ann", "text": 7}', ["'text'", "string"]),
+        ('{"user": "ann", "text": "hot', ["JSON"]),
+        ('["ann", "hot tea"]', ["object"]),
+        ("hot tea", ["JSON"]),
+    ],
+)
+def test_a_bad_record_is_named_with_its_line(
+    refused: Refused, world: World, tmp_path: Path, line: str, words: list[str]
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"user": "ann", "text": "milk"}\n' * 6 + line + "\n" + '{"user": "bob", "text": "milk"}\n')
+    said = refused("prepare", corpus, "--out", tmp_path / "store", "--vocabulary", world.words)
+    assert_says(said, "corpus.jsonl:7:", *words)
+    assert "hot" not in said  # what people wrote is not repeated on a terminal or in a log
+
+
+def test_a_record_of_a_table_without_its_text_is_named_with_its_line(
+    refused: Refused, world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "corpus.csv").write_text("user,text\nann,milk\nbob\n")
+    line = refused("prepare", tmp_path / "corpus.csv", "--out", tmp_path / "store", "--vocabulary", world.words)
+    assert_says(line, "corpus.csv:3:", "'text'")
+
+
+def test_text_that_is_not_utf_8_is_refused_with_its_line(refused: Refused, world: World, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(b'{"user": "ann", "text": "milk"}\n{"user": "bob", "text": "caf\xe9"}\n')
+    line = refused("prepare", corpus, "--out", tmp_path / "store", "--vocabulary", world.words)
+    assert_says(line, "corpus.jsonl:2:", "UTF-8", "iconv")
+    assert_says(refused("evaluate", world.run, "--corpus", corpus), "corpus.jsonl:2:", "UTF-8")
+
+
+@pytest.mark.parametrize("contents", ["", "\n\n\n"])
+def test_an_empty_corpus_is_refused(refused: Refused, world: World, tmp_path: Path, contents: str) -> None:
+    (tmp_path / "corpus.jsonl").write_text(contents)
+    line = refused("prepare", tmp_path / "corpus.jsonl", "--out", tmp_path / "store", "--vocabulary", world.words)
+    assert_says(line, "no record", "corpus.jsonl")
+
+
+def test_a_minimum_that_nobody_reaches_is_refused_and_the_largest_user_is_told(
+    refused: Refused, world: World, tmp_path: Path
+) -> None:
+    line = refused(*world.prepare(tmp_path / "store", "--min-tokens", 37))
+    assert_says(line, "min_tokens=37", "30 users", "36 tokens")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--vocabulary-size", 0], ["size=0", "vocabulary"]),
+        (["--vocabulary-size", -5], ["size=-5", "vocabulary"]),
+        (["--vocabulary-size", "ten"], ["vocabulary-size", "ten"]),
+        (["--min-tokens", 0], ["min_tokens=0"]),
+        (["--min-tokens", 41], ["min_tokens=41", "tokens_per_user=40"]),
+        (["--tokens-per-user", 0], ["tokens_per_user=0"]),
+        (["--test-users", 1], ["test_users=1"]),
+        (["--test-users", -0.1], ["test_users=-0.1"]),
+        (["--user-field", "text"], ["'text'"]),
+        (["--split-key", ""], ["split_key"]),
+    ],
+)
+def test_prepare_refuses(
+    refused: Refused, world: World, tmp_path: Path, options: list[object], words: list[str]
+) -> None:
+    command = list(world.prepare(tmp_path / "store", *options))
+    if options[0] == "--tokens-per-user":
+        del command[command.index("--tokens-per-user") : command.index("--tokens-per-user") + 2]
+    assert_says(refused(*command), *words)
+
+
+def test_a_vocabulary_of_size_0_is_refused_without_a_file_too(refused: Refused, world: World, tmp_path: Path) -> None:
+    assert_says(refused("prepare", world.corpus, "--out", tmp_path / "s", "--vocabulary-size", 0), "size=0")
+
+
+def test_a_vocabulary_file_that_is_missing_or_empty_is_named(refused: Refused, world: World, tmp_path: Path) -> None:
+    command = ("prepare", world.corpus, "--out", tmp_path / "store", "--vocabulary")
+    assert_says(refused(*command, tmp_path / "nowhere.txt"), "nowhere.txt", "does not exist")
+    (tmp_path / "words.txt").write_text("\n")
+    assert_says(refused(*command, tmp_path / "words.txt"), "words.txt", "no word")
+
+
+def test_a_file_named_twice_would_count_double(refused: Refused, world: World, tmp_path: Path) -> None:
+    assert_says(refused("prepare", world.corpus, *world.prepare(tmp_path / "store")[1:]), "corpus.jsonl", "twice")
+
+
+def test_a_store_is_never_overwritten(refused: Refused, world: World) -> None:
+    assert_says(refused(*world.prepare(world.store)), str(world.store), "not empty", "new folder")
+
+
+def test_a_store_does_not_replace_a_file(refused: Refused, world: World, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("mine")
+    assert_says(refused(*world.prepare(tmp_path / "store")), "store", "file")
+
+
+# A recipe
+
+
+def test_a_recipe_that_does_not_exist_is_named(refused: Refused, tmp_path: Path) -> None:
+    assert_says(refused("train", "demmo", "--out", tmp_path / "run"), "demmo", "did you mean 'demo'")
+    assert_says(refused("train", tmp_path / "mine.toml", "--out", tmp_path / "run"), "mine.toml", "cannot read")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"[run\nrounds = 4\n", ["TOML", "line 1"]),
+        (b"[run]\nrounds = \xff\n", ["recipe.toml", "utf-8"]),
+        (b"[privcy]\nusers = 20\n", ["[privcy]", "did you mean 'privacy'"]),
+        (b"rounds = 4\n", ["rounds"]),
+        (b"run = 4\n", ["run", "section"]),
+        (b"[privacy]\ncohrot = 6\n", ["privacy.cohrot", "did you mean 'cohort'"]),
+        (b"[privacy]\nnosie = 6\n", ["privacy.nosie"]),
+        (b'[run]\nrounds = "ten"\n', ["run.rounds='ten'", "whole number"]),
+        (b"[run]\nrounds = 2.5\n", ["run.rounds=2.5", "whole number"]),
+        (b"[run]\nrounds = true\n", ["run.rounds=True", "whole number"]),
+        (b"[run]\nrounds = 0\n", ["run.rounds=0", ">= 1"]),
+        (b'[privacy]\nclip_norm = "large"\n', ["privacy.clip_norm='large'", "number"]),
+        (b"[privacy]\nclip_norm = 0\n", ["privacy.clip_norm=0", "> 0"]),
+        (b"[privacy]\nclip_norm = inf\n", ["privacy.clip_norm=inf"]),
+        (b"[privacy]\nclip_norm = [1.0]\n", ["privacy.clip_norm=[1.0]", "number"]),
+        (b"[privacy]\nsampling = 3\n", ["privacy.sampling=3", "text"]),
+        (b'[privacy]\nsampling = "poison"\n', ["privacy.sampling='poison'", "did you mean 'poisson'"]),
+        (b'[privacy]\nallow_large_delta = "yes"\n', ["privacy.allow_large_delta='yes'", "true or false"]),
+        (b"[privacy]\nnoise_multiplier = -1.0\n", ["privacy.noise_multiplier=-1", ">= 0"]),
+        (b"[privacy]\ndelta = 1\n", ["privacy.delta=1", "< 1"]),
+        (b"[privacy]\ndelta = 0\n", ["privacy.delta=0", "> 0"]),
+        (b"[privacy]\ndelta = nan\n", ["privacy.delta=nan"]),
+        (b"[privacy]\nepsilon = -2\n", ["privacy.epsilon=-2", "> 0"]),
+        (b"[privacy]\ncohort = -1\n", ["privacy.cohort=-1", ">= 0"]),
+        (b"[local]\nlearning_rate = -0.5\n", ["local.learning_rate=-0.5", "> 0"]),
+        (b'[run]\nalgorithm = "fedavgg"\n', ["run.algorithm='fedavgg'", "did you mean 'fedavg'"]),
+    ],
+)
+def test_a_recipe_is_refused(refused: Refused, tmp_path: Path, text: bytes, words: list[str]) -> None:
+    (tmp_path / "recipe.toml").write_bytes(text)
+    assert_says(refused("train", tmp_path / "recipe.toml", "--out", tmp_path / "run"), *words)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("", ["section.key=value"]),
+        ("nonsense", ["nonsense", "section.key=value"]),
+        ("rounds=4", ["rounds=4", "section.key=value"]),
+        ("run.rounds", ["run.rounds", "section.key=value"]),
+        ("run.=4", ["run.=4", "section.key=value"]),
+        ("run.rounds=", ["run.rounds=", "whole number"]),
+        ("run.rounds=ten", ["run.rounds=ten", "whole number"]),
+        ("run.rounds=2.5", ["run.rounds=2.5", "whole number"]),
+        ("run.rounds=-4", ["run.rounds=-4", ">= 1"]),
+        ("run.rounds=none", ["run.rounds=none", "whole number"]),
+        ("run.runds=4", ["run.runds", "did you mean 'rounds'"]),
+        ("rum.rounds=4", ["rum", "did you mean 'run'"]),
+        ("privacy.allow_large_delta=maybe", ["privacy.allow_large_delta=maybe", "true or false"]),
+        ("privacy.delta=inf", ["privacy.delta=inf"]),
+        ("privacy.estimator=", ["privacy.estimator=''", "fixed_denominator"]),
+    ],
+)
+def test_a_setting_is_refused(refused: Refused, world: World, tmp_path: Path, setting: str, words: list[str]) -> None:
+    line = refused("train", world.recipe, "--out", tmp_path / "run", "--set", setting)
+    assert_says(line, *words)
+
+
+# A recipe whose parts do not go together
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["privacy.cohort=21"], ["user_rate=1.05", "(0, 1]", "21 of 20"]),
+        (["privacy.cohort=0"], ["privacy.cohort", "not set"]),
+        (["privacy.users=0"], ["privacy.users", "not set"]),
+        (["privacy.noise_multiplier=-1"], ["privacy.noise_multiplier=-1", ">= 0"]),
+        (["privacy.noise_multiplier=0"], ["privacy.noise_multiplier=0", "above 0"]),
+        (["privacy.noise_multiplier=none"], ["privacy.noise_multiplier", "privacy.epsilon"]),
+        (["privacy.delta=1"], ["privacy.delta=1", "< 1"]),
+        (["privacy.delta=0.05"], ["privacy.delta=0.05", "1/users", "--allow-large-delta"]),
+        (["privacy.delta=0.06"], ["privacy.delta=0.06", "1/users", "--allow-large-delta"]),
+        (["privacy.estimator=true_average"], ["true_average", "sensitivity", "fixed_denominator"]),
+        (["privacy.clipping=none"], ["privacy.clipping='none'", "flat", "per_layer"]),
+        (["privacy.noise_std=0.1"], ["privacy.noise_std", "experiment"]),
+        (["privacy.weight_cap=100"], ["privacy.weight_cap=100", "privacy.total_weight"]),
+        (["privacy.sampling=fixed", "privacy.accountant=pld"], ["pld", "fixed", "rdp"]),
+        (["privacy.sampling=fixed", "privacy.cohort=2.5"], ["privacy.cohort=2.5", "whole number"]),
+        (["privacy.sampling=fixed", "privacy.cohort=21"], ["cohort=21", "20"]),
+        (["privacy.epsilon=0.01"], ["privacy.epsilon=0.01", "one round", "noise_multiplier=1"]),
+        (["privacy.mode=experiment", "privacy.epsilon=2"], ["privacy.epsilon", "experiment", "infinite"]),
+        (["privacy.mode=experiment", "privacy.noise_multiplier=none"], ["privacy.noise_std"]),
+        (["privacy.mode=experiment", "privacy.noise_std=0.1"], ["privacy.noise_std", "both"]),
+        (["privacy.mode=expermient"], ["privacy.mode='expermient'", "did you mean 'experiment'"]),
+        (["local.batch=100"], ["local.batch=100", "40 tokens"]),
+        (["data.store="], ["data.store", "sotto prepare"]),
+        (["data.store=demo:abc"], ["data.store='demo:abc'", "demo:2000"]),
+        (["data.store=demo:0"], ["data.store='demo:0'", "demo:2000"]),
+        (["data.store=demo:-5"], ["data.store='demo:-5'", "demo:2000"]),
+        (["data.store=demo:"], ["data.store='demo:'", "demo:2000"]),
+        (["data.store=/nowhere/at/all"], ["/nowhere/at/all", "sotto prepare"]),
+    ],
+)
+def test_a_run_is_refused(refused: Refused, world: World, tmp_path: Path, changes: list[str], words: list[str]) -> None:
+    assert_says(refused("train", world.recipe, "--out", tmp_path / "run", *settings(*changes)), *words)
+
+
+def test_drawing_a_fixed_number_from_fewer_users_than_declared_is_refused_before_the_run_begins(
+    refused: Refused, world: World, tmp_path: Path
+) -> None:
+    """Each of the 25 users there are would join more often than is charged for."""
+    changes = settings("privacy.sampling=fixed", "privacy.users=26", "privacy.delta=0.001")
+    assert_says(refused("train", world.recipe, "--out", tmp_path / "run", *changes), "privacy.users=26", "25")
+
+
+def test_a_folder_that_is_no_store_is_refused(refused: Refused, world: World, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    line = refused("train", world.recipe, "--out", tmp_path / "run", *settings(f"data.store={tmp_path / 'photos'}"))
+    assert_says(line, "photos", "store.json", "sotto prepare")
+
+
+def test_a_damaged_store_is_refused(refused: Refused, world: World, own_store: Path, tmp_path: Path) -> None:
+    contents = (own_store / "train.arrow").read_bytes()
+    (own_store / "train.arrow").write_bytes(contents[: len(contents) // 2])
+    line = refused("train", world.recipe, "--out", tmp_path / "run", *settings(f"data.store={own_store}"))
+    assert_says(line, str(own_store), "damaged")
+
+
+def test_a_store_whose_ledger_is_damaged_is_refused_before_a_run_is_paid_for(
+    refused: Refused, world: World, own_store: Path, tmp_path: Path
+) -> None:
+    (own_store / "ledger.jsonl").write_text("not a charge\n")
+    line = refused("train", world.recipe, "--out", tmp_path / "run", *settings(f"data.store={own_store}"))
+    assert_says(line, "line 1", "ledger.jsonl", "damaged")
+
+
+def test_a_refused_run_leaves_no_folder_above_it(refused: Refused, world: World, tmp_path: Path) -> None:
+    refused("train", world.recipe, "--out", tmp_path / "a" / "b" / "run", *settings("privacy.clipping=none"))
+
+
+# A folder to train into
+
+
+def test_a_folder_that_holds_another_run_is_refused(refused: Refused, world: World, run: Path) -> None:
+    assert_says(refused("train", world.recipe, "--out", run), str(run), "another run", "sotto resume")
+
+
+def test_a_folder_that_holds_something_else_is_refused(refused: Refused, world: World, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("ten years of work")
+    assert_says(refused("train", world.recipe, "--out", tmp_path / "run"), str(tmp_path / "run"), "--out")
+    assert_says(refused("train", world.recipe, "--out", tmp_path / "run" / "thesis.tex"), "thesis.tex")
+    assert_says(refused("train", world.recipe, "--out", tmp_path / "run" / "thesis.tex" / "x"), "thesis.tex")
+
+
+def test_a_folder_with_a_name_of_its_own_is_not_swept_away(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    """Another run may well be called `run.partial`."""
+    shutil.copytree(world.run, tmp_path / "run.partial")
+    before = files_of(tmp_path / "run.partial")
+    sotto("train", world.recipe, "--out", tmp_path / "run", *settings("privacy.clipping=none"))
+    assert (tmp_path / "run.partial").exists()
+    assert files_of(tmp_path / "run.partial") == before
+
+
+def test_the_folder_one_stands_in_may_be_the_runs_folder_or_is_refused_like_any_other(
+    sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    outcome = sotto("train", world.recipe, "--out", ".", "--json", *settings("run.rounds=1", "run.evaluate_every=0"))
+    assert outcome.status in (0, 2), outcome
+    if outcome.status == 2:
+        assert outcome.err.startswith("error: ")
+        assert list((tmp_path / "here").iterdir()) == []
+    else:
+        assert (tmp_path / "here" / "recipe.toml").is_file()
+
+
+def test_the_demo_does_not_write_over_anything(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "mine.txt").write_text("mine")
+    assert_says(refused("demo", "--out", tmp_path / "demo"), str(tmp_path / "demo"), "--out")
+    assert_says(refused("demo", "--out", tmp_path / "demo" / "mine.txt"), "mine.txt", "--out")
+
+
+# Going on with a run
+
+
+@pytest.mark.parametrize("verb", ["resume", "evaluate", "report"])
+def test_a_run_that_does_not_exist_is_named(refused: Refused, tmp_path: Path, verb: str) -> None:
+    assert_says(refused(verb, tmp_path / "nowhere"), "nowhere", "no run")
+    (tmp_path / "photos").mkdir()
+    assert_says(refused(verb, tmp_path / "photos"), "photos", "no run")
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "report"])
+def test_a_run_without_a_model_yet_is_to_be_resumed_first(refused: Refused, unfinished: Path, verb: str) -> None:
+    assert_says(refused(verb, unfinished), str(unfinished), f"sotto resume {unfinished}")
+
+
+def test_a_report_without_a_statement_sends_one_to_resume(refused: Refused, run: Path) -> None:
+    """A crash between the model and the statement leaves this."""
+    (run / "privacy.json").unlink()
+    assert_says(refused("report", run), f"sotto resume {run}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("noise_multiplier = 1.0", "noise_multiplier = 0.5"),
+        ("rounds = 4", "rounds = 8"),
+        ("seed = 3", "seed = 4"),
+        ("clip_norm = 1.0", "clip_norm = 2.0"),
+    ],
+)
+def test_a_run_whose_recipe_was_edited_is_refused(refused: Refused, run: Path, old: str, new: str) -> None:
+    recipe = run / "recipe.toml"
+    text = recipe.read_text()
+    assert old in text
+    recipe.write_text(text.replace(old, new))
+    assert_says(refused("resume", run), str(run), "edited", "put it back")
+
+
+def test_a_run_whose_recipe_cannot_be_read_any_more_is_refused(refused: Refused, run: Path) -> None:
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text() + "\nspeed = 9\n")
+    assert_says(refused("resume", run), "run.speed", "did you mean 'seed'")
+    recipe.write_text("[run")
+    for verb in ("resume", "evaluate", "report"):
+        assert_says(refused(verb, run), str(recipe), "TOML")
+
+
+def test_a_run_with_all_checkpoints_damaged_is_refused_and_they_are_kept(refused: Refused, run: Path) -> None:
+    for checkpoint in (run / "checkpoints").iterdir():
+        checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    assert_says(refused("resume", run), str(run), "no checkpoint", "start another")
+    shutil.rmtree(run / "checkpoints")
+    assert_says(refused("resume", run), str(run), "no checkpoint", "start another")
+
+
+def test_a_checkpoint_of_another_program_is_no_checkpoint(refused: Refused, run: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    for checkpoint in (run / "checkpoints").iterdir():
+        save_file({"0000": np.zeros(3)}, checkpoint, metadata={"facts": json.dumps({"round": 4})})
+    assert_says(refused("resume", run), str(run), "no checkpoint")
+
+
+def cut_ledger(run: Path, kept: int) -> None:
+    ledger = run / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:kept]))
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_a_ledger_shorter_than_its_checkpoint_is_refused(refused: Refused, run: Path, rounds: int) -> None:
+    cut_ledger(run, 1 + rounds)
+    line = refused("resume", run)
+    assert_says(line, str(run), f"ends at round {rounds}", "checkpoint is at round 4", "start another")
+
+
+def test_a_ledger_shorter_than_its_checkpoint_by_a_torn_line_is_refused(sotto: Sotto, run: Path) -> None:
+    """The line was whole once: its checkpoint says so. Only the torn line may be cut off on the way."""
+    ledger = run / "ledger.jsonl"
+    whole = ledger.read_bytes()
+    ledger.write_bytes(whole[:-10])
+    outcome = sotto("resume", run)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert_says(outcome.err, "error: ", "ends at round 3", "checkpoint is at round 4")
+    assert whole.startswith(ledger.read_bytes())
+
+
+def test_a_ledger_with_a_line_taken_out_is_refused(refused: Refused, run: Path) -> None:
+    """Its last round is that of the checkpoint, but one round fewer would be charged than was released."""
+    ledger = run / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines[:2] + lines[3:]))
+    assert_says(refused("resume", run), "ledger", "round 2")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00\x00\x00\x00\n", b"{\n", b"\n", b"[]\n", b"7\n", b"{}\n", b'{"round": 2, "attempt": 0, "lineage": "x"}\n'],
+)
+def test_a_ledger_with_garbage_in_the_middle_is_refused(refused: Refused, run: Path, garbage: bytes) -> None:
+    ledger = run / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join([*lines[:2], garbage, *lines[2:]]))
+    assert_says(refused("resume", run), "ledger.jsonl", "line 3")
+
+
+def test_a_ledger_with_an_impossible_event_is_refused(refused: Refused, run: Path) -> None:
+    ledger = run / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"noise_multiplier": 1.0', '"noise_multiplier": "much"', 1))
+    assert_says(refused("resume", run), "ledger.jsonl")
+
+
+@pytest.mark.parametrize("contents", [b"", b"[]\n", b"7\n", b"\x00\n", b'{"round": 1}\n'])
+def test_what_does_not_begin_like_a_ledger_is_none(refused: Refused, run: Path, contents: bytes) -> None:
+    (run / "ledger.jsonl").write_bytes(contents)
+    assert_says(refused("resume", run), "ledger.jsonl")
+
+
+def test_a_run_without_its_ledger_is_refused(refused: Refused, run: Path) -> None:
+    (run / "ledger.jsonl").unlink()
+    assert_says(refused("resume", run), "ledger.jsonl")
+
+
+def test_a_run_without_its_secrets_is_refused(refused: Refused, unfinished: Path) -> None:
+    shutil.rmtree(unfinished / "secrets")
+    assert_says(refused("resume", unfinished), "secrets", "round 3", "start another run")
+
+
+def test_a_run_with_damaged_secrets_is_refused(refused: Refused, unfinished: Path) -> None:
+    key = unfinished / "secrets" / "round-00000003.key"
+    key.write_bytes(key.read_bytes()[:10])
+    assert_says(refused("resume", unfinished), "round-00000003.key", "damaged", "start another run")
+
+
+def test_a_run_whose_store_is_gone_is_refused(refused: Refused, sotto: Sotto, world: World, own_store: Path) -> None:
+    run = own_store.with_name("run")
+    own = settings(f"data.store={own_store}", "run.rounds=1", "run.evaluate_every=0")
+    assert sotto("train", world.recipe, "--out", run, *own, "--json").status == 0
+    own_store.rename(own_store.with_name("elsewhere"))
+    for verb in ("resume", "evaluate"):
+        assert_says(refused(verb, run), str(own_store))
+
+
+def test_a_run_whose_store_was_replaced_by_one_of_other_words_is_refused(
+    refused: Refused, sotto: Sotto, world: World, own_store: Path, tmp_path: Path
+) -> None:
+    """Its tokens would mean other words than those the model has learnt."""
+    run = own_store.with_name("run")
+    own = settings(f"data.store={own_store}", "run.rounds=2", "run.checkpoint_every=1", "run.evaluate_every=0")
+    assert sotto("train", world.recipe, "--out", run, *own, "--json").status == 0
+    newest(run).unlink()
+    shutil.rmtree(own_store)
+    (tmp_path / "words.txt").write_text("tea\nmilk\n")
+    other = ("prepare", world.corpus, "--out", own_store, "--vocabulary", tmp_path / "words.txt")
+    assert sotto(*other, "--tokens-per-user", 40, "--json").status == 0
+    assert_says(refused("resume", run), str(own_store), "vocabulary")
+
+
+@contextmanager
+def held_by_another_process(run: Path) -> Iterator[None]:
+    """Another process trains this run: it has the lock, and gives it back when its standard input is closed."""
+    program = (
+        "import sys; from pathlib import Path; from sottovoce.runs.folder import RunFolder\n"
+        "with RunFolder(Path(sys.argv[1])).locked():\n"
+        "    print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, run], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield
+        process.communicate()
+
+
+def test_a_run_in_use_by_another_process_is_left_alone(refused: Refused, sotto: Sotto, run: Path) -> None:
+    with held_by_another_process(run):
+        assert_says(refused("resume", run), str(run), "another process")
+    assert sotto("resume", run, "--json").json()["ended"] == "finished"
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--split", "tset"], ["'tset'", "did you mean 'test'"]),
+        (["--corpus", "nowhere.jsonl"], ["nowhere.jsonl", "does not exist"]),
+        (["--store", "nowhere"], ["nowhere", "sotto prepare"]),
+        (["--corpus", "a.jsonl", "--store", "b"], ["--corpus", "--store"]),
+    ],
+)
+def test_an_evaluation_is_refused(refused: Refused, world: World, options: list[str], words: list[str]) -> None:
+    assert_says(refused("evaluate", world.run, *options, "--json"), *words)
+
+
+def test_a_store_with_another_vocabulary_is_refused(
+    refused: Refused, sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "words.txt").write_text("tea\nmilk\n")
+    store = tmp_path / "store"
+    assert sotto("prepare", world.corpus, "--out", store, "--vocabulary", tmp_path / "words.txt", "--json").status == 0
+    assert_says(refused("evaluate", world.run, "--store", store), str(store), "another vocabulary", "--corpus")
+
+
+def test_a_store_without_held_out_users_has_nobody_to_evaluate_on(
+    refused: Refused, sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    assert sotto(*world.prepare(tmp_path / "store", "--test-users", 0, "--json")).status == 0
+    assert_says(refused("evaluate", world.run, "--store", tmp_path / "store"), "no user", "--test-users")
+
+
+def test_an_empty_corpus_to_evaluate_on_is_named_as_the_user_named_it(
+    refused: Refused, world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    line = refused("evaluate", world.run, "--corpus", tmp_path / "empty.jsonl")
+    assert_says(line, "no record", "empty.jsonl")
+    assert "PosixPath" not in line
+
+
+def test_a_bad_record_to_evaluate_on_is_named_with_its_line(refused: Refused, world: World, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"user": "ann", "text": "milk"}\n{"usr": "ann", "text": "milk"}\n')
+    assert_says(refused("evaluate", world.run, "--corpus", corpus), "corpus.jsonl:2:", "'user'", "'usr'")
+
+
+def test_damaged_weights_are_named(refused: Refused, run: Path) -> None:
+    weights = run / "model" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
+    assert_says(refused("evaluate", run), "weights.safetensors")
+
+
+def test_weights_of_another_shape_are_refused(refused: Refused, run: Path) -> None:
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("hidden = 5", "hidden = 7"))
+    assert_says(refused("evaluate", run), "do not fit")

@@ -1,0 +1,235 @@
+"""What a run and its store are charged, through real runs in one process."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from sottovoce import assembly, jobs
+from sottovoce.data.prepare import prepare
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import BudgetExhausted, SottoError
+from sottovoce.privacy import accounting
+from sottovoce.privacy.accounting import SampledGaussian
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import Ledger, StoreLedger
+
+WORDS = ["red", "green", "blue", "sky", "tree", "house"]
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    generator = np.random.default_rng(0)
+    corpus = tmp_path / "corpus.jsonl"
+    with open(corpus, "w") as file:
+        for user in range(40):
+            text = " ".join(generator.choice(WORDS, size=12))
+            file.write(json.dumps({"user": f"u{user}", "text": text}) + "\n")
+    out = tmp_path / "store"
+    prepare([corpus], out, vocabulary=Vocabulary.from_words(WORDS), tokens_per_user=16, test_users=0.1)
+    return out
+
+
+@pytest.fixture
+def recipe(store) -> Recipe:
+    return Recipe.from_dict({
+        "data": {"store": str(store)},
+        "model": {"embedding": 4, "hidden": 5},
+        "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
+        "privacy": {
+            "users": 36, "cohort": 9, "clip_norm": 0.3, "noise_multiplier": 1.2, "delta": 1e-3, "accountant": "rdp",
+            "secrets": "seeded",
+        },
+        "run": {"rounds": 6, "evaluate_every": 0, "checkpoint_every": 4, "block": 4},
+    })  # fmt: skip
+
+
+class StopAfter:
+    """Stops a run after a round, the way Ctrl-C does."""
+
+    def __init__(self, rounds: int):
+        self.left = rounds
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def crash_after(recipe: Recipe, out: Path, rounds: int) -> None:
+    """Leave a run with rounds that were paid for after its last checkpoint."""
+
+    def observer(progress):
+        if progress.round == rounds:
+            raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        jobs.train(recipe, out, observer=observer)
+
+
+def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
+    result = jobs.train(recipe, tmp_path / "run")
+    event = SampledGaussian(1.2, "poisson", 0.25)
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").spent() == [(event, 6)]
+    wanted = accounting.epsilon([(event, 6)], 1e-3, "rdp")
+    assert result.statement.epsilon == pytest.approx(wanted)
+    record = RunFolder(tmp_path / "run").record.read()
+    assert [line["epsilon"] for line in record] == pytest.approx(
+        [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
+    )
+
+
+def test_the_store_adds_up_its_runs_and_is_charged_for_planned_rounds_ahead(recipe, store, tmp_path):
+    first = jobs.train(recipe, tmp_path / "one", stop=StopAfter(2))
+    assert (first.ended, first.round) == ("stopped", 2)
+    # Two rounds were done, six are paid for: stopping because of what was seen earns nothing back.
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
+    assert first.statement.epsilon > first.statement.facts["epsilon_spent"]
+    jobs.resume(tmp_path / "one")
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
+    second = jobs.train(recipe.replace(run={"seed": 1}), tmp_path / "two")
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 12
+    event = SampledGaussian(1.2, "poisson", 0.25)
+    assert second.statement.facts["epsilon_store"] == pytest.approx(accounting.epsilon([(event, 12)], 1e-3, "rdp"))
+
+
+def test_the_same_seed_again_is_charged_to_the_store_again(recipe, store, tmp_path):
+    jobs.train(recipe, tmp_path / "one")
+    jobs.train(recipe.replace(local={"learning_rate": 2.0}), tmp_path / "two")
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 12
+
+
+def test_a_run_that_is_not_private_charges_the_store_nothing_and_claims_nothing(recipe, store, tmp_path):
+    result = jobs.train(recipe.replace(privacy={"mode": "none", "estimator": "true_average"}), tmp_path / "run")
+    assert not (store / "ledger.jsonl").exists()
+    assert math.isinf(result.statement.epsilon)
+    assert all(line["epsilon"] == "infinity" for line in RunFolder(tmp_path / "run").record.read())
+
+
+def test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_noise(recipe, store, tmp_path, monkeypatch):
+    recipe = recipe.replace(run={"rounds": 8})
+    crash_after(recipe, tmp_path / "run", 6)  # the checkpoint is at round 4; 5 and 6 were paid for
+    same = tmp_path / "same"
+    jobs.train(recipe, same)
+    real = assembly._fingerprint
+    monkeypatch.setattr(assembly, "_fingerprint", lambda *facts: real(*facts)[::-1])
+    result = jobs.resume(tmp_path / "run")
+    ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
+    assert [(entry.round, entry.attempt) for entry in ledger.entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
+    assert result.statement.facts["charged_again"] == 2
+    event = SampledGaussian(1.2, "poisson", 0.25)
+    assert result.statement.epsilon == pytest.approx(accounting.epsilon([(event, 8 + 2)], 1e-3, "rdp"))
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 8 + 2 + 8
+    weights, others = (load_file(run / "model" / "weights.safetensors") for run in (tmp_path / "run", same))
+    assert any(not np.array_equal(weights[name], others[name]) for name in weights)
+
+
+def test_a_round_broken_off_and_done_again_here_is_the_same_release(recipe, store, tmp_path):
+    recipe = recipe.replace(run={"rounds": 8})
+    crash_after(recipe, tmp_path / "run", 6)
+    result = jobs.resume(tmp_path / "run")
+    assert result.statement.facts["charged_again"] == 0
+    jobs.train(recipe, tmp_path / "same")
+    weights, others = (load_file(tmp_path / name / "model" / "weights.safetensors") for name in ("run", "same"))
+    for name in weights:
+        np.testing.assert_array_equal(weights[name], others[name])
+
+
+def test_a_researchers_own_objective_is_never_taken_for_the_same(recipe, tmp_path):
+    def own(model, received, batch, state):
+        from sottovoce.local.objective import plain
+
+        return plain(model, received, batch, state)
+
+    def observer(progress):
+        if progress.round == 6:
+            raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        jobs.train(recipe.replace(run={"rounds": 8}), tmp_path / "run", objective=own, observer=observer)
+    assert jobs.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 2
+
+
+def test_training_stops_before_the_budget_with_a_usable_model(recipe, tmp_path):
+    event = SampledGaussian(1.2, "poisson", 0.25)
+    costs = [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
+    budget = (costs[3] + costs[4]) / 2  # room for four rounds
+    result = jobs.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run")
+    assert (result.ended, result.round) == ("budget", 4)
+    assert result.statement.epsilon == pytest.approx(costs[3])
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 4
+    assert jobs.resume(tmp_path / "run").round == 4
+    jobs.report_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("budget", [2.0, 2.6])
+def test_the_hard_stop_is_exact_for_pld_too(recipe, tmp_path, budget):
+    event = SampledGaussian(1.2, "poisson", 0.25)
+    wanted = max(n for n in range(1, 41) if accounting.epsilon([(event, n)], 1e-3, "pld") <= budget)
+    asked = recipe.replace(privacy={"epsilon": budget, "accountant": "pld"}, run={"rounds": 40})
+    result = jobs.train(asked, tmp_path / "run")
+    assert result.round == wanted < 40
+    assert all(line["epsilon"] <= budget for line in RunFolder(tmp_path / "run").record.read())
+
+
+def test_a_budget_for_no_round_is_refused_before_anything_is_made(recipe, store, tmp_path):
+    with pytest.raises(BudgetExhausted, match="does not allow one round"):
+        jobs.train(recipe.replace(privacy={"epsilon": 0.01}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not (store / "ledger.jsonl").exists()
+
+
+def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
+    asked = recipe.replace(privacy={"epsilon": 3.0, "noise_multiplier": None})
+    result = jobs.train(asked, tmp_path / "run")
+    assert 2.9 < result.statement.epsilon <= 3.0
+    assert Recipe.load(tmp_path / "run" / "recipe.toml").privacy.noise_multiplier > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"estimator": "true_average"}, "true_average"),
+        ({"clipping": "none"}, "bounds nobody"),
+        ({"noise_multiplier": 0.0}, "above 0"),
+        ({"noise_multiplier": None}, "noise_multiplier or privacy.epsilon"),
+        ({"noise_std": 0.1}, "experiment mode"),
+        ({"cohort": 50.0}, "must be in"),
+        ({"users": 0}, "declare the population"),
+        ({"cohort": 0.0}, "privacy.cohort is not set"),
+        ({"delta": 0.5}, "below 1/users"),
+        ({"sampling": "fixed", "accountant": "pld"}, "no valid accounting"),
+        ({"sampling": "fixed", "cohort": 9.5}, "whole number"),
+        ({"sampling": "fixed", "users": 100}, "charged too little"),
+        ({"weight_cap": 16.0}, "total_weight"),
+        ({"mode": "experiment", "epsilon": 3.0}, "infinite"),
+        ({"mode": "experiment", "noise_std": 0.1}, "keep one"),
+    ],
+    ids=str,
+)
+def test_a_bad_combination_is_refused_before_anything_is_spent(recipe, store, tmp_path, change, message):
+    with pytest.raises(SottoError, match=message):
+        jobs.train(recipe.replace(privacy=change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not (store / "ledger.jsonl").exists()
+
+
+def test_fixed_size_cohorts_are_charged_as_what_they_are(recipe, tmp_path):
+    fixed = recipe.replace(privacy={"sampling": "fixed"})
+    result = jobs.train(fixed, tmp_path / "run")
+    assert result.statement.facts["relation"] == "replace-one-user"
+    poisson = accounting.epsilon([(SampledGaussian(1.2, "poisson", 0.25), 6)], 1e-3, "rdp")
+    assert result.statement.epsilon > 2 * poisson
+    assert {line["users"] for line in RunFolder(tmp_path / "run").diagnostics.read()} == {9}
+
+
+def test_the_public_record_holds_nothing_exact_about_the_cohort(recipe, tmp_path):
+    jobs.train(recipe.replace(run={"evaluate_every": 3}), tmp_path / "run")
+    allowed = {"round", "epsilon", "delta", "noise_std", "evaluation"}
+    for line in RunFolder(tmp_path / "run").record.read():
+        assert set(line) <= allowed

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.checkpoint import Checkpoint
+from sottovoce.runs.record import Lines, json_number
+
+
+def make(number: int) -> Checkpoint:
+    return Checkpoint(
+        number, {"w": np.full((3, 2), number, np.float32), "n": np.array(number)}, {"lineage": f"l{number}"}
+    )
+
+
+def test_the_newest_comes_back_and_two_are_kept(tmp_path):
+    for number in (0, 3, 6):
+        checkpoints.save(tmp_path, make(number))
+    found, damaged = checkpoints.latest(tmp_path)
+    assert (found.round, found.facts, damaged) == (6, {"lineage": "l6"}, [])
+    np.testing.assert_array_equal(found.arrays["w"], make(6).arrays["w"])
+    assert found.arrays["n"].shape == ()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("keep", [0, 7, 60, -1], ids=["empty", "cut early", "cut in the header", "one byte short"])
+def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path, keep):
+    for number in (3, 6):
+        checkpoints.save(tmp_path, make(number))
+    newest = tmp_path / "round-00000006.safetensors"
+    newest.write_bytes(newest.read_bytes()[:keep])
+    found, damaged = checkpoints.latest(tmp_path)
+    assert found.round == 3
+    assert damaged == [newest]
+
+
+def test_a_flipped_byte_is_noticed(tmp_path):
+    checkpoints.save(tmp_path, make(3))
+    path = tmp_path / "round-00000003.safetensors"
+    contents = bytearray(path.read_bytes())
+    contents[-5] ^= 1
+    path.write_bytes(contents)
+    assert checkpoints.latest(tmp_path) == (None, [path])
+
+
+def test_a_crash_while_saving_leaves_the_last_one(tmp_path, monkeypatch):
+    checkpoints.save(tmp_path, make(3))
+    monkeypatch.setattr(checkpoints.os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(tmp_path, make(6))
+    assert checkpoints.latest(tmp_path)[0].round == 3
+
+
+def test_lines_after_a_checkpoint_are_forgotten_and_a_torn_one_is_left_out(tmp_path):
+    lines = Lines(tmp_path / "record.jsonl")
+    for number in range(1, 6):
+        lines.append({"round": number})
+    with open(lines.path, "ab") as file:
+        file.write(b'{"round": 6')
+    assert [entry["round"] for entry in lines.read()] == [1, 2, 3, 4, 5]
+    lines.keep_up_to(3)
+    assert lines.path.read_text() == '{"round": 1}\n{"round": 2}\n{"round": 3}\n'
+
+
+def test_private_lines_are_for_their_owner(tmp_path):
+    lines = Lines(tmp_path / "diagnostics.jsonl", private=True)
+    lines.append({"round": 1})
+    lines.keep_up_to(1)
+    assert oct(lines.path.stat().st_mode)[-3:] == "600"
+
+
+def test_json_has_no_infinity():
+    assert json_number(float("inf")) == "infinity"
+    assert json_number(2.5) == 2.5

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.privacy.accounting import NonPrivate, SampledGaussian
+from sottovoce.runs import ledger as ledger_module
+from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, lineage
+
+EVENT = SampledGaussian(1.0, "poisson", 0.01)
+
+
+@pytest.fixture
+def ledger(tmp_path) -> Ledger:
+    return Ledger.create(tmp_path / "ledger.jsonl", {"run": "a", "recipe": "b"})
+
+
+def play(
+    ledger: Ledger, round_number: int, parent: str, fingerprint: str, reproducible: bool = True
+) -> tuple[str, int]:
+    """Pay for a round as a run does: the lineage it leaves, and the attempt it was."""
+    attempt = ledger.attempt(round_number, parent, fingerprint, reproducible=reproducible)
+    name = lineage(parent, fingerprint, attempt)
+    ledger.spend(Entry(round_number, attempt, EVENT, name))
+    return name, attempt
+
+
+def test_what_is_spent_is_on_disk_before_spend_returns(ledger, monkeypatch):
+    synced = []
+    monkeypatch.setattr(ledger_module.os, "fsync", lambda descriptor: synced.append(descriptor))
+    play(ledger, 1, "", "machine")
+    assert synced, "the entry was not flushed to disk"
+    assert Ledger.open(ledger.path).spent() == [(EVENT, 1)]
+
+
+def test_a_round_done_again_to_the_bit_is_one_release(ledger):
+    first, _ = play(ledger, 1, "", "machine")
+    play(ledger, 2, first, "machine")
+    again = Ledger.open(ledger.path)  # as after a crash: round 2 is redone from the state after round 1
+    assert play(again, 2, first, "machine")[1] == 0
+    assert again.spent() == [(EVENT, 2)]
+    assert ledger.path.read_text().count("\n") == 3
+
+
+def test_a_round_done_again_elsewhere_is_a_second_release(ledger):
+    first, _ = play(ledger, 1, "", "machine")
+    play(ledger, 2, first, "machine")
+    again = Ledger.open(ledger.path)
+    assert play(again, 2, first, "another machine")[1] == 1
+    assert again.spent() == [(EVENT, 3)]
+
+
+def test_where_sums_are_not_reproducible_every_attempt_is_paid_for(ledger):
+    first, _ = play(ledger, 1, "", "gpu", reproducible=False)
+    assert play(ledger, 2, first, "gpu", reproducible=False)[1] == 0
+    again = Ledger.open(ledger.path)
+    assert play(again, 2, first, "gpu", reproducible=False)[1] == 1
+    assert again.spent() == [(EVENT, 3)]
+
+
+def test_coming_back_to_the_first_machine_is_not_coming_back_to_the_first_history(ledger):
+    """Round 3 after a different round 2 has another sum: its old noise must not be used again."""
+    first, _ = play(ledger, 1, "", "A")
+    second, _ = play(ledger, 2, first, "A")
+    play(ledger, 3, second, "A")
+    elsewhere = Ledger.open(ledger.path)
+    play(elsewhere, 2, first, "B")
+    back = Ledger.open(ledger.path)
+    # A again, from round 1: its own round 2 is known to the bit, and so is what follows from it ...
+    second_again, attempt = play(back, 2, first, "A")
+    assert (second_again, attempt) == (second, 0)
+    assert play(back, 3, second_again, "A")[1] == 0
+    # ... but after B's round 2 the round 3 of A's history is another one.
+    after_b = lineage(first, "B", 1)
+    assert play(back, 3, after_b, "A")[1] == 1
+
+
+def test_a_torn_last_line_is_cut_off(ledger):
+    play(ledger, 1, "", "machine")
+    whole = ledger.path.read_bytes()
+    ledger.path.write_bytes(whole + b'{"round": 2, "atte')
+    assert Ledger.open(ledger.path).rounds == 1
+    assert ledger.path.read_bytes() == whole
+
+
+def test_a_damaged_line_is_never_skipped(ledger):
+    play(ledger, 1, "", "machine")
+    lines = ledger.path.read_bytes().split(b"\n")
+    ledger.path.write_bytes(b"\n".join([lines[0], b"garbage", *lines[1:]]))
+    with pytest.raises(DamagedRun, match="line 2"):
+        Ledger.open(ledger.path)
+
+
+@pytest.mark.parametrize("contents", [b"", b'{"round": 1}\n'], ids=["empty", "no header"])
+def test_a_file_that_is_no_ledger_is_refused(tmp_path, contents):
+    (tmp_path / "ledger.jsonl").write_bytes(contents)
+    with pytest.raises(DamagedRun, match="cannot be told"):
+        Ledger.open(tmp_path / "ledger.jsonl")
+
+
+def test_an_unknown_event_is_refused_not_ignored(ledger):
+    line = {"round": 1, "attempt": 0, "event": {"kind": "from the future"}, "lineage": "x"}
+    with open(ledger.path, "a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(SottoError, match="from the future"):
+        Ledger.open(ledger.path)
+
+
+def test_a_ledger_is_never_begun_twice(ledger):
+    with pytest.raises(FileExistsError):
+        Ledger.create(ledger.path, {})
+
+
+def test_the_ledger_of_a_store_adds_up_all_runs(tmp_path):
+    store = StoreLedger(tmp_path / "ledger.jsonl")
+    assert store.spent() == []
+    other = SampledGaussian(2.0, "poisson", 0.05)
+    store.charge("one", "training", EVENT, 100)
+    store.charge("two", "training", other, 50)
+    store.charge("two", "a round done again", other, 1)
+    assert dict(StoreLedger(store.path).spent()) == {EVENT: 100, other: 51}
+
+
+def test_events_come_back_as_they_were_written(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.jsonl", {})
+    events = [EVENT, SampledGaussian(0.5, "fixed", 0.1, cohort=10, users=100), NonPrivate()]
+    for number, event in enumerate(events, 1):
+        ledger.spend(Entry(number, 0, event, "x"))
+    assert [entry.event for entry in Ledger.open(ledger.path).entries] == events

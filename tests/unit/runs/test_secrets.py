@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.errors import DamagedRun
+from sottovoce.runs.secrets import Secrets
+
+
+def test_every_round_attempt_and_use_has_a_key_of_its_own():
+    secrets = Secrets.seeded(1)
+    keys = [key for number in range(1, 20) for attempt in range(3) for key in secrets.keys(number, attempt)]
+    assert len(set(keys)) == len(keys) == 19 * 3 * 3
+
+
+def test_a_ratcheted_chain_gives_the_same_keys_and_no_earlier_ones():
+    secrets = Secrets.seeded(1)
+    later = secrets.at(8)
+    assert later.keys(9, 0) == secrets.keys(9, 0)
+    assert later.link != secrets.link
+    with pytest.raises(DamagedRun, match="round 7 are gone"):
+        later.keys(7, 0)
+
+
+def test_fresh_secrets_differ_and_owe_nothing_to_the_seed():
+    assert Secrets.fresh().link != Secrets.fresh().link
+    assert Secrets.seeded(1).link == Secrets.seeded(1).link != Secrets.seeded(2).link
+
+
+def test_seeds_above_32_bits_are_different_seeds():
+    assert Secrets.seeded(5).link != Secrets.seeded(2**33 + 5).link
+
+
+def test_only_the_last_links_are_kept(tmp_path):
+    secrets = Secrets.seeded(1)
+    for number in (1, 4, 7):
+        secrets.at(number).save(tmp_path)
+    Secrets.forget(tmp_path, 2)
+    assert Secrets.load(tmp_path, 7).keys(9, 0) == secrets.keys(9, 0)
+    assert Secrets.load(tmp_path, 4).round == 4
+    with pytest.raises(DamagedRun, match="start another run"):
+        Secrets.load(tmp_path, 1)
+
+
+def test_a_damaged_link_is_refused(tmp_path):
+    Secrets.seeded(1).save(tmp_path)
+    (tmp_path / "round-00000001.key").write_bytes(b"short")
+    with pytest.raises(DamagedRun, match="damaged"):
+        Secrets.load(tmp_path, 1)
+
+
+def test_a_link_is_not_printed():
+    secrets = Secrets.fresh()
+    assert secrets.link.hex() not in repr(secrets)
+    assert str(secrets.link) not in f"{secrets}"
