@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import equinox as eqx
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 import optax
 
+from sottovoce import recipe as recipes
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.objective import Objective, plain
@@ -65,7 +67,7 @@ def assemble(
     algorithm = Algorithm(
         mechanism=mechanism,
         user_update=_build_user_update(recipe, mechanism.clipping, objective),
-        server=Server(_build_optimiser(recipe)),
+        server=Server(_build_optimiser(recipe.server)),
         weight_cap=recipe.privacy.weight_cap,
     )
     block = block_size(model, recipe.privacy.cohort, recipe.run.block)
@@ -233,8 +235,8 @@ def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective)
     )  # fmt: skip
 
 
-def _build_optimiser(recipe: Recipe) -> optax.GradientTransformation:
-    server = recipe.server
+@lru_cache  # optimisers are compared by identity: the same one again spares a compilation
+def _build_optimiser(server: recipes.Server) -> optax.GradientTransformation:
     if server.optimiser == "momentum":
         return optax.sgd(server.learning_rate, momentum=server.momentum)
     if server.optimiser == "adam":

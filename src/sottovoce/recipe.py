@@ -33,8 +33,8 @@ class Data:
 @dataclass(frozen=True)
 class Model:
     kind: str = _value("lstm", "the architecture", choices=("lstm",))
-    embedding: int = _value(96, "size of a word's embedding", low=1)
-    hidden: int = _value(256, "size of the recurrent state", low=1)
+    embedding: int = _value(96, "size of a word's embedding", low=1, below=65536)
+    hidden: int = _value(256, "size of the recurrent state", low=1, below=65536)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from small_world import Refused, Sotto, World, files_of, newest
+from small_world import Refused, Sotto, World, files_of, newest, read_lines, write_corpus
 
 SOTTO = Path(sys.executable).with_name("sotto")
 PLAN = {"--users": 1000, "--cohort": 10, "--rounds": 20, "--delta": 1e-5, "--noise-multiplier": 1.0}
@@ -428,6 +428,13 @@ def test_the_folder_one_stands_in_may_be_the_runs_folder_or_is_refused_like_any_
         assert (tmp_path / "here" / "recipe.toml").is_file()
 
 
+@pytest.mark.parametrize("verb", ["prepare", "train", "resume", "evaluate", "report"])
+def test_a_name_too_long_for_any_file_is_refused(refused: Refused, world: World, tmp_path: Path, verb: str) -> None:
+    name = tmp_path / ("x" * 300)
+    commands = {"prepare": world.prepare(name), "train": ("train", world.recipe, "--out", name)}
+    refused(*commands.get(verb, (verb, name)))
+
+
 def test_the_demo_does_not_write_over_anything(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "mine.txt").write_text("mine")
@@ -590,7 +597,37 @@ def test_a_run_whose_store_was_replaced_by_one_of_other_words_is_refused(
     (tmp_path / "words.txt").write_text("tea\nmilk\n")
     other = ("prepare", world.corpus, "--out", own_store, "--vocabulary", tmp_path / "words.txt")
     assert sotto(*other, "--tokens-per-user", 40, "--json").status == 0
-    assert_says(refused("resume", run), str(own_store), "vocabulary")
+    assert_says(refused("resume", run), str(own_store), "not the store")
+
+
+def test_people_who_took_the_place_of_a_runs_store_are_charged_or_the_run_is_refused(
+    sotto: Sotto, world: World, own_store: Path, tmp_path: Path
+) -> None:
+    """The same words, other people: rounds 3 and 4 are released on them, and were charged to those before them."""
+    run = own_store.with_name("run")
+    own = settings(f"data.store={own_store}", "run.evaluate_every=0")
+    assert sotto("train", world.recipe, "--out", run, *own, "--json").status == 0
+    newest(run).unlink()
+    cut_ledger(run, 1 + 2)
+    shutil.rmtree(own_store)
+    write_corpus(tmp_path / "others.jsonl", seed=77)
+    others = ("prepare", tmp_path / "others.jsonl", *world.prepare(own_store, "--test-users", 0.2, "--json")[2:])
+    assert sotto(*others).status == 0
+    if sotto("resume", run).status != 2:
+        charged = read_lines(own_store / "ledger.jsonl") if (own_store / "ledger.jsonl").exists() else []
+        assert sum(line["count"] for line in charged) >= 2
+
+
+def test_a_record_damaged_in_the_middle_loses_no_line_that_can_be_read(sotto: Sotto, run: Path) -> None:
+    """Rounds up to the checkpoint are not played again, so a line that is dropped is gone for good."""
+    record = run / "record.jsonl"
+    lines = record.read_bytes().splitlines(keepends=True)
+    record.write_bytes(lines[0] + b"\x00\x00\x00\n" + lines[2] + lines[3])
+    outcome = sotto("resume", run)
+    assert outcome.status in (0, 2)
+    kept = record.read_bytes()
+    for line in (lines[0], lines[2], lines[3]):
+        assert line in kept
 
 
 @contextmanager

@@ -29,7 +29,10 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     table.add_column(justify="right")
     for name, value in rows.items():
         table.add_row(name, value)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    print(capture.get(), end="", flush=True)  # not through the console, which has ways of its own with a closed pipe
 
 
 def shown_epsilon(epsilon: float | str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -33,12 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (SottoError, cyclopts.CycloptsError) as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # `sotto plan … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # a full disk, a name too long, a folder without permission
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # `sotto plan … | head`
-        sys.stderr.close()
-        sys.exit(0)
 
 
 if __name__ == "__main__":

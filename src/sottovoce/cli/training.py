@@ -78,7 +78,7 @@ def demo(*, out: Path = Path("demo")) -> None:
 
     from sottovoce.jobs.demo import run_demo
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     with gentle_stop() as stop:
         result = run_demo(out, say=console.print, progress=progress_of_rounds, stop=stop)
     if result is None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from sottovoce.data.corpus import PACKED, corpus_files, records
 from sottovoce.data.store import FORMAT, LARGEST_USER, SPLITS, STORE_FILE, VOCABULARY_FILE, SplitWriter, Store
 from sottovoce.data.vocabulary import UNK, Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.files import made_aside
 
 PREPARATION_FILE = "preparation.json"
 PART_BYTES = 2**27
@@ -75,8 +74,11 @@ def prepare(
     files = corpus_files(paths)
     stream = records(files, user_field, text_field)
     name = _namer(split_key)
-    with _new_folder(Path(out)) as work:
-        spill = _Spill(work / "spill", _parts(files), wide=vocabulary.size > 2**16)
+    _refuse_existing(Path(out))
+    with made_aside(Path(out)) as store:
+        # Owner only: the folder holds what people wrote. The spill beside it goes with the folder both are made in.
+        store.chmod(0o700)
+        spill = _Spill(store.parent / "spill", _parts(files), wide=vocabulary.size > 2**16)
         for number, (user, text) in enumerate(stream, 1):
             spill.add(name(user), vocabulary.encode(text))
             if progress and number % PROGRESS_EVERY == 0:
@@ -85,9 +87,6 @@ def prepare(
             raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
         if progress and spill.records % PROGRESS_EVERY:
             progress(spill.records)
-        store = work / "store"
-        # Owner only: the folder holds what people wrote.
-        store.mkdir(mode=0o700)
         summary = _write_splits(store, spill, vocabulary, min_tokens, tokens_per_user, test_users)
         vocabulary.save(store / VOCABULARY_FILE)
         facts = {
@@ -124,7 +123,7 @@ def collect(
         if tokens_per_user is None or len(tokens) < tokens_per_user:
             tokens.extend(vocabulary.encode(text))
     if not users:
-        raise SottoError(f"no record in {paths}; a corpus needs at least one")
+        raise SottoError(f"no record in {', '.join(map(str, corpus_files(paths)))}; a corpus needs at least one")
     return Store.from_users([users[user] for user in sorted(users)], vocabulary, tokens_per_user)
 
 
@@ -255,10 +254,7 @@ def _fingerprint(store: Path, vocabulary: Vocabulary, tokens_per_user: int) -> s
     return seal.hexdigest()
 
 
-@contextmanager
-def _new_folder(out: Path) -> Generator[Path, None, None]:
-    """A work folder beside `out`. Its `store` becomes `out` at the end; after an error or Ctrl-C nothing remains."""
-    out = out.resolve()
+def _refuse_existing(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise SottoError(f"{out} is a file; name a new folder for the store")
     if out.exists() and any(out.iterdir()):
@@ -266,22 +262,6 @@ def _new_folder(out: Path) -> Generator[Path, None, None]:
             f"{out} is not empty, and a store is never overwritten: it carries the privacy ledger of its people; "
             "name a new folder"
         )
-    made = [folder for folder in out.parents if not folder.exists()]
-    done = False
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as work:
-            yield Path(work)
-            os.replace(Path(work) / "store", out)
-            done = True
-    except OSError as error:
-        reason = " ".join((error.strerror or str(error)).split())
-        raise SottoError(f"cannot write the store {out} ({reason}); check free space and permissions") from error
-    finally:
-        if not done:
-            for folder in made:
-                with suppress(OSError):
-                    folder.rmdir()
 
 
 def _namer(split_key: str) -> Callable[[str], bytes]:

@@ -31,8 +31,8 @@ def run_demo(
     out: Path, *, say: Callable[[str], None], progress: ProgressDisplay, stop: Callable[[], bool] = lambda: False
 ) -> DemoResult | None:
     """Plan, prepare, train twice, evaluate, report. None when it was asked to stop."""
-    if out.exists() and any(out.iterdir()):
-        raise SottoError(f"{str(out)!r} is not empty; delete it or name another folder with --out")
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise SottoError(f"{str(out)!r} is not an empty folder; delete it or name another with --out")
     recipe = Recipe.load("demo")
     privacy = recipe.privacy
     plan = make_plan(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import Evaluation, count_hits, spread, summarise
 from sottovoce.evaluation.suggestions import suggest
+from sottovoce.files import write_aside
 from sottovoce.jobs.population import store_folder
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.report import Evidence, render
-from sottovoce.runs.checkpoint import write_aside
 from sottovoce.runs.folder import RunFolder
 
 # Written for this project; no user's words.
@@ -67,7 +66,7 @@ def report_run(
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=recipe,
-        statement=json.loads(run.statement_file.read_text(encoding="utf-8")),
+        statement=run.read_statement(),
         record=run.record.read(),
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
         baseline=baseline,

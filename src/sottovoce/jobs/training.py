@@ -83,7 +83,8 @@ def train(
         planned = _planned_rounds(assembly)
         secrets = Secrets.seeded(recipe.run.seed) if recipe.privacy.secrets == "seeded" else Secrets.fresh()
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
-        Ledger.create(draft.ledger_file, {"run": secrets.name(), "recipe": assembly.recipe.sha256()})
+        header = {"run": secrets.name(), "recipe": assembly.recipe.sha256(), "store": store.fingerprint}
+        Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         state = assembly.algorithm.server.start(assembly.model)
         _save_checkpoint(draft, state, secrets, parent="")
@@ -115,6 +116,11 @@ class _Training:
                 f"the recipe of {run.path} was edited after the run began; put it back, or start another run with it"
             )
         self.store, self.test = open_users(recipe, run)
+        if self.ledger.header.get("store") != self.store.fingerprint:
+            raise SottoError(
+                f"{self.store.path} is not the store that {run.path} began on, and its people were never charged; "
+                f"put it back, or start another run"
+            )
         self.assembly = assemble(recipe, self.store, model=model, objective=objective)
         self.recipe = self.assembly.recipe
         self.notes: list[str] = []
@@ -130,8 +136,8 @@ class _Training:
             path.unlink()
         if self.ledger.rounds < saved.round:
             raise DamagedRun(
-                f"the ledger of {self.run_folder.path} ends at round {self.ledger.rounds} but a checkpoint is at round "
-                f"{saved.round}: what was spent cannot be told, so the run is refused; start another"
+                f"the ledger of {self.run_folder.path} has no entry for round {self.ledger.rounds + 1}, but a checkpoint is "
+                f"at round {saved.round}: what was spent cannot be told, so the run is refused; start another"
             )
         fresh = self.assembly.algorithm.server.start(self.assembly.model)
         leaves, structure = jax.tree.flatten((fresh.model, fresh.optimiser))
@@ -219,7 +225,7 @@ class _Training:
             rounds_done=self.state.round,
             spent=self.ledger.spent(),
             repeated=sum(entry.attempt > 0 for entry in self.ledger.entries),
-            store_spent=_store_ledger(self.store).spent(),
+            store_spent=_store_ledger(self.store).spent() if self.meter.private else [],
             run=self.ledger.header["run"],
             vocabulary=self.store.vocabulary.fingerprint,
         )
@@ -280,15 +286,14 @@ class _Meter:
         privacy = assembly.recipe.privacy
         self._event = assembly.algorithm.mechanism.event()
         self._delta, self._accountant = privacy.delta, assembly.accountant
-        self.budget = math.inf if privacy.epsilon is None or self._free else privacy.epsilon
-        self._curve = (
-            None if self._free else _curve(self._event, assembly.recipe.run.rounds, self._delta, self._accountant)
-        )
+        self.budget = privacy.epsilon if privacy.epsilon is not None and self.private else math.inf
+        rounds = assembly.recipe.run.rounds
+        self._curve = _curve(self._event, rounds, self._delta, self._accountant) if self.private else None
 
     @property
-    def _free(self) -> bool:
-        """Is nothing promised, so that nothing can be spent?"""
-        return isinstance(self._event, NonPrivate)
+    def private(self) -> bool:
+        """Without a promise nothing can be spent."""
+        return not isinstance(self._event, NonPrivate)
 
     def __call__(self, charges: int) -> float:
         if self._curve is None:

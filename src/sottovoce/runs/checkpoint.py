@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from sottovoce.files import write_aside
 
 KEPT = 2
 
@@ -45,26 +46,6 @@ def latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
     return None, damaged
 
 
-def write_aside(path: Path, contents: bytes) -> None:
-    """Write a file under another name, flush it to disk, then give it its name."""
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
-        file.write(contents)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename or a new file in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 
@@ -76,11 +57,10 @@ def _read(path: Path) -> Checkpoint | None:
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             facts = json.loads((file.metadata() or {})["facts"])
-    except (SafetensorError, OSError, KeyError, ValueError):
+        digest, number = facts.pop("sha256"), facts.pop("round")
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError):
         return None
-    if facts.pop("sha256") != _digest(arrays):
-        return None
-    return Checkpoint(facts.pop("round"), arrays, facts)
+    return Checkpoint(number, arrays, facts) if digest == _digest(arrays) else None
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:

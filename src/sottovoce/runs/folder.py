@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.runs.checkpoint import write_aside
+from sottovoce.files import made_aside, write_aside
 from sottovoce.runs.record import Lines
 
 
@@ -69,19 +67,8 @@ class RunFolder:
     def making(out: Path) -> Iterator[RunFolder]:
         """A folder beside `out` to fill; it becomes `out` when the block ends well and vanishes when it does not."""
         _refuse_existing(out)
-        draft = out.with_name(out.name + ".partial")
-        shutil.rmtree(draft, ignore_errors=True)
-        try:
-            draft.mkdir(parents=True)
-        except OSError as error:
-            raise SottoError(f"cannot make the folder {out}: {error}") from None
-        try:
+        with made_aside(out) as draft:
             yield RunFolder(draft)
-            if out.is_dir():
-                out.rmdir()
-            os.replace(draft, out)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
     @staticmethod
     def open(path: str | Path) -> RunFolder:
@@ -119,6 +106,14 @@ class RunFolder:
             return load_file(path)
         except (SafetensorError, OSError) as error:
             raise DamagedRun(f"cannot read {path}: {error}") from None
+
+    def read_statement(self) -> dict[str, Any]:
+        try:
+            return json.loads(self.statement_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DamagedRun(
+                f"cannot read {self.statement_file} ({error}); `sotto resume {self.path}` writes it again"
+            ) from None
 
     def write_json(self, path: Path, value: dict[str, Any]) -> None:
         write_aside(path, _pretty(value))

@@ -9,13 +9,15 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.files import sync_folder
 from sottovoce.privacy.accounting import Event, event_from_json
-from sottovoce.runs.checkpoint import sync_folder
 
 
 @dataclass(frozen=True)
@@ -58,19 +60,18 @@ class Ledger:
         lines = read_lines(path)
         if not lines or "ledger" not in lines[0]:
             raise DamagedRun(f"{path} does not begin like a ledger: what was spent cannot be told")
-        try:
-            entries = [
-                Entry(line["round"], line["attempt"], event_from_json(line["event"]), line["lineage"])
-                for line in lines[1:]
-            ]
-        except (KeyError, TypeError) as error:
-            raise DamagedRun(f"{path} has a line without {error}: what was spent cannot be told") from None
+        entries = []
+        for number, line in enumerate(lines[1:], 2):
+            with _readable(path, number):
+                event = event_from_json(line["event"])
+                entries.append(Entry(int(line["round"]), int(line["attempt"]), event, str(line["lineage"])))
         return Ledger(path, lines[0], entries)
 
     @property
     def rounds(self) -> int:
-        """The last round that was paid for."""
-        return max((entry.round for entry in self.entries), default=0)
+        """The last round up to which every one was paid for."""
+        paid = {entry.round for entry in self.entries}
+        return next(number for number in range(len(paid) + 1) if number + 1 not in paid)
 
     def attempt(self, round_number: int, parent: str, fingerprint: str, *, reproducible: bool) -> int:
         """Which attempt at a round this is: one that was paid for if it will be the same to the bit, else a new one."""
@@ -102,7 +103,8 @@ class StoreLedger:
     path: Path
 
     def charge(self, run: str, what: str, event: Event, count: int) -> None:
-        """A run is charged for all its planned rounds before the first."""
+        """A run is charged for all its planned rounds before the first. A ledger that cannot be read takes no more."""
+        self.spent()
         try:
             with open(self.path, "ab") as file:
                 _write_line(file, {"run": run, "what": what, "event": event.to_json(), "count": count})
@@ -112,9 +114,11 @@ class StoreLedger:
             ) from None
 
     def spent(self) -> list[tuple[Event, int]]:
+        """Every event with the number of times it was released to, or planned for, a run on this store."""
         total: Counter[Event] = Counter()
-        for line in read_lines(self.path) if self.path.exists() else []:
-            total[event_from_json(line["event"])] += line["count"]
+        for number, line in enumerate(read_lines(self.path) if self.path.exists() else [], 1):
+            with _readable(self.path, number):
+                total[event_from_json(line["event"])] += int(line["count"])
         return list(total.items())
 
 
@@ -132,11 +136,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             os.fsync(file.fileno())
     lines = []
     for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            raise DamagedRun(f"line {number} of {path} is damaged: what was spent cannot be told") from None
+        with _readable(path, number):
+            lines.append(dict(json.loads(line)))
     return lines
+
+
+@contextmanager
+def _readable(path: Path, number: int) -> Iterator[None]:
+    """A line that cannot be understood is never skipped."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, SottoError) as error:
+        raise DamagedRun(f"line {number} of {path} is damaged ({error}): what was spent cannot be told") from None
 
 
 def _write_line(file: Any, line: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from sottovoce.errors import DamagedRun
+
 
 def json_number(value: float) -> float | str:
     """JSON has no infinity: it is written as a text."""
@@ -36,15 +38,16 @@ class Lines:
                 os.close(descriptor)
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines; a line torn by a crash is left out."""
+        """All whole lines; a last one torn by a crash is left out."""
         if not self.path.exists():
             return []
         entries = []
-        for line in self.path.read_bytes().split(b"\n")[:-1]:
+        for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], 1):
             try:
-                entries.append(json.loads(line))
-            except ValueError:
-                break
+                entry = json.loads(line)
+                entries.append({**entry, "round": int(entry["round"])})
+            except (KeyError, TypeError, ValueError):
+                raise DamagedRun(f"line {number} of {self.path} is damaged; put the file back, or remove it") from None
         return entries
 
     def keep_up_to(self, round_number: int) -> None:

@@ -304,7 +304,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(prepare_module._Spill, "_flush", full)
-    with pytest.raises(SottoError, match=r"cannot write the store .* \(No space left on device\)"):
+    with pytest.raises(SottoError, match=r"cannot write .* \(No space left on device\)"):
         prepare(corpus, tmp_path / "store", vocabulary=LETTERS)
     assert list(tmp_path.iterdir()) == [corpus]
 

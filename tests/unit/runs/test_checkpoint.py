@@ -46,7 +46,7 @@ def test_a_flipped_byte_is_noticed(tmp_path):
 
 def test_a_crash_while_saving_leaves_the_last_one(tmp_path, monkeypatch):
     checkpoints.save(tmp_path, make(3))
-    monkeypatch.setattr(checkpoints.os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save(tmp_path, make(6))
     assert checkpoints.latest(tmp_path)[0].round == 3
