@@ -515,7 +515,7 @@ def cut_ledger(run: Path, kept: int) -> None:
 def test_a_ledger_shorter_than_its_checkpoint_is_refused(refused: Refused, run: Path, rounds: int) -> None:
     cut_ledger(run, 1 + rounds)
     line = refused("resume", run)
-    assert_says(line, str(run), f"ends at round {rounds}", "checkpoint is at round 4", "start another")
+    assert_says(line, str(run), f"no entry for round {rounds + 1}", "checkpoint is at round 4", "start another")
 
 
 def test_a_ledger_shorter_than_its_checkpoint_by_a_torn_line_is_refused(sotto: Sotto, run: Path) -> None:
@@ -525,7 +525,7 @@ def test_a_ledger_shorter_than_its_checkpoint_by_a_torn_line_is_refused(sotto: S
     ledger.write_bytes(whole[:-10])
     outcome = sotto("resume", run)
     assert (outcome.status, outcome.out) == (2, "")
-    assert_says(outcome.err, "error: ", "ends at round 3", "checkpoint is at round 4")
+    assert_says(outcome.err, "error: ", "no entry for round 4", "checkpoint is at round 4")
     assert whole.startswith(ledger.read_bytes())
 
 

@@ -136,8 +136,9 @@ class _Training:
             path.unlink()
         if self.ledger.rounds < saved.round:
             raise DamagedRun(
-                f"the ledger of {self.run_folder.path} has no entry for round {self.ledger.rounds + 1}, but a checkpoint is "
-                f"at round {saved.round}: what was spent cannot be told, so the run is refused; start another"
+                f"the ledger of {self.run_folder.path} has no entry for round {self.ledger.rounds + 1}, but a "
+                f"checkpoint is at round {saved.round}: what was spent cannot be told, so the run is refused; "
+                f"start another"
             )
         fresh = self.assembly.algorithm.server.start(self.assembly.model)
         leaves, structure = jax.tree.flatten((fresh.model, fresh.optimiser))

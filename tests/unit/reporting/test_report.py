@@ -131,12 +131,12 @@ def text_of(page: str) -> str:
 
 def test_a_private_run_leads_with_its_epsilon():
     page = render(make_evidence())
-    assert "<title>forum-lstm: ε = 4.62 at δ = 1e-6, per user</title>" in page
-    assert "<h1>ε\u00a0=\u00a04.62 at δ\u00a0=\u00a01e-6, per user</h1>" in page
+    assert "<title>forum-lstm: ε = 4.63 at δ = 1e-6, per user</title>" in page
+    assert "<h1>ε\u00a0=\u00a04.63 at δ\u00a0=\u00a01e-6, per user</h1>" in page
     assert sections(page) == ["statement", "progress", "suggestions", "evaluation", "recipe"]
     assert list(figures(page)) == ["accuracy", "perplexity", "epsilon"]
     words = text_of(page)
-    assert "This run satisfies (4.62, 1e-06)-differential privacy" in words
+    assert "This run satisfies (4.63, 1e-6)-differential privacy" in words
     assert "all planned rounds: 4.6231" in words
     assert "ε of the store 6.92" in words
     assert "one user is added or removed" in words
@@ -160,7 +160,7 @@ def test_a_run_without_a_guarantee_says_so_in_words():
     assert list(figures(page)) == ["accuracy", "perplexity"]
     assert "ε is infinite from the first round on" in page
     assert "What is not covered" not in page
-    assert "4.62" not in text_of(page)
+    assert "4.63" not in text_of(page)
     assert "Accountant" not in page
     assert "protected by the guarantee" not in page
     assert "ε infinite no guarantee" in text_of(page)
@@ -202,7 +202,7 @@ def test_an_unfinished_run_says_that_its_epsilon_is_projected():
     page = render(make_evidence(statement=make_statement(done=20), record=make_record(done=20)))
     words = text_of(page)
     assert "per user (projected)</h1>" in page
-    assert "Unfinished run. 20 of 60 planned rounds are done. ε = 4.62 is projected" in words
+    assert "Unfinished run. 20 of 60 planned rounds are done. ε = 4.63 is projected" in words
     assert "2.67 is spent" in words
     assert "all planned rounds, projected: 4.6231" in words
     assert "projected: 4.623 at round 60." in text_of(ET.tostring(figures(page)["epsilon"], encoding="unicode"))
