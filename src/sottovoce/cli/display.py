@@ -113,7 +113,7 @@ def _plain_lines(name: str) -> Callable[[Progress], None]:
 
 def _facts(progress: Progress_) -> str:
     budget = f" of {progress.budget:g}" if progress.budget is not None and math.isfinite(progress.epsilon) else ""
-    return f"ε {shown_epsilon(progress.epsilon)}{budget}  {progress.users / progress.seconds:.0f} users/s"
+    return f"ε {shown_epsilon(progress.epsilon)}{budget}  {progress.users / progress.seconds:.3g} users/s"
 
 
 Progress_ = Any  # `Progress` of jobs: the bar of rich has the same name, and jobs is slow to import

@@ -58,8 +58,8 @@ def evaluate(
     rows = {
         "top-1, top-3, top-5": f"{evaluation.top1:.2%}, {evaluation.top3:.2%}, {evaluation.top5:.2%}",
         "top-1 over words": f"{evaluation.top1_words:.2%}",
-        "perplexity": f"{evaluation.perplexity:.2f}",
-        "perplexity in vocabulary": f"{evaluation.perplexity_in_vocabulary:.2f}",
+        "perplexity": f"{evaluation.perplexity:.4g}",
+        "perplexity in vocabulary": f"{evaluation.perplexity_in_vocabulary:.4g}",
         "outside the vocabulary": f"{evaluation.oov_rate:.2%}",
         "targets, users": f"{evaluation.targets:,}, {evaluation.users:,}",
     }

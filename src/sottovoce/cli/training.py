@@ -96,7 +96,7 @@ def demo(*, out: Path = Path("demo")) -> None:
         assert scores is not None
         table.add_row(
             name, shown_epsilon(run.statement.epsilon), f"{scores.top1:.1%}", f"{scores.top3:.1%}",
-            f"{scores.perplexity:.1f}",
+            f"{scores.perplexity:.3g}",
         )  # fmt: skip
     console.print(table)
     console.print(f"The private model: ε = {shown_epsilon(result.private.statement.epsilon)} "
@@ -126,7 +126,7 @@ def _tell(result: RunResult, *, json: bool) -> None:
         else "∞, not private",
     }
     if scores:
-        rows["top-1, perplexity"] = f"{scores.top1:.2%}, {scores.perplexity:.2f}"
+        rows["top-1, perplexity"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
     print_table(f"Run {result.path}", rows)
     if result.ended == "stopped":
         print(f"stopped; go on with: sotto resume {result.path}")

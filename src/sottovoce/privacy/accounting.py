@@ -44,7 +44,7 @@ ACCOUNTANTS = ("pld", "rdp", "moments")
 _MOMENTS = range(1, 33)  # λ of the papers
 _HOPELESS = 1e4  # above this ε nothing is protected, and a tight figure is worth no work
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e6  # where `calibrate` looks
-_EXACT_ROUNDS = {"pld": 12, "rdp": 5_000, "moments": 5_000}  # a curve has every round up to here
+_EXACT_ROUNDS = {"pld": 12, "rdp": 1_000, "moments": 5_000}  # a curve has every round up to here
 _DIVERGENCE_ROUNDING = 4e-15
 _ROUND_UP = 1 + 1e-9  # covers floating point, so that a figure is never below its accountant's bound
 
