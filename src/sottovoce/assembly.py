@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.metadata import distributions
 from pathlib import Path
 
 import equinox as eqx
@@ -246,27 +249,44 @@ def _build_optimiser(server: recipes.Server) -> optax.GradientTransformation:
 
 def _check_model(model: LanguageModel) -> None:
     for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True):
-        if not eqx.is_inexact_array(leaf):
+        if not (eqx.is_array(leaf) and leaf.dtype == np.float32):
+            kind = leaf.dtype if eqx.is_array(leaf) else type(leaf).__name__
             raise SottoError(
-                f"the model's leaf {name} is {type(leaf).__name__}, not an array of floats; "
-                f"mark what is not trained with eqx.field(static=True)"
+                f"the model's leaf {name} is {kind}, not an array of float32; make it one, or mark what is not trained "
+                f"with eqx.field(static=True)"
             )
 
 
 def _fingerprint(recipe: Recipe, store: Store, block: int) -> str:
     """All that the un-noised sum of a round depends on, besides the rounds before it."""
-    import jaxlib
-
     digest = hashlib.sha256()
+    settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     facts = (
-        recipe.sha256(), store.fingerprint, block, jax.__version__, jaxlib.__version__, np.__version__,
-        os.environ.get("XLA_FLAGS", ""),
-        [(device.platform, device.device_kind) for device in jax.devices()], os.cpu_count(),
+        recipe.sha256(), store.fingerprint, block, _versions(), sorted(map(repr, settings.items())),
+        os.environ.get("XLA_FLAGS", ""), [(device.platform, device.device_kind) for device in jax.devices()],
+        _processor(),
     )  # fmt: skip
     digest.update(repr(facts).encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _versions() -> list[str]:
+    """Of all that computes: jax with its plugins, numpy, the optimiser."""
+    names = ("jax", "numpy", "equinox", "optax", "nvidia")
+    found = ((item.metadata["Name"] or "", item.version) for item in distributions())
+    return sorted(f"{name} {version}" for name, version in found if name.lower().startswith(names))
+
+
+def _processor() -> list[str]:
+    """Which cores this process may use, and of what kind: both change the order in which sums are made."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [os.cpu_count()]
+    kinds = set()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        kinds = {line for line in lines if line.lower().startswith(("model name", "flags", "features", "cpu part"))}
+    return [platform.machine(), repr(cores), *sorted(kinds)]
 
 
 def _is_reproducible() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +154,91 @@ def test_a_researchers_own_objective_is_never_taken_for_the_same(recipe, tmp_pat
     with pytest.raises(RuntimeError, match="crash"):
         jobs.train(recipe.replace(run={"rounds": 8}), tmp_path / "run", objective=own, observer=observer)
     assert jobs.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 2
+
+
+def test_rounds_of_ones_own_objective_are_not_taken_for_plain_ones(recipe, tmp_path):
+    """The same folder, code and machine, but another loss: another sum, so other noise and another charge."""
+
+    def own(model, received, batch, state):
+        losses, state = jobs.training.plain(model, received, batch, state)
+        return 3.0 * losses, state
+
+    def observer(progress):
+        raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        jobs.train(recipe, tmp_path / "run", objective=own, observer=observer)
+    result = jobs.resume(tmp_path / "run")
+    assert result.statement.facts["charged_again"] == 1
+
+
+def noise_shared(one: Path, other: Path) -> float:
+    """Correlation of what two runs added to the same initial weights; noise rules in these tiny runs."""
+    rows = []
+    for run in (one, other):
+        weights = load_file(run / "model" / "weights.safetensors")
+        rows.append(np.concatenate([np.ravel(weights[name]) for name in sorted(weights)]))
+    start = [np.ravel(leaf) for _, leaf in sorted(initial(one).items())]
+    one_change, other_change = (row - np.concatenate(start) for row in rows)
+    return float(np.corrcoef(one_change, other_change)[0, 1])
+
+
+def initial(run: Path) -> dict[str, np.ndarray]:
+    recipe = Recipe.load(run / "recipe.toml")
+    vocabulary = Vocabulary.load(run / "model" / "vocabulary.txt")
+    return assembly.weights_of(assembly.build_model(recipe, vocabulary.size))
+
+
+def test_a_copied_run_that_goes_on_elsewhere_draws_other_noise(recipe, tmp_path, monkeypatch):
+    entropy = recipe.replace(privacy={"secrets": "entropy", "noise_multiplier": 20.0})
+    jobs.train(entropy, tmp_path / "one", stop=StopAfter(1))
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    shutil.copytree(tmp_path / "one", tmp_path / "elsewhere")
+    jobs.resume(tmp_path / "one")
+    jobs.resume(tmp_path / "copy")
+    real = assembly._fingerprint
+    monkeypatch.setattr(assembly, "_fingerprint", lambda *facts: real(*facts)[::-1])
+    jobs.resume(tmp_path / "elsewhere")
+    assert noise_shared(tmp_path / "one", tmp_path / "copy") > 0.999  # the same release
+    assert noise_shared(tmp_path / "one", tmp_path / "elsewhere") < 0.6  # they share round 1 of 6
+
+
+def test_two_seeded_runs_share_no_noise(recipe, tmp_path):
+    loud = recipe.replace(privacy={"noise_multiplier": 20.0})
+    jobs.train(loud, tmp_path / "one")
+    jobs.train(loud.replace(local={"learning_rate": 1.1}), tmp_path / "two")
+    assert abs(noise_shared(tmp_path / "one", tmp_path / "two")) < 0.3
+
+
+def test_a_crash_between_the_two_ledgers_charges_the_store_too_often_not_too_little(
+    recipe, store, tmp_path, monkeypatch
+):
+    recipe = recipe.replace(run={"rounds": 8})
+    crash_after(recipe, tmp_path / "run", 6)
+    real = assembly._fingerprint
+    monkeypatch.setattr(assembly, "_fingerprint", lambda *facts: real(*facts)[::-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "spend", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            jobs.resume(tmp_path / "run")
+    result = jobs.resume(tmp_path / "run")
+    charged = sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent())
+    assert charged >= sum(count for _, count in Ledger.open(tmp_path / "run" / "ledger.jsonl").spent())
+    assert result.statement.facts["epsilon_store"] >= result.statement.epsilon
+
+
+def test_the_public_ledger_tells_nothing_of_the_store(recipe, store, tmp_path):
+    jobs.train(recipe, tmp_path / "run")
+    fingerprint = json.loads((store / "store.json").read_text())["fingerprint"]
+    assert fingerprint not in (tmp_path / "run" / "ledger.jsonl").read_text()
+
+
+def test_a_model_of_another_precision_is_refused(recipe, tmp_path):
+    import jax
+
+    half = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), assembly.build_model(recipe, 45))
+    with pytest.raises(SottoError, match="bfloat16"):
+        jobs.train(recipe, tmp_path / "run", model=half)
 
 
 def test_training_stops_before_the_budget_with_a_usable_model(recipe, tmp_path):

@@ -63,7 +63,7 @@ CROWD = [[BOS, 45 + i, 46, 47 + i, EOS, 50] for i in range(3)]
 def estimate(model, vocabulary, users, mechanism, update, weight_cap):
     store = Store.from_users(users, vocabulary, tokens_per_user=LENGTH)
     algorithm = Algorithm(mechanism, update, Server(optax.sgd(1.0)), weight_cap)
-    keys = Secrets.seeded(4).keys(1, 0)
+    keys = Secrets.seeded(4).keys(1, "a")
     cohort = mechanism.sampler.sample(store.users, keys.sampling)
     summed = SumInBlocks(4)(algorithm, model, store, cohort, noise_key(keys.local))
     found = mechanism.estimator.estimate(summed.total, summed.weight)
@@ -93,7 +93,7 @@ def test_one_user_moves_a_round_by_at_most_the_sensitivity(model, vocabulary, up
 def test_a_user_who_is_not_drawn_changes_nothing(model, vocabulary):
     mechanism = Mechanism(Poisson(0.5), CLIPS["flat"], ESTIMATORS["clipped"], noise_multiplier=1.0)
     parts = (mechanism, UPDATES["fedavg, every step"](CLIPS["flat"]), 1.0)
-    keys = Secrets.seeded(4).keys(1, 0)
+    keys = Secrets.seeded(4).keys(1, "a")
     drawn = set(mechanism.sampler.sample(40, keys.sampling).tolist())
     absent = next(row for row in range(1, 40) if row not in drawn)
     users = (CROWD * 14)[:absent]

@@ -61,7 +61,7 @@ def test_privacy_off_is_plain_federated_averaging(store, model):
             pass
 
     state, _ = play_round(
-        algorithm, algorithm.server.start(model), store, Secrets.seeded(0).keys(1, 0), NoLedger(), sum_one_by_one
+        algorithm, algorithm.server.start(model), store, Secrets.seeded(0).keys(1, "a"), NoLedger(), sum_one_by_one
     )
     users = [store[row] for row in range(store.users) if len(store[row])]
     weights = [min(len(user) / CAP, 1.0) for user in users]

@@ -40,7 +40,7 @@ def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight
     mechanism = Mechanism(Poisson(0.6), clip, estimator, noise_multiplier=0.0, experiment_noise_std=0.01)
     algorithm = Algorithm(mechanism, user_update, Server(optax.sgd(1.0)), weight_cap)
     state = algorithm.server.start(model)
-    return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, 0), NoLedger(), sum_updates)
+    return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, "a"), NoLedger(), sum_updates)
 
 
 @pytest.mark.parametrize(

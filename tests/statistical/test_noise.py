@@ -38,7 +38,7 @@ def changes(model, store, estimator, count, secrets) -> list[np.ndarray]:
     algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=3, unroll=4), Server(optax.sgd(1.0)))
     state = algorithm.server.start(model)
     flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.model)])]
-    keys = lambda number: secrets.keys(number, 0)  # noqa: E731
+    keys = lambda number: secrets.keys(number, "a")  # noqa: E731
     for after, _ in rounds(algorithm, state, store, count, keys, NoLedger(), SumInBlocks(4)):
         flat.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(after.model)]))
     return [after - before for before, after in pairwise(flat)]
@@ -85,6 +85,16 @@ def test_noise_never_repeats(model, silent_store):
     for index, leaf in enumerate(same_size):
         for later in same_size[index + 1 :]:
             assert not np.any(leaf == later)
+
+
+def test_the_noise_reaches_ten_standard_deviations(monkeypatch):
+    # A float32 normal of JAX ends here: whatever lies beyond would betray a user with certainty.
+    most = 5.2
+    draws = jax.random.normal(jax.random.key(0), (2_000_000,))
+    assert float(jnp.abs(draws).max()) < 5.42
+    monkeypatch.setattr(jax.random, "normal", lambda key, shape, dtype: jnp.full(shape, most, dtype))
+    (reached,) = add_noise((jnp.zeros(3),), 1.0, noise_key(bytes(8)))
+    np.testing.assert_allclose(reached, 2 * most)
 
 
 def test_noise_keys_keep_all_64_bits():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets as os_entropy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,9 +82,9 @@ def train(
         store, _ = open_users(recipe, draft)
         assembly = assemble(recipe, store, model=model, objective=objective)
         planned = _planned_rounds(assembly)
-        secrets = Secrets.seeded(recipe.run.seed) if recipe.privacy.secrets == "seeded" else Secrets.fresh()
+        secrets = _new_secrets(assembly.recipe, store)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
-        header = {"run": secrets.name(), "recipe": assembly.recipe.sha256(), "store": store.fingerprint}
+        header = {"run": secrets.name(), "recipe": assembly.recipe.sha256(), "store": secrets.blind(store.fingerprint)}
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         state = assembly.algorithm.server.start(assembly.model)
@@ -116,7 +117,8 @@ class _Training:
                 f"the recipe of {run.path} was edited after the run began; put it back, or start another run with it"
             )
         self.store, self.test = open_users(recipe, run)
-        if self.ledger.header.get("store") != self.store.fingerprint:
+        secrets = Secrets.load_any(run.secrets)
+        if self.ledger.header.get("store") != secrets.blind(self.store.fingerprint):
             raise SottoError(
                 f"{self.store.path} is not the store that {run.path} began on, and its people were never charged; "
                 f"put it back, or start another run"
@@ -251,21 +253,26 @@ class _Spender:
         self._training = training
         self.lineage = training.parent
         self._attempt = 0
+        fingerprint = training.assembly.fingerprint
+        if not training.assembly.reproducible:
+            # Sums that no later process can repeat: their entries must never be taken for its own.
+            fingerprint += " " + os_entropy.token_hex(16)
+        self._fingerprint = training.secrets.blind(fingerprint)
 
     def keys(self, round_number: int) -> RoundKeys:
         training = self._training
-        assembly = training.assembly
-        self._attempt = training.ledger.attempt(
-            round_number, training.parent, assembly.fingerprint, reproducible=assembly.reproducible
-        )
-        self.lineage = lineage(training.parent, assembly.fingerprint, self._attempt)
+        self._attempt = training.ledger.attempt(round_number, training.parent, self._fingerprint)
+        self.lineage = lineage(training.parent, self._fingerprint, self._attempt)
         self._refuse_beyond_budget(round_number)
-        return training.secrets.keys(round_number, self._attempt)
+        # Keyed by all that the sum depends on: a copy of the folder on another machine draws other noise by itself.
+        # A seeded run promises nothing to those who know the seed, and is to come out alike anywhere.
+        seeded = training.recipe.privacy.secrets == "seeded"
+        return training.secrets.keys(round_number, f"attempt {self._attempt}" if seeded else self.lineage)
 
     def _refuse_beyond_budget(self, round_number: int) -> None:
         """The hard stop: before a cohort is drawn, not after its noise is out."""
         meter, entries = self._training.meter, self._training.ledger.entries
-        if any(entry.round == round_number and entry.attempt == self._attempt for entry in entries):
+        if any(entry.round == round_number and entry.lineage == self.lineage for entry in entries):
             return  # paid for before a crash
         if not meter.allows(len(entries) + 1):
             raise BudgetExhausted(
@@ -275,9 +282,13 @@ class _Spender:
 
     def spend(self, round_number: int, event: Event) -> None:
         training = self._training
-        paid_now = training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
-        if paid_now and self._attempt:
+        entry = Entry(round_number, self._attempt, event, self.lineage)
+        if training.ledger.knows(entry):
+            return
+        if self._attempt:
+            # The store first: a crash in between charges its people once too often, not once too little.
             _charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
+        training.ledger.spend(entry)
 
 
 class _Meter:
@@ -321,6 +332,12 @@ class _Meter:
 
 
 _curve = lru_cache(maxsize=16)(accounting.epsilon_curve)
+
+
+def _new_secrets(recipe: Recipe, store: Store) -> Secrets:
+    if recipe.privacy.secrets == "seeded":
+        return Secrets.seeded(recipe.run.seed, f"{recipe.sha256()} {store.fingerprint}")
+    return Secrets.fresh()
 
 
 def _planned_rounds(assembly: Assembly) -> int:

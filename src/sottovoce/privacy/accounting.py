@@ -267,7 +267,7 @@ def _pld_grid(
     bound = _rdp(counts, delta)
     if not 0 < bound < _HOPELESS:
         return None, bound
-    rounds = [(event.user_rate, event.noise_multiplier, count) for event, count in counts.items()]
+    rounds = [(_rate(event), event.noise_multiplier, count) for event, count in counts.items()]
     try:
         grid, answer = loss_distribution.find_grid(rounds, delta, bound, enough)
     except loss_distribution.DriftError:
@@ -280,7 +280,7 @@ def _pld_curve(event: SampledGaussian, known: list[int], delta: float) -> list[f
     grid, last = _pld_grid({event: known[-1]}, delta)
     if grid is None:
         return _rdp_curve(event, known, delta)
-    q, z = event.user_rate, event.noise_multiplier
+    q, z = _rate(event), event.noise_multiplier
     return [loss_distribution.read_epsilon([(q, z, t)], delta, grid) for t in known[:-1]] + [last]
 
 
@@ -369,6 +369,11 @@ def _check_delta(delta: float) -> None:
         raise SottoError(
             f"delta={delta} must be in (0, 1); it is the chance that the guarantee fails: take well below 1/users"
         )
+
+
+def _rate(event: SampledGaussian) -> float:
+    """A rate next to 1 counts as 1, which is worse: the masses of a user who is hardly ever left out underflow."""
+    return 1.0 if event.user_rate > 1 - 1e-9 else event.user_rate
 
 
 def _check_rounds(rounds: int) -> None:

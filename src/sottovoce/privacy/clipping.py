@@ -28,7 +28,10 @@ class Clipped(NamedTuple):
 
 
 def project(update: Update, bound: float) -> Clipped:
-    """π(Δ, S) = Δ · min(1, S/‖Δ‖). A zero update stays zero; a norm that is not finite gives no finite result."""
+    """π(Δ, S) = Δ · min(1, S/‖Δ‖). A zero update stays zero.
+
+    A norm that overflows gives zeros, and an update that is not finite stays so, for `finite_or_zero` to catch.
+    """
     length = norm(update)
     safe_bound = bound * SAFE_SHARE
     within = length <= safe_bound

@@ -62,7 +62,7 @@ def _view(evidence: Evidence) -> dict[str, Any]:
         "name": evidence.name,
         "verdict": _verdict(statement),
         "private": _is_private(statement),
-        "notices": _notices(statement),
+        "notices": _notices(evidence),
         "facts": _key_facts(evidence),
         "paragraphs": [text for text in statement["prose"].split("\n\n") if not text.startswith("Not covered:")],
         "statement_rows": _statement_rows(statement),
@@ -93,8 +93,12 @@ def _verdict(statement: dict[str, Any]) -> str:
     return f"ε = {_epsilon_text(statement['epsilon'])} {at}{projected}"
 
 
-def _notices(statement: dict[str, Any]) -> list[tuple[str, str]]:
+def _notices(evidence: Evidence) -> list[tuple[str, str]]:
+    statement = evidence.statement
     notices = []
+    if statement["private"] and (evidence.beside or evidence.baseline is not None):
+        text = "The baseline and the run beside this one were measured without noise; the statement is not about them."
+        notices.append(("Comparison", text))
     if _is_unfinished(statement):
         text = f"{statement['rounds_done']:,} of {statement['rounds_planned']:,} planned rounds are done."
         if _is_private(statement):

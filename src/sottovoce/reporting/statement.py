@@ -20,9 +20,10 @@ if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
 NOT_COVERED = (
     "held-out users: accuracy is measured on them exactly, and they are not protected",
     "choosing hyper-parameters by looking at results on the private text, other than through runs charged to the store",
-    "diagnostics.jsonl, preparation.json, the secrets and the checkpoints' exact timing: they are for the owner only",
+    "the store's total, where later runs were chosen by the results of earlier ones",
+    "diagnostics.jsonl, preparation.json, the secrets, the checkpoints and timing: they are for the owner only",
     "models of non-private or experimental runs on the same store: releasing one voids this statement",
-    "floating point: the noise is a float32 Gaussian, not an exact one",
+    "floating point: the noise is a float32 Gaussian, not an exact one, and its grid could be studied",
     "a person who holds two user ids, or text about one person written by another",
 )
 
@@ -82,6 +83,11 @@ def make_statement(
             "user_rate": privacy.cohort / privacy.users,
             "total_weight": privacy.total_weight or privacy.users,
             "weight_cap": privacy.weight_cap,
+            **(
+                {"min_weight": privacy.min_weight or privacy.total_weight or privacy.users}
+                if privacy.estimator == "clipped_denominator"
+                else {}
+            ),
         },
         "mechanism": {
             "mode": privacy.mode,
@@ -122,7 +128,10 @@ def _paragraphs(statement: Statement) -> list[str]:
             "as training made it. Do not release it outside the circle that may read the text itself."
         ]
     declared, mechanism = facts["declared"], facts["mechanism"]
-    epsilon, delta = accounting.rounded_up(statement.epsilon), f"{statement.delta:.2g}".replace("e-0", "e-")
+    epsilon, delta = (
+        accounting.rounded_up(statement.epsilon),
+        accounting.rounded_up(statement.delta, 2).replace("e-0", "e-"),
+    )
     change = "is added or removed" if facts["relation"] == "add-or-remove-one-user" else "is replaced by any other"
     joins = (
         f"Every user joins a round independently with probability {declared['user_rate']:.4g} "

@@ -26,7 +26,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Atomic: after a crash there is the whole new file or none of it."""
     from safetensors.numpy import save as to_bytes
 
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     facts = {**checkpoint.facts, "round": checkpoint.round, "sha256": _digest(checkpoint.arrays)}
     contents = to_bytes(checkpoint.arrays, metadata={"facts": json.dumps(facts)})
     path = folder / f"round-{checkpoint.round:08d}.safetensors"

@@ -5,6 +5,7 @@ The first line says whose ledger it is; every other line is one release. A line 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -73,23 +74,23 @@ class Ledger:
         paid = {entry.round for entry in self.entries}
         return next(number for number in range(len(paid) + 1) if number + 1 not in paid)
 
-    def attempt(self, round_number: int, parent: str, fingerprint: str, *, reproducible: bool) -> int:
+    def attempt(self, round_number: int, parent: str, fingerprint: str) -> int:
         """Which attempt at a round this is: one that was paid for if it will be the same to the bit, else a new one."""
         before = [entry for entry in self.entries if entry.round == round_number]
-        if reproducible:
-            for entry in before:
-                if entry.lineage == lineage(parent, fingerprint, entry.attempt):
-                    return entry.attempt
+        for entry in before:
+            if entry.lineage == lineage(parent, fingerprint, entry.attempt):
+                return entry.attempt
         return 1 + max((entry.attempt for entry in before), default=-1)
 
-    def spend(self, entry: Entry) -> bool:
-        """Put an entry on disk; False if this very release was paid for before a crash."""
-        if any(known.round == entry.round and known.attempt == entry.attempt for known in self.entries):
-            return False
+    def knows(self, entry: Entry) -> bool:
+        """Was this very release paid for before a crash?"""
+        return any(known.round == entry.round and known.lineage == entry.lineage for known in self.entries)
+
+    def spend(self, entry: Entry) -> None:
+        """Put an entry on disk before returning."""
         with open(self.path, "ab") as file:
             _write_line(file, entry.to_json())
         self.entries.append(entry)
-        return True
 
     def spent(self) -> list[tuple[Event, int]]:
         """Every event with the number of times it was released."""
@@ -104,10 +105,12 @@ class StoreLedger:
 
     def charge(self, run: str, what: str, event: Event, count: int) -> None:
         """A run is charged for all its planned rounds before the first. A ledger that cannot be read takes no more."""
-        self.spent()
         try:
             with open(self.path, "ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # other runs charge the same people
+                self.spent()
                 _write_line(file, {"run": run, "what": what, "event": event.to_json(), "count": count})
+            sync_folder(self.path.parent)
         except OSError as error:
             raise SottoError(
                 f"cannot write the store's ledger {self.path} ({error}); private training must be charged to it"

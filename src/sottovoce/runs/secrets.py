@@ -16,6 +16,7 @@ from typing import NamedTuple
 from sottovoce.errors import DamagedRun
 
 _SIZE = 32
+_SALT = "salt"
 
 
 class RoundKeys(NamedTuple):
@@ -26,19 +27,27 @@ class RoundKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class Secrets:
-    """The link of the chain that opens `round` and every later one, and no earlier one."""
+    """The link of the chain that opens `round` and every later one, and no earlier one.
+
+    The salt stays the same through a run: it blinds what is derived from people's text but must be compared later.
+    """
 
     round: int
     link: bytes
+    salt: bytes
 
     @staticmethod
     def fresh() -> Secrets:
-        return Secrets(1, os_entropy.token_bytes(_SIZE))
+        return Secrets(1, os_entropy.token_bytes(_SIZE), os_entropy.token_bytes(_SIZE))
 
     @staticmethod
-    def seeded(seed: int) -> Secrets:
-        """For tests and reproductions: whoever knows the seed can undo the noise."""
-        return Secrets(1, hashlib.blake2b(f"seed {seed}".encode(), digest_size=_SIZE, person=b"sottovoce").digest())
+    def seeded(seed: int, context: str = "") -> Secrets:
+        """For tests and reproductions: whoever knows the seed can undo the noise.
+
+        The context (recipe and store) keeps two seeded runs from sharing noise, which would cancel between them.
+        """
+        root = hashlib.blake2b(f"seed {seed} {context}".encode(), digest_size=_SIZE, person=b"sottovoce").digest()
+        return Secrets(1, _derive(root, "chain"), _derive(root, "salt"))
 
     def __repr__(self) -> str:  # never print a link into a log or a traceback
         return f"Secrets(round={self.round})"
@@ -50,28 +59,27 @@ class Secrets:
         link = self.link
         for _ in range(round_number - self.round):
             link = _derive(link, "next")
-        return Secrets(round_number, link)
+        return Secrets(round_number, link, self.salt)
 
-    def keys(self, round_number: int, attempt: int) -> RoundKeys:
-        """The keys of one round. Every attempt at a round has keys of its own: no noise is ever used twice."""
+    def keys(self, round_number: int, release: str) -> RoundKeys:
+        """The keys of one release of a round: another release has other keys, so that no noise is ever used twice."""
         link = self.at(round_number).link
-        return RoundKeys(*(_derive(link, f"{use} attempt {attempt}") for use in RoundKeys._fields))
+        return RoundKeys(*(_derive(link, f"{use} {release}") for use in RoundKeys._fields))
 
     def name(self) -> str:
-        """A name for the run that tells nothing of the keys."""
-        return _derive(self.link, "name")[:6].hex()
+        """A name for the run."""
+        return self.blind("name")[:12]
+
+    def blind(self, text: str) -> str:
+        """A name for a text that tells nothing of it to whoever lacks the salt."""
+        return _derive(self.salt, text)[:16].hex()
 
     def save(self, folder: Path) -> None:
-        """Write this link for its owner alone."""
+        """Write this link, and the salt with the first, for their owner alone."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        path = folder / f"round-{self.round:08d}.key"
-        partial = path.with_suffix(".partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self.link)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        if not (folder / _SALT).exists():
+            _write_private(folder / _SALT, self.salt)
+        _write_private(folder / f"round-{self.round:08d}.key", self.link)
 
     @staticmethod
     def forget(folder: Path, kept: int) -> None:
@@ -80,19 +88,38 @@ class Secrets:
             old.unlink()
 
     @staticmethod
+    def load_any(folder: Path) -> Secrets:
+        """The oldest link that is kept."""
+        rounds = sorted(int(path.stem.removeprefix("round-")) for path in folder.glob("round-*.key"))
+        return Secrets.load(folder, rounds[0] if rounds else 1)
+
+    @staticmethod
     def load(folder: Path, round_number: int) -> Secrets:
         """The link saved for a round."""
-        path = folder / f"round-{round_number:08d}.key"
-        try:
-            link = path.read_bytes()
-        except OSError as error:
-            raise DamagedRun(
-                f"cannot read the secrets of round {round_number} ({error}); without them the run cannot go on: "
-                f"start another run"
-            ) from None
-        if len(link) != _SIZE:
-            raise DamagedRun(f"the secrets file {path.name} is damaged; start another run")
-        return Secrets(round_number, link)
+        link, salt = (_read_private(folder / name) for name in (f"round-{round_number:08d}.key", _SALT))
+        return Secrets(round_number, link, salt)
+
+
+def _write_private(path: Path, contents: bytes) -> None:
+    partial = path.with_suffix(".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(contents)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def _read_private(path: Path) -> bytes:
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise DamagedRun(
+            f"cannot read the secrets {path.name} ({error}); without them the run cannot go on: start another run"
+        ) from None
+    if len(contents) != _SIZE:
+        raise DamagedRun(f"the secrets file {path.name} is damaged; start another run")
+    return contents
 
 
 def _derive(link: bytes, use: str) -> bytes:

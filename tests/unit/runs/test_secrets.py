@@ -8,22 +8,32 @@ from sottovoce.runs.secrets import Secrets
 
 def test_every_round_attempt_and_use_has_a_key_of_its_own():
     secrets = Secrets.seeded(1)
-    keys = [key for number in range(1, 20) for attempt in range(3) for key in secrets.keys(number, attempt)]
+    keys = [key for number in range(1, 20) for release in "abc" for key in secrets.keys(number, release)]
     assert len(set(keys)) == len(keys) == 19 * 3 * 3
 
 
 def test_a_ratcheted_chain_gives_the_same_keys_and_no_earlier_ones():
     secrets = Secrets.seeded(1)
     later = secrets.at(8)
-    assert later.keys(9, 0) == secrets.keys(9, 0)
+    assert later.keys(9, "a") == secrets.keys(9, "a")
     assert later.link != secrets.link
     with pytest.raises(DamagedRun, match="round 7 are gone"):
-        later.keys(7, 0)
+        later.keys(7, "a")
 
 
 def test_fresh_secrets_differ_and_owe_nothing_to_the_seed():
     assert Secrets.fresh().link != Secrets.fresh().link
     assert Secrets.seeded(1).link == Secrets.seeded(1).link != Secrets.seeded(2).link
+
+
+def test_seeded_runs_that_differ_in_anything_share_no_noise():
+    assert Secrets.seeded(1, "recipe A").link != Secrets.seeded(1, "recipe B").link
+
+
+def test_what_must_be_compared_later_is_blinded():
+    one, other = Secrets.fresh(), Secrets.fresh()
+    assert one.blind("the people of a store") == one.at(9).blind("the people of a store")
+    assert one.blind("the people of a store") != other.blind("the people of a store")
 
 
 def test_seeds_above_32_bits_are_different_seeds():
@@ -35,7 +45,8 @@ def test_only_the_last_links_are_kept(tmp_path):
     for number in (1, 4, 7):
         secrets.at(number).save(tmp_path)
     Secrets.forget(tmp_path, 2)
-    assert Secrets.load(tmp_path, 7).keys(9, 0) == secrets.keys(9, 0)
+    assert Secrets.load_any(tmp_path).salt == secrets.salt
+    assert Secrets.load(tmp_path, 7).keys(9, "a") == secrets.keys(9, "a")
     assert Secrets.load(tmp_path, 4).round == 4
     with pytest.raises(DamagedRun, match="start another run"):
         Secrets.load(tmp_path, 1)
