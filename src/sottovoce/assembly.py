@@ -20,7 +20,7 @@ from sottovoce import recipe as recipes
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.objective import Objective, plain
-from sottovoce.local.update import FedAvg, FedSGD, UserUpdate
+from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
 from sottovoce.models.language_model import LanguageModel, layer_names
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy import accounting
@@ -44,6 +44,7 @@ class Assembly:
     algorithm: Algorithm
     sum_updates: SumInBlocks
     accountant: str
+    code: str  # what was trained and on which loss, in words
     fingerprint: str
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
 
@@ -56,10 +57,11 @@ def assemble(
     `model` and `objective` may be a researcher's own; the recipe's [model] section is then not used.
     """
     recipe = resolve(recipe)
-    own_code = model is None and objective is plain
+    code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_name(objective, 'the plain objective')}"
+    own_code = model is not None or objective is not plain
     if model is None:
         model = build_model(recipe, store.vocabulary.size)
-    _check_model(model)
+    _check_model(model, store.vocabulary.size)
     if recipe.local.batch * recipe.local.unroll > 4 * store.tokens_per_user:
         raise SottoError(
             f"local.batch={recipe.local.batch} lanes of local.unroll={recipe.local.unroll} are mostly empty: users of "
@@ -73,6 +75,8 @@ def assemble(
         server=Server(_build_optimiser(recipe.server)),
         weight_cap=recipe.privacy.weight_cap,
     )
+    if own_code:
+        _check_update(algorithm.user_update, model, store.tokens_per_user)
     block = block_size(model, recipe.privacy.cohort, recipe.run.block)
     return Assembly(
         recipe=recipe,
@@ -80,9 +84,10 @@ def assemble(
         algorithm=algorithm,
         sum_updates=SumInBlocks(block),
         accountant=accountant_of(recipe.privacy),
+        code=code,
         fingerprint=_fingerprint(recipe, store, block),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
-        reproducible=own_code and _is_reproducible(),
+        reproducible=not own_code and _is_reproducible(),
     )
 
 
@@ -247,7 +252,28 @@ def _build_optimiser(server: recipes.Server) -> optax.GradientTransformation:
     return optax.sgd(server.learning_rate)
 
 
-def _check_model(model: LanguageModel) -> None:
+def _name(part: object, usual: str) -> str:
+    """How a model or an objective is called where people read it."""
+    if part is None or part is plain:
+        return usual
+    return f"{getattr(part, '__qualname__', type(part).__qualname__)} of the caller"
+
+
+def _check_update(update: UserUpdate, model: LanguageModel, length: int) -> None:
+    """Trace a caller's own code before anybody is charged for it."""
+    user = User(jax.ShapeDtypeStruct((length,), "int32"), jax.ShapeDtypeStruct((), "int32"))  # pyrefly: ignore
+    try:
+        jax.eval_shape(update, model, user, jax.random.key(0))
+    except Exception as error:
+        raise SottoError(f"the model or objective of your own cannot be traced: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) < 300 else text[:300] + " …"
+
+
+def _check_model(model: LanguageModel, vocabulary: int) -> None:
     for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True):
         if not (eqx.is_array(leaf) and leaf.dtype == np.float32):
             kind = leaf.dtype if eqx.is_array(leaf) else type(leaf).__name__
@@ -255,6 +281,16 @@ def _check_model(model: LanguageModel) -> None:
                 f"the model's leaf {name} is {kind}, not an array of float32; make it one, or mark what is not trained "
                 f"with eqx.field(static=True)"
             )
+    tokens = jax.ShapeDtypeStruct((3,), "int32")
+    try:
+        scores = jax.eval_shape(lambda model, tokens: model.score(model.read(tokens, model.start())[0]), model, tokens)
+    except Exception as error:
+        raise SottoError(f"the model does not keep the contract (start, read, score): {_one_line(error)}") from error
+    if scores.shape != (3, vocabulary):
+        raise SottoError(
+            f"the model's score of 3 outputs has shape {scores.shape}, not {(3, vocabulary)}: it must score every "
+            f"word of the store's vocabulary"
+        )
 
 
 def _fingerprint(recipe: Recipe, store: Store, block: int) -> str:

@@ -7,6 +7,9 @@ import math
 import shutil
 from pathlib import Path
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -156,20 +159,22 @@ def test_a_researchers_own_objective_is_never_taken_for_the_same(recipe, tmp_pat
     assert jobs.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 2
 
 
-def test_rounds_of_ones_own_objective_are_not_taken_for_plain_ones(recipe, tmp_path):
-    """The same folder, code and machine, but another loss: another sum, so other noise and another charge."""
+def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, tmp_path):
+    """The same folder, recipe and machine, but another loss would give another sum under the same keys."""
 
     def own(model, received, batch, state):
         losses, state = jobs.training.plain(model, received, batch, state)
         return 3.0 * losses, state
 
     def observer(progress):
-        raise RuntimeError("crash")
+        if progress.round:
+            raise RuntimeError("crash")
 
     with pytest.raises(RuntimeError, match="crash"):
         jobs.train(recipe, tmp_path / "run", objective=own, observer=observer)
-    result = jobs.resume(tmp_path / "run")
-    assert result.statement.facts["charged_again"] == 1
+    with pytest.raises(SottoError, match=r"begun with .*own of the caller"):
+        jobs.resume(tmp_path / "run")
+    assert jobs.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 1
 
 
 def noise_shared(one: Path, other: Path) -> float:
@@ -234,11 +239,63 @@ def test_the_public_ledger_tells_nothing_of_the_store(recipe, store, tmp_path):
 
 
 def test_a_model_of_another_precision_is_refused(recipe, tmp_path):
-    import jax
-
     half = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), assembly.build_model(recipe, 45))
     with pytest.raises(SottoError, match="bfloat16"):
         jobs.train(recipe, tmp_path / "run", model=half)
+
+
+class Bigram(eqx.Module):
+    """A model of one's own: the next word from the last one."""
+
+    table: jax.Array
+
+    def start(self):
+        return jnp.zeros(())
+
+    def read(self, tokens, state):
+        return self.table[tokens], state
+
+    def score(self, outputs):
+        return outputs
+
+
+def test_a_model_of_ones_own_goes_all_the_way(recipe, store, tmp_path):
+    words = Vocabulary.load(store / "vocabulary.txt").size
+    model = Bigram(jnp.zeros((words, words)))
+    jobs.train(recipe, tmp_path / "run", model=model)
+    assert jobs.evaluate_run(tmp_path / "run", model=model)[0].targets > 0
+    page = jobs.report_run(tmp_path / "run", model=model).read_text()
+    assert "Bigram" in page
+    assert "LSTM" not in page
+    with pytest.raises(SottoError, match="goes on from Python"):
+        jobs.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(Bigram(jnp.zeros((7, 7))), "every word"), (Bigram(jnp.zeros((7, 7), int)), "int32"), (object(), "object")],
+    ids=["another vocabulary", "whole numbers", "no model"],
+)
+def test_a_model_that_cannot_be_trained_is_refused_before_anybody_is_charged(recipe, store, tmp_path, model, message):
+    with pytest.raises(SottoError, match=message):
+        jobs.train(recipe, tmp_path / "run", model=model)
+    assert not (tmp_path / "run").exists()
+    assert not (store / "ledger.jsonl").exists()
+
+
+def test_an_objective_that_cannot_be_traced_is_refused_before_anybody_is_charged(recipe, store, tmp_path):
+    def broken(model, received, batch, state):
+        return jnp.zeros((1, 2, 3)) + batch.mask[:, :, None, None] @ jnp.zeros(99), state
+
+    with pytest.raises(SottoError, match="cannot be traced"):
+        jobs.train(recipe, tmp_path / "run", objective=broken)
+    assert not (tmp_path / "run").exists()
+    assert not (store / "ledger.jsonl").exists()
+
+
+def test_a_declared_population_far_from_the_store_is_pointed_out(recipe, tmp_path):
+    result = jobs.train(recipe.replace(privacy={"users": 360, "cohort": 90}), tmp_path / "run")
+    assert any("declares 360" in note for note in result.notes)
 
 
 def test_training_stops_before_the_budget_with_a_usable_model(recipe, tmp_path):

@@ -83,37 +83,53 @@ def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
         TextColumn("{task.fields[facts]}"),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=None, facts="compiling")
-        accuracy = ""
+        task = bar.add_task(name, total=None, facts="reading")
+        accuracy, rate = "", _rate()
 
         def show(progress: Progress_) -> None:
             nonlocal accuracy
             if progress.evaluation:
                 accuracy = f"  top-1 {progress.evaluation.top1:.1%}"
-            bar.update(task, completed=progress.round, total=progress.rounds, facts=_facts(progress) + accuracy)
+            bar.update(
+                task, completed=progress.round, total=progress.rounds, facts=_facts(progress, rate(progress)) + accuracy
+            )
 
         yield show
 
 
 def _plain_lines(name: str) -> Callable[[Progress], None]:
     """A line at the first round, at evaluations, at the end, and otherwise every ten seconds."""
-    last = -math.inf
+    last, rate = -math.inf, _rate()
 
     def show(progress: Progress_) -> None:
         nonlocal last
-        now = time.monotonic()
+        now, speed = time.monotonic(), rate(progress)
+        if not progress.seconds:
+            return
         if progress.evaluation or progress.round == progress.rounds or now - last > 10:
             accuracy = f"  top-1 {progress.evaluation.top1:.1%}" if progress.evaluation else ""
-            line = f"{name}: round {progress.round} of {progress.rounds}  {_facts(progress)}{accuracy}"
+            line = f"{name}: round {progress.round} of {progress.rounds}  {_facts(progress, speed)}{accuracy}"
             print(line, file=sys.stderr, flush=True)
             last = now
 
     return show
 
 
-def _facts(progress: Progress_) -> str:
+def _rate() -> Callable[[Progress], str]:
+    """Users a second of a round; the first round of a process compiles, so its rate would mislead."""
+    rounds = -1
+
+    def tell(progress: Progress_) -> str:
+        nonlocal rounds
+        rounds += 1
+        return "compiling" if rounds == 0 else "" if rounds == 1 else f"{progress.users / progress.seconds:.3g} users/s"
+
+    return tell
+
+
+def _facts(progress: Progress_, rate: str) -> str:
     budget = f" of {progress.budget:g}" if progress.budget is not None and math.isfinite(progress.epsilon) else ""
-    return f"ε {shown_epsilon(progress.epsilon)}{budget}  {progress.users / progress.seconds:.3g} users/s"
+    return f"ε {shown_epsilon(progress.epsilon)}{budget}  {rate}".rstrip()
 
 
 Progress_ = Any  # `Progress` of jobs: the bar of rich has the same name, and jobs is slow to import

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,9 @@ Flag = Annotated[bool, Parameter(negative=())]
 def evaluate(
     run: Path,
     *,
-    corpus: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    corpus: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
     store: Path | None = None,
-    split: str = "test",
+    split: str | None = None,
     user_field: str = "user",
     text_field: str = "text",
     internal: Flag = False,
@@ -34,7 +35,7 @@ def evaluate(
     store
         A prepared store instead (default: the one the run was trained on).
     split
-        Which users of the store.
+        Which users of the store: test (default) or train.
     user_field
         Field of the corpus that names the user.
     text_field
@@ -47,8 +48,11 @@ def evaluate(
     from sottovoce.errors import SottoError
     from sottovoce.jobs.measuring import evaluate_run
 
-    if corpus and store:
-        raise SottoError("--corpus and --store are both given; evaluate on one of them at a time")
+    if corpus and (store or split):
+        raise SottoError("--corpus goes without --store and --split; evaluate on one of them at a time")
+    split = split or "test"
+    if split == "train":
+        print("warning: exact figures of the people the guarantee protects, for the owner only", file=sys.stderr)
     evaluation, spread = evaluate_run(
         run, corpus=corpus or (), store=store, split=split, user_field=user_field, text_field=text_field
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
+from sottovoce.errors import SottoError
 
 
 def plan(
     *,
-    users: int,
-    cohort: int,
-    rounds: int,
+    users: float,
+    cohort: float,
+    rounds: float,
     delta: float,
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
@@ -57,6 +59,7 @@ def plan(
     """
     from sottovoce.planning.plan import make_plan
 
+    users, cohort, rounds = whole("users", users), whole("cohort", cohort), whole("rounds", rounds)
     made = make_plan(
         users=users, cohort=cohort, rounds=rounds, delta=delta, noise_multiplier=noise_multiplier, epsilon=epsilon,
         accountant=accountant, sampling=sampling, clip_norm=clip_norm, parameters=parameters,
@@ -87,3 +90,10 @@ def plan(
     print_table("ε by round", {f"{point['round']:,}": shown_epsilon(point["epsilon"]) for point in steps})
     for warning in made.warnings:
         print(f"warning: {warning}")
+
+
+def whole(name: str, value: float) -> int:
+    """1e6 is a whole number; 1.5 is none, and is not rounded in silence."""
+    if not math.isfinite(value) or value != int(value):
+        raise SottoError(f"--{name} {value:g} must be a whole number")
+    return int(value)

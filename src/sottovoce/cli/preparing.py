@@ -68,7 +68,9 @@ def prepare(
         print_json(summary.to_json())
         return
     print_table(f"Store {out}", {name.replace("_", " "): _shown(value) for name, value in summary.to_json().items()})
+    print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set privacy.users={summary.train_users}")
+    print("      (declare a round number of users that may be known to all; the exact one is private)")
 
 
 def _shown(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2%}" if isinstance(value, float) else str(value)

@@ -110,23 +110,24 @@ def demo(*, out: Path = Path("demo")) -> None:
 
 def _tell(result: RunResult, *, json: bool) -> None:
     statement, scores = result.statement, result.evaluation
+    facts = statement.facts
     if json:
-        print_json({
-            "run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes),
-            "epsilon": statement.to_json()["epsilon"], "delta": statement.delta, "private": statement.private,
-            "evaluation": scores.to_json() if scores else None,
-        })  # fmt: skip
+        answer = {"run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes)}
+        cost = {name: value for name, value in statement.to_json().items() if name in ("private", "epsilon", "delta")}
+        cost |= {name: facts[name] for name in ("epsilon_spent", "epsilon_store")}
+        print_json({**answer, **cost, "evaluation": scores.to_json() if scores else None})
         return
     for note in result.notes:
         print(note)
-    rows = {
-        "rounds": f"{result.round} of {statement.facts['rounds_planned']}",
-        "ε": f"{shown_epsilon(statement.epsilon)} at δ = {statement.delta:g}"
-        if statement.private
-        else "∞, not private",
-    }
+    rows = {"rounds": f"{result.round} of {facts['rounds_planned']}", "ε": "∞, not private"}
+    if statement.private:
+        rows["ε"] = f"{shown_epsilon(statement.epsilon)} at δ = {statement.delta:g}"
+        if result.ended == "stopped":
+            rows["ε"] += " for all planned rounds"
+            rows["ε spent so far"] = f"{shown_epsilon(facts['epsilon_spent'])} (stopping for good saves nothing)"
+        rows["ε of the store, all runs"] = shown_epsilon(facts["epsilon_store"])
     if scores:
-        rows["top-1, perplexity"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
+        rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
     print_table(f"Run {result.path}", rows)
     if result.ended == "stopped":
         print(f"stopped; go on with: sotto resume {result.path}")

@@ -42,6 +42,11 @@ class Evaluation:
         """Plain JSON values; an infinite perplexity is `null`."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Evaluation:
+        plain: dict[str, Any] = {name: math.inf if value is None else value for name, value in values.items()}
+        return Evaluation(**plain)
+
 
 class _Counts(NamedTuple):
     """Sums over the targets: of one user on the device, arrays over users or floats on the host."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,6 +64,9 @@ def report_run(
     other = RunFolder.open(beside) if beside is not None else None
     recipe = Recipe.load(run.recipe_file).to_dict()
     recipe["data"]["store"] = Path(recipe["data"]["store"]).name  # a page for others tells no paths of this machine
+    code = json.loads((run.model / "card.json").read_text(encoding="utf-8"))["code"]
+    if "of the recipe" not in code:
+        recipe["model"] = {"kind": code}  # the sizes in the recipe are not those of a caller's own model
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=recipe,

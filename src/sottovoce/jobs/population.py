@@ -52,5 +52,10 @@ def store_folder(recipe: Recipe, run: RunFolder) -> Path:
 def open_users(recipe: Recipe, run: RunFolder) -> tuple[Store, Store | None]:
     """The users to train on, and those held out, if any."""
     folder = store_folder(recipe, run)
+    if not folder.exists() and run.recipe_file.exists():
+        raise SottoError(
+            f"the store of this run, {folder}, is not there; put it back (a store made anew would forget what its "
+            f"people were charged)"
+        )
     train, test = Store.open(folder, "train"), Store.open(folder, "test")
     return train, test if test.users else None

@@ -38,7 +38,10 @@ from sottovoce.training.simulation import rounds
 
 @dataclass(frozen=True)
 class Progress:
-    """What is told of a round while a run goes on. `users` and `seconds` are private: show them to the owner only."""
+    """What is told of a round while a run goes on, and once before the first (with `users` and `seconds` 0).
+
+    `users` and `seconds` are private: show them to the owner only.
+    """
 
     round: int
     rounds: int
@@ -84,7 +87,12 @@ def train(
         planned = _planned_rounds(assembly)
         secrets = _new_secrets(assembly.recipe, store)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
-        header = {"run": secrets.name(), "recipe": assembly.recipe.sha256(), "store": secrets.blind(store.fingerprint)}
+        header = {
+            "run": secrets.name(),
+            "recipe": assembly.recipe.sha256(),
+            "store": secrets.blind(store.fingerprint),
+            "code": assembly.code,
+        }
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         state = assembly.algorithm.server.start(assembly.model)
@@ -125,7 +133,18 @@ class _Training:
             )
         self.assembly = assemble(recipe, self.store, model=model, objective=objective)
         self.recipe = self.assembly.recipe
+        if self.ledger.header.get("code") != self.assembly.code:
+            raise SottoError(
+                f"{run.path} was begun with {self.ledger.header.get('code')}, not with {self.assembly.code}; a run "
+                f"of your own code goes on from Python: sottovoce.resume(run, model=..., objective=...)"
+            )
         self.notes: list[str] = []
+        declared = self.recipe.privacy.users
+        if not 0.5 < self.store.users / declared < 2:
+            self.notes.append(
+                f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
+                f"{declared:,}; cohorts are {self.store.users / declared:.2g} times as large as declared"
+            )
         self._load_state()
         self.meter = _Meter(self.assembly)
 
@@ -155,6 +174,8 @@ class _Training:
         ended, evaluation = "finished", None
         last = self.recipe.run.rounds
         spender = _Spender(self)
+        if observer:
+            observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
         try:
             for state, summed in rounds(
@@ -179,6 +200,7 @@ class _Training:
             self.notes.append(str(error))
             self._checkpoint()
         statement = self._finish()
+        evaluation = evaluation or self._last_evaluation()
         return RunResult(self.run_folder.path, self.state.round, ended, statement, evaluation, tuple(self.notes))
 
     def _is_due(self, round_number: int) -> bool:
@@ -193,6 +215,11 @@ class _Training:
         limit = self.recipe.run.evaluate_users or self.test.users
         return evaluate(state.model, self.test, range(min(limit, self.test.users)))
 
+    def _last_evaluation(self) -> Evaluation | None:
+        """As the record has it, for a run that had nothing left to do."""
+        found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
+        return Evaluation.from_json(found[-1]) if found else None
+
     def _write_round(self, summed: CohortSum, seconds: float, evaluation: Evaluation | None) -> Progress:
         epsilon = self.meter(self._charges_up_to(self.state.round))
         mechanism = self.assembly.algorithm.mechanism
@@ -206,10 +233,12 @@ class _Training:
             entry["evaluation"] = evaluation.to_json()
         self.run_folder.record.append(entry)
         self.run_folder.diagnostics.append(_diagnostics(self.state.round, summed, seconds))
-        return Progress(
-            self.state.round, self.recipe.run.rounds, epsilon, self.recipe.privacy.epsilon, len(summed.norms), seconds,
-            evaluation,
-        )  # fmt: skip
+        return self._progress(len(summed.norms), seconds, evaluation)
+
+    def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
+        epsilon = self.meter(self._charges_up_to(self.state.round))
+        budget = self.recipe.privacy.epsilon
+        return Progress(self.state.round, self.recipe.run.rounds, epsilon, budget, users, seconds, evaluation)
 
     def _charges_up_to(self, round_number: int) -> int:
         return sum(entry.round <= round_number for entry in self.ledger.entries)
@@ -234,7 +263,7 @@ class _Training:
         )
         card = {
             "name": "sottovoce language model",
-            "kind": self.recipe.model.kind,
+            "code": self.assembly.code,
             "parameters": parameter_count(self.state.model),
             "vocabulary": self.store.vocabulary.size,
             "rounds": self.state.round,

@@ -133,7 +133,9 @@ def _warnings(users: int, delta: float, epsilon: float, signal: float | None) ->
             f"take {users**-1.1:.1g} (users^-1.1) or less"
         )
     if epsilon > 20:
-        found.append(f"epsilon={epsilon:.3g} promises next to nothing: more users, a smaller cohort or more noise")
+        found.append(
+            f"epsilon={accounting.rounded_up(epsilon)} promises next to nothing: more users, or more noise, would help"
+        )
     if signal is not None and signal < 0.1:
         found.append(
             f"the noise is {1 / signal:.0f} times as long as an average update: expect little learning; "

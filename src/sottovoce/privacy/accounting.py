@@ -42,6 +42,7 @@ __all__ = [
 ACCOUNTANTS = ("pld", "rdp", "moments")
 
 _MOMENTS = range(1, 33)  # λ of the papers
+_LEAST_DELTA = 1e-40  # below it the numbers a computer can tell apart run out
 _HOPELESS = 1e4  # above this ε nothing is protected, and a tight figure is worth no work
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e6  # where `calibrate` looks
 _EXACT_ROUNDS = {"pld": 12, "rdp": 1_000, "moments": 5_000}  # a curve has every round up to here
@@ -75,7 +76,8 @@ def rounded_up(epsilon: float, digits: int = 3) -> str:
     if epsilon <= 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - digits + 1)
-    return f"{math.ceil(epsilon / unit - 1e-6) * unit:.{digits}g}"
+    shown = math.ceil(epsilon / unit - 1e-6) * unit
+    return f"{shown:,.0f}" if shown >= 10 ** (digits - 1) else f"{shown:.{digits}g}"
 
 
 def check(accountant: str, sampling: str) -> None:
@@ -365,9 +367,10 @@ def _check_accountant(accountant: str) -> None:
 
 
 def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
+    if not _LEAST_DELTA <= delta < 1:
         raise SottoError(
-            f"delta={delta} must be in (0, 1); it is the chance that the guarantee fails: take well below 1/users"
+            f"delta={delta} must be in (0, 1), and at least {_LEAST_DELTA:g}; it is the chance that the guarantee "
+            f"fails: take well below 1/users"
         )
 
 

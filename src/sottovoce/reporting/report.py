@@ -130,7 +130,8 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     ]
     if model:
         sizes = ", ".join(f"{key} {value}" for key, value in model.items() if key != "kind")
-        facts.append(("Model", str(model.get("kind", "")).replace("_", " ").upper(), sizes))
+        kind = str(model.get("kind", "")).replace("_", " ")
+        facts.append(("Model", kind.upper() if sizes else "own", sizes or kind))
     return facts
 
 
