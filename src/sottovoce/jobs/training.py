@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import secrets as os_entropy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from sottovoce.assembly import Assembly, assemble, weights_of
+from sottovoce.assembly import assemble, weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.jobs.budget import Meter, charge_store, planned_rounds, store_ledger
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
-from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Event, NonPrivate
+from sottovoce.privacy.accounting import Event
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, lineage
+from sottovoce.runs.ledger import Entry, Ledger, lineage
 from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import RoundKeys, Secrets
 from sottovoce.training.round import CohortSum
@@ -84,7 +82,7 @@ def train(
         make_own_store(recipe, draft)
         store, _ = open_users(recipe, draft)
         assembly = assemble(recipe, store, model=model, objective=objective)
-        planned = _planned_rounds(assembly)
+        planned = planned_rounds(assembly)
         secrets = _new_secrets(assembly.recipe, store)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         header = {
@@ -99,7 +97,7 @@ def train(
         _save_checkpoint(draft, state, secrets, parent="")
         # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
         # right after this line charges for a run that never was, which errs on the safe side.
-        _charge_store(store, secrets.name(), "training", assembly.algorithm.mechanism.event(), planned)
+        charge_store(store, secrets.name(), "training", assembly.algorithm.mechanism.event(), planned)
     return resume(out, model=model, objective=objective, observer=observer, stop=stop)
 
 
@@ -146,7 +144,7 @@ class _Training:
                 f"{declared:,}; cohorts are {self.store.users / declared:.2g} times as large as declared"
             )
         self._load_state()
-        self.meter = _Meter(self.assembly)
+        self.meter = Meter(self.assembly)
 
     def _load_state(self) -> None:
         saved, damaged = checkpoints.latest(self.run_folder.checkpoints)
@@ -221,7 +219,7 @@ class _Training:
         return Evaluation.from_json(found[-1]) if found else None
 
     def _write_round(self, summed: CohortSum, seconds: float, evaluation: Evaluation | None) -> Progress:
-        epsilon = self.meter(self._charges_up_to(self.state.round))
+        epsilon = self.meter(self.ledger.charges_up_to(self.state.round))
         mechanism = self.assembly.algorithm.mechanism
         entry: dict[str, Any] = {
             "round": self.state.round,
@@ -236,12 +234,9 @@ class _Training:
         return self._progress(len(summed.norms), seconds, evaluation)
 
     def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
-        epsilon = self.meter(self._charges_up_to(self.state.round))
+        epsilon = self.meter(self.ledger.charges_up_to(self.state.round))
         budget = self.recipe.privacy.epsilon
         return Progress(self.state.round, self.recipe.run.rounds, epsilon, budget, users, seconds, evaluation)
-
-    def _charges_up_to(self, round_number: int) -> int:
-        return sum(entry.round <= round_number for entry in self.ledger.entries)
 
     def _checkpoint(self) -> None:
         self.run_folder.record.sync()
@@ -253,11 +248,11 @@ class _Training:
             recipe=self.recipe,
             mechanism=self.assembly.algorithm.mechanism,
             accountant=self.assembly.accountant,
-            planned_rounds=_planned_rounds(self.assembly),
+            planned_rounds=planned_rounds(self.assembly),
             rounds_done=self.state.round,
             spent=self.ledger.spent(),
             repeated=sum(entry.attempt > 0 for entry in self.ledger.entries),
-            store_spent=_store_ledger(self.store).spent() if self.meter.private else [],
+            store_spent=store_ledger(self.store).spent() if self.meter.private else [],
             run=self.ledger.header["run"],
             vocabulary=self.store.vocabulary.fingerprint,
         )
@@ -301,7 +296,7 @@ class _Spender:
     def _refuse_beyond_budget(self, round_number: int) -> None:
         """The hard stop: before a cohort is drawn, not after its noise is out."""
         meter, entries = self._training.meter, self._training.ledger.entries
-        if any(entry.round == round_number and entry.lineage == self.lineage for entry in entries):
+        if self._training.ledger.knows(round_number, self.lineage):
             return  # paid for before a crash
         if not meter.allows(len(entries) + 1):
             raise BudgetExhausted(
@@ -311,74 +306,18 @@ class _Spender:
 
     def spend(self, round_number: int, event: Event) -> None:
         training = self._training
-        entry = Entry(round_number, self._attempt, event, self.lineage)
-        if training.ledger.knows(entry):
+        if training.ledger.knows(round_number, self.lineage):
             return
         if self._attempt:
             # The store first: a crash in between charges its people once too often, not once too little.
-            _charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
-        training.ledger.spend(entry)
-
-
-class _Meter:
-    """ε after a number of charges: a look-up in a curve that was worked out once."""
-
-    def __init__(self, assembly: Assembly):
-        privacy = assembly.recipe.privacy
-        self._event = assembly.algorithm.mechanism.event()
-        self._delta, self._accountant = privacy.delta, assembly.accountant
-        self.budget = privacy.epsilon if privacy.epsilon is not None and self.private else math.inf
-        rounds = assembly.recipe.run.rounds
-        self._curve = _curve(self._event, rounds, self._delta, self._accountant) if self.private else None
-
-    @property
-    def private(self) -> bool:
-        """Without a promise nothing can be spent."""
-        return not isinstance(self._event, NonPrivate)
-
-    def __call__(self, charges: int) -> float:
-        if self._curve is None:
-            return math.inf if charges else 0.0
-        if charges <= self._curve.known_rounds[-1]:
-            shown = self._curve(charges)
-            # The curve rounds up between the rounds it knows; where that passes the budget the exact figure is asked.
-            if shown <= self.budget:
-                return shown
-        return accounting.epsilon([(self._event, charges)], self._delta, self._accountant)
-
-    def allows(self, charges: int) -> bool:
-        return self(charges) <= self.budget
-
-    def rounds_allowed(self, asked: int) -> int:
-        """How many of the rounds asked for fit the budget."""
-        if self._curve is None or self.allows(asked):
-            return asked
-        low, high = self._curve.rounds_within(self.budget), asked
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.allows(middle) else (low, middle)
-        return low
-
-
-_curve = lru_cache(maxsize=16)(accounting.epsilon_curve)
+            charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
+        training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
 
 
 def _new_secrets(recipe: Recipe, store: Store) -> Secrets:
     if recipe.privacy.secrets == "seeded":
         return Secrets.seeded(recipe.run.seed, f"{recipe.sha256()} {store.fingerprint}")
     return Secrets.fresh()
-
-
-def _planned_rounds(assembly: Assembly) -> int:
-    """The rounds that the ε budget allows, of those the recipe asks for."""
-    meter = _Meter(assembly)
-    allowed = meter.rounds_allowed(assembly.recipe.run.rounds)
-    if not allowed:
-        raise BudgetExhausted(
-            f"privacy.epsilon={meter.budget:g} does not allow one round at noise_multiplier="
-            f"{assembly.recipe.privacy.noise_multiplier:g} (ε = {meter(1):.4g}); raise the noise or the budget"
-        )
-    return allowed
 
 
 def _save_checkpoint(run: RunFolder, state: ServerState, secrets: Secrets, parent: str) -> Secrets:
@@ -407,13 +346,3 @@ def _diagnostics(round_number: int, summed: CohortSum, seconds: float) -> dict[s
         "loss": float(np.mean(losses)) if len(losses) else None,
         "seconds": seconds,
     }
-
-
-def _store_ledger(store: Store) -> StoreLedger:
-    assert store.path is not None  # a run trains on a store that is on disk
-    return StoreLedger(store.path / "ledger.jsonl")
-
-
-def _charge_store(store: Store, run: str, what: str, event: Event, count: int) -> None:
-    if not isinstance(event, NonPrivate):
-        _store_ledger(store).charge(run, what, event, count)

@@ -47,6 +47,9 @@ class Ledger:
 
     def __init__(self, path: Path, header: dict[str, Any], entries: list[Entry]):
         self.path, self.header, self.entries = path, header, entries
+        self._of_round: dict[int, list[Entry]] = {}
+        for entry in entries:
+            self._of_round.setdefault(entry.round, []).append(entry)
 
     @staticmethod
     def create(path: Path, header: dict[str, Any]) -> Ledger:
@@ -71,26 +74,31 @@ class Ledger:
     @property
     def rounds(self) -> int:
         """The last round up to which every one was paid for."""
-        paid = {entry.round for entry in self.entries}
-        return next(number for number in range(len(paid) + 1) if number + 1 not in paid)
+        return next(number for number in range(len(self._of_round) + 1) if number + 1 not in self._of_round)
+
+    def charges_up_to(self, round_number: int) -> int:
+        if round_number >= max(self._of_round, default=0):
+            return len(self.entries)
+        return sum(entry.round <= round_number for entry in self.entries)
 
     def attempt(self, round_number: int, parent: str, fingerprint: str) -> int:
         """Which attempt at a round this is: one that was paid for if it will be the same to the bit, else a new one."""
-        before = [entry for entry in self.entries if entry.round == round_number]
+        before = self._of_round.get(round_number, [])
         for entry in before:
             if entry.lineage == lineage(parent, fingerprint, entry.attempt):
                 return entry.attempt
         return 1 + max((entry.attempt for entry in before), default=-1)
 
-    def knows(self, entry: Entry) -> bool:
+    def knows(self, round_number: int, name: str) -> bool:
         """Was this very release paid for before a crash?"""
-        return any(known.round == entry.round and known.lineage == entry.lineage for known in self.entries)
+        return any(entry.lineage == name for entry in self._of_round.get(round_number, []))
 
     def spend(self, entry: Entry) -> None:
         """Put an entry on disk before returning."""
         with open(self.path, "ab") as file:
             _write_line(file, entry.to_json())
         self.entries.append(entry)
+        self._of_round.setdefault(entry.round, []).append(entry)
 
     def spent(self) -> list[tuple[Event, int]]:
         """Every event with the number of times it was released."""

@@ -21,7 +21,7 @@ def play(ledger: Ledger, round_number: int, parent: str, fingerprint: str) -> tu
     """Pay for a round as a run does: the lineage it leaves, and the attempt it was."""
     attempt = ledger.attempt(round_number, parent, fingerprint)
     entry = Entry(round_number, attempt, EVENT, lineage(parent, fingerprint, attempt))
-    if not ledger.knows(entry):
+    if not ledger.knows(round_number, entry.lineage):
         ledger.spend(entry)
     return entry.lineage, attempt
 
