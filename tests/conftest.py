@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile hundreds of tiny programs and run each once: compile quickly, run slowly.
@@ -17,6 +19,15 @@ from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
 from sottovoce.models.lstm import LSTM
 
 WORDS = 60
+
+
+@pytest.fixture(autouse=True)
+def room_for_compiled_programs() -> Iterator[None]:
+    """Every compiled program maps memory, and Linux allows a process 65,530 maps: beyond them the compiler crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -78,14 +78,15 @@ def play_round(
 
 @partial(jax.jit, static_argnums=0)
 def _privatise_and_step(algorithm: Algorithm, state: ServerState, estimate: Any, key: PRNGKeyArray) -> ServerState:
-    noised = add_noise(estimate, algorithm.mechanism.noise_std(), key)
+    noise_std = algorithm.mechanism.noise_std()
+    noised = add_noise(estimate, noise_std, key) if noise_std else estimate
     return algorithm.server.step(state, noised)
 
 
 def sum_one_by_one(
     algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray
 ) -> CohortSum:
-    """Σ w_k Δ_k, one user after another: the version to read. `simulation.sum_in_blocks` is the one to run."""
+    """Σ w_k Δ_k, one user after another: the version to read. `simulation.SumInBlocks` is the one to run."""
     total, weight = jax.tree.map(jnp.zeros_like, model), jnp.zeros(())
     results: list[UserResult] = []
     for row in cohort:
