@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two workers, a file to one of them: its tests share compiled programs.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two workers: tests compile many small programs, and compiling uses a core each.
+PYTEST := $(BIN)/python -m pytest -n 2
 
 .PHONY: help demo test test-slow lint format install clean
 

@@ -137,6 +137,7 @@ def test_killed_at_every_delicate_moment(recipe, environment, unbroken, tmp_path
     assert_same(out, unbroken)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_killed_from_outside_and_stopped_by_ctrl_c(recipe, environment, unbroken, tmp_path):
     out = tmp_path / "run"

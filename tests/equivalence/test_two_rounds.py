@@ -43,9 +43,14 @@ def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight
     return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, "a"), NoLedger(), sum_updates)
 
 
-@pytest.mark.parametrize(
-    ("update", "clip", "estimator"), list(itertools.product(UPDATES, CLIPS, ESTIMATORS)), ids=lambda name: name
-)
+# A compilation for each update and clip: the variants of variants are left to `make test-slow`.
+COMBINATIONS = [
+    pytest.param(*names, marks=[pytest.mark.slow] if names[0] in ("fedavg, two epochs", "fedsgd, some tokens") else [])
+    for names in itertools.product(UPDATES, CLIPS, ESTIMATORS)
+]
+
+
+@pytest.mark.parametrize(("update", "clip", "estimator"), COMBINATIONS)
 def test_the_two_rounds_are_equal(store, model, update, clip, estimator):
     parts = (UPDATES[update](CLIPS[clip]), ESTIMATORS[estimator], CLIPS[clip])
     slow, slow_sum = end_of_round(store, model, sum_one_by_one, *parts)
