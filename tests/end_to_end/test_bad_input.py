@@ -136,7 +136,7 @@ def test_a_corpus_that_cannot_be_read_is_refused(
 
 
 def test_a_corpus_packed_by_half_is_refused(refused: Refused, world: World, tmp_path: Path) -> None:
-    packed = gzip.compress(world.corpus.read_bytes())
+    packed = gzip.compress(world.corpus.read_bytes(), mtime=0)
     (tmp_path / "corpus.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     line = refused("prepare", tmp_path / "corpus.jsonl.gz", "--out", tmp_path / "store")
     assert_says(line, "corpus.jsonl.gz", "cannot read", "whole")

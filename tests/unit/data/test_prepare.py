@@ -52,7 +52,7 @@ def test_interleaved_records_in_many_files_are_one_user(tmp_path: Path) -> None:
     rows = [("ann", "a b"), ("bob", "c"), ("ann", "d"), ("cyd", "e"), ("bob", "f"), ("ann", "g h")]
     first = write(tmp_path / "1.jsonl", rows[:3])
     second = tmp_path / "2.jsonl.gz"
-    second.write_bytes(gzip.compress(write(tmp_path / "2.jsonl", rows[3:]).read_bytes()))
+    second.write_bytes(gzip.compress(write(tmp_path / "2.jsonl", rows[3:]).read_bytes(), mtime=0))
     summary = prepare([first, second], tmp_path / "store", vocabulary=LETTERS, test_users=0)
     assert summary.users_seen == summary.users_kept == 3
     assert sorted(streams(tmp_path / "store")["train"].values()) == sorted(expected(rows).values())

@@ -95,7 +95,7 @@ def test_word_list_with_columns_doubles_specials_and_unusable_words(tmp_path: Pa
 
 def test_packed_word_list_cut_to_a_size(tmp_path: Path) -> None:
     path = tmp_path / "list.txt.gz"
-    path.write_bytes(gzip.compress(b"one\ntwo\nthree\n"))
+    path.write_bytes(gzip.compress(b"one\ntwo\nthree\n", mtime=0))
     assert Vocabulary.from_file(path, size=len(FRAME) + 2).words == (*FRAME, "one", "two")
 
 
