@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import fcntl
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -119,6 +121,19 @@ def test_a_stores_ledger_that_cannot_be_read_takes_no_more(tmp_path):
     store.path.write_text('garbage\n{"torn')
     with pytest.raises(DamagedRun, match="line 1"):
         store.charge("one", "training", EVENT, 1)
+
+
+def test_two_runs_do_not_write_the_stores_ledger_at_once(tmp_path):
+    store = StoreLedger(tmp_path / "ledger.jsonl")
+    store.charge("one", "training", EVENT, 1)
+    with open(store.path, "ab") as other, ThreadPoolExecutor() as pool:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = pool.submit(store.charge, "two", "training", EVENT, 1)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.3)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        waiting.result(timeout=10)
+    assert store.spent() == [(EVENT, 2)]
 
 
 def test_events_come_back_as_they_were_written(tmp_path):
