@@ -58,6 +58,27 @@ class SampledGaussian:
 
 
 @dataclass(frozen=True)
+class ThresholdedHistogram:
+    """Counts over all users with Gaussian noise, of which those above a threshold are shown, under their names.
+
+    `noise_multiplier` is the noise over the L2 sensitivity of the counts under add-or-remove; `delta` is the chance
+    that a name which one user alone brought in is shown.
+    """
+
+    noise_multiplier: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
+            raise SottoError(f"noise_multiplier={self.noise_multiplier} of a histogram must be above 0")
+        if not 0 < self.delta < 1:
+            raise SottoError(f"delta={self.delta} of a histogram must be in (0, 1)")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "thresholded-histogram", **asdict(self)}
+
+
+@dataclass(frozen=True)
 class NonPrivate:
     """A release without protection: ε is infinite from here on."""
 
@@ -65,10 +86,11 @@ class NonPrivate:
         return {"kind": "non-private"}
 
 
-Event = SampledGaussian | NonPrivate
+Event = SampledGaussian | ThresholdedHistogram | NonPrivate
 
-_KINDS: dict[str, type[SampledGaussian] | type[NonPrivate]] = {
+_KINDS: dict[str, type[SampledGaussian] | type[ThresholdedHistogram] | type[NonPrivate]] = {
     "sampled-gaussian": SampledGaussian,
+    "thresholded-histogram": ThresholdedHistogram,
     "non-private": NonPrivate,
 }
 
