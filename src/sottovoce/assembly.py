@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import distributions
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -24,12 +20,15 @@ from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
 from sottovoce.models.language_model import LanguageModel, layer_names
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy import accounting
-from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip
+from sottovoce.privacy.adaptive import QuantileTracking
+from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import noise_key
+from sottovoce.privacy.noise import HardenedNoise, StandardNoise, noise_key
 from sottovoce.privacy.sampling import FixedSize, Poisson, Sampler
+from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.recipe import Privacy, Recipe
+from sottovoce.runs.fingerprint import fingerprint, is_reproducible
 from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
 from sottovoce.training.simulation import SumInBlocks, block_size
@@ -67,7 +66,7 @@ def assemble(
             f"local.batch={recipe.local.batch} lanes of local.unroll={recipe.local.unroll} are mostly empty: users of "
             f"the store have at most {store.tokens_per_user} tokens; use fewer lanes or a shorter unroll"
         )
-    mechanism = build_mechanism(recipe, layers=len(jax.tree.leaves(model)))
+    mechanism = build_mechanism(recipe, layer_names(model))
     mechanism.sampler.check(store.users)
     algorithm = Algorithm(
         mechanism=mechanism,
@@ -76,7 +75,7 @@ def assemble(
         weight_cap=recipe.privacy.weight_cap,
     )
     if own_code:
-        _check_update(algorithm.user_update, model, store.tokens_per_user)
+        _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     block = block_size(model, recipe.privacy.cohort, recipe.run.block)
     return Assembly(
         recipe=recipe,
@@ -85,9 +84,9 @@ def assemble(
         sum_updates=SumInBlocks(block),
         accountant=accountant_of(recipe.privacy),
         code=code,
-        fingerprint=_fingerprint(recipe, store, block),
+        fingerprint=fingerprint(recipe.sha256(), store.fingerprint, block),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
-        reproducible=not own_code and _is_reproducible(),
+        reproducible=not own_code and is_reproducible(),
     )
 
 
@@ -117,6 +116,10 @@ def resolve(recipe: Recipe) -> Recipe:
     if privacy.cohort <= 0:
         raise SottoError("privacy.cohort is not set: it is the expected number of users in a round")
     _build_sampler(privacy)
+    _check_schedules(recipe)
+    if privacy.layer_clip_norms:
+        # One meaning of S everywhere: the bound on the whole update.
+        recipe = recipe.replace(privacy={"clip_norm": joint_norm(privacy.layer_clip_norms)})
     if privacy.mode == "none":
         return recipe
     if privacy.mode == "experiment":
@@ -159,11 +162,42 @@ def _resolve_private(recipe: Recipe) -> Recipe:
     accounting.check(accountant, privacy.sampling)
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
-        event = build_mechanism(recipe.replace(privacy={"noise_multiplier": 1.0}), layers=1).event()
-        assert isinstance(event, accounting.SampledGaussian)
-        found = accounting.calibrate(event, recipe.run.rounds, privacy.epsilon, privacy.delta, accountant)
+        # What a round charges depends on z alone, so a plain clip may stand for the model's own.
+        shape = Mechanism(
+            _build_sampler(privacy), FlatClip(1.0), FixedDenominator(1.0), 1.0,
+            noise_schedule=_build_schedule(privacy.noise_schedule),
+        ).events(recipe.run.rounds)  # fmt: skip
+        found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
     return recipe
+
+
+def _check_schedules(recipe: Recipe) -> None:
+    """Refuse schedules that contradict the rest of the recipe."""
+    privacy = recipe.privacy
+    schedules = {"clip_schedule": privacy.clip_schedule, "noise_schedule": privacy.noise_schedule}
+    for name, points in schedules.items():
+        try:
+            last = _build_schedule(points).last_change
+        except SottoError as error:
+            raise SottoError(f"privacy.{name}: {error}") from None
+        if points and last > recipe.run.rounds:
+            raise SottoError(
+                f"privacy.{name} changes at round {last}, and run.rounds={recipe.run.rounds}: what would be planned "
+                f"is not what is done; end the schedule before, or train longer"
+            )
+    if privacy.clip_schedule and privacy.adaptive_quantile is not None:
+        raise SottoError("privacy.clip_schedule and privacy.adaptive_quantile both move the clip norm; keep one")
+    if privacy.clip_schedule and privacy.clipping == "none" and privacy.mode != "experiment":
+        raise SottoError("privacy.clip_schedule has nothing to change: privacy.clipping='none'; remove one of them")
+    if privacy.clip_path != "steps" and len(privacy.clip_schedule) < 2:
+        raise SottoError(f"privacy.clip_path={privacy.clip_path!r} needs a clip_schedule of two pairs or more")
+    if privacy.noise_schedule and privacy.mode == "none":
+        raise SottoError("privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it")
+    if privacy.layer_clip_norms and privacy.clipping != "per_layer":
+        raise SottoError(
+            f"privacy.layer_clip_norms are for privacy.clipping='per_layer', not {privacy.clipping!r}; change one"
+        )
 
 
 def accountant_of(privacy: Privacy) -> str:
@@ -172,30 +206,46 @@ def accountant_of(privacy: Privacy) -> str:
     return privacy.accountant
 
 
-def build_mechanism(recipe: Recipe, *, layers: int) -> Mechanism:
+def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
+    """What is private about a recipe, for a model of these layers."""
     privacy = recipe.privacy
+    if privacy.layer_clip_norms and len(privacy.layer_clip_norms) != len(layers):
+        raise SottoError(
+            f"privacy.layer_clip_norms has {len(privacy.layer_clip_norms)} norms, and the model {len(layers)} layers: "
+            f"{', '.join(layers)}"
+        )
+    experiment = privacy.mode == "experiment"
+    if experiment and privacy.noise_multiplier and privacy.estimator == "true_average":
+        raise SottoError("privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead")
     return Mechanism(
         sampler=_build_sampler(privacy),
-        clipping=_build_clipping(privacy, layers),
+        clipping=_build_clipping(privacy, len(layers)),
         estimator=_build_estimator(privacy),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
-        experiment_noise_std=_experiment_noise(privacy),
+        clip_schedule=_build_schedule(privacy.clip_schedule, privacy.clip_path),
+        noise_schedule=_build_schedule(privacy.noise_schedule),
+        tracking=_build_tracking(privacy),
+        noise=HardenedNoise() if privacy.randomness == "hardened" else StandardNoise(),
+        experiment=experiment,
+        experiment_noise_std=privacy.noise_std if experiment else None,
+        nominal_clip_norm=privacy.clip_norm,
     )
 
 
-def _experiment_noise(privacy: Privacy) -> float | None:
-    """In experiment mode the noise is a plain number, however it was given: nothing is claimed for it."""
-    if privacy.mode != "experiment":
+def _build_schedule(points: tuple[tuple[float, ...], ...], path: str = "steps") -> Schedule:
+    if not points:
+        return CONSTANT
+    if any(len(point) != 2 for point in points):
+        raise SottoError(f"{[list(point) for point in points]} must be pairs [round, factor]: [[1, 1.0], [1000, 0.5]]")
+    whole = tuple((int(number) if number == int(number) else number, factor) for number, factor in points)
+    return Schedule(whole, path)  # pyrefly: ignore
+
+
+def _build_tracking(privacy: Privacy) -> QuantileTracking | None:
+    if privacy.adaptive_quantile is None:
         return None
-    if privacy.noise_std is not None:
-        return privacy.noise_std
-    private_twin = replace(privacy, mode="private")
-    if not privacy.noise_multiplier:
-        return 0.0
-    bound = _build_estimator(private_twin).sensitivity(privacy.clip_norm)
-    if not np.isfinite(bound):
-        raise SottoError("privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead")
-    return privacy.noise_multiplier * bound
+    bit_noise = privacy.adaptive_bit_noise or privacy.cohort / 20
+    return QuantileTracking(privacy.adaptive_quantile, privacy.adaptive_rate, bit_noise, privacy.cohort)
 
 
 def _build_sampler(privacy: Privacy) -> Sampler:
@@ -206,17 +256,19 @@ def _build_sampler(privacy: Privacy) -> Sampler:
                 f"user_rate={rate:g} must be in (0, 1]; it is the chance that a user joins a round "
                 f"(cohort {privacy.cohort:g} of {privacy.users} users?)"
             )
-        return Poisson(rate)
+        return Poisson(rate, hardened=privacy.randomness == "hardened")
     if privacy.cohort != int(privacy.cohort):
         raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number for fixed-size sampling")
-    return FixedSize(int(privacy.cohort), privacy.users)
+    return FixedSize(int(privacy.cohort), privacy.users, hardened=privacy.randomness == "hardened")
 
 
 def _build_clipping(privacy: Privacy, layers: int) -> Clipping:
     if privacy.clipping == "flat":
-        return FlatClip(privacy.clip_norm)
+        return FlatClip(privacy.clip_norm, privacy.clip_weighted)
     if privacy.clipping == "per_layer":
-        return PerLayerClip(privacy.clip_norm, layers)
+        if privacy.layer_clip_norms:
+            return PerLayerClip(privacy.layer_clip_norms, privacy.clip_weighted)
+        return PerLayerClip.even(privacy.clip_norm, layers, privacy.clip_weighted)
     return NoClip()
 
 
@@ -259,11 +311,11 @@ def _name(part: object, usual: str) -> str:
     return f"{getattr(part, '__qualname__', type(part).__qualname__)} of the caller"
 
 
-def _check_update(update: UserUpdate, model: LanguageModel, length: int) -> None:
+def _check_update(update: UserUpdate, model: LanguageModel, length: int, clip_norms: np.ndarray) -> None:
     """Trace a caller's own code before anybody is charged for it."""
     user = User(jax.ShapeDtypeStruct((length,), "int32"), jax.ShapeDtypeStruct((), "int32"))  # pyrefly: ignore
     try:
-        jax.eval_shape(update, model, user, jax.random.key(0))
+        jax.eval_shape(update, model, user, jax.random.key(0), clip_norms)
     except Exception as error:
         raise SottoError(f"the model or objective of your own cannot be traced: {_one_line(error)}") from error
 
@@ -291,40 +343,3 @@ def _check_model(model: LanguageModel, vocabulary: int) -> None:
             f"the model's score of 3 outputs has shape {scores.shape}, not {(3, vocabulary)}: it must score every "
             f"word of the store's vocabulary"
         )
-
-
-def _fingerprint(recipe: Recipe, store: Store, block: int) -> str:
-    """All that the un-noised sum of a round depends on, besides the rounds before it."""
-    digest = hashlib.sha256()
-    settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
-    facts = (
-        recipe.sha256(), store.fingerprint, block, _versions(), sorted(map(repr, settings.items())),
-        os.environ.get("XLA_FLAGS", ""), [(device.platform, device.device_kind) for device in jax.devices()],
-        _processor(),
-    )  # fmt: skip
-    digest.update(repr(facts).encode())
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _versions() -> list[str]:
-    """Of all that computes: jax with its plugins, numpy, the optimiser."""
-    names = ("jax", "numpy", "equinox", "optax", "nvidia")
-    found = ((item.metadata["Name"] or "", item.version) for item in distributions())
-    return sorted(f"{name} {version}" for name, version in found if name.lower().startswith(names))
-
-
-def _processor() -> list[str]:
-    """Which cores this process may use, and of what kind: both change the order in which sums are made."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [os.cpu_count()]
-    kinds = set()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        kinds = {line for line in lines if line.lower().startswith(("model name", "flags", "features", "cpu part"))}
-    return [platform.machine(), repr(cores), *sorted(kinds)]
-
-
-def _is_reproducible() -> bool:
-    """A GPU adds up gradients of embedding rows in an order of its own, unless told not to."""
-    return jax.default_backend() == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")

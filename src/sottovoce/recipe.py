@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from sottovoce.errors import SottoError, did_you_mean
 
@@ -68,16 +68,33 @@ class Privacy:
     clipping: str = _value("flat", "how an update is bounded", choices=("flat", "per_layer", "none"))
     clip_when: str = _value("every_step", "after every local step, or once", choices=("every_step", "end"))
     clip_norm: float = _value(15.0, "S: bound on the L2 norm of a user's update", above=0)
+    clip_weighted: bool = _value(False, "bound w·Δ instead of Δ (fixed denominator only)")
+    layer_clip_norms: tuple[float, ...] = _value(
+        (), "S_j of every layer, for per_layer; empty is S/√m for each", above=0
+    )
+    clip_schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of clip_norm] from round 1 on")
+    clip_path: str = _value(
+        "steps", "how the clip norm goes from pair to pair", choices=("steps", "linear", "geometric")
+    )
+    adaptive_quantile: float | None = _value(
+        None, "γ: the clip norm follows this quantile of the users' norms, from clip_norm on", above=0, below=1
+    )
+    adaptive_rate: float = _value(0.2, "η_C: how fast it follows", above=0)
+    adaptive_bit_noise: float = _value(0.0, "σ_b: noise on the count of unclipped users; 0 is cohort/20", low=0)
     estimator: str = _value(
         "fixed_denominator", "how updates are averaged",
         choices=("fixed_denominator", "clipped_denominator", "true_average"),
     )  # fmt: skip
     noise_multiplier: float | None = _value(None, "z: noise_std over the sensitivity", low=0)
+    noise_schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of the noise] from round 1 on")
     noise_std: float | None = _value(None, "σ given directly (experiment mode only)", low=0)
     epsilon: float | None = _value(None, "ε budget; without noise_multiplier, z is found for it", above=0)
     delta: float = _value(1e-6, "δ", above=0, below=1)
     accountant: str = _value("auto", "auto: pld where it applies", choices=("auto", "pld", "rdp", "moments"))
     secrets: str = _value("entropy", "where sampling and noise come from", choices=("entropy", "seeded"))
+    randomness: str = _value(
+        "standard", "standard: JAX's generator; hardened: ChaCha20 on the host", choices=("standard", "hardened")
+    )
     allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
 
@@ -204,6 +221,10 @@ def _check(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
     wanted = _plain_type(kind)
     if value is None and wanted is not kind:
         return None
+    if get_origin(wanted) is tuple:
+        if not isinstance(value, list | tuple):
+            raise SottoError(f"{name}={value!r} must be a list; it is {limits['meaning']}")
+        return tuple(_check(item, get_args(wanted)[0], limits, name) for item in value)
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:
@@ -247,6 +268,11 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
         return None
     if wanted is str:
         return text.strip("\"'")
+    if get_origin(wanted) is tuple:
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            raise SottoError(f"{name}={text} must be a list such as [1.0, 2.0] or [[1, 1.0], [100, 0.5]]") from None
     if wanted is bool:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"

@@ -120,8 +120,8 @@ def test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_nois
     crash_after(recipe, tmp_path / "run", 6)  # the checkpoint is at round 4; 5 and 6 were paid for
     same = tmp_path / "same"
     jobs.train(recipe, same)
-    real = assembly._fingerprint
-    monkeypatch.setattr(assembly, "_fingerprint", lambda *facts: real(*facts)[::-1])
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
     result = jobs.resume(tmp_path / "run")
     ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
     assert [(entry.round, entry.attempt) for entry in ledger.entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
@@ -201,8 +201,8 @@ def test_a_copied_run_that_goes_on_elsewhere_draws_other_noise(recipe, tmp_path,
     shutil.copytree(tmp_path / "one", tmp_path / "elsewhere")
     jobs.resume(tmp_path / "one")
     jobs.resume(tmp_path / "copy")
-    real = assembly._fingerprint
-    monkeypatch.setattr(assembly, "_fingerprint", lambda *facts: real(*facts)[::-1])
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
     jobs.resume(tmp_path / "elsewhere")
     assert noise_shared(tmp_path / "one", tmp_path / "copy") > 0.999  # the same release
     assert noise_shared(tmp_path / "one", tmp_path / "elsewhere") < 0.6  # they share round 1 of 6
@@ -220,8 +220,8 @@ def test_a_crash_between_the_two_ledgers_charges_the_store_too_often_not_too_lit
 ):
     recipe = recipe.replace(run={"rounds": 8})
     crash_after(recipe, tmp_path / "run", 6)
-    real = assembly._fingerprint
-    monkeypatch.setattr(assembly, "_fingerprint", lambda *facts: real(*facts)[::-1])
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "spend", lambda *_: (_ for _ in ()).throw(OSError("full")))
         with pytest.raises(OSError, match="full"):

@@ -1,11 +1,14 @@
-"""Neighbour replay: one real round on two populations that differ in one user, under the same randomness.
+"""Neighbour replay: real rounds on two populations that differ in one user, under the same randomness.
 
-The un-noised estimates differ by no more than the declared sensitivity, whoever the user is.
+Whoever the user is, what a round asks of its cohort moves by no more than the mechanism declares: in units of the noise
+that is added to it, by 1/z when a user is added or removed, by 2/z when one is replaced. And nothing else that anyone
+could see of a round differs.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 
 import jax
 import numpy as np
@@ -16,26 +19,31 @@ from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD
+from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import noise_key
-from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.noise import HardenedNoise, StandardNoise, noise_key
+from sottovoce.privacy.sampling import FixedSize, Poisson
+from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Algorithm
+from sottovoce.training.round import Algorithm, play_round
 from sottovoce.training.server import Server
 from sottovoce.training.simulation import SumInBlocks
 
-LENGTH, S, POISON = 24, 0.5, 59
-NEWCOMERS = {
+LENGTH, S, Z, POISON = 24, 0.5, 0.8, 59
+USERS = {
     "ordinary": [BOS, 45, 46, 47, EOS, BOS, 48, 49, EOS],
     "of maximal length": list(range(39, 58)) + [50] * 5,
     "one word over and over": [50] * LENGTH,
     "of a single token": [44],
+    "of half the weight": [51, 52, 53, 54, 55],
     "without tokens": [],
     "without targets": [BOS] * 5,
     "whose loss is not finite": [BOS, POISON, POISON, EOS],
 }
+SILENT = ("without tokens", "without targets", "whose loss is not finite")
+CROWD = [[BOS, 45 + i, 46, 47 + i, EOS, 50] for i in range(3)]
 
 
 def poisoned(model, received, batch, state):
@@ -51,54 +59,170 @@ UPDATES = {
     "fedavg, at the end": lambda clip: FedAvg(clip, False, **LOCAL),
     "fedsgd": lambda clip: FedSGD(clip, **LOCAL),
 }
-CLIPS = {"flat": FlatClip(S), "per layer": PerLayerClip(S, 11)}
+CLIPS = {
+    "flat": FlatClip(S),
+    "flat, weight-aware": FlatClip(S, weight_aware=True),
+    "per layer": PerLayerClip.even(S, 11),
+    "per layer, given": PerLayerClip(tuple(S * share for share in (0.9, *([0.1] * 10)))),
+    "per layer, weight-aware": PerLayerClip.even(S, 11, weight_aware=True),
+}
 ESTIMATORS = {
     "fixed": FixedDenominator(2.0),
     "clipped": ClippedDenominator(2.0),
     "clipped low": ClippedDenominator(0.4),
 }
-CROWD = [[BOS, 45 + i, 46, 47 + i, EOS, 50] for i in range(3)]
+TRACKING = QuantileTracking(0.5, 0.2, bit_noise=2.0, cohort=2.0)
+# What moves the clip norm or the noise, and the rounds (with the clip norms tracked so far, as factors) to replay.
+SCHEDULES = {
+    "constant": ({}, [(1, None)]),
+    "clip norm by steps": ({"clip_schedule": Schedule(((1, 1.0), (3, 0.2)))}, [(2, None), (3, None)]),
+    "clip norm by a path": ({"clip_schedule": Schedule(((1, 1.0), (9, 0.3)), "geometric")}, [(4, None)]),
+    "noise by steps": ({"noise_schedule": Schedule(((1, 2.0), (3, 0.5)))}, [(2, None), (3, None)]),
+    "adaptive": ({"tracking": TRACKING}, [(1, 1.0), (6, 0.3)]),
+}  # fmt: skip
+QUICK = {
+    ("fedavg, every step", "flat"),
+    ("fedavg, at the end", "flat"),
+    ("fedsgd", "flat"),
+    ("fedavg, every step", "flat, weight-aware"),
+    ("fedavg, every step", "per layer"),
+}
+CASES = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in itertools.product(UPDATES, CLIPS)
+]
 
 
-def estimate(model, vocabulary, users, mechanism, update, weight_cap):
-    store = Store.from_users(users, vocabulary, tokens_per_user=LENGTH)
-    algorithm = Algorithm(mechanism, update, Server(optax.sgd(1.0)), weight_cap)
-    keys = Secrets.seeded(4).keys(1, "a")
-    cohort = mechanism.sampler.sample(store.users, keys.sampling)
-    summed = SumInBlocks(4)(algorithm, model, store, cohort, noise_key(keys.local))
-    found = mechanism.estimator.estimate(summed.total, summed.weight)
-    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(found)])
+class Replay:
+    """Rounds of one update and clip. A sum over the same users under the same clip norms is worked out once."""
+
+    def __init__(self, model, vocabulary, update, clip, weight_cap):
+        self.model, self.vocabulary, self.weight_cap = model, vocabulary, weight_cap
+        self.clip, self.update, self._sums = CLIPS[clip], UPDATES[update](CLIPS[clip]), {}
+
+    def mechanisms(self, sampler):
+        for estimator, (name, (options, _)) in itertools.product(ESTIMATORS, SCHEDULES.items()):
+            if not (self.clip.weight_aware and estimator != "fixed"):
+                yield name, Mechanism(sampler, self.clip, ESTIMATORS[estimator], Z, **options)
+
+    def query(self, mechanism, users, cohort, clip_norms):
+        names = (tuple(map(tuple, users)), tuple(cohort), tuple(clip_norms))
+        if names not in self._sums:
+            store = Store.from_users(users, self.vocabulary, tokens_per_user=LENGTH)
+            algorithm = Algorithm(mechanism, self.update, Server(optax.sgd(1.0)), self.weight_cap)
+            key = noise_key(Secrets.seeded(4).keys(1, "a").local)
+            self._sums[names] = SumInBlocks(4)(algorithm, self.model, store, cohort, key, clip_norms)
+        summed = self._sums[names]
+        return mechanism.query(summed.total, summed.weight, summed.bits)
+
+    def move(self, mechanism, number, tracked, users, other, cohort, other_cohort):
+        """How far the query moves between two populations, in units of the noise; and the estimate, in its own."""
+        if tracked is not None:
+            tracked = np.float32(tracked) * mechanism.start()
+        clip_norms = mechanism.clip_norms(number, tracked)
+        one = self.query(mechanism, users, cohort, clip_norms)
+        two = self.query(mechanism, other, other_cohort, clip_norms)
+        update_std, bit_std = mechanism.noise_std(number, clip_norms)
+        pairs = list(zip(jax.tree.leaves(one.estimate), jax.tree.leaves(two.estimate), strict=True))
+        parts = [(np.float64(a) - np.float64(b)).ravel() for a, b in pairs]
+        moved = np.linalg.norm(np.concatenate(parts))
+        assert np.isfinite(moved)
+        bits = [] if one.bits is None else np.ravel(np.float64(one.bits) - np.float64(two.bits)) / bit_std
+        z = mechanism.event(number).noise_multiplier
+        return np.linalg.norm([moved / update_std, *bits]) * z, moved / mechanism.sensitivity(clip_norms)
 
 
-@pytest.mark.parametrize("clip", ["flat", pytest.param("per layer", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("update", UPDATES)
-def test_one_user_moves_a_round_by_at_most_the_sensitivity(model, vocabulary, update, clip):
-    largest = 0.0
-    for estimator, weight_cap, crowd in itertools.product(ESTIMATORS.values(), (1.0, 10.0), (0, 1, 3)):
-        # Everybody joins: the newcomer too, which is the worst case for them.
-        mechanism = Mechanism(Poisson(1.0), CLIPS[clip], estimator, noise_multiplier=1.0)
-        parts = (mechanism, UPDATES[update](CLIPS[clip]), weight_cap)
-        without = estimate(model, vocabulary, CROWD[:crowd], *parts)
-        assert np.all(np.isfinite(without))
-        for name, newcomer in NEWCOMERS.items():
-            with_them = estimate(model, vocabulary, [*CROWD[:crowd], newcomer], *parts)
-            moved = np.linalg.norm(with_them - without)
-            assert moved <= mechanism.sensitivity() * (1 + 1e-6), f"a user {name} moves the estimate too far"
-            largest = max(largest, moved / mechanism.sensitivity())
-            if name in ("without tokens", "without targets", "whose loss is not finite"):
+@pytest.mark.parametrize("weight_cap", [pytest.param(1.0, marks=pytest.mark.slow), 10.0])
+@pytest.mark.parametrize(("update", "clip"), CASES)
+def test_one_user_moves_a_round_by_at_most_the_sensitivity(model, vocabulary, update, clip, weight_cap):
+    """Added or removed, with everybody drawn, which is the worst case for the newcomer."""
+    replay, largest = Replay(model, vocabulary, update, clip, weight_cap), 0.0
+    for (schedule, mechanism), crowd in itertools.product(replay.mechanisms(Poisson(1.0)), (0, 1, 3)):
+        for (name, newcomer), (number, tracked) in itertools.product(USERS.items(), SCHEDULES[schedule][1]):
+            populations = CROWD[:crowd], [*CROWD[:crowd], newcomer]
+            cohorts = (mechanism.sampler.sample(len(users), bytes(32)) for users in populations)
+            whole, update_alone = replay.move(mechanism, number, tracked, *populations, *cohorts)
+            assert whole <= 1 + 1e-6, f"a user {name} moves a round too far ({schedule})"
+            assert update_alone <= 1 + 1e-6
+            largest = max(largest, update_alone)
+            if name in SILENT:
                 # They add nothing; with unequal weights they may still count in a denominator.
-                assert moved <= mechanism.sensitivity() / 2
+                assert update_alone <= 0.5
     assert largest > 0.9, "no user came near the bound, so the test shows little"
 
 
-def test_a_user_who_is_not_drawn_changes_nothing(model, vocabulary):
-    mechanism = Mechanism(Poisson(0.5), CLIPS["flat"], ESTIMATORS["clipped"], noise_multiplier=1.0)
-    parts = (mechanism, UPDATES["fedavg, every step"](CLIPS["flat"]), 1.0)
-    keys = Secrets.seeded(4).keys(1, "a")
-    drawn = set(mechanism.sampler.sample(40, keys.sampling).tolist())
-    absent = next(row for row in range(1, 40) if row not in drawn)
-    users = (CROWD * 14)[:absent]
-    np.testing.assert_array_equal(
-        estimate(model, vocabulary, users, *parts),
-        estimate(model, vocabulary, [*users, NEWCOMERS["of maximal length"]], *parts),
-    )
+@pytest.mark.parametrize(("update", "clip"), CASES)
+def test_replacing_a_user_moves_a_round_by_at_most_twice_the_sensitivity(model, vocabulary, update, clip):
+    """With cohorts of fixed size, where the same rows are drawn whoever stands in them."""
+    replay, sampler, largest = Replay(model, vocabulary, update, clip, 10.0), FixedSize(2, 3), 0.0
+    cohort = sampler.sample(3, Secrets.seeded(4).keys(1, "a").sampling)
+    row = int(cohort[0])
+    for schedule, mechanism in replay.mechanisms(sampler):
+        for (one, other), (number, tracked) in itertools.product(
+            itertools.combinations(USERS, 2), SCHEDULES[schedule][1]
+        ):
+            populations = [[*CROWD[:row], USERS[name], *CROWD[row:2]] for name in (one, other)]
+            whole, update_alone = replay.move(mechanism, number, tracked, *populations, cohort, cohort)
+            assert whole <= 2 + 1e-6, f"replacing a user {one} by one {other} moves a round too far ({schedule})"
+            largest = max(largest, update_alone)
+    assert largest > 1.0, "nobody moved a round further than adding a user may, so the test shows little"
+
+
+@pytest.mark.parametrize("sampler", [Poisson(0.5), Poisson(0.5, hardened=True), FixedSize(10, 40)], ids=str)
+def test_a_user_who_is_not_drawn_changes_nothing(model, vocabulary, sampler):
+    secret = Secrets.seeded(4).keys(1, "a").sampling
+    drawn = set(sampler.sample(40, secret).tolist())
+    absent = max(set(range(1, 40)) - drawn)
+    users = (CROWD * 14)[:40]
+    others = [*users]
+    others[absent] = USERS["of maximal length"]
+    replay = Replay(model, vocabulary, "fedavg, every step", "flat", 1.0)
+    mechanism = Mechanism(sampler, CLIPS["flat"], ESTIMATORS["clipped"], noise_multiplier=1.0)
+    cohorts = [sampler.sample(40, secret) for _ in range(2)]
+    assert replay.move(mechanism, 1, None, users, others, *cohorts) == (0.0, 0.0)
+    if isinstance(sampler, Poisson):  # a user added at the end and not drawn: all others' coins stay as they are
+        fewer = set(sampler.sample(absent, secret).tolist())
+        assert fewer == {row for row in drawn if row < absent}
+
+
+class Watched:
+    """A noise, and a ledger, that write down what they are asked."""
+
+    def __init__(self, noise):
+        self.noise, self.seen = noise, []
+
+    def add(self, query, noise_std, secret):
+        shapes = [(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(query)]
+        self.seen.append(("noise", shapes, jax.tree.leaves(noise_std), secret))
+        return self.noise.add(query, noise_std, secret)
+
+    def spend(self, round_number, event):
+        self.seen.append(("spend", round_number, event))
+
+
+@pytest.mark.parametrize("noise", [StandardNoise(), HardenedNoise()], ids=["standard", "hardened"])
+@pytest.mark.parametrize("tracking", [None, TRACKING], ids=["fixed norm", "adaptive"])
+def test_nothing_else_of_a_round_depends_on_a_user(model, vocabulary, caplog, noise, tracking):
+    """The same draws of the same shapes and scales, the same charge, the same lines in a log, whoever takes part."""
+    caplog.set_level(logging.DEBUG, "sottovoce")
+    schedule = CONSTANT if tracking else Schedule(((1, 1.0), (2, 0.5)))
+    crowd = CROWD[:2]
+    populations = [[], crowd, *([*crowd, newcomer] for newcomer in USERS.values())]
+    seen = []
+    for users in populations:
+        watched = Watched(noise)
+        mechanism = Mechanism(
+            Poisson(1.0), CLIPS["flat"], ESTIMATORS["fixed"], Z, clip_schedule=schedule, tracking=tracking,
+            noise=watched,
+        )  # fmt: skip
+        algorithm = Algorithm(mechanism, UPDATES["fedavg, every step"](CLIPS["flat"]), Server(optax.sgd(1.0)))
+        state = algorithm.server.start(model, mechanism.start())
+        store = Store.from_users(users, vocabulary, tokens_per_user=LENGTH)
+        caplog.clear()
+        keys = Secrets.seeded(4).keys(1, "a")
+        state, _ = play_round(algorithm, state, store, keys, watched, SumInBlocks(4))
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state._replace(model=None))]
+        seen.append((watched.seen, shapes, state.round, [record.getMessage() for record in caplog.records]))
+    for other in seen[1:]:
+        assert other == seen[0]
+    kinds = [entry[0] for entry in seen[0][0]]
+    assert kinds == ["spend", "noise"], "a round is paid for before anything is noised, and noised once"

@@ -79,7 +79,12 @@ def test_a_clip_that_nothing_reaches_and_no_clip_are_the_same_to_the_bit(store, 
         from sottovoce.local.update import User
 
         block = store.gather([0])
-        result = update(model, User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0])), jax.random.key(0))
+        result = update(
+            model,
+            User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0])),
+            jax.random.key(0),
+            jnp.asarray(clip.clip_norms),
+        )
         ends.append(result.update)
     for a, b in zip(*map(jax.tree.leaves, ends), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -20,7 +20,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.simulation import SumInBlocks
 
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 2.0}
-CLIPS = {"flat": FlatClip(0.4), "per_layer": PerLayerClip(0.4, 11), "none": NoClip()}
+CLIPS = {"flat": FlatClip(0.4), "per_layer": PerLayerClip.even(0.4, 11), "none": NoClip()}
 ESTIMATORS = {"fixed": FixedDenominator(6.0), "clipped": ClippedDenominator(5.0), "average": TrueAverage()}
 UPDATES = {
     "fedavg, every step": lambda clip: FedAvg(clip, True, **LOCAL),
@@ -37,7 +37,9 @@ class NoLedger:
 
 
 def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight_cap=20.0):
-    mechanism = Mechanism(Poisson(0.6), clip, estimator, noise_multiplier=0.0, experiment_noise_std=0.01)
+    mechanism = Mechanism(
+        Poisson(0.6), clip, estimator, noise_multiplier=0.0, experiment=True, experiment_noise_std=0.01
+    )
     algorithm = Algorithm(mechanism, user_update, Server(optax.sgd(1.0)), weight_cap)
     state = algorithm.server.start(model)
     return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, "a"), NoLedger(), sum_updates)

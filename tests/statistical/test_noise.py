@@ -13,11 +13,13 @@ from scipy import stats
 
 from sottovoce.data.store import Store
 from sottovoce.local.update import FedAvg
+from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
-from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import add_noise, noise_key
+from sottovoce.privacy.mechanism import Mechanism, Query
+from sottovoce.privacy.noise import HardenedNoise, StandardNoise, noise_key
 from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
@@ -31,17 +33,26 @@ class NoLedger:
         pass
 
 
-def changes(model, store, estimator, count, secrets) -> list[np.ndarray]:
+def changes(model, store, estimator, count, secrets, **options) -> list[np.ndarray]:
     """What each of `count` rounds adds to the model, as one vector, through the whole loop."""
     clip = FlatClip(S)
-    mechanism = Mechanism(Poisson(0.5), clip, estimator, noise_multiplier=Z)
+    mechanism = Mechanism(Poisson(0.5), clip, estimator, noise_multiplier=Z, **options)
     algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=3, unroll=4), Server(optax.sgd(1.0)))
-    state = algorithm.server.start(model)
+    state = algorithm.server.start(model, mechanism.start())
     flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.model)])]
     keys = lambda number: secrets.keys(number, "a")  # noqa: E731
     for after, _ in rounds(algorithm, state, store, count, keys, NoLedger(), SumInBlocks(4)):
         flat.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(after.model)]))
     return [after - before for before, after in pairwise(flat)]
+
+
+def assert_scale(moved: np.ndarray, sigma: float) -> None:
+    """Gaussian with this standard deviation, and not with 0.8 or 1.25 of it."""
+    assert stats.kstest(moved / sigma, "norm").pvalue > 1e-3
+    chi = stats.chi2(len(moved))
+    assert chi.cdf(np.sum((moved / sigma) ** 2)) == pytest.approx(0.5, abs=0.4995)
+    assert chi.sf(np.sum((moved / (0.8 * sigma)) ** 2)) < 1e-9
+    assert chi.cdf(np.sum((moved / (1.25 * sigma)) ** 2)) < 1e-9
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +61,46 @@ def silent_store(vocabulary) -> Store:
     return Store.from_users([[] for _ in range(6)], vocabulary, tokens_per_user=48)
 
 
+@pytest.mark.parametrize("noise", [StandardNoise(), HardenedNoise()], ids=["standard", "hardened"])
 @pytest.mark.parametrize(
     ("estimator", "sensitivity"), [(FixedDenominator(3.0), S / 3), (ClippedDenominator(3.0), 2 * S / 4)]
 )
-def test_noise_through_the_whole_loop_has_the_declared_scale(model, silent_store, estimator, sensitivity):
-    moved = np.concatenate(changes(model, silent_store, estimator, 6, Secrets.seeded(1)))
-    sigma = Z * sensitivity
-    assert stats.kstest(moved / sigma, "norm").pvalue > 1e-3
-    assert stats.kstest(moved / (0.8 * sigma), "norm").pvalue < 1e-9
-    chi = np.sum((moved / sigma) ** 2)
-    assert stats.chi2(len(moved)).cdf(chi) == pytest.approx(0.5, abs=0.4995)
-    assert stats.chi2(len(moved)).cdf(np.sum((moved / (0.8 * sigma)) ** 2)) > 1 - 1e-9
+def test_noise_through_the_whole_loop_has_the_declared_scale(model, silent_store, estimator, sensitivity, noise):
+    moved = np.concatenate(changes(model, silent_store, estimator, 6, Secrets.seeded(1), noise=noise))
+    assert_scale(moved, Z * sensitivity)
 
 
-def test_an_empty_cohort_gets_the_same_noise(model, vocabulary):
+@pytest.mark.parametrize("noise", [StandardNoise(), HardenedNoise()], ids=["standard", "hardened"])
+def test_an_empty_cohort_gets_the_same_noise(model, vocabulary, noise):
     nobody = Store.from_users([], vocabulary, tokens_per_user=48)
-    moved = np.concatenate(changes(model, nobody, FixedDenominator(3.0), 4, Secrets.seeded(2)))
+    moved = np.concatenate(changes(model, nobody, FixedDenominator(3.0), 4, Secrets.seeded(2), noise=noise))
     assert stats.kstest(moved / (Z * S / 3), "norm").pvalue > 1e-3
+
+
+def test_noise_follows_its_schedules_round_by_round(model, silent_store):
+    clip_schedule, noise_schedule = Schedule(((1, 1.0), (3, 0.25))), Schedule(((1, 2.0), (2, 1.0)))
+    moved = changes(
+        model, silent_store, FixedDenominator(3.0), 4, Secrets.seeded(5), clip_schedule=clip_schedule,
+        noise_schedule=noise_schedule,
+    )  # fmt: skip
+    for row, factor in zip(moved, (2.0, 1.0, 0.25, 0.25), strict=True):
+        assert_scale(row, factor * Z * S / 3)
+
+
+def test_bits_and_update_are_noised_independently_at_their_own_scales():
+    """The noise of an adaptive round, many times over: the count of bits has σ_b, the update what is left of z."""
+    tracking = QuantileTracking(0.5, 0.2, bit_noise=2.0, cohort=10.0)
+    for noise in (StandardNoise(), HardenedNoise()):
+        mechanism = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(3.0), Z, tracking=tracking, noise=noise)
+        silence = Query((jnp.zeros(3),), jnp.zeros(1))
+        secrets = Secrets.seeded(9)
+        noised = [mechanism.privatise(silence, 1, (S,), secrets.keys(1, f"{i}").noise) for i in range(1500)]
+        bits = np.concatenate([query.bits for query in noised])
+        update = np.stack([query.estimate[0] for query in noised])
+        sigma = (Z**-2 - 4.0**-2) ** -0.5 * S / 3
+        assert_scale(bits, 2.0)
+        assert_scale(update.ravel(), sigma)
+        assert abs(np.corrcoef(bits, update[:, 0])[0, 1]) < 0.12
 
 
 def test_noise_never_repeats(model, silent_store):
@@ -79,12 +113,13 @@ def test_noise_never_repeats(model, silent_store):
         # A model's own float32 rounding hides the last bits, so compare by correlation.
         for later in rows[index + 1 :]:
             assert abs(np.corrcoef(row, later)[0, 1]) < 0.2
-    leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(add_noise(model, 1.0, noise_key(bytes(range(8)))))]
-    same_size = [leaf for leaf in leaves if leaf.size == leaves[1].size]
-    assert len(same_size) == 4
-    for index, leaf in enumerate(same_size):
-        for later in same_size[index + 1 :]:
-            assert not np.any(leaf == later)
+    for noise in (StandardNoise(), HardenedNoise()):
+        leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(noise.add(model, 1.0, bytes(range(32))))]
+        same_size = [leaf for leaf in leaves if leaf.size == leaves[1].size]
+        assert len(same_size) == 4
+        for index, leaf in enumerate(same_size):
+            for later in same_size[index + 1 :]:
+                assert not np.any(leaf == later)
 
 
 def test_the_noise_reaches_ten_standard_deviations(monkeypatch):
@@ -93,7 +128,7 @@ def test_the_noise_reaches_ten_standard_deviations(monkeypatch):
     draws = jax.random.normal(jax.random.key(0), (2_000_000,))
     assert float(jnp.abs(draws).max()) < 5.42
     monkeypatch.setattr(jax.random, "normal", lambda key, shape, dtype: jnp.full(shape, most, dtype))
-    (reached,) = add_noise((jnp.zeros(3),), 1.0, noise_key(bytes(8)))
+    (reached,) = StandardNoise().add((jnp.zeros(3),), 1.0, bytes(32))
     np.testing.assert_allclose(reached, 2 * most)
 
 

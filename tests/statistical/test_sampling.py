@@ -27,9 +27,10 @@ def joined(sampler, rounds=ROUNDS, users=USERS) -> np.ndarray:
     return table
 
 
+@pytest.mark.parametrize("hardened", [False, True], ids=["standard", "hardened"])
 @pytest.mark.parametrize("rate", [0.02, 0.3, 0.9])
-def test_every_user_joins_at_the_declared_rate(rate):
-    table = joined(Poisson(rate))
+def test_every_user_joins_at_the_declared_rate(rate, hardened):
+    table = joined(Poisson(rate, hardened))
 
     def p_value(claimed):
         expected = ROUNDS * claimed
@@ -102,16 +103,17 @@ def test_the_cost_depends_on_the_cohort_not_on_the_users(monkeypatch):
             drawn.append(size)
             return self.generator.geometric(rate, size=size)
 
-    original = sampling._generator
-    monkeypatch.setattr(sampling, "_generator", lambda key: Counting(original(key)))
+    original = sampling.philox
+    monkeypatch.setattr(sampling, "philox", lambda key: Counting(original(key)))
     rows = Poisson(1e-6).sample(10**9, key(1))
     assert 800 < len(rows) < 1200
     assert len(np.unique(rows)) == len(rows)
     assert sum(drawn) < 3000  # not a coin for each of 10^9 users
 
 
-def test_fixed_size_draws_exactly_that_many_different_users_evenly():
-    table = joined(FixedSize(12, USERS))
+@pytest.mark.parametrize("hardened", [False, True], ids=["standard", "hardened"])
+def test_fixed_size_draws_exactly_that_many_different_users_evenly(hardened):
+    table = joined(FixedSize(12, USERS, hardened))
     assert set(table.sum(1)) == {12}
     expected = ROUNDS * 12 / USERS
     chi = np.sum((table.sum(0) - expected) ** 2 / (expected * (1 - 12 / USERS)))

@@ -1,69 +1,97 @@
-"""What a run may spend and has spent: ε by the number of charges, the hard stop, the ledger of the store."""
+"""What a run may spend and has spent: ε by its charges, the hard stop, the ledger of the store."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import lru_cache
 
 from sottovoce.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Event, NonPrivate
+from sottovoce.privacy.accounting import Event, NonPrivate, Spent
 from sottovoce.runs.ledger import StoreLedger
 
 
 class Meter:
-    """ε after a number of charges: a look-up in a curve that was worked out once."""
+    """ε of what a run was charged: a look-up in a curve over its planned rounds that was worked out once."""
 
     def __init__(self, assembly: Assembly):
-        privacy = assembly.recipe.privacy
-        self._event = assembly.algorithm.mechanism.event()
+        privacy, self._asked = assembly.recipe.privacy, assembly.recipe.run.rounds
+        self._mechanism = assembly.algorithm.mechanism
+        self._plan = tuple(self._mechanism.events(self._asked))
         self._delta, self._accountant = privacy.delta, assembly.accountant
         self.budget = privacy.epsilon if privacy.epsilon is not None and self.private else math.inf
-        rounds = assembly.recipe.run.rounds
-        self._curve = _curve(self._event, rounds, self._delta, self._accountant) if self.private else None
 
     @property
     def private(self) -> bool:
         """Without a promise nothing can be spent."""
-        return not isinstance(self._event, NonPrivate)
+        return not any(isinstance(event, NonPrivate) for event, _ in self._plan)
 
-    def __call__(self, charges: int) -> float:
-        if self._curve is None:
-            return math.inf if charges else 0.0
-        if charges <= self._curve.known_rounds[-1]:
-            shown = self._curve(charges)
+    def __call__(self, charged: Spent) -> float:
+        """ε of these charges: the planned rounds from the first on, and any that were made again."""
+        if not any(count for _, count in charged):
+            return 0.0
+        if not self.private:
+            return math.inf
+        rounds, again = self._split(charged)
+        if 0 < rounds <= self._asked:
+            shown = _curve(self._plan, self._delta, self._accountant, again)(rounds)
             # The curve rounds up between the rounds it knows; where that passes the budget the exact figure is asked.
             if shown <= self.budget:
                 return shown
-        return accounting.epsilon([(self._event, charges)], self._delta, self._accountant)
+        return accounting.epsilon(charged, self._delta, self._accountant)
 
-    def allows(self, charges: int) -> bool:
-        return self(charges) <= self.budget
+    def _split(self, charged: Spent) -> tuple[int, tuple[tuple[Event, int], ...]]:
+        """How many of the planned rounds, in order, are among the charges, and what was charged besides."""
+        if len(self._plan) == 1:  # all alike: a round made again is as good as a later one
+            return sum(count for _, count in charged), ()
+        left: Counter[Event] = Counter()
+        for event, count in charged:
+            left[event] += count
+        rounds = 0
+        for event, count in self._plan:
+            taken = min(count, left[event])
+            left[event] -= taken
+            rounds += taken
+            if taken < count:
+                break
+        return rounds, tuple((event, count) for event, count in left.items() if count)
 
-    def rounds_allowed(self, asked: int) -> int:
-        """How many of the rounds asked for fit the budget."""
-        if self._curve is None or self.allows(asked):
-            return asked
-        low, high = self._curve.rounds_within(self.budget), asked
+    def allows(self, charged: Spent) -> bool:
+        return self(charged) <= self.budget
+
+    def rounds_allowed(self) -> int:
+        """How many of the planned rounds fit the budget."""
+
+        def fits(rounds: int) -> bool:
+            return self.allows(self._mechanism.events(rounds))
+
+        if not self.private or fits(self._asked):
+            return self._asked
+        low, high = 0, self._asked
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.allows(middle) else (low, middle)
+            low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
 
-_curve = lru_cache(maxsize=16)(accounting.epsilon_curve)
+@lru_cache(maxsize=16)
+def _curve(plan: tuple, delta: float, accountant: str, again: tuple) -> accounting.Curve:
+    return accounting.epsilon_curve(plan, delta, accountant, before=again)
 
 
 def planned_rounds(assembly: Assembly) -> int:
     """The rounds that the ε budget allows, of those the recipe asks for."""
     meter = Meter(assembly)
-    allowed = meter.rounds_allowed(assembly.recipe.run.rounds)
+    allowed = meter.rounds_allowed()
     if not allowed:
+        first = assembly.algorithm.mechanism.event(1)
         raise BudgetExhausted(
             f"privacy.epsilon={meter.budget:g} does not allow one round at noise_multiplier="
-            f"{assembly.recipe.privacy.noise_multiplier:g} (ε = {meter(1):.4g}); raise the noise or the budget"
+            f"{assembly.recipe.privacy.noise_multiplier:g} (ε = {meter([(first, 1)]):.4g}); raise the noise or the "
+            f"budget"
         )
     return allowed
 

@@ -21,6 +21,7 @@ from sottovoce.jobs.population import make_own_store, open_users, with_absolute_
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.accounting import Event
+from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
@@ -93,11 +94,13 @@ def train(
         }
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
-        state = assembly.algorithm.server.start(assembly.model)
+        mechanism = assembly.algorithm.mechanism
+        state = assembly.algorithm.server.start(assembly.model, mechanism.start())
         _save_checkpoint(draft, state, secrets, parent="")
         # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
         # right after this line charges for a run that never was, which errs on the safe side.
-        charge_store(store, secrets.name(), "training", assembly.algorithm.mechanism.event(), planned)
+        for event, count in mechanism.events(planned):
+            charge_store(store, secrets.name(), "training", event, count)
     return resume(out, model=model, objective=objective, observer=observer, stop=stop)
 
 
@@ -159,8 +162,9 @@ class _Training:
                 f"checkpoint is at round {saved.round}: what was spent cannot be told, so the run is refused; "
                 f"start another"
             )
-        fresh = self.assembly.algorithm.server.start(self.assembly.model)
-        leaves, structure = jax.tree.flatten((fresh.model, fresh.optimiser))
+        algorithm = self.assembly.algorithm
+        fresh = algorithm.server.start(self.assembly.model, algorithm.mechanism.start())
+        leaves, structure = jax.tree.flatten(_saved_parts(fresh))
         arrays = [jax.numpy.asarray(saved.arrays[f"{index:04d}"]) for index in range(len(leaves))]
         self.state = ServerState(saved.round, *structure.unflatten(arrays))
         self.parent: str = saved.facts["lineage"]
@@ -180,10 +184,12 @@ class _Training:
                 self.assembly.algorithm, self.state, self.store, last, spender.keys, spender, self.assembly.sum_updates
             ):
                 jax.block_until_ready(state.model)
+                clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state, self.parent = state, spender.lineage
                 seconds = time.perf_counter() - before
                 evaluation = self._evaluate_if_due(state) or evaluation
-                progress = self._write_round(summed, seconds, evaluation if self._is_due(state.round) else None)
+                shown = evaluation if self._is_due(state.round) else None
+                progress = self._write_round(summed, clip_norms, seconds, shown)
                 stopping = stop()
                 if stopping or state.round % self.recipe.run.checkpoint_every == 0 or state.round == last:
                     self._checkpoint()
@@ -218,14 +224,17 @@ class _Training:
         found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
         return Evaluation.from_json(found[-1]) if found else None
 
-    def _write_round(self, summed: CohortSum, seconds: float, evaluation: Evaluation | None) -> Progress:
-        epsilon = self.meter(self.ledger.charges_up_to(self.state.round))
+    def _write_round(
+        self, summed: CohortSum, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
+    ) -> Progress:
+        epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
         mechanism = self.assembly.algorithm.mechanism
         entry: dict[str, Any] = {
             "round": self.state.round,
             "epsilon": json_number(epsilon),
             "delta": self.recipe.privacy.delta,
-            "noise_std": mechanism.noise_std(),
+            "clip_norm": json_number(joint_norm(clip_norms)),
+            "noise_std": mechanism.noise_std(self.state.round, clip_norms)[0],
         }
         if evaluation:
             entry["evaluation"] = evaluation.to_json()
@@ -234,7 +243,7 @@ class _Training:
         return self._progress(len(summed.norms), seconds, evaluation)
 
     def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
-        epsilon = self.meter(self.ledger.charges_up_to(self.state.round))
+        epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
         budget = self.recipe.privacy.epsilon
         return Progress(self.state.round, self.recipe.run.rounds, epsilon, budget, users, seconds, evaluation)
 
@@ -251,7 +260,7 @@ class _Training:
             planned_rounds=planned_rounds(self.assembly),
             rounds_done=self.state.round,
             spent=self.ledger.spent(),
-            repeated=sum(entry.attempt > 0 for entry in self.ledger.entries),
+            repeated=self.ledger.repeated(),
             store_spent=store_ledger(self.store).spent() if self.meter.private else [],
             run=self.ledger.header["run"],
             vocabulary=self.store.vocabulary.fingerprint,
@@ -295,12 +304,14 @@ class _Spender:
 
     def _refuse_beyond_budget(self, round_number: int) -> None:
         """The hard stop: before a cohort is drawn, not after its noise is out."""
-        meter, entries = self._training.meter, self._training.ledger.entries
-        if self._training.ledger.knows(round_number, self.lineage):
+        meter, ledger = self._training.meter, self._training.ledger
+        if ledger.knows(round_number, self.lineage):
             return  # paid for before a crash
-        if not meter.allows(len(entries) + 1):
+        spent = ledger.spent()
+        event = self._training.assembly.algorithm.mechanism.event(round_number)
+        if not meter.allows([*spent, (event, 1)]):
             raise BudgetExhausted(
-                f"round {round_number} would pass the budget ε = {meter.budget:g}; {meter(len(entries)):.4g} is spent, "
+                f"round {round_number} would pass the budget ε = {meter.budget:g}; {meter(spent):.4g} is spent, "
                 f"and training ends here with a usable model"
             )
 
@@ -324,11 +335,16 @@ def _save_checkpoint(run: RunFolder, state: ServerState, secrets: Secrets, paren
     """The keys of the next round first: a checkpoint without them would be of no use."""
     ahead = secrets.at(state.round + 1)
     ahead.save(run.secrets)
-    leaves = jax.tree.leaves((state.model, state.optimiser))
+    leaves = jax.tree.leaves(_saved_parts(state))
     arrays = {f"{index:04d}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
     checkpoints.save(run.checkpoints, Checkpoint(state.round, arrays, {"lineage": parent}))
     Secrets.forget(run.secrets, checkpoints.KEPT)
     return ahead
+
+
+def _saved_parts(state: ServerState) -> tuple[Any, Any, Any]:
+    """All of the state but the round's number."""
+    return state.model, state.optimiser, state.clip_norms
 
 
 def _diagnostics(round_number: int, summed: CohortSum, seconds: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from sottovoce.data.vocabulary import BOS
 from sottovoce.local.objective import Batch, Objective, plain
 from sottovoce.models.language_model import LanguageModel
-from sottovoce.privacy.clipping import Clipping, finite_or_zero, norm
+from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm
 
 
 class User(NamedTuple):
@@ -29,11 +28,8 @@ class UserResult(NamedTuple):
     update: Any
     sound: Float[Array, ""]  # 1, or 0 when the update was not finite and zeros are sent in its place
     norm: Float[Array, ""]  # before the last clip
-    clipped: Bool[Array, ""]  # was anything cut off, at any step?
+    clipped: Bool[Array, " parts"]  # was anything of a part cut off, at any step?
     loss: Float[Array, ""]  # mean over the targets, as training went on
-
-
-UserUpdate = Callable[[LanguageModel, User, PRNGKeyArray], UserResult]
 
 
 def cut_into_lanes(user: User, lanes: int, unroll: int) -> Batch:
@@ -71,7 +67,8 @@ class FedAvg:
     learning_rate: float = 6.0
     objective: Objective = plain
 
-    def __call__(self, received: LanguageModel, user: User, key: PRNGKeyArray) -> UserResult:
+    def __call__(self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms) -> UserResult:
+        """What is sent for a user, given the model received and the norms to clip to; `key` is the user's own."""
         del key
         steps = cut_into_lanes(user, self.batch, self.unroll)
 
@@ -82,7 +79,7 @@ class FedAvg:
             update = jax.tree.map(lambda change, slope: change - self.learning_rate * slope, update, gradient)
             length = norm(update)
             if self.clip_every_step:
-                update, clipped = self.clipping.clip(update)
+                update, clipped = self.clipping.clip(update, clip_norms)
                 cut |= clipped
             return (update, state, cut), (loss * jnp.sum(batch.mask), length)
 
@@ -93,10 +90,10 @@ class FedAvg:
             )
             return (update, cut), (jnp.sum(losses), lengths[-1])
 
-        start = (jax.tree.map(jnp.zeros_like, received), jnp.array(False))
+        start = (jax.tree.map(jnp.zeros_like, received), jnp.zeros(len(self.clipping.clip_norms), bool))
         (update, cut), (losses, lengths) = jax.lax.scan(epoch, start, None, length=self.epochs)
         loss = losses[-1] / jnp.maximum(jnp.sum(steps.mask), 1)
-        return _send(self.clipping, update, lengths[-1], cut, loss)
+        return _send(self.clipping, clip_norms, update, lengths[-1], cut, loss)
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ class FedSGD:
     tokens: int = 0
     objective: Objective = plain
 
-    def __call__(self, received: LanguageModel, user: User, key: PRNGKeyArray) -> UserResult:
+    def __call__(self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms) -> UserResult:
         steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll)
         targets = jnp.maximum(jnp.sum(steps.mask), 1)
 
@@ -124,7 +121,7 @@ class FedSGD:
         start = (jax.tree.map(jnp.zeros_like, received), _fresh_states(received, self.batch))
         (gradient, _), losses = jax.lax.scan(step, start, steps)
         update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
-        return _send(self.clipping, update, norm(update), jnp.array(False), jnp.sum(losses))
+        return _send(self.clipping, clip_norms, update, norm(update), jnp.array(False), jnp.sum(losses))
 
     def _select(self, user: User, key: PRNGKeyArray) -> User:
         """A random run of `tokens` tokens of the user."""
@@ -134,6 +131,9 @@ class FedSGD:
         length = jnp.minimum(user.length, self.tokens)
         start = jax.random.randint(key, (), 0, user.length - length + 1)
         return User(jax.lax.dynamic_slice(user.tokens, (start,), (self.tokens,)), length)
+
+
+UserUpdate = FedAvg | FedSGD
 
 
 def _mean_loss_and_gradient(
@@ -153,9 +153,9 @@ def _fresh_states(model: LanguageModel, lanes: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), model.start())
 
 
-def _send(clipping: Clipping, update: Any, length: Array, cut: Array, loss: Array) -> UserResult:
+def _send(clipping: Clipping, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array) -> UserResult:
     """The last clip, in float32 whatever came before it, and zeros in place of what is not finite."""
     update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), update)
-    update, clipped = clipping.clip(update)
+    update, clipped = clipping.clip(update, clip_norms)
     update, sound = finite_or_zero(update)
     return UserResult(update, sound, length, cut | clipped, loss)

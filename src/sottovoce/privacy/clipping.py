@@ -1,4 +1,8 @@
-"""Bounding what one user can do to the model: flat and per-layer clipping (equation 1)."""
+"""Bounding what one user can do to the model: flat and per-layer clipping (equation 1).
+
+A clip cuts an update into parts, one or as many as there are layers. The norm each part is clipped to is an argument,
+since it may change with the round.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from sottovoce.errors import SottoError
+
 Update = Any  # a pytree of float arrays, shaped like the model
+ClipNorms = Float[Array, " parts"]
 
 # A norm summed in float32 can fall short of the true one; clipping to this share of S keeps the true norm below S.
 # `test_a_clipped_update_is_never_longer_than_the_clip_norm` measures it at the size of the paper's model.
@@ -22,13 +30,18 @@ def norm(update: Update) -> Float[Array, ""]:
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(update)))
 
 
+def joint_norm(clip_norms: Any) -> float:
+    """How long an update can be whose parts have these norms."""
+    return math.sqrt(sum(float(part) ** 2 for part in np.ravel(clip_norms)))
+
+
 class Clipped(NamedTuple):
     update: Update
-    clipped: Bool[Array, ""]  # was anything cut off? Private: it depends on one user's text
+    clipped: Bool[Array, " parts"]  # was anything cut off? Private: it depends on one user's text
 
 
-def project(update: Update, bound: float) -> Clipped:
-    """π(Δ, S) = Δ · min(1, S/‖Δ‖). A zero update stays zero.
+def project(update: Update, bound: Float[Array, ""] | float) -> tuple[Update, Bool[Array, ""]]:
+    """π(Δ, S) = Δ · min(1, S/‖Δ‖), and whether it cut anything off. A zero update stays zero.
 
     A norm that overflows gives zeros, and an update that is not finite stays so, for `finite_or_zero` to catch.
     """
@@ -37,61 +50,79 @@ def project(update: Update, bound: float) -> Clipped:
     within = length <= safe_bound
     # Within the bound the update is left as it is, to the bit.
     scale = jnp.where(within, 1.0, safe_bound / length)
-    return Clipped(jax.tree.map(lambda leaf: leaf * scale, update), ~within)
+    return jax.tree.map(lambda leaf: leaf * scale, update), ~within
 
 
 @dataclass(frozen=True)
 class FlatClip:
     """Clip the concatenation of all layers to `clip_norm`.
 
-    Guarantee: the result has L2 norm at most `norm_bound`.
+    Guarantee: the result has L2 norm at most the clip norm it is given. With `weight_aware` it is w·Δ that is kept
+    within it, so that a user with little text may send a longer Δ.
     """
 
     clip_norm: float
+    weight_aware: bool = False
+
+    def __post_init__(self) -> None:
+        _positive(self.clip_norm)
 
     @property
-    def norm_bound(self) -> float:
-        return self.clip_norm
+    def clip_norms(self) -> tuple[float, ...]:
+        return (self.clip_norm,)
 
-    def clip(self, update: Update) -> Clipped:
-        return project(update, self.clip_norm)
+    def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
+        projected, cut = project(update, clip_norms[0])
+        return Clipped(projected, cut[None])
 
 
 @dataclass(frozen=True)
 class PerLayerClip:
-    """Clip each of `layers` parameter vectors to S_j = S/√m, so that all together stay within S.
+    """Clip each layer's parameters to a norm of their own.
 
-    Guarantee: the result has L2 norm at most `norm_bound`.
+    Guarantee: layer j of the result has L2 norm at most S_j, so all together at most √(Σ S_j²).
     """
 
-    clip_norm: float
-    layers: int
+    clip_norms: tuple[float, ...]
+    weight_aware: bool = False
 
-    @property
-    def norm_bound(self) -> float:
-        return self.clip_norm
+    def __post_init__(self) -> None:
+        for each in self.clip_norms:
+            _positive(each)
 
-    def clip(self, update: Update) -> Clipped:
+    @staticmethod
+    def even(clip_norm: float, layers: int, weight_aware: bool = False) -> PerLayerClip:
+        """S_j = S/√m, so that all m layers together stay within S."""
+        return PerLayerClip((clip_norm / math.sqrt(layers),) * layers, weight_aware)
+
+    def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
         leaves, structure = jax.tree.flatten(update)
-        if len(leaves) != self.layers:  # a static fact of the model: checked when the program is traced
-            raise ValueError(f"an update of {len(leaves)} layers was given to a clip for {self.layers}")
-        each = self.clip_norm / math.sqrt(self.layers)
-        projected = [project(leaf, each) for leaf in leaves]
-        cut = jnp.any(jnp.stack([layer.clipped for layer in projected]))
-        return Clipped(structure.unflatten([layer.update for layer in projected]), cut)
+        if len(leaves) != len(self.clip_norms):  # a static fact of the model: checked when the program is traced
+            raise ValueError(f"an update of {len(leaves)} layers was given to a clip for {len(self.clip_norms)}")
+        projected = [project(leaf, bound) for leaf, bound in zip(leaves, clip_norms, strict=True)]
+        return Clipped(structure.unflatten([leaf for leaf, _ in projected]), jnp.stack([cut for _, cut in projected]))
 
 
 @dataclass(frozen=True)
 class NoClip:
     """Leave updates as they are. There is no bound, so there is no guarantee."""
 
-    norm_bound: float = math.inf
+    clip_norms: tuple[float, ...] = (math.inf,)
+    weight_aware: bool = False
 
-    def clip(self, update: Update) -> Clipped:
-        return Clipped(update, jnp.array(False))
+    def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
+        del clip_norms
+        return Clipped(update, jnp.array([False]))
 
 
 Clipping = FlatClip | PerLayerClip | NoClip
+
+
+def norms_for(clipping: Clipping, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:
+    """What the parts of one user's Δ are clipped to: S, or S/w where it is w·Δ that must stay within S."""
+    if not clipping.weight_aware:
+        return clip_norms
+    return clip_norms / jnp.where(weight > 0, weight, 1.0)
 
 
 def finite_or_zero(update: Update) -> tuple[Update, Float[Array, ""]]:
@@ -100,3 +131,8 @@ def finite_or_zero(update: Update) -> tuple[Update, Float[Array, ""]]:
     for leaf in jax.tree.leaves(update):
         finite &= jnp.all(jnp.isfinite(leaf))
     return jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), update), finite.astype(jnp.float32)
+
+
+def _positive(clip_norm: float) -> None:
+    if not (math.isfinite(clip_norm) and clip_norm > 0):
+        raise SottoError(f"clip_norm={clip_norm} must be above 0; it is the longest update a user may send")

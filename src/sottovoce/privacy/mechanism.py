@@ -3,45 +3,128 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Array
+
+from sottovoce.errors import SottoError
 from sottovoce.privacy.accounting import Event, NonPrivate, SampledGaussian
-from sottovoce.privacy.clipping import Clipping
-from sottovoce.privacy.estimators import Estimator
+from sottovoce.privacy.adaptive import QuantileTracking
+from sottovoce.privacy.clipping import Clipping, NoClip, joint_norm
+from sottovoce.privacy.estimators import ClippedDenominator, Estimator
+from sottovoce.privacy.noise import Noise, StandardNoise
 from sottovoce.privacy.sampling import Poisson, Sampler
+from sottovoce.privacy.schedule import CONSTANT, Schedule
+
+
+class Query(NamedTuple):
+    """What a round asks of its cohort and releases, noised."""
+
+    estimate: Any  # of the average update
+    bits: Array | None  # where the clip norm adapts: how many users stayed within it, centred
 
 
 @dataclass(frozen=True)
 class Mechanism:
     """A sampler, a clip, an estimator and noise that belong together.
 
-    `noise_multiplier` is z: the noise over the add-or-remove sensitivity. `experiment_noise_std` replaces it in
-    experiments that break the link between the two; such a mechanism charges an infinite ε.
+    `noise_multiplier` is z: the noise over the add-or-remove sensitivity. Both it and the clip norm may follow a
+    schedule; the clip norm may instead adapt by `tracking`. An `experiment` breaks the link between sensitivity and
+    noise, by a σ of its own or without a clip; it charges an infinite ε.
     """
 
     sampler: Sampler
     clipping: Clipping
     estimator: Estimator
     noise_multiplier: float
+    clip_schedule: Schedule = CONSTANT
+    noise_schedule: Schedule = CONSTANT
+    tracking: QuantileTracking | None = None
+    noise: Noise = field(default_factory=StandardNoise)
+    experiment: bool = False
     experiment_noise_std: float | None = None
+    nominal_clip_norm: float = math.inf  # what an experiment without a clip scales its noise by
     unit: str = "user"
 
-    def sensitivity(self) -> float:
+    def __post_init__(self) -> None:
+        if self.experiment_noise_std is not None and not self.experiment:
+            raise SottoError("a noise_std of one's own is for experiments: a private round derives it from z")
+        if self.clipping.weight_aware and isinstance(self.estimator, ClippedDenominator):
+            raise SottoError(
+                "weight-aware clipping bounds w·Δ, which is enough for the fixed denominator only: with the clipped "
+                "one, many users of tiny weight could send huge updates; use fixed_denominator"
+            )
+        if self.tracking is not None:
+            if isinstance(self.clipping, NoClip):
+                raise SottoError("an adaptive clip norm needs a clip: flat or per_layer")
+            if not self.clip_schedule.constant:
+                raise SottoError("a clip norm either follows a schedule or adapts to a quantile; keep one of the two")
+            if not self.experiment and self.noise_multiplier:
+                for _, factor in self.noise_schedule.points:  # refused before anything is trained
+                    self._update_multiplier(self.noise_multiplier * factor)
+
+    def start(self) -> np.ndarray | None:
+        """The clip norms that tracking begins with; nothing where the clip norm does not adapt."""
+        return None if self.tracking is None else np.asarray(self.clipping.clip_norms, np.float32)
+
+    def clip_norms(self, round_number: int, tracked: Any) -> np.ndarray:
+        """What each part of an update is clipped to in this round: public, since it is planned or was noised."""
+        if self.tracking is not None:
+            return np.asarray(tracked, np.float32)
+        return np.asarray(self.clipping.clip_norms, np.float32) * np.float32(self.clip_schedule(round_number))
+
+    def sensitivity(self, clip_norms: Any) -> float:
         """How far adding or removing one user can move the estimate."""
-        return self.estimator.sensitivity(self.clipping.norm_bound)
+        return self.estimator.sensitivity(joint_norm(clip_norms))
 
-    def noise_std(self) -> float:
-        """σ, the standard deviation of the noise on every coordinate of the estimate."""
-        if self.experiment_noise_std is not None:
-            return self.experiment_noise_std
-        return self.noise_multiplier * self.sensitivity() if self.noise_multiplier else 0.0
+    def query(self, total: Any, weight: Array, bits: Array) -> Query:
+        """The estimate from the sums over the cohort, with the count of bits where it is needed."""
+        return Query(self.estimator.estimate(total, weight), None if self.tracking is None else bits)
 
-    def event(self) -> Event:
-        """What one round charges."""
-        private = self.noise_multiplier > 0 and math.isfinite(self.sensitivity())
-        if self.experiment_noise_std is not None or not private:
+    def noise_std(self, round_number: int, clip_norms: Any) -> tuple[float, float | None]:
+        """σ on every coordinate of the estimate, and on each count of bits where there are any."""
+        z = self.noise_multiplier * self.noise_schedule(round_number)
+        bits = None if self.tracking is None else self.tracking.bit_noise
+        if self.experiment:
+            return self._experiment_std(z, round_number, clip_norms), bits
+        if not z:
+            return 0.0, None if bits is None else 0.0
+        return self._update_multiplier(z) * self.sensitivity(clip_norms), bits
+
+    def privatise(self, query: Query, round_number: int, clip_norms: Any, secret: bytes) -> Query:
+        """The query with its noise."""
+        stds = self.noise_std(round_number, clip_norms)
+        return self.noise.add(query, Query(*stds), secret) if any(stds) else query
+
+    def follow(self, tracked: Any, noised: Query) -> np.ndarray | None:
+        """The clip norms of the next round, where they adapt."""
+        return None if self.tracking is None else self.tracking.follow(tracked, np.asarray(noised.bits))
+
+    def event(self, round_number: int) -> Event:
+        """What a round charges. Update and bits are one Gaussian mechanism, so z is charged, not what was split."""
+        return self._event(self.noise_multiplier * self.noise_schedule(round_number))
+
+    def events(self, rounds: int) -> list[tuple[Event, int]]:
+        """What the rounds of a run charge, in order."""
+        return [(self._event(self.noise_multiplier * factor), n) for factor, n in self.noise_schedule.stretches(rounds)]
+
+    def _event(self, z: float) -> Event:
+        if self.experiment or not z or not math.isfinite(self.sensitivity(self.clipping.clip_norms)):
             return NonPrivate()
         if isinstance(self.sampler, Poisson):
-            return SampledGaussian(self.noise_multiplier, "poisson", self.sampler.user_rate)
+            return SampledGaussian(z, "poisson", self.sampler.user_rate)
         cohort, users = self.sampler.cohort, self.sampler.users
-        return SampledGaussian(self.noise_multiplier, "fixed", cohort / users, cohort=cohort, users=users)
+        return SampledGaussian(z, "fixed", cohort / users, cohort=cohort, users=users)
+
+    def _update_multiplier(self, z: float) -> float:
+        return z if self.tracking is None else self.tracking.update_multiplier(z, len(self.clipping.clip_norms))
+
+    def _experiment_std(self, z: float, round_number: int, clip_norms: Any) -> float:
+        if self.experiment_noise_std is not None:
+            return self.experiment_noise_std * self.noise_schedule(round_number)
+        if not z:
+            return 0.0
+        nominal = self.nominal_clip_norm * self.clip_schedule(round_number)
+        return z * self.estimator.sensitivity(min(joint_norm(clip_norms), nominal))

@@ -1,7 +1,13 @@
-"""Gaussian noise for an update."""
+"""Gaussian noise for an update, from one of two generators.
+
+A float32 normal of JAX takes 2^23 values, none beyond 5.42, and a float64 one has gaps too: an update that shifts the
+output could show in what is missing. So every number is half the sum of four, which reaches 10.4 standard deviations
+at least and takes very many more values (Holohan and Braghin 2021).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sottovoce.privacy.generator import chacha20
+
 Update = Any
+Scale = Any  # a number, or numbers in a pytree whose shape begins like the update's
 
 
 def noise_key(secret: bytes) -> PRNGKeyArray:
@@ -18,22 +27,54 @@ def noise_key(secret: bytes) -> PRNGKeyArray:
     return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secret[:8], np.uint32)), impl="threefry2x32")
 
 
-def add_noise(update: Update, noise_std: float | jax.Array, key: PRNGKeyArray) -> Update:
-    """Add N(0, noise_std²) to every coordinate, from one stream for all leaves.
+@dataclass(frozen=True)
+class StandardNoise:
+    """Float32 noise from JAX's threefry generator, keyed with 64 bits, on whatever device the update is."""
 
-    Guarantee: coordinates are independent, across leaves too, and the noise reaches beyond ten standard deviations.
+    description: str = "JAX threefry2x32 with a 64-bit key, float32"
+
+    def add(self, update: Update, noise_std: Scale, secret: bytes) -> Update:
+        """Add N(0, noise_std²) to every coordinate, from one stream for all leaves.
+
+        Guarantee: coordinates are independent, across leaves too, and the noise reaches beyond ten standard deviations.
+        """
+        return _add_on_device(update, noise_std, noise_key(secret))
+
+
+@dataclass(frozen=True)
+class HardenedNoise:
+    """Float64 noise from ChaCha20, a cipher with a 256-bit key, drawn and added on the host.
+
+    The sum is rounded to float32 once, after the noise is in it, so that the grid of float64 is not released.
     """
+
+    description: str = "ChaCha20 with a 256-bit key, float64 on the host, rounded to float32 once"
+
+    def add(self, update: Update, noise_std: Scale, secret: bytes) -> Update:
+        """As `StandardNoise.add`, with the same guarantee."""
+        leaves, structure = jax.tree.flatten(update)
+        generator = chacha20(secret)
+        noised = []
+        for leaf, std in zip(leaves, _scales(update, noise_std), strict=True):
+            # One stream for all leaves: each takes up where the last one ended.
+            normal = generator.standard_normal((4, *np.shape(leaf))).sum(axis=0) / 2
+            noised.append(jnp.asarray((np.asarray(leaf, np.float64) + float(std) * normal).astype(np.float32)))
+        return structure.unflatten(noised)
+
+
+Noise = StandardNoise | HardenedNoise
+
+
+@jax.jit
+def _add_on_device(update: Update, noise_std: Scale, key: PRNGKeyArray) -> Update:
     leaves, structure = jax.tree.flatten(update)
     ends = list(accumulate(leaf.size for leaf in leaves))
-    noise = jnp.split(_normal(key, ends[-1]), ends[:-1])
-    noised = [leaf + noise_std * part.reshape(leaf.shape) for leaf, part in zip(leaves, noise, strict=True)]
-    return structure.unflatten(noised)
+    normal = jnp.sum(jax.random.normal(key, (4, ends[-1]), jnp.float32), axis=0) / 2
+    parts = zip(leaves, jnp.split(normal, ends[:-1]), _scales(update, noise_std), strict=True)
+    return structure.unflatten([leaf + std * part.reshape(leaf.shape) for leaf, part, std in parts])
 
 
-def _normal(key: PRNGKeyArray, count: int) -> jax.Array:
-    """Standard normal numbers as half the sum of four.
-
-    One float32 normal of JAX takes 2^23 values, none beyond 5.42: an update that shifts the output further would show
-    with a chance far above a small δ. The sum of four reaches 10.4, and takes very many more values.
-    """
-    return jnp.sum(jax.random.normal(key, (4, count), jnp.float32), axis=0) / 2
+def _scales(update: Update, noise_std: Scale) -> list[Any]:
+    """The scale of every leaf."""
+    spread = jax.tree.map(lambda std, below: jax.tree.map(lambda _: std, below), noise_std, update)
+    return jax.tree.leaves(spread)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sottovoce.errors import SottoError
+from sottovoce.privacy.generator import chacha20, philox
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Poisson:
     """
 
     user_rate: float
+    hardened: bool = False  # coins from ChaCha20
 
     def __post_init__(self) -> None:
         if not 0 < self.user_rate <= 1:
@@ -31,7 +33,7 @@ class Poisson:
 
     def sample(self, users: int, key: bytes) -> np.ndarray:
         """The rows of the users that join, in increasing order."""
-        generator = _generator(key)
+        generator = chacha20(key) if self.hardened else philox(key)
         # One chunk of gaps nearly always reaches past the last user.
         chunk = int(users * self.user_rate + 6 * (users * self.user_rate) ** 0.5) + 16
         rows, last = [], -1
@@ -53,6 +55,7 @@ class FixedSize:
 
     cohort: int
     users: int
+    hardened: bool = False  # drawn with ChaCha20
 
     def __post_init__(self) -> None:
         if not 0 < self.cohort <= self.users:
@@ -71,12 +74,8 @@ class FixedSize:
 
     def sample(self, users: int, key: bytes) -> np.ndarray:
         self.check(users)
-        return np.sort(_generator(key).choice(users, size=self.cohort, replace=False, shuffle=False))
+        generator = chacha20(key) if self.hardened else philox(key)
+        return np.sort(generator.choice(users, size=self.cohort, replace=False, shuffle=False))
 
 
 Sampler = Poisson | FixedSize
-
-
-def _generator(key: bytes) -> np.random.Generator:
-    """A counter-based generator with a key of 128 bits."""
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))

@@ -67,7 +67,7 @@ def _view(evidence: Evidence) -> dict[str, Any]:
         "paragraphs": [text for text in statement["prose"].split("\n\n") if not text.startswith("Not covered:")],
         "statement_rows": _statement_rows(statement),
         "not_covered": statement["not_covered"] if _is_private(statement) else [],
-        "figures": [_accuracy(evidence), _perplexity(evidence), _epsilon(evidence)],
+        "figures": _figures(evidence),
         "suggestions": evidence.suggestions,
         "likeliest": max((share for _, words in evidence.suggestions for _, share in words), default=0) or 1,
         "evaluation": _evaluation_table(evidence),
@@ -242,6 +242,27 @@ def _epsilon(evidence: Evidence) -> dict[str, str]:
     return _panel(title, words, Figure("epsilon", title, "ε", lines, levels))
 
 
+def _figures(evidence: Evidence) -> list[dict[str, str]]:
+    figures = [_accuracy(evidence), _perplexity(evidence), _epsilon(evidence)]
+    return [*figures, _clip_norm(evidence)] if _clip_norm_changes(evidence) else figures
+
+
+def _clip_norm_changes(evidence: Evidence) -> bool:
+    return bool({"clip_schedule", "adaptive"} & set(evidence.statement["mechanism"]))
+
+
+def _clip_norm(evidence: Evidence) -> dict[str, str]:
+    """Planned, or read from noised counts: public either way."""
+    title, adaptive = "Clip norm by round", evidence.statement["mechanism"].get("adaptive")
+    words = "The longest update a user could send."
+    if adaptive:
+        words += f" It follows the {adaptive['quantile']:g} quantile of users' norms, read from noised counts."
+    points = _finite_points(evidence.record, "clip_norm")
+    if not points:
+        return _panel(title, "No round was recorded.")
+    return _panel(title, words, Figure("clip_norm", title, "L2 norm", [Line("", points)]))
+
+
 def _add_beside(lines: list[Line], evidence: Evidence, points: list[tuple[int, float]], what: str = "") -> str:
     if not evidence.beside or not points:
         return ""
@@ -260,9 +281,15 @@ def _internal(evidence: Evidence) -> list[dict[str, str]]:
             Line(label, [(line["round"], line["norm_quantiles"][index]) for line in with_norms], colour)
             for index, (label, colour) in enumerate(names)
         ]
-        levels = [Level("clip norm", clip_norm)] if clip_norm is not None else []
         words = "L2 norm of users' updates before the last clip: 10th percentile, median, 90th percentile."
-        words += f" Dashed: the clip norm, {clip_norm:g}." if levels else " Updates are not clipped."
+        levels = []
+        if clip_norm is None:
+            words += " Updates are not clipped."
+        elif _clip_norm_changes(evidence):
+            words += " What they are clipped to changes: see the clip norm by round."
+        else:
+            levels = [Level("clip norm", clip_norm)]
+            words += f" Dashed: the clip norm, {clip_norm:g}."
         figure = Figure("norms", "Update norms", "L2 norm", quantiles, levels, widen=True, band=True)
         panels.append(_panel(figure.title, words, figure))
     for key, title, unit, words, percent in (
@@ -360,4 +387,8 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 
 
 def _said(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {_said(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(f"[{_said(item)}]" if isinstance(item, list) else _said(item) for item in value)
     return _WORDS.get(value, value.replace("_", " ")) if isinstance(value, str) else _plain(value)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Event, NonPrivate
+from sottovoce.privacy.accounting import NonPrivate, Spent
 from sottovoce.recipe import Recipe
 from sottovoce.runs.record import json_number
 
@@ -23,9 +22,13 @@ NOT_COVERED = (
     "the store's total, where later runs were chosen by the results of earlier ones",
     "diagnostics.jsonl, preparation.json, the secrets, the checkpoints and timing: they are for the owner only",
     "models of non-private or experimental runs on the same store: releasing one voids this statement",
-    "floating point: the noise is a float32 Gaussian, not an exact one, and its grid could be studied",
     "a person who holds two user ids, or text about one person written by another",
 )
+FLOATING_POINT = {
+    "standard": "floating point: the noise is a float32 Gaussian, not an exact one, its grid could be studied, and its "
+    "generator is not a cipher",
+    "hardened": "floating point: the noise is a float64 Gaussian of a cipher, rounded once, and not an exact one",
+}
 
 
 @dataclass(frozen=True)
@@ -47,20 +50,19 @@ class Statement:
 
 def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
-    spent: Sequence[tuple[Event, int]], repeated: int, store_spent: Sequence[tuple[Event, int]], run: str,
-    vocabulary: str,
+    spent: Spent, repeated: Spent, store_spent: Spent, run: str, vocabulary: str,
 ) -> Statement:  # fmt: skip
     """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again."""
     privacy = recipe.privacy
-    event = mechanism.event()
+    event = mechanism.event(1)
     private = not isinstance(event, NonPrivate)
     charges = sum(count for _, count in spent)
 
-    def cost(of: Sequence[tuple[Event, int]]) -> float:
+    def cost(of: Spent) -> float:
         return accounting.epsilon(of, privacy.delta, accountant) if private else math.inf
 
     epsilon_spent = cost(spent) if charges else 0.0
-    epsilon = cost([(event, planned_rounds + repeated)])
+    epsilon = cost([*mechanism.events(planned_rounds), *repeated])
     if private and privacy.epsilon is not None:
         epsilon = max(epsilon_spent, min(epsilon, privacy.epsilon))  # training stops before it passes its budget
 
@@ -74,7 +76,7 @@ def make_statement(
         "rounds_planned": planned_rounds,
         "rounds_done": rounds_done,
         "charges": charges,
-        "charged_again": repeated,
+        "charged_again": sum(count for _, count in repeated),
         "accountant": accounting.accountant_name(accountant),
         "sampling": privacy.sampling,
         "declared": {
@@ -89,28 +91,55 @@ def make_statement(
                 else {}
             ),
         },
-        "mechanism": {
-            "mode": privacy.mode,
-            "algorithm": recipe.run.algorithm,
-            "clipping": privacy.clipping,
-            "clip_when": privacy.clip_when,
-            "clip_norm": privacy.clip_norm if math.isfinite(mechanism.clipping.norm_bound) else None,
-            "estimator": privacy.estimator,
-            "sensitivity": mechanism.sensitivity() if math.isfinite(mechanism.sensitivity()) else None,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "noise_std": mechanism.noise_std(),
-        },
+        "mechanism": _mechanism_facts(recipe, mechanism),
         "secrets": privacy.secrets,
-        "noise_generator": "JAX threefry2x32, float32",
+        "noise_generator": mechanism.noise.description,
+        "sampling_generator": "ChaCha20" if mechanism.sampler.hardened else "Philox",
         "released": ["the model after every round", "record.jsonl", "this statement", "the report without --internal"],
-        "not_covered": list(NOT_COVERED),
+        "not_covered": [*NOT_COVERED, FLOATING_POINT[privacy.randomness]],
         "vocabulary": {"fingerprint": vocabulary, "source": "declared public by whoever prepared the store"},
         "software": {name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
     }
     return Statement(private, epsilon, privacy.delta, facts)
 
 
-def _store_cost(spent: Sequence[tuple[Event, int]], delta: float, accountant: str, private: bool) -> float:
+def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
+    """How a round is made private: sensitivity and noise are those of round 1 where they change."""
+    privacy = recipe.privacy
+    clip_norms = mechanism.clip_norms(1, mechanism.start())
+    sensitivity = mechanism.sensitivity(clip_norms)
+    noise_std, bit_noise = mechanism.noise_std(1, clip_norms)
+    facts: dict[str, Any] = {
+        "mode": privacy.mode,
+        "algorithm": recipe.run.algorithm,
+        "clipping": privacy.clipping,
+        "clip_when": privacy.clip_when,
+        "clip_norm": privacy.clip_norm if privacy.clipping != "none" else None,
+        "estimator": privacy.estimator,
+        "sensitivity": sensitivity if math.isfinite(sensitivity) else None,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_std": noise_std,
+    }
+    if privacy.clip_weighted:
+        facts["clip_weighted"] = True
+    if privacy.layer_clip_norms:
+        facts["layer_clip_norms"] = list(privacy.layer_clip_norms)
+    for name in ("clip_schedule", "noise_schedule"):
+        if getattr(privacy, name):
+            facts[name] = [list(point) for point in getattr(privacy, name)]
+    if privacy.clip_schedule:
+        facts["clip_path"] = privacy.clip_path
+    if mechanism.tracking is not None:
+        facts["adaptive"] = {
+            "quantile": mechanism.tracking.quantile,
+            "learning_rate": mechanism.tracking.learning_rate,
+            "bit_noise": bit_noise,
+            "bits": len(clip_norms),
+        }
+    return facts
+
+
+def _store_cost(spent: Spent, delta: float, accountant: str, private: bool) -> float:
     if not private:
         return math.inf
     try:
@@ -143,12 +172,13 @@ def _paragraphs(statement: Statement) -> list[str]:
         f"This run satisfies ({epsilon}, {delta})-differential privacy for users: whatever is computed from the "
         f"released model changes in probability by a factor of at most e^{epsilon} (and {delta} beside it) when the "
         f"whole text of any one person {change}.",
-        f"{joins}. A user's update is clipped to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping']}, "
+        f"{joins}. A user's update{', times its weight,' if 'clip_weighted' in mechanism else ''} is clipped to L2 "
+        f"norm {mechanism['clip_norm']:g} ({mechanism['clipping'].replace('_', ' ')}, "
         f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
         f"estimator, whose sensitivity is {mechanism['sensitivity']:.4g}, and Gaussian noise of standard deviation "
         f"{mechanism['noise_std']:.4g} (noise multiplier {mechanism['noise_multiplier']:.4g}) is added to every "
-        f"coordinate. {facts['rounds_done']} of {facts['rounds_planned']} planned rounds were done; the figure is for "
-        f"all that are planned, by {facts['accountant']}.",
+        f"coordinate.{_changes(mechanism)} {facts['rounds_done']} of {facts['rounds_planned']} planned rounds were "
+        f"done; the figure is for all that are planned, by {facts['accountant']}.",
         f"Over every private run on the same store, ε is {_shown(facts['epsilon_store'])} at the same δ.",
     ]
     if facts["charged_again"]:
@@ -163,6 +193,25 @@ def _paragraphs(statement: Statement) -> list[str]:
         )
     paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
     return paragraphs
+
+
+def _changes(mechanism: dict[str, Any]) -> str:
+    """What does not stay as it is in round 1."""
+    said = ""
+    if "clip_schedule" in mechanism:
+        points = ", ".join(f"{factor:g} from round {number:g}" for number, factor in mechanism["clip_schedule"])
+        said += f" The clip norm, and the noise with it, follow a schedule of factors ({points})."
+    if "noise_schedule" in mechanism:
+        points = ", ".join(f"{factor:g} from round {number:g}" for number, factor in mechanism["noise_schedule"])
+        said += f" The noise multiplier follows a schedule of factors ({points}), and every round is charged its own."
+    if adaptive := mechanism.get("adaptive"):
+        said += (
+            f" These are figures of round 1: the clip norm, and the noise with it, follow the "
+            f"{adaptive['quantile']:g} quantile of the norms of users' updates, read from {adaptive['bits']} noised "
+            f"count(s) of clipped users (noise {adaptive['bit_noise']:g}); update and counts together are charged the "
+            f"noise multiplier above."
+        )
+    return said
 
 
 def _shown(epsilon: float | str) -> str:

@@ -48,8 +48,13 @@ class Ledger:
     def __init__(self, path: Path, header: dict[str, Any], entries: list[Entry]):
         self.path, self.header, self.entries = path, header, entries
         self._of_round: dict[int, list[Entry]] = {}
+        self._spent: Counter[Event] = Counter()
         for entry in entries:
-            self._of_round.setdefault(entry.round, []).append(entry)
+            self._note(entry)
+
+    def _note(self, entry: Entry) -> None:
+        self._of_round.setdefault(entry.round, []).append(entry)
+        self._spent[entry.event] += 1
 
     @staticmethod
     def create(path: Path, header: dict[str, Any]) -> Ledger:
@@ -76,10 +81,11 @@ class Ledger:
         """The last round up to which every one was paid for."""
         return next(number for number in range(len(self._of_round) + 1) if number + 1 not in self._of_round)
 
-    def charges_up_to(self, round_number: int) -> int:
+    def spent_up_to(self, round_number: int) -> list[tuple[Event, int]]:
+        """Every event with the number of times it was released, up to a round."""
         if round_number >= max(self._of_round, default=0):
-            return len(self.entries)
-        return sum(entry.round <= round_number for entry in self.entries)
+            return self.spent()
+        return list(Counter(entry.event for entry in self.entries if entry.round <= round_number).items())
 
     def attempt(self, round_number: int, parent: str, fingerprint: str) -> int:
         """Which attempt at a round this is: one that was paid for if it will be the same to the bit, else a new one."""
@@ -98,11 +104,15 @@ class Ledger:
         with open(self.path, "ab") as file:
             _write_line(file, entry.to_json())
         self.entries.append(entry)
-        self._of_round.setdefault(entry.round, []).append(entry)
+        self._note(entry)
 
     def spent(self) -> list[tuple[Event, int]]:
         """Every event with the number of times it was released."""
-        return list(Counter(entry.event for entry in self.entries).items())
+        return list(self._spent.items())
+
+    def repeated(self) -> list[tuple[Event, int]]:
+        """Of these, the releases of rounds that were done again."""
+        return list(Counter(entry.event for entry in self.entries if entry.attempt > 0).items())
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from sottovoce.data.store import Store
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.accounting import Event
+from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import add_noise, noise_key
+from sottovoce.privacy.noise import noise_key
 from sottovoce.training.server import Server, ServerState
 
 
@@ -30,6 +31,10 @@ class Algorithm:
     user_update: UserUpdate
     server: Server
     weight_cap: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.user_update.clipping != self.mechanism.clipping:
+            raise ValueError("users clip otherwise than the mechanism assumes: its sensitivity would not be theirs")
 
 
 class Keys(Protocol):
@@ -54,62 +59,71 @@ class CohortSum(NamedTuple):
 
     total: Any
     weight: Array
+    bits: Array  # over users, +1/2 for every part of an update that was not clipped and -1/2 for one that was
     norms: np.ndarray
     clipped: np.ndarray
     losses: np.ndarray
 
 
-# (algorithm, model, users, rows of the cohort, key of the users' own randomness) -> the sum over the cohort
-SumUpdates = Callable[[Algorithm, LanguageModel, Store, np.ndarray, PRNGKeyArray], CohortSum]
+# (algorithm, model, users, rows of the cohort, key of the users' own randomness, clip norms) -> the sum over the cohort
+SumUpdates = Callable[[Algorithm, LanguageModel, Store, np.ndarray, PRNGKeyArray, np.ndarray], CohortSum]
 
 
 def play_round(
     algorithm: Algorithm, state: ServerState, store: Store, keys: Keys, ledger: Spender, sum_updates: SumUpdates
 ) -> tuple[ServerState, CohortSum]:
     """One round. An empty cohort is a round like any other: the same noise, the same entry in the ledger."""
-    mechanism = algorithm.mechanism
+    mechanism, number = algorithm.mechanism, state.round + 1
+    clip_norms = mechanism.clip_norms(number, state.clip_norms)
     cohort = mechanism.sampler.sample(store.users, keys.sampling)
-    summed = sum_updates(algorithm, state.model, store, cohort, noise_key(keys.local))
-    estimate = mechanism.estimator.estimate(summed.total, summed.weight)
-    ledger.spend(state.round + 1, mechanism.event())
-    state = _privatise_and_step(algorithm, state, estimate, noise_key(keys.noise))
-    return state, summed
+    summed = sum_updates(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
+    query = mechanism.query(summed.total, summed.weight, summed.bits)
+    ledger.spend(number, mechanism.event(number))
+    noised = mechanism.privatise(query, number, clip_norms, keys.noise)
+    state = _step(algorithm.server, state, noised.estimate)
+    return state._replace(round=number, clip_norms=mechanism.follow(state.clip_norms, noised)), summed
 
 
 @partial(jax.jit, static_argnums=0)
-def _privatise_and_step(algorithm: Algorithm, state: ServerState, estimate: Any, key: PRNGKeyArray) -> ServerState:
-    noise_std = algorithm.mechanism.noise_std()
-    noised = add_noise(estimate, noise_std, key) if noise_std else estimate
-    return algorithm.server.step(state, noised)
+def _step(server: Server, state: ServerState, update: Any) -> ServerState:
+    return server.step(state, update)
 
 
 def sum_one_by_one(
-    algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray
-) -> CohortSum:
+    algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
+    clip_norms: np.ndarray,
+) -> CohortSum:  # fmt: skip
     """Σ w_k Δ_k, one user after another: the version to read. `simulation.SumInBlocks` is the one to run."""
     total, weight = jax.tree.map(jnp.zeros_like, model), jnp.zeros(())
+    bits = jnp.zeros(len(clip_norms))
     results: list[UserResult] = []
     for row in cohort:
         block = store.gather([row])
         user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]))
-        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row))
-        user_share = result.sound * user_weight(user.length, algorithm.weight_cap)
-        total = jax.tree.map(lambda whole, part, share=user_share: whole + share * part, total, result.update)
-        weight = weight + user_share
+        share = user_weight(user.length, algorithm.weight_cap)
+        their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
+        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms)
+        share = result.sound * share
+        total = jax.tree.map(lambda whole, part, share=share: whole + share * part, total, result.update)
+        weight = weight + share
+        bits = bits + (share > 0) * (0.5 - result.clipped)
         results.append(result)
-    return CohortSum(total, weight, *diagnostics_of(results))
+    return CohortSum(total, weight, bits, *diagnostics_of(results))
 
 
 @partial(jax.jit, static_argnums=0)
-def _user_update(update: UserUpdate, model: LanguageModel, user: User, key: PRNGKeyArray) -> UserResult:
-    return update(model, user, key)
+def _user_update(
+    update: UserUpdate, model: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: Array
+) -> UserResult:
+    return update(model, user, key, clip_norms)
 
 
 def diagnostics_of(results: list[UserResult]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Norms, clipped flags and losses of all users in order."""
 
-    def column(name: str, kind: type) -> np.ndarray:
-        parts = [np.atleast_1d(np.asarray(getattr(result, name), kind)) for result in results]
+    def column(values: list[Any], kind: type) -> np.ndarray:
+        parts = [np.atleast_1d(np.asarray(value, kind)) for value in values]
         return np.concatenate(parts) if parts else np.zeros(0, kind)
 
-    return column("norm", float), column("clipped", bool), column("loss", float)
+    clipped = [np.any(result.clipped, axis=-1) for result in results]
+    return column([r.norm for r in results], float), column(clipped, bool), column([r.loss for r in results], float)

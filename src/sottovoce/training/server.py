@@ -17,6 +17,7 @@ class ServerState(NamedTuple):
     round: int  # rounds done
     model: LanguageModel
     optimiser: Any
+    clip_norms: Any = None  # where they adapt: those of the next round
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,11 @@ class Server:
 
     optimiser: optax.GradientTransformation
 
-    def start(self, model: LanguageModel) -> ServerState:
-        return ServerState(0, model, self.optimiser.init(model))  # pyrefly: ignore
+    def start(self, model: LanguageModel, clip_norms: Any = None) -> ServerState:
+        return ServerState(0, model, self.optimiser.init(model), clip_norms)  # pyrefly: ignore
 
     def step(self, state: ServerState, update: Any) -> ServerState:
         descent = jax.tree.map(lambda leaf: -leaf, update)
         change, optimiser = self.optimiser.update(descent, state.optimiser, state.model)  # pyrefly: ignore
-        return ServerState(state.round + 1, optax.apply_updates(state.model, change), optimiser)  # pyrefly: ignore
+        model = optax.apply_updates(state.model, change)  # pyrefly: ignore
+        return state._replace(round=state.round + 1, model=model, optimiser=optimiser)

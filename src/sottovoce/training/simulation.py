@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from sottovoce.data.store import Store
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
+from sottovoce.privacy.clipping import Clipping, norms_for
 from sottovoce.privacy.estimators import user_weight
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, diagnostics_of, play_round
 from sottovoce.training.server import ServerState
@@ -30,18 +31,20 @@ class SumInBlocks:
     block: int
 
     def __call__(
-        self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray
-    ) -> CohortSum:
-        total, weight = jax.tree.map(jnp.zeros_like, model), jnp.zeros(())
+        self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
+        clip_norms: np.ndarray,
+    ) -> CohortSum:  # fmt: skip
+        sums = Sums(jax.tree.map(jnp.zeros_like, model), jnp.zeros(()), jnp.zeros(len(clip_norms)))
         results = []
         for start in range(0, len(cohort), self.block):
             rows = cohort[start : start + self.block]
             users, rows_padded = self._padded(store, rows)
-            total, weight, result = _add_block(
-                algorithm.user_update, algorithm.weight_cap, total, weight, model, users, rows_padded, key
-            )
+            sums, result = _add_block(
+                algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, sums, model, users,
+                rows_padded, key, clip_norms,
+            )  # fmt: skip
             results.append(_first(result, len(rows)))
-        return CohortSum(total, weight, *diagnostics_of(results))
+        return CohortSum(*sums, *diagnostics_of(results))
 
     def _padded(self, store: Store, rows: np.ndarray) -> tuple[User, Array]:
         block = store.gather(rows)
@@ -51,18 +54,33 @@ class SumInBlocks:
         return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(np.pad(rows, (0, missing)), jnp.uint32)
 
 
-@partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2,))
+class Sums(NamedTuple):
+    """Of the users so far."""
+
+    total: Any
+    weight: Array
+    bits: Array
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(3,))
 def _add_block(
-    update: UserUpdate, weight_cap: float, total: Any, weight: Array, model: LanguageModel, users: User,
-    rows: Int[Array, " block"], key: PRNGKeyArray,
-) -> tuple[Any, Array, UserResult]:  # fmt: skip
+    update: UserUpdate, clipping: Clipping, weight_cap: float, sums: Sums, model: LanguageModel, users: User,
+    rows: Int[Array, " block"], key: PRNGKeyArray, clip_norms: Array,
+) -> tuple[Sums, UserResult]:  # fmt: skip
     keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
-    results = jax.vmap(update, in_axes=(None, 0, 0))(model, users, keys)
-    shares = results.sound * user_weight(users.length, weight_cap)
+    shares = user_weight(users.length, weight_cap)
+    their_norms = jax.vmap(partial(norms_for, clipping, clip_norms))(shares)
+    results = jax.vmap(update, in_axes=(None, 0, 0, 0))(model, users, keys, their_norms)
+    shares = results.sound * shares
     # In full float32: a GPU's default would round each clipped update to TF32, up to 0.05 % longer than S.
     weigh = partial(jnp.tensordot, shares, axes=1, precision=jax.lax.Precision.HIGHEST)
-    total = jax.tree.map(lambda whole, parts: whole + weigh(parts), total, results.update)
-    return total, weight + jnp.sum(shares), results._replace(update=None)
+    bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
+    sums = Sums(
+        jax.tree.map(lambda whole, parts: whole + weigh(parts), sums.total, results.update),
+        sums.weight + jnp.sum(shares),
+        sums.bits + jnp.sum(bits, axis=0),
+    )
+    return sums, results._replace(update=None)
 
 
 def _first(result: UserResult, count: int) -> UserResult:
@@ -87,5 +105,4 @@ def rounds(
     """Play the rounds that are left, up to and including round `last`."""
     while state.round < last:
         state, summed = play_round(algorithm, state, store, keys_of(state.round + 1), ledger, sum_updates)
-        state = state._replace(round=int(state.round))
         yield state, summed

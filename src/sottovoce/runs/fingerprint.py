@@ -1,0 +1,49 @@
+"""What the un-noised sum of a round depends on, in one name: two rounds of one name have the same sum to the bit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from contextlib import suppress
+from importlib.metadata import distributions
+from pathlib import Path
+
+import jax
+
+
+def fingerprint(recipe: str, store: str, block: int) -> str:
+    """From the hashes of recipe and store, the users computed at once, code, versions, settings and machine."""
+    digest = hashlib.sha256()
+    settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
+    facts = (
+        recipe, store, block, _versions(), sorted(map(repr, settings.items())),
+        os.environ.get("XLA_FLAGS", ""), [(device.platform, device.device_kind) for device in jax.devices()],
+        _processor(),
+    )  # fmt: skip
+    digest.update(repr(facts).encode())
+    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _versions() -> list[str]:
+    """Of all that computes: jax with its plugins, numpy, the generators, the optimiser."""
+    names = ("jax", "numpy", "randomgen", "equinox", "optax", "nvidia")
+    found = ((item.metadata["Name"] or "", item.version) for item in distributions())
+    return sorted(f"{name} {version}" for name, version in found if name.lower().startswith(names))
+
+
+def _processor() -> list[str]:
+    """Which cores this process may use, and of what kind: both change the order in which sums are made."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [os.cpu_count()]
+    kinds = set()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        kinds = {line for line in lines if line.lower().startswith(("model name", "flags", "features", "cpu part"))}
+    return [platform.machine(), repr(cores), *sorted(kinds)]
+
+
+def is_reproducible() -> bool:
+    """A GPU adds up gradients of embedding rows in an order of its own, unless told not to."""
+    return jax.default_backend() == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")

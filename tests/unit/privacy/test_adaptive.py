@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sottovoce.errors import SottoError
+from sottovoce.privacy.accounting import SampledGaussian
+from sottovoce.privacy.adaptive import QuantileTracking
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, joint_norm
+from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.schedule import Schedule
+
+TRACKING = QuantileTracking(quantile=0.5, learning_rate=0.2, bit_noise=5.0, cohort=100.0)
+
+
+@pytest.mark.parametrize("estimator", [FixedDenominator(100.0), ClippedDenominator(60.0)])
+@pytest.mark.parametrize("clip", [FlatClip(3.0), PerLayerClip((1.0, 2.0, 0.5)), PerLayerClip.even(2.0, 11)])
+def test_update_and_bits_together_are_charged_z(clip, estimator):
+    """The joint move of a user, in units of the noise, is 1/z: all of what the accountant assumes, and no more."""
+    mechanism = Mechanism(Poisson(0.1), clip, estimator, 0.8, tracking=TRACKING)
+    norms = mechanism.clip_norms(1, mechanism.start())
+    update_std, bit_std = mechanism.noise_std(1, norms)
+    moves = [mechanism.sensitivity(norms) / update_std] + [0.5 / bit_std] * len(clip.clip_norms)
+    assert math.hypot(*moves) == pytest.approx(1 / 0.8, rel=1e-9)
+    assert mechanism.event(1) == SampledGaussian(0.8, "poisson", 0.1)
+
+
+def test_the_update_gets_more_noise_to_make_room_for_the_bits():
+    plain = Mechanism(Poisson(0.1), FlatClip(3.0), FixedDenominator(100.0), 1.0)
+    adaptive = Mechanism(Poisson(0.1), FlatClip(3.0), FixedDenominator(100.0), 1.0, tracking=TRACKING)
+    assert adaptive.noise_std(1, (3.0,))[0] == pytest.approx(plain.noise_std(1, (3.0,))[0] / math.sqrt(1 - 0.01))
+
+
+@pytest.mark.parametrize(("bit_noise", "parts"), [(0.0, 1), (0.5, 1), (1.6, 11)])
+def test_bits_that_cost_more_than_the_round_are_refused(bit_noise, parts):
+    tracking = QuantileTracking(0.5, 0.2, bit_noise, 100.0)
+    with pytest.raises(SottoError, match="the bits alone would cost more"):
+        Mechanism(Poisson(0.1), PerLayerClip.even(1.0, parts), FixedDenominator(9.0), 1.0, tracking=tracking)
+
+
+def test_a_schedule_of_noise_is_checked_at_its_worst_round():
+    with pytest.raises(SottoError, match="the bits alone would cost more"):
+        Mechanism(
+            Poisson(0.1), FlatClip(1.0), FixedDenominator(9.0), 1.0, tracking=TRACKING,
+            noise_schedule=Schedule(((1, 1.0), (50, 11.0))),
+        )  # fmt: skip
+
+
+def test_a_clip_norm_has_one_master():
+    with pytest.raises(SottoError, match="keep one of the two"):
+        Mechanism(
+            Poisson(0.1), FlatClip(1.0), FixedDenominator(9.0), 1.0, tracking=TRACKING,
+            clip_schedule=Schedule(((1, 1.0), (5, 2.0))),
+        )  # fmt: skip
+    with pytest.raises(SottoError, match="needs a clip"):
+        Mechanism(Poisson(0.1), NoClip(), FixedDenominator(9.0), 0.0, tracking=TRACKING)
+
+
+@given(bits=st.floats(-1e6, 1e6), norm=st.floats(1e-3, 1e3))
+def test_the_clip_norm_moves_towards_the_quantile(bits, norm):
+    """Too many unclipped: down. Too few: up. Never by more than e^±η_C, whatever the noise says."""
+    before = np.array([norm], np.float32)
+    after = TRACKING.follow(before, np.array([bits]))
+    if bits > 1:
+        assert after < before
+    if bits < -1:
+        assert after > before
+    assert math.exp(-0.11) < after / before < math.exp(0.11)
+
+
+def test_it_settles_where_the_quantile_is():
+    generator = np.random.default_rng(0)
+    norms = np.array([10.0], np.float32)
+    tracking = QuantileTracking(0.8, 0.2, 5.0, 100.0)
+    settled = []
+    for round_number in range(400):
+        lengths = generator.lognormal(0.0, 0.5, size=100)
+        bits = np.sum(np.where(lengths <= norms[0], 0.5, -0.5)) + generator.normal(0, 5.0)
+        norms = tracking.follow(norms, np.array([bits]))
+        if round_number > 100:
+            settled.append(norms[0])
+    assert np.mean(settled) == pytest.approx(np.exp(0.5 * 0.8416), rel=0.05)
+
+
+def test_the_tracked_norms_are_those_the_noise_follows():
+    mechanism = Mechanism(Poisson(0.1), FlatClip(3.0), FixedDenominator(100.0), 1.0, tracking=TRACKING)
+    assert joint_norm(mechanism.clip_norms(7, np.array([0.5], np.float32))) == 0.5
+    ratio = mechanism.noise_std(7, (0.5,))[0] / mechanism.noise_std(7, (3.0,))[0]
+    assert ratio == pytest.approx(0.5 / 3.0)
