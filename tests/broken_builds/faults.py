@@ -1,0 +1,415 @@
+"""Deliberate faults, each of a kind that real systems had, with the test that must fail when it is there.
+
+`test_broken_builds.py` runs that test in a process of its own with the fault put in. A fault is a function that breaks
+the package in memory; nothing of it is on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    test: str
+    apply: Callable[[], None]
+
+
+FAULTS: dict[str, Fault] = {}
+REPLAY = "test_one_user_moves_a_round_by_at_most_the_sensitivity"
+
+
+def caught_by(path: str, test: str):
+    """The fault that follows must make this test fail."""
+
+    def register(apply: Callable[[], None]) -> Callable[[], None]:
+        FAULTS[apply.__name__] = Fault(f"{path}::{test}", apply)
+        return apply
+
+    return register
+
+
+# --- noise -----------------------------------------------------------------------------------------------------------
+
+
+@caught_by("statistical/test_noise.py", "test_noise_through_the_whole_loop_has_the_declared_scale")
+def half_the_noise():
+    """Noise at half its scale."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.noise_std
+    Mechanism.noise_std = lambda *args: (real(*args)[0] / 2, real(*args)[1])
+
+
+@caught_by("statistical/test_noise.py", "test_an_empty_cohort_gets_the_same_noise")
+def no_noise_for_nobody():
+    """No noise for an empty cohort."""
+    import jax
+    import numpy as np
+
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.privatise
+
+    def privatise(self, query, *args):
+        nobody = not any(np.any(leaf) for leaf in jax.tree.leaves(query.estimate))
+        return query if nobody else real(self, query, *args)
+
+    Mechanism.privatise = privatise
+
+
+@caught_by("statistical/test_noise.py", "test_noise_never_repeats")
+def one_stream_for_every_layer():
+    """Every layer gets the same noise."""
+    import jax
+
+    from sottovoce.privacy.noise import StandardNoise
+
+    real = StandardNoise.add
+
+    def add(self, update, noise_std, secret):
+        return jax.tree.map(lambda leaf: real(self, (leaf,), noise_std, secret)[0], update)
+
+    StandardNoise.add = add
+
+
+@caught_by("statistical/test_noise.py", "test_noise_never_repeats")
+def one_key_for_every_round():
+    """Every round draws the same noise."""
+    from sottovoce.privacy.noise import StandardNoise
+
+    real = StandardNoise.add
+    StandardNoise.add = lambda self, update, noise_std, secret: real(self, update, noise_std, bytes(32))
+
+
+@caught_by("statistical/test_noise.py", "test_noise_keys_keep_all_64_bits")
+def short_noise_keys():
+    """A noise key of 32 bits."""
+    import jax
+
+    from sottovoce.privacy import noise
+
+    real = noise.noise_key
+    replacement = lambda secret: jax.random.key(int.from_bytes(secret[:4], "little"))  # noqa: E731
+    noise.noise_key = functools.wraps(real)(replacement)
+
+
+@caught_by("unit/privacy/test_generator.py", "test_chacha20_is_the_cipher_of_rfc_8439")
+def chacha8():
+    """A cipher of fewer rounds."""
+    import randomgen
+
+    real = randomgen.ChaCha
+    randomgen.ChaCha = lambda key, rounds: real(key=key, rounds=8)
+
+
+@caught_by("unit/privacy/test_mechanism.py", "test_noise_follows_the_clip_norm_at_constant_cost")
+def noise_of_the_first_round():
+    """Noise that does not follow the clip norm."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.noise_std
+    Mechanism.noise_std = lambda self, number, clip_norms: real(self, 1, self.clip_norms(1, self.start()))
+
+
+# --- sampling --------------------------------------------------------------------------------------------------------
+
+
+@caught_by("statistical/test_sampling.py", "test_users_join_independently_of_one_another")
+def poisson_that_is_fixed_size():
+    """The same number of users every round."""
+    from sottovoce.privacy.generator import philox
+    from sottovoce.privacy.sampling import Poisson
+
+    def sample(self, users, key):
+        return philox(key).choice(users, size=round(self.user_rate * users), replace=False)
+
+    Poisson.sample = sample
+
+
+@caught_by("statistical/test_sampling.py", "test_a_user_added_at_the_end_changes_nobody_elses_coin")
+def coins_that_know_the_population():
+    """A coin that depends on who else is there."""
+    from sottovoce.privacy.sampling import Poisson
+
+    real = Poisson.sample
+    Poisson.sample = lambda self, users, key: real(self, users, bytes([users % 256]) + key[1:])
+
+
+@caught_by("unit/privacy/test_mechanism.py", "test_the_sampler_chooses_what_is_charged")
+def fixed_size_charged_as_poisson():
+    """Fixed-size cohorts charged as Poisson."""
+    from sottovoce.privacy.accounting import SampledGaussian
+    from sottovoce.privacy.mechanism import Mechanism
+
+    Mechanism._event = lambda self, z: SampledGaussian(z, "poisson", 0.01)
+
+
+@caught_by("statistical/test_sampling.py", "test_fixed_size_refuses_a_store_smaller_than_declared")
+def declared_population_not_checked():
+    """Fixed size with a population larger than there is."""
+    from sottovoce.privacy.sampling import FixedSize
+
+    FixedSize.check = lambda self, users: None
+
+
+# --- clipping and weights --------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/local/test_update.py", "test_no_update_is_longer_than_the_clip_norm")
+def clip_before_the_last_step():
+    """The clip comes before the last step."""
+    import jax
+    import jax.numpy as jnp
+
+    from sottovoce.local import update as module
+
+    def send(clipping, clip_norms, update, length, cut, loss):
+        update, clipped = clipping.clip(update, clip_norms)
+        update = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.sign(leaf), update)  # what the last step adds
+        update, sound = module.finite_or_zero(update)
+        return module.UserResult(update, sound, length, cut | clipped, loss)
+
+    module._send = send
+
+
+@caught_by("unit/local/test_update.py", "test_no_update_is_longer_than_the_clip_norm")
+def whole_norm_for_every_layer():
+    """Every layer may be as long as the whole."""
+    from sottovoce.privacy.clipping import PerLayerClip
+
+    PerLayerClip.even = staticmethod(lambda norm, layers, weighted=False: PerLayerClip((norm,) * layers, weighted))
+
+
+@caught_by("unit/privacy/test_clipping.py", "test_a_clipped_update_is_never_longer_than_the_clip_norm")
+def no_room_for_rounding():
+    """Rounding lets an update through."""
+    from sottovoce.privacy import clipping
+
+    clipping.SAFE_SHARE = 1 + 1e-6
+
+
+@caught_by("unit/local/test_update.py", "test_a_user_whose_update_is_not_finite_contributes_zero_and_no_weight")
+def nan_is_summed():
+    """Updates that are not finite are summed."""
+    import jax.numpy as jnp
+
+    from sottovoce.local import update
+
+    update.finite_or_zero = lambda tree: (tree, jnp.ones(()))
+
+
+@caught_by(
+    "equivalence/test_neighbours.py",
+    "test_one_user_moves_a_round_by_at_most_the_sensitivity[fedavg, every step-flat-10.0]",
+)
+def weights_above_one():
+    """Weights above one."""
+    from sottovoce.training import simulation
+
+    simulation.user_weight = lambda tokens, weight_cap: tokens / weight_cap
+
+
+@caught_by("unit/training/test_simulation.py", "test_clipped_updates_are_summed_in_full_precision")
+def sums_in_reduced_precision():
+    """Clipped sums in reduced precision."""
+    import jax.numpy as jnp
+
+    real = jnp.tensordot
+    jnp.tensordot = lambda *args, precision, **options: real(*args, **options)
+
+
+# --- estimators ------------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/privacy/test_estimators.py", "test_the_fixed_denominator_does_not_look_at_the_cohort")
+def denominator_of_the_cohort():
+    """The realised cohort as denominator."""
+    import jax
+    import jax.numpy as jnp
+
+    from sottovoce.privacy.estimators import FixedDenominator
+
+    FixedDenominator.estimate = lambda self, total, weight: jax.tree.map(
+        lambda leaf: leaf / jnp.maximum(weight, 1), total
+    )
+
+
+@caught_by("unit/privacy/test_estimators.py", "test_one_user_moves_an_estimate_by_at_most_its_sensitivity")
+def clipped_denominator_like_the_fixed_one():
+    """Half the sensitivity of the clipped denominator."""
+    from sottovoce.privacy.estimators import ClippedDenominator
+
+    ClippedDenominator.sensitivity = lambda self, norm_bound: norm_bound / (1 + self.least_weight)
+
+
+@caught_by("unit/privacy/test_mechanism.py", "test_weight_aware_clipping_is_refused_with_the_clipped_denominator")
+def lemma_as_printed():
+    """Weight-aware clipping with the clipped denominator."""
+    from sottovoce.privacy import mechanism
+
+    mechanism.ClippedDenominator = type(None)
+
+
+# --- adaptive clipping and schedules ---------------------------------------------------------------------------------
+
+
+@caught_by("unit/privacy/test_adaptive.py", "test_update_and_bits_together_are_charged_z")
+def free_bits():
+    """The adaptive bit is not paid for."""
+    from sottovoce.privacy.adaptive import QuantileTracking
+
+    QuantileTracking.update_multiplier = lambda self, z, parts: z
+
+
+@caught_by("unit/privacy/test_adaptive.py", "test_update_and_bits_together_are_charged_z")
+def one_bit_of_many():
+    """One bit paid for, of many."""
+    from sottovoce.privacy.adaptive import QuantileTracking
+
+    real = QuantileTracking.update_multiplier
+    QuantileTracking.update_multiplier = lambda self, z, parts: real(self, z, 1)
+
+
+@caught_by("unit/privacy/test_adaptive.py", "test_update_and_bits_together_are_charged_z")
+def split_multiplier_charged():
+    """What is left for the update is charged."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism._event
+    Mechanism._event = lambda self, z: real(self, self._update_multiplier(z))
+
+
+@caught_by("unit/privacy/test_adaptive.py", "test_the_clip_norm_moves_towards_the_quantile")
+def wrong_sign():
+    """The clip norm runs away from the quantile."""
+    from sottovoce.privacy.adaptive import QuantileTracking
+
+    real = QuantileTracking.follow
+    QuantileTracking.follow = lambda self, norms, bits: real(self, norms, -bits)
+
+
+@caught_by(
+    "equivalence/test_neighbours.py",
+    "test_one_user_moves_a_round_by_at_most_the_sensitivity[fedavg, every step-flat-10.0]",
+)
+def bits_not_centred():
+    """Bits that are not centred."""
+    from sottovoce.training.simulation import SumInBlocks
+
+    real = SumInBlocks.__call__
+
+    def call(self, *args):
+        summed = real(self, *args)
+        return summed._replace(bits=2 * summed.bits)
+
+    SumInBlocks.__call__ = call
+
+
+@caught_by("unit/privacy/test_mechanism.py", "test_a_noise_that_changes_is_charged_round_by_round")
+def first_noise_charged():
+    """A changing noise charged as its first."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    Mechanism.events = lambda self, rounds: [(self.event(1), rounds)]
+
+
+# --- ledger, resume, secrets -----------------------------------------------------------------------------------------
+
+
+@caught_by("equivalence/test_neighbours.py", "test_nothing_else_of_a_round_depends_on_a_user")
+def paid_for_afterwards():
+    """Noise is drawn before it is paid for."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real_query, real_privatise = Mechanism.query, Mechanism.privatise
+
+    def query(self, *sums):
+        asked = real_query(self, *sums)
+        real_privatise(self, asked, 1, self.clip_norms(1, self.start()), bytes(32))
+        return asked
+
+    Mechanism.query = query
+
+
+@caught_by("unit/runs/test_secrets.py", "test_every_round_attempt_and_use_has_a_key_of_its_own")
+def noise_key_reused_after_resume():
+    """A round done again with the noise it had."""
+    from sottovoce.runs.secrets import Secrets
+
+    real = Secrets.keys
+    Secrets.keys = lambda self, round_number, release: real(self, round_number, "")
+
+
+@caught_by("end_to_end/test_paying.py", "test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_noise")
+def second_attempt_for_free():
+    """A round done again is not paid for again."""
+    from sottovoce.runs.ledger import Ledger
+
+    Ledger.knows = lambda self, round_number, name: round_number in self._of_round
+
+
+@caught_by("unit/runs/test_ledger.py", "test_what_is_spent_is_on_disk_before_spend_returns")
+def ledger_not_flushed():
+    """The ledger is written after a while."""
+    from sottovoce.runs import ledger
+
+    def write(file, line):
+        file.write(ledger.json.dumps(line).encode() + b"\n")
+
+    ledger._write_line = write
+
+
+@caught_by("unit/runs/test_secrets.py", "test_fresh_secrets_differ_and_owe_nothing_to_the_seed")
+def secrets_from_the_seed():
+    """Secrets from the seed of the experiment."""
+    from sottovoce.runs.secrets import Secrets
+
+    Secrets.fresh = staticmethod(lambda: Secrets.seeded(0))
+
+
+@caught_by("end_to_end/test_paying.py", "test_training_stops_before_the_budget_with_a_usable_model")
+def hard_stop_one_round_late():
+    """One round beyond the budget."""
+    from sottovoce.jobs.budget import Meter
+
+    Meter.allows = lambda self, charged: self(charged[:-1]) <= self.budget
+
+
+@caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort")
+def cohort_size_in_the_record():
+    """The size of the cohort in the public record."""
+    from sottovoce.runs.record import Lines
+
+    real = Lines.append
+    Lines.append = lambda self, entry: real(self, {"users": 7, **entry})
+
+
+# --- accounting ------------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/privacy/test_accounting.py", "test_fixed_size_is_at_least_poisson_at_half_the_noise")
+def replacement_not_doubled():
+    """Replacing a user charged as adding one."""
+    import dp_accounting
+
+    real = dp_accounting.GaussianDpEvent
+    dp_accounting.GaussianDpEvent = lambda z: real(2 * z)
+
+
+@caught_by("unit/runs/test_ledger.py", "test_an_unknown_event_is_refused_not_ignored")
+def unknown_events_skipped():
+    """An unknown event is skipped."""
+    from sottovoce.errors import SottoError
+    from sottovoce.runs import ledger
+
+    real = ledger.event_from_json
+
+    def lenient(data):
+        try:
+            return real(data)
+        except SottoError:
+            return real({"kind": "sampled-gaussian", "noise_multiplier": 9.0, "sampling": "poisson", "user_rate": 0.1})
+
+    ledger.event_from_json = lenient
