@@ -216,6 +216,7 @@ def _facts(folder: Path) -> dict[str, Any]:
             facts[key]
         for split in SPLITS:
             facts["splits"][split]["users"]
+        facts.get("vocabulary", DECLARED)["source"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(folder, f"{STORE_FILE}: {type(error).__name__}") from error
     if version != FORMAT:
