@@ -255,6 +255,7 @@ class _Training:
             store_spent=store_ledger(self.store).spent() if self.meter.private else [],
             run=self.ledger.header["run"],
             vocabulary=self.store.vocabulary.fingerprint,
+            vocabulary_source=self.store.vocabulary_source,
         )
         card = {
             "name": "sottovoce language model",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ class Statement:
 def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
     spent: Sequence[tuple[Event, int]], repeated: int, store_spent: Sequence[tuple[Event, int]], run: str,
-    vocabulary: str,
+    vocabulary: str, vocabulary_source: Mapping[str, Any],
 ) -> Statement:  # fmt: skip
     """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again."""
     privacy = recipe.privacy
@@ -104,10 +104,21 @@ def make_statement(
         "noise_generator": "JAX threefry2x32, float32",
         "released": ["the model after every round", "record.jsonl", "this statement", "the report without --internal"],
         "not_covered": list(NOT_COVERED),
-        "vocabulary": {"fingerprint": vocabulary, "source": "declared public by whoever prepared the store"},
+        "vocabulary": {"fingerprint": vocabulary, "source": _source(vocabulary_source)},
         "software": {name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
     }
     return Statement(private, epsilon, privacy.delta, facts)
+
+
+def _source(facts: Mapping[str, Any]) -> str:
+    if facts["source"] == "private":
+        return (
+            f"found in the users' own text with ε = {facts['epsilon']:g} at δ = {facts['delta']:g}: the store's total "
+            "contains that, this run's ε does not"
+        )
+    if facts["source"] == "public":
+        return "public: the list of wordfreq"
+    return "declared public by whoever prepared the store"
 
 
 def _store_cost(spent: Sequence[tuple[Event, int]], delta: float, accountant: str, private: bool) -> float:
