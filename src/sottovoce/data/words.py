@@ -34,32 +34,36 @@ def count_users(
     """
     if words_per_user < 1:
         raise SottoError(f"words_per_user={words_per_user} must be at least 1; it is how many words a user brings")
-    ids = dict.fromkeys(known, _NO_WORD)
-    words = [""]
+    ids = _Ids(known)
     spill = Spill(folder, parts_for(files), wide=True)
     number = 0
     for number, (user, text) in enumerate(records(files, grouping.user_field, grouping.text_field), 1):
         name = grouping.name(user)
         if not grouping.holds_out(name):
-            spill.add(name, [_NO_WORD, *(_id(token, ids, words) for token in tokenise(text)), _NO_WORD])
+            spill.add(name, [_NO_WORD, *map(ids.__getitem__, tokenise(text)), _NO_WORD])
         if progress and number % PROGRESS_EVERY == 0:
             progress(number)
     if not number:
         raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
-    counts = np.zeros(len(words), np.int64)
+    counts = np.zeros(len(ids.words), np.int64)
     for name, total, tokens in spill.users(grouping.tokens_per_user):
         if total >= grouping.min_tokens:
             counts[_brought(name, tokens, words_per_user)] += 1
-    return {words[number]: int(counts[number]) for number in np.flatnonzero(counts)}
+    return {ids.words[number]: int(counts[number]) for number in np.flatnonzero(counts)}
 
 
-def _id(token: str, ids: dict[str, int], words: list[str]) -> int:
-    number = ids.get(token)
-    if number is None:
-        number = ids[token] = len(words) if is_word(token) else _NO_WORD
+class _Ids(dict[str, int]):
+    """A number for every word, given when it is first met."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        super().__init__(dict.fromkeys(known, _NO_WORD))
+        self.words = [""]
+
+    def __missing__(self, token: str) -> int:
+        self[token] = number = len(self.words) if is_word(token) else _NO_WORD
         if number != _NO_WORD:
-            words.append(token)
-    return number
+            self.words.append(token)
+        return number
 
 
 def _brought(name: bytes, tokens: np.ndarray, limit: int) -> np.ndarray:

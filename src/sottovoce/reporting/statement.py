@@ -162,6 +162,11 @@ def _paragraphs(statement: Statement) -> list[str]:
         f"all that are planned, by {facts['accountant']}.",
         f"Over every private run on the same store, ε is {_shown(facts['epsilon_store'])} at the same δ.",
     ]
+    if "own text" in facts["vocabulary"]["source"]:
+        paragraphs.append(
+            f"The vocabulary was {facts['vocabulary']['source']}. A model is released with its words, so the total is "
+            "the figure for both."
+        )
     if facts["charged_again"]:
         paragraphs.append(
             f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are "

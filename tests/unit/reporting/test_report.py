@@ -345,3 +345,5 @@ def test_a_statement_says_where_the_vocabulary_is_from():
     private = _source({"source": "private", "epsilon": 2.0, "delta": 1e-6, "words_found": 7})
     assert "ε = 2 at δ = 1e-06" in private
     assert "store's total" in private
+    facts = make_statement() | {"vocabulary": {"fingerprint": "9f86d081884c7d65", "source": private}}
+    assert private in Statement(True, 2.0, 1e-6, facts).prose()
