@@ -10,11 +10,12 @@ from small_world import WORDS, Sotto, parse_json, read_lines
 
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import FRAME
+from sottovoce.data.vocabulary import FRAME, Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.jobs.preparing import PrivateVocabulary
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
+from sottovoce.privacy.histogram import NoisyHistogram
 from sottovoce.runs.ledger import StoreLedger
 
 PEOPLE = 400
@@ -106,12 +107,26 @@ def test_a_draw_that_shows_nothing_is_paid_for_too(sotto: Sotto, tmp_path: Path)
     assert len(read_lines(out / "ledger.jsonl")) == 1
 
 
+def test_the_charge_is_written_before_the_draw(
+    sotto: Sotto, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(histogram: NoisyHistogram, counts: dict[str, int]) -> dict[str, int]:
+        (ledger,) = tmp_path.glob(".store-*/store/ledger.jsonl")
+        assert StoreLedger(ledger).spent() == [(histogram.event(), 1)]
+        return {"tea": 99}
+
+    monkeypatch.setattr(NoisyHistogram, "draw", draw)
+    assert (
+        sotto("prepare", corpus, "--out", tmp_path / "store", *PRICE, "--json").json()["vocabulary"]["words_found"] == 1
+    )
+
+
 def test_what_fails_after_the_draw_leaves_no_store_and_no_trace(
     sotto: Sotto, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object) -> None:
         raise SottoError("the disk is full")
 
-    monkeypatch.setattr(StoreLedger, "charge", full)
+    monkeypatch.setattr(Vocabulary, "save", full)
     assert sotto("prepare", corpus, "--out", tmp_path / "store", *PRICE, "--json").status == 2
     assert list(tmp_path.iterdir()) == []

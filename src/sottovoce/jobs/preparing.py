@@ -15,7 +15,7 @@ from sottovoce.data.words import count_users
 from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
-from sottovoce.privacy.histogram import NoisyHistogram
+from sottovoce.privacy.histogram import MOST_NAMES, NoisyHistogram
 from sottovoce.runs.ledger import StoreLedger
 
 # Measured on Reddit and blog users cut to 1,600 tokens (docs/log.md): about as many as a user has to bring.
@@ -50,8 +50,10 @@ class PrivateVocabulary:
                 f"delta={self.delta:g} must be below {_LARGEST_DELTA:g}, and at least {_SMALLEST_DELTA:g}; "
                 "half of it is the chance that a word of one user alone is shown: take well below 1/users"
             )
-        if self.words_per_user is not None and self.words_per_user < 1:
-            raise SottoError(f"words_per_user={self.words_per_user} must be at least 1; it is how many a user brings")
+        if self.words_per_user is not None and not 1 <= self.words_per_user <= MOST_NAMES:
+            raise SottoError(
+                f"words_per_user={self.words_per_user} must be in [1, {MOST_NAMES}]; it is how many a user brings"
+            )
         Vocabulary.from_words((), self.size)  # it refuses a size that leaves no place for a word
 
     def histogram(self) -> NoisyHistogram:
@@ -69,10 +71,10 @@ def prepare_privately(
 ) -> tuple[PreparationSummary, dict[str, Any]]:
     """Write the store of a corpus with a vocabulary found in it; the facts of the vocabulary are as in `store.json`.
 
-    The charge is in the store's ledger before the store has its name: there is never one without the other. This holds
-    for a draw that shows no word, too. Its outcome ("no word is shared by enough users") is a release like any other,
-    so it becomes a store that knows marks only, with its charge; an error would leave the charge nowhere. After any
-    other failure there is no store, and nothing of the draw was shown.
+    The charge is in the store's ledger before the draw, and the store gets its name after it: there is never one
+    without the other. This holds for a draw that shows no word, too. Its outcome ("no word is shared by enough users")
+    is a release like any other, so it becomes a store that knows marks only, with its charge; an error would leave the
+    charge nowhere. After any other failure there is no store, and nothing of the draw was shown.
     """
     grouping = grouping or Grouping()
     files = corpus_files(paths)
@@ -83,6 +85,7 @@ def prepare_privately(
         tell("counting the users of every word")
         counts = count_users(folder.parent / "words", files, grouping, histogram.names_per_user, base.words)
         tell("drawing noise")
+        StoreLedger(folder / "ledger.jsonl").charge("prepare", "private vocabulary", histogram.event(), 1)
         places = wanted.size - len(FRAME)
         found = histogram.release(counts)[: places // _SHARE_OF_NEW if wanted.extend_public else places]
         del counts  # exact, and large
@@ -100,7 +103,6 @@ def prepare_privately(
         tell("writing the store")
         listed = base.words[len(FRAME) : wanted.size - len(found)]
         summary = write_store(folder, files, grouping, Vocabulary.from_words((*listed, *found), wanted.size), facts)
-        StoreLedger(folder / "ledger.jsonl").charge("prepare", "private vocabulary", histogram.event(), 1)
     return summary, facts
 
 

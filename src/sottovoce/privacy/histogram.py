@@ -14,7 +14,7 @@ from sottovoce.privacy.events import ThresholdedHistogram
 # Noise on whole numbers below this deviates visibly from a Gaussian; more of it than was asked for harms nobody.
 _LEAST_STD = 2.0
 _MOST_STD = 2.0**25
-_MOST_NAMES = 2**16
+MOST_NAMES = 2**16
 _MOST_THRESHOLD = 2**30  # 32 of the largest standard deviation
 
 
@@ -33,9 +33,9 @@ class NoisyHistogram:
     delta: float
 
     def __post_init__(self) -> None:
-        if not 1 <= self.names_per_user <= _MOST_NAMES:
+        if not 1 <= self.names_per_user <= MOST_NAMES:
             raise SottoError(
-                f"names_per_user={self.names_per_user} must be in [1, {_MOST_NAMES}]; it is how many a user may bring"
+                f"names_per_user={self.names_per_user} must be in [1, {MOST_NAMES}]; it is how many a user may bring"
             )
         self.event()  # it refuses noise and δ that are none
         if self.noise_std > _MOST_STD:
