@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sottovoce.data.grouping import Grouping
     from sottovoce.data.prepare import prepare
     from sottovoce.data.store import Store
     from sottovoce.data.vocabulary import Vocabulary
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from sottovoce.evaluation.prediction import Evaluation, evaluate
     from sottovoce.evaluation.suggestions import suggest
     from sottovoce.jobs import evaluate_run, load_run, report_run, resume, train
+    from sottovoce.jobs.preparing import PrivateVocabulary, prepare_privately
     from sottovoce.local.objective import Batch, plain
     from sottovoce.models.language_model import LanguageModel
     from sottovoce.models.lstm import LSTM
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 # Imported on first use: `sotto plan` must not wait for jax.
 _HOMES = {
+    "Grouping": "data.grouping", "PrivateVocabulary": "jobs.preparing", "prepare_privately": "jobs.preparing",
     "prepare": "data.prepare", "Store": "data.store", "Vocabulary": "data.vocabulary", "SottoError": "errors",
     "Evaluation": "evaluation.prediction", "evaluate": "evaluation.prediction", "suggest": "evaluation.suggestions",
     "evaluate_run": "jobs", "load_run": "jobs", "report_run": "jobs", "resume": "jobs", "train": "jobs",
@@ -29,8 +32,9 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "LSTM", "Batch", "Evaluation", "LanguageModel", "Recipe", "SottoError", "Store", "Vocabulary", "evaluate",
-    "evaluate_run", "load_run", "make_plan", "plain", "prepare", "report_run", "resume", "suggest", "train",
+    "LSTM", "Batch", "Evaluation", "Grouping", "LanguageModel", "PrivateVocabulary", "Recipe", "SottoError", "Store",
+    "Vocabulary", "evaluate", "evaluate_run", "load_run", "make_plan", "plain", "prepare", "prepare_privately",
+    "report_run", "resume", "suggest", "train",
 ]  # fmt: skip
 
 

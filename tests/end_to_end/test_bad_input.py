@@ -224,6 +224,30 @@ def test_prepare_refuses(
     assert_says(refused(*command), *words)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--epsilon", 1], ["--epsilon", "--private-vocabulary"]),
+        (["--delta", 1e-6], ["--delta", "--private-vocabulary"]),
+        (["--words-per-user", 5], ["--words-per-user", "--private-vocabulary"]),
+        (["--extend-public"], ["--extend-public", "--private-vocabulary"]),
+        (["--private-vocabulary"], ["--epsilon", "--delta"]),
+        (["--private-vocabulary", "--epsilon", 1], ["--delta"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--vocabulary", "w.txt"], ["--vocabulary", "one"]),
+        (["--private-vocabulary", "--epsilon", 0, "--delta", 1e-6], ["epsilon=0"]),
+        (["--private-vocabulary", "--epsilon", "nan", "--delta", 1e-6], ["epsilon=nan"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 0], ["delta=0"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 0.01], ["delta=0.01", "1/users"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--words-per-user", 0], ["words_per_user=0"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--vocabulary-size", 3], ["size=3"]),
+    ],
+)
+def test_prepare_refuses_a_private_vocabulary(
+    refused: Refused, world: World, tmp_path: Path, options: list[object], words: list[str]
+) -> None:
+    assert_says(refused("prepare", world.corpus, "--out", tmp_path / "store", *options), *words)
+
+
 def test_a_vocabulary_of_size_0_is_refused_without_a_file_too(refused: Refused, world: World, tmp_path: Path) -> None:
     assert_says(refused("prepare", world.corpus, "--out", tmp_path / "s", "--vocabulary-size", 0), "size=0")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -17,6 +20,11 @@ def prepare(
     text_field: str = "text",
     vocabulary_size: int = 10_000,
     vocabulary: Path | None = None,
+    private_vocabulary: Annotated[bool, Parameter(negative=())] = False,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    words_per_user: int | None = None,
+    extend_public: Annotated[bool, Parameter(negative=())] = False,
     min_tokens: int = 1,
     tokens_per_user: int = 1600,
     test_users: float = 0.1,
@@ -42,6 +50,16 @@ def prepare(
         Tokens in all: specials, punctuation and the most frequent English words (of wordfreq, or of --vocabulary).
     vocabulary
         A public word list instead, one word a line, most frequent first.
+    private_vocabulary
+        Find the words in the users' own text, and charge it to the store: needs --epsilon and --delta.
+    epsilon
+        What the private vocabulary may cost; training on the store comes on top.
+    delta
+        Its δ: well below 1/users, and at most half of the δ to train with.
+    words_per_user
+        How many words a user brings to a private vocabulary; 400 unless told, 25 with --extend-public.
+    extend_public
+        Keep the public list and find only words that it lacks, which take the places of its rarest.
     min_tokens
         Leave out users with fewer.
     tokens_per_user
@@ -53,23 +71,70 @@ def prepare(
     json
         One JSON object.
     """
-    from sottovoce.data import prepare as preparation
-    from sottovoce.data.vocabulary import Vocabulary
+    from sottovoce.data.grouping import Grouping
     from sottovoce.errors import SottoError
 
     if not files:
         raise SottoError("name at least one corpus file, for example `sotto prepare corpus.jsonl --out store`")
-    words = Vocabulary.from_file(vocabulary, vocabulary_size) if vocabulary else Vocabulary.public(vocabulary_size)
-    summary = preparation.prepare(
-        files, out, user_field=user_field, text_field=text_field, vocabulary=words, min_tokens=min_tokens,
-        tokens_per_user=tokens_per_user, test_users=test_users, split_key=split_key,
-    )  # fmt: skip
+    grouping = Grouping(user_field, text_field, min_tokens, tokens_per_user, test_users, split_key)
+    if private_vocabulary:
+        from sottovoce.jobs.preparing import PrivateVocabulary, prepare_privately
+
+        if vocabulary:
+            raise SottoError("--vocabulary names the words and --private-vocabulary finds them; leave one of them out")
+        if epsilon is None or delta is None:
+            raise SottoError(
+                "--private-vocabulary needs --epsilon and --delta, for example --epsilon 1 --delta 1e-7: "
+                "words found in people's text are paid for"
+            )
+        wanted = PrivateVocabulary(epsilon, delta, words_per_user, vocabulary_size, extend_public)
+        summary, facts = prepare_privately(files, out, wanted, grouping, _silent if json else _tell)
+    else:
+        from sottovoce.data import prepare as preparation
+        from sottovoce.data.vocabulary import Vocabulary
+
+        _refuse_stray(epsilon=epsilon, delta=delta, words_per_user=words_per_user, extend_public=extend_public or None)
+        words = Vocabulary.from_file(vocabulary, vocabulary_size) if vocabulary else Vocabulary.public(vocabulary_size)
+        facts = {"source": "file", "file": vocabulary.name} if vocabulary else {"source": "public", "list": "wordfreq"}
+        summary = preparation.prepare(files, out, vocabulary=words, source=facts, **asdict(grouping))
+    shown = summary.to_json() | ({"vocabulary": facts} if private_vocabulary else {})
     if json:
-        print_json(summary.to_json())
+        print_json(shown)
         return
     print_table(f"Store {out}", {name.replace("_", " "): _shown(value) for name, value in summary.to_json().items()})
+    if private_vocabulary:
+        _print_found(facts)
     print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set privacy.users={summary.train_users}")
     print("      (declare a round number of users that may be known to all; the exact one is private)")
+
+
+def _print_found(facts: Mapping[str, Any]) -> None:
+    print(
+        f"private vocabulary: {facts['words_found']:,} words that about {facts['threshold']:,} users or more brought; "
+        f"ε = {facts['epsilon']:g} at δ = {facts['delta']:g} is charged to the store"
+    )
+    if not facts["words_found"]:
+        print(
+            "warning: no word is shared by enough users, so the store knows none of its own. More users, a larger "
+            "--epsilon or --extend-public help; this draw is paid for, so keep its ledger and add it to the next one's"
+        )
+
+
+def _refuse_stray(**given: float | bool | None) -> None:
+    from sottovoce.errors import SottoError
+
+    for name, value in given.items():
+        if value is not None:
+            flag = "--" + name.replace("_", "-")
+            raise SottoError(f"{flag} is for --private-vocabulary; add that, or leave {flag} out")
+
+
+def _tell(stage: str) -> None:
+    print(f"{stage} ...", file=sys.stderr, flush=True)
+
+
+def _silent(stage: str) -> None:
+    pass
 
 
 def _shown(value: object) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,10 @@ STORE_FILE, VOCABULARY_FILE = "store.json", "vocabulary.txt"
 # A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
 BATCH_TOKENS = 2**22
 LARGEST_USER = 2**24
+
+# Where the words are from: "source" is public, file, private (then with what was spent) or, if nobody said, declared.
+VocabularySource = Mapping[str, str | int | float]
+DECLARED: VocabularySource = MappingProxyType({"source": "declared"})
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Store:
     batches: tuple[Batch, ...]
     split: str = "train"
     path: Path | None = None
+    vocabulary_source: VocabularySource = field(default_factory=lambda: DECLARED)
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> Store:
@@ -69,6 +74,7 @@ class Store:
             batches=_mapped(folder / f"{split}.arrow"),
             split=split,
             path=folder,
+            vocabulary_source=facts.get("vocabulary", DECLARED),
         )
         written = (facts["splits"][split]["users"], facts["vocabulary_size"])
         if written != (store.users, store.vocabulary.size):
@@ -210,6 +216,7 @@ def _facts(folder: Path) -> dict[str, Any]:
             facts[key]
         for split in SPLITS:
             facts["splits"][split]["users"]
+        facts.get("vocabulary", DECLARED)["source"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(folder, f"{STORE_FILE}: {type(error).__name__}") from error
     if version != FORMAT:

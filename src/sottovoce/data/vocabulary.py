@@ -73,7 +73,7 @@ class Vocabulary:
                 break
             tokens = tokenise(word)
             # A mark outside ASCII is produced by the tokeniser too, but it is no word.
-            if len(tokens) == 1 and _is_word(tokens[0]):
+            if len(tokens) == 1 and is_word(tokens[0]):
                 found[tokens[0]] = None
         return cls(tuple(found))
 
@@ -84,7 +84,7 @@ class Vocabulary:
     @cached_property
     def word_mask(self) -> np.ndarray:
         """True where the id is a word or a number, False for specials, placeholders and punctuation."""
-        mask = np.array([_is_word(word) for word in self.words])
+        mask = np.array([is_word(word) for word in self.words])
         mask.flags.writeable = False
         return mask
 
@@ -122,7 +122,7 @@ class Vocabulary:
             raise SottoError(f"{path} is not a saved vocabulary: {error}") from error
 
 
-def _is_word(token: str) -> bool:
+def is_word(token: str) -> bool:
     return token[0].isalnum() and not PLACEHOLDER.fullmatch(token)
 
 

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from sottovoce.assembly import Assembly
 from sottovoce.data.store import Store
-from sottovoce.errors import BudgetExhausted
+from sottovoce.errors import BudgetExhausted, DamagedRun
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import Event, NonPrivate, Spent
-from sottovoce.runs.ledger import StoreLedger
+from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 
 class Meter:
@@ -99,6 +99,23 @@ def planned_rounds(assembly: Assembly) -> int:
 def store_ledger(store: Store) -> StoreLedger:
     assert store.path is not None  # a run trains on a store that is on disk
     return StoreLedger(store.path / "ledger.jsonl")
+
+
+def vocabulary_charges(store: Store) -> Spent:
+    """What was spent on the words of a store, which every model trained on it is released with."""
+    spent = store_ledger(store).spent(PREPARATION)
+    if store.vocabulary_source["source"] == "private" and not spent:
+        raise DamagedRun(
+            f"the vocabulary of {store.path} was found in its users' text, but its ledger has no charge for it: what "
+            f"was spent cannot be told; put the ledger back, or prepare another store"
+        )
+    return spent
+
+
+def check_vocabulary(assembly: Assembly, store: Store) -> None:
+    """Refuse, before anything is spent, a δ that the store's vocabulary alone uses up."""
+    if not isinstance(assembly.algorithm.mechanism.event(1), NonPrivate):
+        accounting.epsilon(vocabulary_charges(store), assembly.recipe.privacy.delta, assembly.accountant)
 
 
 def charge_store(store: Store, run: str, what: str, event: Event, count: int) -> None:

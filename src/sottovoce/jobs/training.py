@@ -16,7 +16,14 @@ from sottovoce.assembly import assemble, weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
-from sottovoce.jobs.budget import Meter, charge_store, planned_rounds, store_ledger
+from sottovoce.jobs.budget import (
+    Meter,
+    charge_store,
+    check_vocabulary,
+    planned_rounds,
+    store_ledger,
+    vocabulary_charges,
+)
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
@@ -83,6 +90,7 @@ def train(
         make_own_store(recipe, draft)
         store, _ = open_users(recipe, draft)
         assembly = assemble(recipe, store, model=model, objective=objective)
+        check_vocabulary(assembly, store)
         planned = planned_rounds(assembly)
         secrets = _new_secrets(assembly.recipe, store)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
@@ -261,9 +269,11 @@ class _Training:
             rounds_done=self.state.round,
             spent=self.ledger.spent(),
             repeated=self.ledger.repeated(),
+            vocabulary_spent=vocabulary_charges(self.store) if self.meter.private else [],
             store_spent=store_ledger(self.store).spent() if self.meter.private else [],
             run=self.ledger.header["run"],
             vocabulary=self.store.vocabulary.fingerprint,
+            vocabulary_source=self.store.vocabulary_source,
         )
         card = {
             "name": "sottovoce language model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -50,9 +51,13 @@ class Statement:
 
 def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
-    spent: Spent, repeated: Spent, store_spent: Spent, run: str, vocabulary: str,
+    spent: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str, vocabulary: str,
+    vocabulary_source: Mapping[str, Any],
 ) -> Statement:  # fmt: skip
-    """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again."""
+    """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again.
+
+    A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε.
+    """
     privacy = recipe.privacy
     event = mechanism.event(1)
     private = not isinstance(event, NonPrivate)
@@ -62,15 +67,20 @@ def make_statement(
         return accounting.epsilon(of, privacy.delta, accountant) if private else math.inf
 
     epsilon_spent = cost(spent) if charges else 0.0
-    epsilon = cost([*mechanism.events(planned_rounds), *repeated])
+    training = [*mechanism.events(planned_rounds), *repeated]
+    epsilon = cost(training)
     if private and privacy.epsilon is not None:
         epsilon = max(epsilon_spent, min(epsilon, privacy.epsilon))  # training stops before it passes its budget
+    epsilon_training = epsilon
+    if vocabulary_spent:
+        epsilon = cost([*training, *vocabulary_spent])
 
     facts: dict[str, Any] = {
         "statement": 1,
         "run": run,
         "unit": mechanism.unit,
         "relation": "none" if isinstance(event, NonPrivate) else event.relation,
+        "epsilon_training": json_number(epsilon_training),
         "epsilon_spent": json_number(epsilon_spent),
         "epsilon_store": json_number(_store_cost(store_spent, privacy.delta, accountant, private)),
         "rounds_planned": planned_rounds,
@@ -97,7 +107,7 @@ def make_statement(
         "sampling_generator": "ChaCha20" if mechanism.sampler.hardened else "Philox",
         "released": ["the model after every round", "record.jsonl", "this statement", "the report without --internal"],
         "not_covered": [*NOT_COVERED, FLOATING_POINT[privacy.randomness]],
-        "vocabulary": {"fingerprint": vocabulary, "source": "declared public by whoever prepared the store"},
+        "vocabulary": {"fingerprint": vocabulary, "source": _source(vocabulary_source)},
         "software": {name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
     }
     return Statement(private, epsilon, privacy.delta, facts)
@@ -137,6 +147,17 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
             "bits": len(clip_norms),
         }
     return facts
+
+
+def _source(facts: Mapping[str, Any]) -> str:
+    if facts["source"] == "private":
+        return (
+            f"found in the users' own text with ε = {facts['epsilon']:g} at δ = {facts['delta']:g}, which is part of "
+            f"this run's ε"
+        )
+    if facts["source"] == "public":
+        return "public: the list of wordfreq"
+    return "declared public by whoever prepared the store"
 
 
 def _store_cost(spent: Spent, delta: float, accountant: str, private: bool) -> float:
@@ -181,6 +202,11 @@ def _paragraphs(statement: Statement) -> list[str]:
         f"done; the figure is for all that are planned, by {facts['accountant']}.",
         f"Over every private run on the same store, ε is {_shown(facts['epsilon_store'])} at the same δ.",
     ]
+    if "own text" in facts["vocabulary"]["source"]:
+        paragraphs.append(
+            f"The vocabulary was {facts['vocabulary']['source']}: a model is released with its words. Training alone "
+            f"has ε = {_shown(facts['epsilon_training'])} at the same δ."
+        )
     if facts["charged_again"]:
         paragraphs.append(
             f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are "

@@ -115,6 +115,9 @@ class Ledger:
         return list(Counter(entry.event for entry in self.entries if entry.attempt > 0).items())
 
 
+PREPARATION = "prepare"  # stands for the name of a run where a store was charged for its vocabulary
+
+
 @dataclass(frozen=True)
 class StoreLedger:
     """What was ever spent on the people of a store, over all runs: one line a charge."""
@@ -134,12 +137,13 @@ class StoreLedger:
                 f"cannot write the store's ledger {self.path} ({error}); private training must be charged to it"
             ) from None
 
-    def spent(self) -> list[tuple[Event, int]]:
-        """Every event with the number of times it was released to, or planned for, a run on this store."""
+    def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
+        """Every event with the number of times it was released to, or planned for, a run on this store (or one run)."""
         total: Counter[Event] = Counter()
         for number, line in enumerate(read_lines(self.path) if self.path.exists() else [], 1):
             with _readable(self.path, number):
-                total[event_from_json(line["event"])] += int(line["count"])
+                if run is None or line["run"] == run:
+                    total[event_from_json(line["event"])] += int(line["count"])
         return list(total.items())
 
 

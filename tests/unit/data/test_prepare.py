@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sottovoce.data import grouping as grouping_module
 from sottovoce.data import prepare as prepare_module
+from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, collect, prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
@@ -165,10 +167,10 @@ def test_the_order_between_users_does_not_matter(tmp_path: Path, monkeypatch: py
     users = list(expected(rows))
     random.Random(0).shuffle(users)
     shuffled = [row for user in users for row in rows if row[0] == user]
-    monkeypatch.setattr(prepare_module, "PART_BYTES", 100)
-    monkeypatch.setattr(prepare_module, "BUFFER_TOKENS", 64)
+    monkeypatch.setattr(grouping_module, "PART_BYTES", 100)
+    monkeypatch.setattr(grouping_module, "BUFFER_TOKENS", 64)
     files = [write(tmp_path / "2.jsonl", shuffled[:100]), write(tmp_path / "3.jsonl", shuffled[100:])]
-    assert prepare_module._parts(files) > 10
+    assert grouping_module.parts_for(files) > 10
     spilt: list[int] = []
     prepare(
         files,
@@ -207,10 +209,10 @@ def test_grouping_preserves_each_users_stream(
     folder = tmp_path_factory.mktemp("grouping")
     corpus = write(folder / "c.jsonl", rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare_module, "PART_BYTES", part_bytes)
-        patch.setattr(prepare_module, "BUFFER_TOKENS", buffer_tokens)
+        patch.setattr(grouping_module, "PART_BYTES", part_bytes)
+        patch.setattr(grouping_module, "BUFFER_TOKENS", buffer_tokens)
         prepare(corpus, folder / "store", vocabulary=LETTERS, tokens_per_user=cap, test_users=0)
-    name = prepare_module._namer("sottovoce")
+    name = Grouping().name
     wanted = {name(user).hex(): tokens[:cap] for user, tokens in expected(rows).items()}
     assert streams(folder / "store")["train"] == wanted
     memory = collect(corpus, LETTERS, tokens_per_user=cap)
@@ -303,7 +305,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_module._Spill, "_flush", full)
+    monkeypatch.setattr(grouping_module.Spill, "_flush", full)
     with pytest.raises(SottoError, match=r"cannot write .* \(No space left on device\)"):
         prepare(corpus, tmp_path / "store", vocabulary=LETTERS)
     assert list(tmp_path.iterdir()) == [corpus]

@@ -135,6 +135,14 @@ def test_open_gives_both_splits_with_the_facts(folder: Path) -> None:
     assert int(train.lengths(np.arange(train.users)).sum()) == facts["splits"]["train"]["tokens"]
 
 
+def test_a_store_that_does_not_say_where_its_words_are_from_declared_them_public(folder: Path) -> None:
+    """Stores made before this was written down."""
+    facts = json.loads((folder / "store.json").read_text())
+    del facts["vocabulary"]
+    (folder / "store.json").write_text(json.dumps(facts))
+    assert Store.open(folder).vocabulary_source == {"source": "declared"}
+
+
 def test_an_empty_test_split_can_be_opened(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c.jsonl", 3)
     prepare(tmp_path / "c.jsonl", tmp_path / "store", vocabulary=WORDS, test_users=0)
@@ -169,6 +177,7 @@ def edit_facts(folder: Path, **changes: object) -> None:
         (lambda f: shutil.copy(f / "test.arrow", f / "train.arrow"), "disagree"),
         (lambda f: (f / "store.json").write_text("{"), "damaged"),
         (lambda f: (f / "store.json").write_text('{"format": 1}'), "damaged"),
+        (lambda f: edit_facts(f, vocabulary="mine"), "damaged"),
         (lambda f: (f / "vocabulary.txt").unlink(), "does not exist"),
         (lambda f: Vocabulary.from_words(["one"]).save(f / "vocabulary.txt"), "disagree"),
         (lambda f: edit_facts(f, format=2), "has store format 2, this version reads 1"),

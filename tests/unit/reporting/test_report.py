@@ -14,7 +14,7 @@ import pytest
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.figures import DEEP, MIDDLE, PALE, Figure, Level, Line, _spread
 from sottovoce.reporting.report import Evidence, render
-from sottovoce.reporting.statement import NOT_COVERED, Statement
+from sottovoce.reporting.statement import NOT_COVERED, Statement, _source
 
 INTERNAL = "Internal: exact figures of private data, do not publish"
 ROUNDS = 60
@@ -337,3 +337,13 @@ def test_rendering_needs_no_jax_and_no_pyplot():
     )
     path = os.pathsep.join(entry for entry in sys.path if entry)
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_a_statement_says_where_the_vocabulary_is_from():
+    assert "wordfreq" in _source({"source": "public", "list": "wordfreq"})
+    assert _source({"source": "file", "file": "words.txt"}) == _source({"source": "declared"})
+    private = _source({"source": "private", "epsilon": 2.0, "delta": 1e-6, "words_found": 7})
+    assert "ε = 2 at δ = 1e-06" in private
+    assert "store's total" in private
+    facts = make_statement() | {"vocabulary": {"fingerprint": "9f86d081884c7d65", "source": private}}
+    assert private in Statement(True, 2.0, 1e-6, facts).prose()

@@ -1,0 +1,31 @@
+"""The noise of a private vocabulary, tested by distribution: opendp draws it, and there is no seed."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from sottovoce.privacy.histogram import NoisyHistogram
+
+FAR = 10_000_000  # above any threshold, so that every draw is seen
+
+
+def test_the_noise_of_a_histogram_has_the_declared_scale() -> None:
+    histogram = NoisyHistogram(names_per_user=16, noise_multiplier=1.5, delta=1e-6)
+    drawn = histogram.draw({str(number): FAR for number in range(10_000)})
+    assert len(drawn) == 10_000
+    noise = np.array(list(drawn.values())) - FAR
+    assert np.issubdtype(noise.dtype, np.integer)
+    spread = noise + np.random.default_rng(0).uniform(-0.5, 0.5, len(noise))  # whole numbers to a continuous law
+    std = np.sqrt(histogram.noise_std**2 + 1 / 12)
+    assert stats.kstest(spread / std, "norm").pvalue > 1e-6
+    assert stats.kstest(spread / (0.8 * std), "norm").pvalue < 1e-9
+
+
+def test_a_name_of_one_user_alone_is_shown_with_the_chance_that_is_charged() -> None:
+    histogram = NoisyHistogram(names_per_user=1, noise_multiplier=20.0, delta=0.05)
+    _, chance = histogram.cost()
+    shown = len(histogram.draw({str(number): 1 for number in range(40_000)}))
+    assert 0.04 < chance <= 0.05
+    assert stats.binomtest(shown, 40_000, chance).pvalue > 1e-6
+    assert stats.binomtest(shown, 40_000, 0.8 * chance).pvalue < 1e-6
