@@ -161,7 +161,7 @@ def _resolve_private(recipe: Recipe) -> Recipe:
         assert privacy.epsilon is not None
         event = build_mechanism(recipe.replace(privacy={"noise_multiplier": 1.0}), layers=1).event()
         assert isinstance(event, accounting.SampledGaussian)
-        found = accounting.calibrate(event, recipe.run.rounds, privacy.epsilon, privacy.delta, accountant)
+        found = accounting.calibrate([(event, recipe.run.rounds)], privacy.epsilon, privacy.delta, accountant)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
     return recipe
 

@@ -22,7 +22,7 @@ class Meter:
         self._delta, self._accountant = privacy.delta, assembly.accountant
         self.budget = privacy.epsilon if privacy.epsilon is not None and self.private else math.inf
         rounds = assembly.recipe.run.rounds
-        self._curve = _curve(self._event, rounds, self._delta, self._accountant) if self.private else None
+        self._curve = _curve(((self._event, rounds),), self._delta, self._accountant) if self.private else None
 
     @property
     def private(self) -> bool:
