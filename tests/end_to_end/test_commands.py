@@ -80,7 +80,7 @@ def test_a_plan_uses_the_tight_accountant_unless_told_otherwise(sotto: Sotto) ->
 
 def test_a_plan_for_cohorts_of_fixed_size_says_that_a_user_is_replaced(sotto: Sotto) -> None:
     plan = sotto(*PLAN[:-2], "--noise-multiplier", 2, "--sampling", "fixed", "--json").json()
-    assert (plan["accountant"], plan["sampling"], plan["relation"]) == ("rdp", "fixed", "replace-one-user")
+    assert (plan["accountant"], plan["sampling"], plan["relation"]) == ("pld", "fixed", "replace-one-user")
 
 
 def test_a_plan_without_noise_has_an_infinite_epsilon_that_is_still_json(sotto: Sotto) -> None:

@@ -82,9 +82,9 @@ def make_plan(
     )
     accounting.check(accountant, sampling)
     if epsilon is not None:
-        noise = accounting.calibrate(event, rounds, epsilon, delta, accountant)
+        noise = accounting.calibrate([(event, rounds)], epsilon, delta, accountant)
         event = accounting.SampledGaussian(noise, sampling, cohort / users, cohort=cohort, users=users)
-    curve = accounting.epsilon_curve(event, rounds, delta, accountant)
+    curve = accounting.epsilon_curve([(event, rounds)], delta, accountant)
 
     z = event.noise_multiplier
     weight = float(total_weight if total_weight is not None else users)

@@ -74,6 +74,11 @@ class ThresholdedHistogram:
         if not 0 < self.delta < 1:
             raise SottoError(f"delta={self.delta} of a histogram must be in (0, 1)")
 
+    @property
+    def relation(self) -> str:
+        """On its own. Beside rounds that replace a user it is charged as they are."""
+        return "add-or-remove-one-user"
+
     def to_json(self) -> dict[str, Any]:
         return {"kind": "thresholded-histogram", **asdict(self)}
 

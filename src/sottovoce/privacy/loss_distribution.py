@@ -1,8 +1,11 @@
-"""The privacy loss of many sampled-Gaussian rounds, composed numerically: the "pld" part of `accounting`.
+"""The privacy loss of many rounds, composed numerically: the "pld" part of `accounting`.
 
-dp-accounting makes the distribution of one round, pessimistic on a grid of losses, composes it and reads ε off. What it
-leaves to its caller is here: how fine the grid is, how much of δ may go to cut tails and rounding, and whether the
-result can be trusted.
+One round's loss becomes a distribution on a grid that dominates it (Connect-the-Dots, Doroshenko et al. 2022); rounds
+are composed by multiplying Fourier transforms, unequal ones too; dp-accounting reads ε off the result. dp-accounting
+could do the first two as well, but point by point in Python, with probabilities next to 1 whose rounding errors pass
+100 % in 10^5 rounds, and with errors of its FFTs that pass a small δ. Here every mass is worked out from the small
+side, and composed after tilting: each mass is weighed by e^(θ·loss), so that the losses near ε are not the tail but
+the middle of what is transformed, and errors are small beside δ and not beside 1.
 """
 
 from __future__ import annotations
@@ -10,162 +13,277 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:  # importing it costs 1.5 s
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-Rounds = Sequence[tuple[float, float, int]]  # user_rate, noise_multiplier, how many such rounds
-
-STEP = 0.01  # of ε/√rounds. Measured: between 0.2 and 1 per mille above the true ε
-TAIL = 1e-3  # the share of δ that cut tails may use: 0.00005 of ε
-ROUNDING = 0.2  # the share of δ that rounding may use, 0.005 of ε, before the FFTs turn to extended precision
-MOST_POINTS = 1_000_000  # in one round's grid (5 s). Beyond, the grid is coarser: still an upper bound, less tight
-MASS_DRIFT = 0.01  # a composed mass further than this from 1 is not trusted
+STEP = 0.01  # of ε/√rounds
+TAIL = 1e-3  # the share of δ that one round's cut tails may use in all rounds: 0.00005 of ε
+TILT = 0.85  # of the order that puts the middle at ε: a heavy tail, lifted that high, would need a long window
+ASTRAY = 0.01  # the share of δ that what rounding and the window misplace may use: 0.0002 of ε
+UNITS = 2  # of rounding, in tilted mass, a round. Measured: 0.8
+MOST_POINTS = 4_000_000  # in one round's grid. Beyond, the grid is coarser: still an upper bound, less tight
+LONGEST = 2**24  # points of an FFT (2 s)
+MASS_DRIFT = 1e-4  # a composed mass further than this from 1 is not trusted
 
 
 class DriftError(Exception):
-    """Rounding errors have grown until a composed mass is no longer 1."""
+    """This grid is too fine: a composed mass is no longer 1, or there is no room for it."""
+
+
+class Round(NamedTuple):
+    """Gaussian noise of `noise_multiplier` times the most that one user moves the query, who joins at `user_rate`.
+
+    When a user is `replaced`, either population of a pair may play either part; else one has a user more.
+    """
+
+    user_rate: float
+    noise_multiplier: float
+    replaced: bool = False
+
+
+Rounds = Sequence[tuple[Round, int]]  # with how many of each there are
 
 
 class Grid(NamedTuple):
-    """Losses are multiples of `step`, cut where one round's lie beyond with a chance of at most `cut`.
-
-    `log_cut_high` is the (logarithmic) tail of the Gaussian at which that is so for the highest loss.
-    """
+    """Losses are multiples of `step`, cut where one round's lie beyond with a chance of at most `cut`."""
 
     step: float
     cut: float
-    log_cut_high: float
 
 
-def find_grid(rounds: Rounds, delta: float, bound: float, enough: float = 0.0) -> tuple[Grid, float]:
+class Losses(NamedTuple):
+    """One round: each loss with the logarithm of its chance, and the chance of a certain giveaway."""
+
+    first: int
+    losses: np.ndarray
+    logs: np.ndarray
+    infinite: float
+
+
+def find_grid(rounds: Rounds, delta: float, bound: float) -> tuple[Grid, float]:
     """A grid fine enough for these rounds, and their ε on it, starting from any upper bound of ε.
 
     The bound may be thousands of times too large. A grid made for it is coarse, so cheap, and its answer is a better
-    bound: the search goes on until the two agree, or until ε is known to be below half of what is `enough`.
+    bound: the search goes on until the two agree.
     """
-    grid = _grid_for(rounds, delta, bound)
+    grid = grid_for(rounds, delta, bound)
     answer = read_epsilon(rounds, delta, grid)
-    while enough / 2 < answer < bound / 2:
+    while 0 < answer < bound / 1.2:
         bound, coarser = answer, grid
-        grid = _grid_for(rounds, delta, bound)
+        grid = grid_for(rounds, delta, bound)
         try:
             answer = read_epsilon(rounds, delta, grid)
-        except DriftError:  # too fine for floating point: the coarser answer is an upper bound all the same
+        except DriftError:  # the coarser answer is an upper bound all the same
             return coarser, bound
     return grid, answer
 
 
 def read_epsilon(rounds: Rounds, delta: float, grid: Grid) -> float:
-    """ε of these rounds at `delta`, the larger of the two directions."""
-    return float(compose(rounds, delta, grid).get_epsilon_for_delta(delta))
+    """ε of these rounds at `delta`, the larger of the two directions.
 
-
-def compose(rounds: Rounds, delta: float, grid: Grid) -> PrivacyLossDistribution:
-    """The distribution of all rounds, both directions apart.
-
-    Guarantee: the ε read off at `delta` is an upper bound; cut tails and rounding are counted as certain loss.
+    Guarantee: an upper bound. Cut tails and rounding are counted as certain loss.
     """
-    from dp_accounting.pld import privacy_loss_distribution
-
-    total = sum(count for _, _, count in rounds)
-    composed = None
-    for user_rate, noise_multiplier, count in rounds:
-        tail = TAIL * delta * count / total
-        remove, add = (_repeat(pmf, count, tail, delta) for pmf in _one_round(user_rate, noise_multiplier, grid))
-        many = privacy_loss_distribution.PrivacyLossDistribution(remove, add)
-        composed = many if composed is None else composed.compose(many, tail_mass_truncation=tail)
-    assert composed is not None
-    for pmf in (composed._pmf_remove, composed._pmf_add):
-        if abs(pmf.to_dense_pmf()._probs.sum() + pmf._infinity_mass - 1) > MASS_DRIFT:
-            raise DriftError
-    return composed
+    removed, added = zip(*(_one_round(kind, grid) for kind, _ in rounds), strict=True)
+    counts = [count for _, count in rounds]
+    symmetric = all(one is other for one, other in zip(removed, added, strict=True))
+    return max(_read(kinds, counts, delta, grid.step) for kinds in ([removed] if symmetric else [removed, added]))
 
 
-def _grid_for(rounds: Rounds, delta: float, epsilon: float) -> Grid:
+def grid_for(rounds: Rounds, delta: float, epsilon: float) -> Grid:
     """Discretising spreads every round's loss by a step, so the sum by step·√rounds; a large ε also feels step²."""
-    total = sum(count for _, _, count in rounds)
+    total = sum(count for _, count in rounds)
     cut = TAIL * delta / total
-    high = min(_log_cut_high(user_rate, noise_multiplier, cut) for user_rate, noise_multiplier, _ in rounds)
     wanted = STEP * epsilon / math.sqrt(total) * min(1.0, math.sqrt(10 / epsilon))
-    ranges = [_losses(user_rate, noise_multiplier, cut, high) for user_rate, noise_multiplier, _ in rounds]
-    widest = max(highest - lowest for lowest, highest in ranges)
+    widest = max(highest - lowest for lowest, highest in (_range(kind, cut) for kind, _ in rounds))
     # e^step is taken on the way, so a hopeless ε must not make it huge.
-    return Grid(max(min(wanted, 1.0), widest / MOST_POINTS), cut, high)
+    return Grid(max(min(wanted, 1.0), widest / MOST_POINTS), cut)
 
 
-def _log_cut_high(user_rate: float, noise_multiplier: float, cut: float) -> float:
-    """Mostly 1/user_rate above `cut`, since only sampled users reach high losses: a grid several times shorter."""
-    wide = min(-1.0, math.log(cut / user_rate))
-    _, highest = _losses(user_rate, noise_multiplier, cut, wide)
-    beyond = np.max(_gaussian(user_rate, noise_multiplier, wide).get_delta_for_epsilon(highest))
-    return wide if beyond <= cut else math.log(cut)
+# One round
 
 
-def _losses(user_rate: float, noise_multiplier: float, cut: float, log_cut_high: float) -> tuple[float, float]:
-    """The lowest and highest loss of one round that are kept, for a user removed."""
-    lowest = _gaussian(user_rate, noise_multiplier, math.log(cut)).connect_dots_bounds().epsilon_lower
-    highest = _gaussian(user_rate, noise_multiplier, log_cut_high).connect_dots_bounds().epsilon_upper
-    assert lowest is not None
-    assert highest is not None
-    return lowest, highest
+def _range(kind: Round, cut: float) -> tuple[float, float]:
+    """The lowest and the highest loss of one round that are kept. Beyond each lies a chance of at most `cut`."""
+    from scipy.special import ndtri
+
+    q, z, replaced = kind
+    # A user shows only when sampled, and then with the tail of a Gaussian: q·Φ(1/z - t) <= cut.
+    highest = _sampled_loss((1 / z - ndtri(min(cut / q, 0.5))) / z - 0.5 / z**2, q)
+    lowest = -highest if replaced else _sampled_loss(ndtri(cut) / z - 0.5 / z**2, q)
+    return float(lowest), float(highest)
 
 
-def _gaussian(user_rate: float, noise_multiplier: float, log_cut: float):
-    from dp_accounting.pld import privacy_loss_mechanism as mechanism
-
-    return mechanism.GaussianPrivacyLoss(
-        noise_multiplier,
-        sampling_prob=user_rate,
-        log_mass_truncation_bound=log_cut,
-        adjacency_type=mechanism.AdjacencyType.REMOVE,
-    )
+def _sampled_loss(loss: float, q: float) -> float:
+    """The loss of a round, from the loss that an outcome would have if the user had joined for certain."""
+    return math.log1p(q * math.expm1(loss)) if loss < 50 else loss + math.log(q)
 
 
-@lru_cache(maxsize=8)
-def _one_round(user_rate: float, noise_multiplier: float, grid: Grid) -> tuple[DensePLDPmf, DensePLDPmf]:
-    """One round's loss when a user is removed, and when one is added.
+def profile(kind: Round, losses: np.ndarray) -> np.ndarray:
+    """δ at each ε = loss >= 0; at each loss < 0, how far δ lies above its least value 1 - e^loss.
 
-    A pair of distributions that dominates P against Q also dominates Q against P, so the second follows from the first:
-    the loss changes sign and its mass is weighed by e^-loss. dp-accounting works it out afresh instead, from
-    probabilities close to 1, and its rounding errors pass 100 % in 10^5 rounds.
+    With e^ε = 1 - q + q·e^s and t = zs + 1/2z, removing a user who joins with probability q has
+    δ(ε) = q·(Φ(1/z - t) - e^s·Φ(-t)); subtracting 1 - e^ε leaves q·(e^s·Φ(t) - Φ(t - 1/z)). Neither is a
+    difference of numbers next to 1. Replacing may be read from either side: what lies below 0 mirrors what is above.
     """
-    from dp_accounting.pld import pld_pmf
+    from scipy.special import log_ndtr, ndtr
 
-    lowest, highest = _losses(user_rate, noise_multiplier, grid.cut, grid.log_cut_high)
-    first, last = math.floor(lowest / grid.step), math.ceil(highest / grid.step)
+    q, z, replaced = kind
+    above = losses >= 0
+    sign = np.where(above, 1.0, -1.0)
+    used = np.abs(losses) if replaced else losses
+    side = np.ones_like(losses) if replaced else sign
+    with np.errstate(divide="ignore", invalid="ignore"):  # below ln(1-q) no loss lies: the answer there is 0
+        s = np.log1p(np.expm1(np.minimum(used, 50.0)) / q) + np.maximum(used - 50.0, 0.0)
+        t = z * s + 0.5 / z
+        values = side * q * (ndtr(side * (1 / z - t)) - np.exp(s + log_ndtr(-side * t)))
+    values = np.where(np.isfinite(s), np.maximum(values, 0.0), 0.0)
+    return np.where(above, values, np.exp(losses) * values) if replaced else values
+
+
+@lru_cache(maxsize=32)
+def _one_round(kind: Round, grid: Grid) -> tuple[Losses, Losses]:
+    """One round's loss when a user is removed, and when one is added. The same twice where the two do not differ.
+
+    Between two points of the grid the masses of both populations go to the ends, so that both are kept: the new pair
+    dominates the old one in either direction, and the second direction follows from the first: the loss changes sign
+    and its mass is weighed by e^-loss.
+    """
+    lowest, highest = _range(kind, grid.cut)
+    first, last = min(-1, math.floor(lowest / grid.step)), max(1, math.ceil(highest / grid.step))
     losses = np.arange(first, last + 1) * grid.step
-    gaussian = _gaussian(user_rate, noise_multiplier, grid.log_cut_high)
-    deltas = gaussian.get_delta_for_epsilon(losses)  # pyrefly: ignore[bad-argument-type]
-    remove = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid.step, first, last, deltas).to_dense_pmf()
-    if user_rate == 1:
-        return remove, remove
-    swapped = (remove._probs * np.exp(-losses))[::-1].copy()
-    # Below the lowest loss kept lies at most `cut`: turned round, it is a loss beyond the highest.
-    return remove, pld_pmf.DensePLDPmf(grid.step, -last, swapped, grid.cut, True)
+    values = profile(kind, losses)
+    up, down = np.diff(values) / math.expm1(grid.step), np.diff(values) / math.expm1(-grid.step)
+    probs = np.concatenate([[-values[0]], down]) + np.concatenate([up, [0.0]])
+    probs[-first] += 1.0  # the line 1 - e^loss, which `profile` leaves out below 0, has its bend at 0
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.maximum(probs, 0.0))
+    removed = Losses(first, losses, logs, float(values[-1]))
+    if kind.replaced or kind.user_rate == 1:
+        return removed, removed
+    # Below the lowest loss lies a mass of the other population alone: turned round, it is a certain giveaway.
+    below = float(values[0] * math.exp(-losses[0]))
+    return removed, Losses(-last, -losses[::-1], np.ascontiguousarray((logs - losses)[::-1]), below)
 
 
-def _repeat(pmf: DensePLDPmf, count: int, tail: float, delta: float) -> DensePLDPmf:
-    """`count` rounds of one, by FFT.
+# Many rounds
 
-    Rounding misplaces a mass of about one unit a round (measured: 0.8), anywhere up to the highest loss kept, where it
-    adds to δ at most 1 - e^-loss of itself. That is charged; it matters from 10^5 rounds at δ below 10^-10.
+
+class Tilted(NamedTuple):
+    """The sum of the rounds with masses weighed by e^(order·loss): ln Σ mass·e^(order·loss), its mean and deviation."""
+
+    order: float
+    log_mass: float
+    mean: float
+    deviation: float
+
+
+def _read(kinds: Sequence[Losses], counts: Sequence[int], delta: float, step: float) -> float:
+    """ε at `delta` in one direction.
+
+    What the window leaves out and what rounding misplaces is a tilted mass of at most `outside` and `UNITS` units a
+    round. Losses above l count at most 1 - e^-highest in δ, and e^(log_mass - order·l) times as much without the tilt.
+    Down to a `floor` this stays within `ASTRAY` of δ, and is charged. Nothing is read below the floor: since δ falls
+    as ε grows, the floor is an upper bound where the answer would lie below it.
     """
     from dp_accounting.pld import pld_pmf
 
-    if count == 1:
-        return pmf
-    step = pmf._discretization
-    for precision in (np.float64, np.longdouble):
-        one = pld_pmf.DensePLDPmf(step, pmf._lower_loss, pmf._probs.astype(precision), pmf._infinity_mass, True)
-        many = one.self_compose(count, tail_mass_truncation=tail)
-        highest = (many._lower_loss + many.size) * step
-        rounding = count * float(np.finfo(precision).eps) * -math.expm1(-max(0.0, highest))
-        if rounding <= ROUNDING * delta:
-            break
-    lost = float(many._infinity_mass) + rounding
-    return pld_pmf.DensePLDPmf(step, many._lower_loss, many._probs.astype(np.float64), lost, True)
+    total = sum(counts)
+    infinite = -math.expm1(sum(n * math.log1p(-kind.infinite) for kind, n in zip(kinds, counts, strict=True)))
+    if total == 1:
+        (kind,) = kinds
+        one = pld_pmf.DensePLDPmf(step, kind.first, np.exp(kind.logs), infinite, True)
+        return float(one.get_epsilon_for_delta(delta))
+    tilted = _tilt_for(kinds, counts, math.log(delta))
+    outside = ASTRAY / 2 * delta
+    first, masses = _compose(kinds, counts, tilted, step, outside)
+    highest = (first + len(masses)) * step
+    astray = (outside + UNITS * total * float(np.finfo(np.float64).eps)) * -math.expm1(-max(0.0, highest))
+    floor = max(0.0, (tilted.log_mass + math.log(astray / (ASTRAY * delta))) / tilted.order)
+    skip = max(0, math.floor(floor / step) - first)
+    losses = (first + np.arange(skip, len(masses))) * step
+    probs = masses[skip:] * np.exp(tilted.log_mass - tilted.order * losses)
+    # dp-accounting reads from the highest loss downwards, in Python: what cannot matter is cut off first.
+    above = np.cumsum(probs[::-1])
+    spare = int(np.searchsorted(above, TAIL * delta))
+    infinite += ASTRAY * delta + (float(above[spare - 1]) if spare else 0.0)
+    many = pld_pmf.DensePLDPmf(step, first + skip, probs[: len(probs) - spare], infinite, True)
+    return max(floor, float(many.get_epsilon_for_delta(delta)))
+
+
+def _compose(
+    kinds: Sequence[Losses], counts: Sequence[int], tilted: Tilted, step: float, outside: float
+) -> tuple[int, np.ndarray]:
+    """The tilted masses of the sum, from the first loss (in steps) that the window holds."""
+    from scipy import fft
+
+    low, high = _window(kinds, counts, tilted, outside)
+    low, high = math.floor(low / step), math.ceil(high / step)
+    length = fft.next_fast_len(max([len(kind.logs) for kind in kinds] + [high - low + 1]), real=True)
+    if length > LONGEST:
+        raise DriftError
+    product, start = np.ones(1), 0
+    for kind, n in zip(kinds, counts, strict=True):
+        product = product * fft.rfft(_tilted_masses(kind, tilted.order)[0], length) ** n
+        start += n * kind.first
+    masses = np.roll(fft.irfft(product, length), (start - low) % length)[: high - low + 1]
+    if abs(masses.sum() - 1) > MASS_DRIFT:
+        raise DriftError
+    return low, np.maximum(masses, 0.0)
+
+
+def _window(kinds: Sequence[Losses], counts: Sequence[int], tilted: Tilted, outside: float) -> tuple[float, float]:
+    """The lowest and highest loss of the sum; beyond lies a tilted mass of at most `outside` (Chernoff's bound)."""
+    spread = math.log(2 / outside)
+    least = sum(n * float(kind.losses[0]) for kind, n in zip(kinds, counts, strict=True))
+    most = sum(n * float(kind.losses[-1]) for kind, n in zip(kinds, counts, strict=True))
+    normal = math.sqrt(2 * spread) / max(tilted.deviation, 1e-300)  # the best order, were the sum normal
+    widest = max(float(kind.losses[-1] - kind.losses[0]) for kind in kinds)
+    for more in np.geomspace(min(normal / 2, 4 / widest), 2 * normal, 8):
+        above, below = (
+            sum(n * _tilted_masses(kind, tilted.order + way)[1] for kind, n in zip(kinds, counts, strict=True))
+            - tilted.log_mass
+            for way in (more, -more)
+        )
+        least, most = max(least, -(below + spread) / more), min(most, (above + spread) / more)
+    return least, most
+
+
+def _tilt_for(kinds: Sequence[Losses], counts: Sequence[int], log_delta: float) -> Tilted:
+    """Of the order at which the mean is about ε: Chernoff's bound of the mass above it, of which δ counts 1/(1+θ)."""
+
+    def excess(order: float) -> float:
+        tilted = _tilt(kinds, counts, order)
+        return tilted.log_mass - order * tilted.mean - log_delta - math.log1p(order)  # falls as the order grows
+
+    low = high = math.sqrt(-2 * log_delta) / max(_tilt(kinds, counts, 0.0).deviation, 1e-300)
+    while excess(low) < 0:
+        low, high = low / 2, low
+    while excess(high) > 0:
+        low, high = high, high * 2
+    while high > 1.1 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return _tilt(kinds, counts, TILT * low)
+
+
+def _tilt(kinds: Sequence[Losses], counts: Sequence[int], order: float) -> Tilted:
+    log_mass = mean = variance = 0.0
+    for kind, n in zip(kinds, counts, strict=True):
+        masses, log_sum = _tilted_masses(kind, order)
+        middle = float(np.sum(masses * kind.losses))  # not a dot product: its threads cost more than they save
+        log_mass += n * log_sum
+        mean += n * middle
+        variance += n * float(np.sum(masses * np.square(kind.losses - middle)))
+    return Tilted(order, log_mass, mean, math.sqrt(variance))
+
+
+def _tilted_masses(kind: Losses, order: float) -> tuple[np.ndarray, float]:
+    """One round's masses weighed by e^(order·loss), scaled to a sum of 1, and the logarithm of the sum they had."""
+    masses = kind.logs + order * kind.losses
+    top = float(masses.max())
+    masses -= top
+    np.exp(masses, out=masses)
+    total = float(masses.sum())
+    masses /= total
+    return masses, top + math.log(total)

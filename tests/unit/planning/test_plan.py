@@ -48,10 +48,12 @@ def test_curve_goes_from_the_first_round_to_the_last() -> None:
         assert [point["epsilon"] for point in plan.curve] == sorted(point["epsilon"] for point in plan.curve)
 
 
-def test_fixed_size_cohorts_are_accounted_by_rdp() -> None:
-    plan = make_plan(users=100_000, cohort=1000, rounds=1000, delta=1e-6, noise_multiplier=1.0, sampling="fixed")
-    assert (plan.accountant, plan.relation) == ("rdp", "replace-one-user")
-    assert plan.epsilon == pytest.approx(23.3, abs=0.1)
+def test_fixed_size_cohorts_are_charged_for_replacing_a_user() -> None:
+    fixed = {"users": 100_000, "cohort": 1000, "rounds": 1000, "delta": 1e-6, "noise_multiplier": 1.0}
+    plan = make_plan(**fixed, sampling="fixed")
+    assert (plan.accountant, plan.relation) == ("pld", "replace-one-user")
+    assert plan.epsilon == pytest.approx(16.97, abs=0.01)
+    assert make_plan(**fixed, sampling="fixed", accountant="rdp").epsilon == pytest.approx(23.3, abs=0.1)
 
 
 def test_declared_total_weight_is_the_denominator() -> None:
@@ -93,7 +95,7 @@ def test_warnings() -> None:
         ({"users_per_second": -1.0}, "users_per_second=-1"),
         ({"epsilon": 2.0}, "both are given"),
         ({"noise_multiplier": None}, "neither is given"),
-        ({"sampling": "fixed", "accountant": "pld"}, "use accountant='rdp'"),
+        ({"sampling": "fixed", "accountant": "moments"}, "use accountant='pld' or 'rdp'"),
         ({"sampling": "shuffled"}, "sampling='shuffled'"),
         ({"accountant": "prv"}, "accountant='prv'"),
     ],

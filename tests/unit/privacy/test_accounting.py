@@ -84,7 +84,7 @@ def test_calibration_matches_the_whole_sample(row, accountant) -> None:
 
 def _check_calibration(row, accountant: str) -> None:
     event = poisson(1.0, row.cohort / row.users)
-    z = calibrate(event, row.rounds, row.epsilon, row.delta, accountant)
+    z = calibrate([(event, row.rounds)], row.epsilon, row.delta, accountant)
     assert z == pytest.approx(row.pld if accountant == "pld" else row.rdp, rel=0.01)
     assert z == float(f"{z:.4g}")
     assert epsilon([(replace(event, noise_multiplier=z), row.rounds)], row.delta, accountant) <= row.epsilon
@@ -105,8 +105,8 @@ def test_no_noise_is_infinite(accountant) -> None:
     assert epsilon([(NonPrivate(), 1)], 1e-6, accountant) == math.inf
     assert epsilon([(poisson(1.0, 0.01), 5), (NonPrivate(), 1)], 1e-6, accountant) == math.inf
     assert epsilon([(poisson(0.0, 0.01), 1)], 1e-6, accountant) == math.inf
-    assert epsilon_curve(NonPrivate(), 10, 1e-6, accountant)(3) == math.inf
-    assert epsilon_curve(poisson(0.0, 0.01), 10, 1e-6, accountant).rounds_within(8) == 0
+    assert epsilon_curve([(NonPrivate(), 10)], 1e-6, accountant)(3) == math.inf
+    assert epsilon_curve([(poisson(0.0, 0.01), 10)], 1e-6, accountant).rounds_within(8) == 0
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
@@ -144,7 +144,7 @@ def _gaussian_epsilon(z: float, delta: float) -> float:
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_calibrated_noise_never_exceeds_the_target(accountant) -> None:
     for q, rounds, target in [(0.02, 300, 3.0), (0.001, 1000, 2.0)]:
-        z = calibrate(poisson(1.0, q), rounds, target, 1e-6, accountant)
+        z = calibrate([(poisson(1.0, q), rounds)], target, 1e-6, accountant)
         assert epsilon([(poisson(z, q), rounds)], 1e-6, accountant) <= target
         assert epsilon([(poisson(z * 0.995, q), rounds)], 1e-6, accountant) > target
 
@@ -234,7 +234,7 @@ def test_upstream_convention() -> None:
 @pytest.mark.parametrize(("accountant", "rounds"), [("pld", 400), ("rdp", 400), ("moments", 400), ("rdp", 20_000)])
 def test_curve_is_an_upper_bound_everywhere(accountant, rounds) -> None:
     event = poisson(1.0, 0.01)
-    curve = epsilon_curve(event, rounds, 1e-6, accountant)
+    curve = epsilon_curve([(event, rounds)], 1e-6, accountant)
     assert curve(rounds) == epsilon([(event, rounds)], 1e-6, accountant)
     assert curve(0) == 0
     for t in (1, 2, 13, 57, 150, 399):
@@ -248,7 +248,7 @@ def test_curve_is_an_upper_bound_everywhere(accountant, rounds) -> None:
 
 def test_curve_knows_how_many_rounds_a_budget_allows() -> None:
     event = poisson(1.0, 0.01)
-    curve = epsilon_curve(event, 3000, 1e-6, "rdp")
+    curve = epsilon_curve([(event, 3000)], 1e-6, "rdp")
     within = curve.rounds_within(2.0)
     assert epsilon([(event, within)], 1e-6, "rdp") <= 2.0 < epsilon([(event, within + 1)], 1e-6, "rdp")
     assert curve.rounds_within(0.01) == 0
@@ -259,7 +259,7 @@ def test_curve_knows_how_many_rounds_a_budget_allows() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("q", [1e-6, 0.01])
 def test_curve_of_a_million_rounds(q) -> None:
-    curve = epsilon_curve(poisson(1.0, q), 10**6, 1e-9)
+    curve = epsilon_curve([(poisson(1.0, q), 10**6)], 1e-9)
     assert 40 <= len(curve.points) <= 80
     assert curve(500_000) == pytest.approx(epsilon([(poisson(1.0, q), 500_000)], 1e-9), rel=0.05)
 
@@ -297,13 +297,15 @@ def test_unknown_events_are_refused(data) -> None:
         (lambda: epsilon([(poisson(1.0, 0.1), 1)], 1.0), "delta=1"),
         (lambda: epsilon([(poisson(1.0, 0.1), -1)], 1e-6), "-1 times"),
         (lambda: epsilon([(poisson(1.0, 0.1), 1)], 1e-6, "rpd"), "did you mean 'rdp'"),
-        (lambda: epsilon([(fixed(1.0, 1, 10), 1)], 1e-6, "pld"), "use accountant='rdp'"),
-        (lambda: epsilon_curve(fixed(1.0, 1, 10), 5, 1e-6, "moments"), "use accountant='rdp'"),
-        (lambda: epsilon_curve(poisson(1.0, 0.1), 0, 1e-6), "rounds=0"),
-        (lambda: calibrate(poisson(1.0, 0.1), 10, 0.0, 1e-6), "epsilon=0"),
-        (lambda: calibrate(poisson(1.0, 1e-4), 10, 0.5, 1e-9, "moments"), r"below 0.6476.*ln\(1/δ\)/32.*'pld' can"),
-        (lambda: calibrate(poisson(1.0, 1e-4), 10, 0.001, 1e-9, "rdp"), "'pld' can"),
-        (lambda: calibrate(poisson(1.0, 1e-6), 1, 1.0, 1e-3), "hardly any noise"),
+        (lambda: epsilon([(fixed(1.0, 1, 10), 1)], 1e-6, "moments"), "use accountant='pld' or 'rdp'"),
+        (lambda: epsilon_curve([(fixed(1.0, 1, 10), 5)], 1e-6, "moments"), "use accountant='pld' or 'rdp'"),
+        (lambda: epsilon_curve([(poisson(1.0, 0.1), 0)], 1e-6), "rounds=0"),
+        (lambda: calibrate([(poisson(1.0, 0.1), 10)], 0.0, 1e-6), "epsilon=0"),
+        (lambda: calibrate([(poisson(1.0, 0.1), 0)], 1.0, 1e-6), "rounds=0"),
+        (lambda: calibrate([(poisson(0.0, 0.1), 5)], 1.0, 1e-6), "above 0"),
+        (lambda: calibrate([(poisson(1.0, 1e-4), 10)], 0.5, 1e-9, "moments"), r"below 0.6476.*/32.*'pld' can"),
+        (lambda: calibrate([(poisson(1.0, 1e-4), 10)], 0.001, 1e-9, "rdp"), "'pld' can"),
+        (lambda: calibrate([(poisson(1.0, 1e-6), 1)], 1.0, 1e-3), "hardly any noise"),
     ],
 )
 def test_errors_say_what_to_do(make, message) -> None:
@@ -313,7 +315,7 @@ def test_errors_say_what_to_do(make, message) -> None:
 
 def test_defaults_and_names() -> None:
     assert accounting.default_accountant("poisson") == "pld"
-    assert accounting.default_accountant("fixed") == "rdp"
+    assert accounting.default_accountant("fixed") == "pld"
     assert accounting.accountant_name("pld").startswith("PLD (dp-accounting 0.6")
     assert "moments" in accounting.accountant_name("moments")
 

@@ -1,0 +1,192 @@
+"""Everything that was released, as one composition: what `accounting` asks its accountants.
+
+Guarantee: every ε is an upper bound, rounds that differ compose exactly, and their order does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.privacy import loss_distribution
+from sottovoce.privacy.events import Event, NonPrivate, SampledGaussian, ThresholdedHistogram
+from sottovoce.privacy.loss_distribution import Grid, Round
+from sottovoce.privacy.moments import QUICK_ORDERS, moments_epsilon
+from sottovoce.privacy.renyi import renyi_epsilon
+
+ACCOUNTANTS = ("pld", "rdp", "moments")
+Spent = Sequence[tuple[Event, int]]
+
+_LEAST_DELTA = 1e-40  # below it the numbers a computer can tell apart run out
+_HOPELESS = 1e4  # above this ε nothing is protected, and a tight figure is worth no work
+_ROUND_UP = 1 + 1e-9  # covers floating point, so that a figure is never below its accountant's bound
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Rounds under one relation, and the chances that a histogram gave a name away.
+
+    A histogram over all users is a Gaussian round that everyone joins, plus a name that one user alone brought in,
+    shown with a chance of at most δ_h, on its own noise. If it is shown, all is given away; if not, the other
+    population, which has nothing to show, is more likely by at most 1/(1-δ_h). So ε(δ) is that of the Gaussians at
+    δ - Σ δ_h, and -Σ ln(1-δ_h) more. Replacing a user puts such names on either side and changes neither term.
+    """
+
+    rounds: Mapping[SampledGaussian, int]
+    shown: float = 0.0
+    """Σ δ_h"""
+    unlikely: float = 0.0
+    """-Σ ln(1-δ_h)"""
+
+    def epsilon(self, delta: float, accountant: str) -> float:
+        return self._finish(_EPSILON[accountant](self.rounds, self.left(delta)) if self.rounds else 0.0)
+
+    def near(self, target: float, delta: float) -> float:
+        """ε by PLD on a grid that suits answers near the target."""
+        kinds, left = _kinds(self.rounds), self.left(delta)
+        grid = loss_distribution.grid_for(kinds, left, target)
+        try:
+            return self._finish(loss_distribution.read_epsilon(kinds, left, grid))
+        except loss_distribution.DriftError:
+            return self.epsilon(delta, "rdp")
+
+    def guess(self, delta: float) -> float:
+        """About ε, at once: moments of whole orders, more of them than the papers have. No bound."""
+        return self._finish(moments_epsilon(self.rounds, self.left(delta), QUICK_ORDERS))
+
+    def on_grid(self, delta: float) -> tuple[Grid | None, float]:
+        """ε by PLD, and the grid of losses it was read on; none where RDP's bound has to stand in for it."""
+        grid, answer = _pld_grid(self.rounds, self.left(delta))
+        return grid, self._finish(answer)
+
+    def epsilon_on(self, grid: Grid, delta: float) -> float:
+        return self._finish(loss_distribution.read_epsilon(_kinds(self.rounds), self.left(delta), grid))
+
+    def left(self, delta: float) -> float:
+        if delta <= self.shown:
+            raise SottoError(
+                f"delta={delta:g} must be above {self.shown:.3g}, the chance that the histograms among the charges "
+                f"show a name of one user alone: no ε holds below it. Ask at a larger δ"
+            )
+        return delta - self.shown
+
+    def _finish(self, answer: float) -> float:
+        return (max(0.0, float(answer)) + self.unlikely) * _ROUND_UP
+
+
+def counted(spent: Iterable[tuple[Event, int]]) -> dict[Event, int]:
+    """Equal events added up; what happened 0 times left out."""
+    counts: dict[Event, int] = {}
+    for event, count in spent:
+        if count < 0:
+            raise SottoError(f"an event happened {count} times; counts must be 0 or more")
+        if count:
+            counts[event] = counts.get(event, 0) + count
+    return counts
+
+
+def composition_of(counts: Mapping[Event, int], accountant: str) -> Composition | None:
+    """None when something was released without protection: then no ε holds."""
+    rounds: dict[SampledGaussian, int] = {}
+    histograms: dict[ThresholdedHistogram, int] = {}
+    open_to_all = False
+    for event, count in counts.items():
+        if isinstance(event, SampledGaussian):
+            check(accountant, event.sampling)
+            rounds[event] = count
+            open_to_all = open_to_all or event.noise_multiplier == 0
+        elif isinstance(event, ThresholdedHistogram):
+            histograms[event] = count
+        elif isinstance(event, NonPrivate):
+            open_to_all = True
+        else:
+            raise SottoError(f"event {event!r} is of no kind that an accountant can charge")
+    relations = {event.relation for event in rounds}
+    if len(relations) > 1:
+        raise SottoError(
+            "rounds with sampling='poisson' (add or remove one user) and with sampling='fixed' (replace one user) have "
+            "no common ε; account for each group apart"
+        )
+    if open_to_all:
+        return None
+    replaced = "replace-one-user" in relations
+    for event, count in histograms.items():
+        gaussian = _everyone(event.noise_multiplier, replaced)
+        rounds[gaussian] = rounds.get(gaussian, 0) + count
+    return Composition(
+        rounds,
+        sum(count * event.delta for event, count in histograms.items()),
+        sum(-count * math.log1p(-event.delta) for event, count in histograms.items()),
+    )
+
+
+def _everyone(noise_multiplier: float, replaced: bool) -> SampledGaussian:
+    if replaced:
+        return SampledGaussian(noise_multiplier, "fixed", 1.0, cohort=1, users=1)
+    return SampledGaussian(noise_multiplier, "poisson", 1.0)
+
+
+def _pld(rounds: Mapping[SampledGaussian, int], delta: float) -> float:
+    return _pld_grid(rounds, delta)[1]
+
+
+def _pld_grid(rounds: Mapping[SampledGaussian, int], delta: float) -> tuple[Grid | None, float]:
+    """The grid of losses that suits these rounds, and ε on it. No grid where RDP's bound has to stand in for it."""
+    if not rounds:
+        return None, 0.0
+    bound = renyi_epsilon(rounds, delta)
+    if not 0 < bound < _HOPELESS:
+        return None, bound
+    try:
+        grid, answer = loss_distribution.find_grid(_kinds(rounds), delta, bound)
+    except loss_distribution.DriftError:
+        return None, bound
+    return grid, min(answer, bound)
+
+
+def _kinds(rounds: Mapping[SampledGaussian, int]) -> list[tuple[Round, int]]:
+    """Rounds for the loss distributions. Those that everyone joins are together one Gaussian, of noise (Σ z⁻²)^-½."""
+    kinds: dict[Round, int] = {}
+    everyone, replaced = 0.0, False
+    for event, count in rounds.items():
+        replaced = event.sampling == "fixed"
+        z = event.noise_multiplier / 2 if replaced else event.noise_multiplier  # replacing moves a sum twice as far
+        if event.user_rate > 1 - 1e-9:  # counts as 1, which is worse: hardly ever being left out underflows
+            everyone += count / z**2
+        else:
+            kind = Round(event.user_rate, z, replaced)
+            kinds[kind] = kinds.get(kind, 0) + count
+    if everyone:
+        kinds[Round(1.0, everyone**-0.5, replaced)] = 1
+    return list(kinds.items())
+
+
+_EPSILON = {"pld": _pld, "rdp": renyi_epsilon, "moments": moments_epsilon}
+
+
+def check(accountant: str, sampling: str) -> None:
+    """Refuses an accountant that has no valid answer for this sampling."""
+    check_accountant(accountant)
+    if sampling == "fixed" and accountant == "moments":
+        raise SottoError(
+            f"accountant={accountant!r} has no valid accounting for cohorts of fixed size (sampling='fixed'); "
+            f"use accountant='pld' or 'rdp', or sampling='poisson'"
+        )
+
+
+def check_accountant(accountant: str) -> None:
+    if accountant not in ACCOUNTANTS:
+        raise SottoError(
+            f"accountant={accountant!r} must be one of {', '.join(ACCOUNTANTS)}"
+            + did_you_mean(str(accountant), ACCOUNTANTS)
+        )
+
+
+def check_delta(delta: float) -> None:
+    if not _LEAST_DELTA <= delta < 1:
+        raise SottoError(
+            f"delta={delta} must be in (0, 1), and at least {_LEAST_DELTA:g}; it is the chance that the guarantee "
+            f"fails: take well below 1/users"
+        )
