@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 from sottovoce import assembly, jobs
-from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import BudgetExhausted, SottoError
 from sottovoce.privacy import accounting
@@ -24,56 +24,15 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 
-WORDS = ["red", "green", "blue", "sky", "tree", "house"]
-
 
 @pytest.fixture
 def store(tmp_path) -> Path:
-    generator = np.random.default_rng(0)
-    corpus = tmp_path / "corpus.jsonl"
-    with open(corpus, "w") as file:
-        for user in range(40):
-            text = " ".join(generator.choice(WORDS, size=12))
-            file.write(json.dumps({"user": f"u{user}", "text": text}) + "\n")
-    out = tmp_path / "store"
-    prepare([corpus], out, vocabulary=Vocabulary.from_words(WORDS), tokens_per_user=16, test_users=0.1)
-    return out
+    return make_store(tmp_path)
 
 
 @pytest.fixture
 def recipe(store) -> Recipe:
-    return Recipe.from_dict({
-        "data": {"store": str(store)},
-        "model": {"embedding": 4, "hidden": 5},
-        "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
-        "privacy": {
-            "users": 36, "cohort": 9, "clip_norm": 0.3, "noise_multiplier": 1.2, "delta": 1e-3, "accountant": "rdp",
-            "secrets": "seeded",
-        },
-        "run": {"rounds": 6, "evaluate_every": 0, "checkpoint_every": 4, "block": 4},
-    })  # fmt: skip
-
-
-class StopAfter:
-    """Stops a run after a round, the way Ctrl-C does."""
-
-    def __init__(self, rounds: int):
-        self.left = rounds
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left <= 0
-
-
-def crash_after(recipe: Recipe, out: Path, rounds: int) -> None:
-    """Leave a run with rounds that were paid for after its last checkpoint."""
-
-    def observer(progress):
-        if progress.round == rounds:
-            raise RuntimeError("crash")
-
-    with pytest.raises(RuntimeError, match="crash"):
-        jobs.train(recipe, out, observer=observer)
+    return make_recipe(store)
 
 
 def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
@@ -346,7 +305,19 @@ def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
         ({"users": 0}, "declare the population"),
         ({"cohort": 0.0}, "privacy.cohort is not set"),
         ({"delta": 0.5}, "below 1/users"),
-        ({"sampling": "fixed", "accountant": "pld"}, "no valid accounting"),
+        ({"sampling": "fixed", "accountant": "moments"}, "no valid accounting"),
+        ({"clip_schedule": [[2, 1.0]]}, "begin at round 1"),
+        ({"clip_schedule": [[1, 1.0], [3, -1.0]]}, "above 0"),
+        ({"clip_schedule": [[1, 1.0, 2.0]]}, "pairs"),
+        ({"noise_schedule": [[1, 1.0], [3, 0.5], [3, 0.25]]}, "must increase"),
+        ({"noise_schedule": [[1, 1.0], [7, 0.5]]}, "run.rounds=6"),
+        ({"clip_schedule": [[1, 1.0], [3, 0.5]], "adaptive_quantile": 0.5}, "keep one"),
+        ({"clip_path": "linear"}, "two pairs"),
+        ({"adaptive_quantile": 0.5}, "adaptive_bit_noise"),  # cohort/20 is too little for so few users
+        ({"adaptive_quantile": 0.5, "clipping": "per_layer", "adaptive_bit_noise": 1.5}, "11 clipped parts"),
+        ({"layer_clip_norms": [1.0, 2.0]}, "for privacy.clipping='per_layer'"),
+        ({"clipping": "per_layer", "layer_clip_norms": [1.0, 2.0]}, "embedding, "),
+        ({"clip_weighted": True, "estimator": "clipped_denominator"}, "fixed denominator only"),
         ({"sampling": "fixed", "cohort": 9.5}, "whole number"),
         ({"sampling": "fixed", "users": 100}, "charged too little"),
         ({"weight_cap": 16.0}, "total_weight"),
@@ -373,6 +344,6 @@ def test_fixed_size_cohorts_are_charged_as_what_they_are(recipe, tmp_path):
 
 def test_the_public_record_holds_nothing_exact_about_the_cohort(recipe, tmp_path):
     jobs.train(recipe.replace(run={"evaluate_every": 3}), tmp_path / "run")
-    allowed = {"round", "epsilon", "delta", "noise_std", "evaluation"}
+    allowed = {"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation"}
     for line in RunFolder(tmp_path / "run").record.read():
         assert set(line) <= allowed

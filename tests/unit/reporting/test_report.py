@@ -344,6 +344,8 @@ def test_a_statement_says_where_the_vocabulary_is_from():
     assert _source({"source": "file", "file": "words.txt"}) == _source({"source": "declared"})
     private = _source({"source": "private", "epsilon": 2.0, "delta": 1e-6, "words_found": 7})
     assert "ε = 2 at δ = 1e-06" in private
-    assert "store's total" in private
+    assert "part of this run's ε" in private
     facts = make_statement() | {"vocabulary": {"fingerprint": "9f86d081884c7d65", "source": private}}
-    assert private in Statement(True, 2.0, 1e-6, facts).prose()
+    prose = Statement(True, 2.0, 1e-6, facts | {"epsilon_training": 1.25}).prose()
+    assert private in prose
+    assert "Training alone has ε = 1.25" in prose

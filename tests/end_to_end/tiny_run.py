@@ -1,0 +1,63 @@
+"""A run so small that it trains in a second: forty people, a few words, six rounds. And ways to break it off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce import jobs
+from sottovoce.data.prepare import prepare
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.recipe import Recipe
+
+WORDS = ["red", "green", "blue", "sky", "tree", "house"]
+
+
+def make_store(folder: Path) -> Path:
+    generator = np.random.default_rng(0)
+    corpus = folder / "corpus.jsonl"
+    with open(corpus, "w") as file:
+        for user in range(40):
+            text = " ".join(generator.choice(WORDS, size=12))
+            file.write(json.dumps({"user": f"u{user}", "text": text}) + "\n")
+    out = folder / "store"
+    prepare([corpus], out, vocabulary=Vocabulary.from_words(WORDS), tokens_per_user=16, test_users=0.1)
+    return out
+
+
+def make_recipe(store: Path) -> Recipe:
+    return Recipe.from_dict({
+        "data": {"store": str(store)},
+        "model": {"embedding": 4, "hidden": 5},
+        "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
+        "privacy": {
+            "users": 36, "cohort": 9, "clip_norm": 0.3, "noise_multiplier": 1.2, "delta": 1e-3, "accountant": "rdp",
+            "secrets": "seeded",
+        },
+        "run": {"rounds": 6, "evaluate_every": 0, "checkpoint_every": 4, "block": 4},
+    })  # fmt: skip
+
+
+class StopAfter:
+    """Stops a run after a round, the way Ctrl-C does."""
+
+    def __init__(self, rounds: int):
+        self.left = rounds
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def crash_after(recipe: Recipe, out: Path, rounds: int) -> None:
+    """Leave a run with rounds that were paid for after its last checkpoint."""
+
+    def observer(progress):
+        if progress.round == rounds:
+            raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        jobs.train(recipe, out, observer=observer)
