@@ -346,7 +346,7 @@ def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
         ({"users": 0}, "declare the population"),
         ({"cohort": 0.0}, "privacy.cohort is not set"),
         ({"delta": 0.5}, "below 1/users"),
-        ({"sampling": "fixed", "accountant": "pld"}, "no valid accounting"),
+        ({"sampling": "fixed", "accountant": "moments"}, "no valid accounting"),
         ({"sampling": "fixed", "cohort": 9.5}, "whole number"),
         ({"sampling": "fixed", "users": 100}, "charged too little"),
         ({"weight_cap": 16.0}, "total_weight"),
