@@ -20,6 +20,9 @@ import pytest
 from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
+from sottovoce.privacy.accounting import SampledGaussian
+from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
+
 VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "report")
 SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words"}
 PLAN = ("plan", "--users", 10_000, "--cohort", 100, "--rounds", 200, "--delta", 1e-6, "--accountant", "rdp")
@@ -112,6 +115,70 @@ def test_a_plan_for_people_shows_the_figures_in_words(sotto: Sotto) -> None:
     assert outcome.err == ""
     for word in ("ε", "noise multiplier", "rounds", "accountant", "rdp"):
         assert word in outcome.out
+
+
+def test_a_plan_tells_epsilon_at_several_deltas(sotto: Sotto) -> None:
+    several = ("--noise-multiplier", 1.1, "--delta", 1e-6, 1e-9)
+    arguments = (*PLAN[:7], *PLAN[9:], *several)
+    plan = sotto(*arguments, "--json").json()
+    assert (plan["delta"], plan["epsilons"][0]) == (1e-6, {"delta": 1e-6, "epsilon": plan["epsilon"]})
+    assert plan["epsilons"][1]["delta"] == 1e-9
+    assert plan["epsilons"][1]["epsilon"] > plan["epsilon"]
+    assert "ε at δ = 1e-09" in sotto(*arguments).out
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path) -> tuple[Path, Path]:
+    """Of a store with two runs, and of the first of them."""
+    event = SampledGaussian(1.0, "poisson", 0.01)
+    run = Ledger.create(tmp_path / "run.jsonl", {"run": "first"})
+    for number in range(1, 31):
+        run.spend(Entry(number, 0, event, str(number)))
+    store = StoreLedger(tmp_path / "store.jsonl")
+    store.charge("first", "training", event, 30)
+    store.charge("second", "training", SampledGaussian(1.5, "poisson", 0.01), 20)
+    return store.path, run.path
+
+
+def test_ledgers_are_judged_again(sotto: Sotto, ledgers: tuple[Path, Path]) -> None:
+    store, run = ledgers
+    judged = sotto("plan", "--ledger", run, "--delta", 1e-6, 1e-9, "--accountant", "rdp", "--json").json()
+    planned = sotto(*PLAN[:5], "--rounds", 30, *PLAN[7:], "--noise-multiplier", 1, "--json").json()
+    assert judged["epsilon"] == pytest.approx(planned["epsilon"], rel=1e-6)
+    assert (judged["delta"], judged["accountant"], judged["total"]["releases"]) == (1e-6, "rdp", 30)
+    assert [point["delta"] for point in judged["total"]["epsilons"]] == [1e-6, 1e-9]
+    shown = sotto("plan", "--ledger", store, "--delta", 1e-6)
+    assert shown.status == 0
+    for words in (
+        "Ledger of a store",
+        "add or remove one user",
+        "30 × sampled-gaussian",
+        "20 × sampled-gaussian",
+        "50",
+    ):
+        assert words in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--ledger", "store", "run", "--delta", 1e-6), ["first", "count twice", "leave one of the two out"]),
+        (("--ledger", "run", "run", "--delta", 1e-6), ["same ledger", "count twice"]),
+        (("--ledger", "run", "--delta", 1e-6, "--users", 100), ["--ledger", "--users"]),
+        (("--ledger", "run"), ["--delta"]),
+        (("--users", 100, "--delta", 1e-6), ["--cohort, --rounds", "--ledger"]),
+    ],
+    ids=str,
+)
+def test_ledgers_that_would_mislead_are_refused(
+    sotto: Sotto, ledgers: tuple[Path, Path], arguments: tuple[object, ...], words: list[str]
+) -> None:
+    named = {"store": ledgers[0], "run": ledgers[1]}
+    outcome = sotto("plan", *(named.get(argument, argument) for argument in arguments))
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.startswith("error:")
+    for word in words:
+        assert word in outcome.err
 
 
 def test_the_installed_command_plans_in_a_process_of_its_own() -> None:

@@ -3,73 +3,99 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
 from sottovoce.errors import SottoError
 
+if TYPE_CHECKING:
+    from sottovoce.planning.plan import Plan
+
 
 def plan(
     *,
-    users: float,
-    cohort: float,
-    rounds: float,
-    delta: float,
+    delta: Annotated[list[float], Parameter(consume_multiple=True, negative=())],
+    users: float | None = None,
+    cohort: float | None = None,
+    rounds: float | None = None,
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
     accountant: Literal["pld", "rdp", "moments"] | None = None,
-    sampling: Literal["poisson", "fixed"] = "poisson",
+    sampling: Literal["poisson", "fixed"] | None = None,
     clip_norm: float | None = None,
     parameters: int | None = None,
     users_per_second: float | None = None,
+    ledger: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Say what a private training costs, before paying for it.
+    """Say what a private training costs, before paying for it; or what ledgers add up to.
 
-    Give the noise to learn ε, or ε to learn the noise.
+    Give the noise to learn ε, or ε to learn the noise. Give ledgers to learn the ε of what was released already.
 
     Parameters
     ----------
+    delta
+        δ, one or more; below 1/users. A budget holds at the first.
     users
         K: the population.
     cohort
         Expected users in a round; q = cohort / users.
     rounds
         T: rounds of training.
-    delta
-        δ; below 1/users.
     noise_multiplier
         z: the noise over the sensitivity.
     epsilon
         ε to solve the noise for.
     accountant
-        pld is tight, rdp quick, moments the papers' own. Default: pld, or rdp for fixed-size cohorts.
+        pld is tight, rdp quick, moments the papers' own. Default: pld.
     sampling
-        Poisson (each user independently) or fixed-size cohorts.
+        Poisson (each user independently, the default) or fixed-size cohorts.
     clip_norm
         S: then also the noise on every coordinate.
     parameters
         Size of the model: then also signal-to-noise and bytes a device sends.
     users_per_second
         A measured rate (`sotto train` prints it): then also hours.
+    ledger
+        ledger.jsonl of runs or stores, one or more: ε of all they hold, apart and together. Nothing else of a plan.
     json
         One JSON object.
     """
+    planned = {
+        "users": users, "cohort": cohort, "rounds": rounds, "noise-multiplier": noise_multiplier, "epsilon": epsilon,
+        "sampling": sampling, "clip-norm": clip_norm, "parameters": parameters, "users-per-second": users_per_second,
+    }  # fmt: skip
+    if ledger is not None:
+        given = [f"--{name}" for name, value in planned.items() if value is not None]
+        if given:
+            raise SottoError(
+                f"--ledger is about what was released, and {', '.join(given)} about a plan: leave one of the two out"
+            )
+        _judge(ledger, delta, accountant, json)
+        return
+    missing = [f"--{name}" for name in ("users", "cohort", "rounds") if planned[name] is None]
+    if users is None or cohort is None or rounds is None:
+        raise SottoError(f"a plan needs {', '.join(missing)} too; or give --ledger, to judge what was released")
+
     from sottovoce.planning.plan import make_plan
 
-    users, cohort, rounds = whole("users", users), whole("cohort", cohort), whole("rounds", rounds)
     made = make_plan(
-        users=users, cohort=cohort, rounds=rounds, delta=delta, noise_multiplier=noise_multiplier, epsilon=epsilon,
-        accountant=accountant, sampling=sampling, clip_norm=clip_norm, parameters=parameters,
-        users_per_second=users_per_second,
+        users=whole("users", users), cohort=whole("cohort", cohort), rounds=whole("rounds", rounds), delta=delta[0],
+        more_deltas=delta[1:], noise_multiplier=noise_multiplier, epsilon=epsilon, accountant=accountant,
+        sampling=sampling or "poisson", clip_norm=clip_norm, parameters=parameters, users_per_second=users_per_second,
     )  # fmt: skip
     if json:
         print_json(made.to_json())
-        return
+    else:
+        _show(made)
+
+
+def _show(made: Plan) -> None:
     rows = {
-        "ε": f"{shown_epsilon(made.epsilon)} at δ = {made.delta:g}",
+        **_epsilons(made.epsilons),
         "noise multiplier z": f"{made.noise_multiplier:g}",
         "users in a round": f"{made.cohort:,} of {made.users:,} (q = {made.user_rate:.3g})",
         "rounds": f"{made.rounds:,}",
@@ -90,6 +116,42 @@ def plan(
     print_table("ε by round", {f"{point['round']:,}": shown_epsilon(point["epsilon"]) for point in steps})
     for warning in made.warnings:
         print(f"warning: {warning}")
+
+
+def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json: bool) -> None:
+    from sottovoce.planning.judge import judge_ledgers
+
+    judged = judge_ledgers(paths, deltas, accountant).to_json()
+    if json:
+        print_json(judged)
+        return
+    for figures in judged["ledgers"] if len(judged["ledgers"]) == 1 else [*judged["ledgers"], judged["total"]]:
+        title = f"Ledger of a {figures['kind']}: {figures['path']}" if "path" in figures else "All together"
+        rows = _epsilons(figures["epsilons"]) | {
+            "relation": (figures["relation"] or "none").replace("-", " "),
+            "releases": f"{figures['releases']:,}",
+            "accountant": judged["accountant_name"],
+        }
+        for number, entry in enumerate(figures["events"], 1):
+            kind, *facts = (
+                f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in entry["event"].items()
+            )
+            rows[f"event {number}"] = f"{entry['count']:,} × {', '.join([kind.removeprefix('kind '), *facts])}"
+        print_table(title, rows)
+        if figures["why"]:
+            print(f"no ε: {figures['why']}")
+
+
+def _epsilons(points: list[dict[str, Any]]) -> dict[str, str]:
+    """A row for each δ, the first called ε alone."""
+    return {
+        "ε" if index == 0 else f"ε at δ = {point['delta']:g}": (
+            "no common one" if point["epsilon"] is None else f"{shown_epsilon(point['epsilon'])}"
+        )
+        + f" at δ = {point['delta']:g}"
+        for index, point in enumerate(points)
+    }
 
 
 def whole(name: str, value: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +28,8 @@ class Plan:
     accountant: str
     sampling: str
     relation: str
+    epsilons: list[dict[str, float]]
+    """ε at every δ that was asked for, `delta` first."""
     curve: list[dict[str, float]]
     device_rounds_expected: float
     """Rounds in which one device takes part, on average."""
@@ -43,7 +46,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values. JSON has no infinity, so an infinite figure is the string "infinity"."""
-        return _plain({**asdict(self), "accountant_name": accounting.accountant_name(self.accountant)})
+        return plain_json({**asdict(self), "accountant_name": accounting.accountant_name(self.accountant)})
 
 
 def make_plan(
@@ -52,6 +55,7 @@ def make_plan(
     cohort: int,
     rounds: int,
     delta: float,
+    more_deltas: Sequence[float] = (),
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
     accountant: str | None = None,
@@ -61,7 +65,10 @@ def make_plan(
     users_per_second: float | None = None,
     total_weight: float | None = None,
 ) -> Plan:
-    """The plan for a noise multiplier, or for the smallest one that keeps ε within a budget: give one of the two."""
+    """The plan for a noise multiplier, or for the smallest one that keeps ε within a budget: give one of the two.
+
+    The budget holds at `delta`; at `more_deltas` ε is told besides.
+    """
     if (noise_multiplier is None) == (epsilon is None):
         given = "both are given" if epsilon is not None else "neither is given"
         raise SottoError(f"give either noise_multiplier or epsilon, the budget it is chosen for; {given}")
@@ -85,6 +92,7 @@ def make_plan(
         noise = accounting.calibrate([(event, rounds)], epsilon, delta, accountant)
         event = accounting.SampledGaussian(noise, sampling, cohort / users, cohort=cohort, users=users)
     curve = accounting.epsilon_curve([(event, rounds)], delta, accountant)
+    others = accounting.epsilons([(event, rounds)], more_deltas, accountant)
 
     z = event.noise_multiplier
     weight = float(total_weight if total_weight is not None else users)
@@ -103,6 +111,10 @@ def make_plan(
         accountant=accountant,
         sampling=sampling,
         relation=event.relation,
+        epsilons=[
+            {"delta": at, "epsilon": value}
+            for at, value in zip([delta, *more_deltas], [curve(rounds), *others], strict=True)
+        ],
         curve=[{"round": t, "epsilon": value} for t, value in _thin(curve.points)],
         device_rounds_expected=rounds * event.user_rate,
         user_updates=rounds * cohort,
@@ -155,9 +167,9 @@ def _thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return list(dict.fromkeys(kept))
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain_json(item) for item in value]
     return "infinity" if isinstance(value, float) and math.isinf(value) else value

@@ -103,14 +103,14 @@ def composition_of(counts: Mapping[Event, int], accountant: str) -> Composition 
             open_to_all = True
         else:
             raise SottoError(f"event {event!r} is of no kind that an accountant can charge")
+    if open_to_all:
+        return None
     relations = {event.relation for event in rounds}
     if len(relations) > 1:
         raise SottoError(
             "rounds with sampling='poisson' (add or remove one user) and with sampling='fixed' (replace one user) have "
             "no common ε; account for each group apart"
         )
-    if open_to_all:
-        return None
     replaced = "replace-one-user" in relations
     for event, count in histograms.items():
         gaussian = _everyone(event.noise_multiplier, replaced)

@@ -147,14 +147,40 @@ class StoreLedger:
         return list(total.items())
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger; a torn last one is cut off the file, a damaged one before it is an error."""
+@dataclass(frozen=True)
+class LedgerContents:
+    """What a ledger of either kind says, read without touching it."""
+
+    path: Path
+    kind: str
+    """`run` or `store`"""
+    runs: tuple[str, ...]
+    spent: list[tuple[Event, int]]
+    lines: list[dict[str, Any]]
+
+
+def read_ledger(path: Path) -> LedgerContents:
+    """Read the ledger of a run or of a store as it lies: the file is not repaired, and may be a copy."""
+    lines = read_lines(path, repair=False)
+    of_run = bool(lines) and "ledger" in lines[0]
+    total: Counter[Event] = Counter()
+    runs = [str(lines[0].get("run", ""))] if of_run else []
+    for number, line in enumerate(lines[of_run:], 1 + of_run):
+        with _readable(path, number):
+            total[event_from_json(line["event"])] += 1 if of_run else int(line["count"])
+            if not of_run:
+                runs.append(str(line["run"]))
+    return LedgerContents(path, "run" if of_run else "store", tuple(dict.fromkeys(runs)), list(total.items()), lines)
+
+
+def read_lines(path: Path, *, repair: bool = True) -> list[dict[str, Any]]:
+    """The lines of a ledger; a damaged one is an error. A torn last one counts for nothing; `repair` cuts it off."""
     try:
         contents = path.read_bytes()
     except OSError as error:
         raise DamagedRun(f"cannot read the ledger {path}: {error}") from None
     whole, _, torn = contents.rpartition(b"\n")
-    if torn:
+    if torn and repair:
         with open(path, "r+b") as file:
             file.truncate(len(contents) - len(torn))
             file.flush()
