@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from small_world import WORDS, Sotto, parse_json, read_lines
 
+from sottovoce import jobs
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import FRAME, Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.jobs.preparing import PrivateVocabulary
+from sottovoce.jobs.preparing import PrivateVocabulary, prepare_privately
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
+from sottovoce.privacy.events import ThresholdedHistogram
 from sottovoce.privacy.histogram import NoisyHistogram
+from sottovoce.recipe import Recipe
 from sottovoce.runs.ledger import StoreLedger
 
 PEOPLE = 400
@@ -130,3 +133,34 @@ def test_what_fails_after_the_draw_leaves_no_store_and_no_trace(
     monkeypatch.setattr(Vocabulary, "save", full)
     assert sotto("prepare", corpus, "--out", tmp_path / "store", *PRICE, "--json").status == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_path: Path) -> None:
+    _, facts = prepare_privately(corpus, tmp_path / "store", PrivateVocabulary(2.0, 1e-5, words_per_user=20))
+    recipe = Recipe.from_dict({
+        "data": {"store": str(tmp_path / "store")},
+        "model": {"embedding": 4, "hidden": 5},
+        "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
+        "privacy": {"users": 350, "cohort": 9, "clip_norm": 0.3, "noise_multiplier": 1.2, "delta": 1e-4},
+        "run": {"rounds": 3, "evaluate_every": 0, "block": 4},
+    })  # fmt: skip
+    with pytest.raises(SottoError, match="delta"):  # the threshold alone uses up so small a δ
+        jobs.train(recipe.replace(privacy={"delta": 5e-6}), tmp_path / "refused")
+    statement = jobs.train(recipe, tmp_path / "run").statement
+    words = (ThresholdedHistogram(facts["noise_multiplier"], 5e-6), 1)
+    rounds = (SampledGaussian(1.2, "poisson", 9 / 350), 3)
+    assert StoreLedger(tmp_path / "store" / "ledger.jsonl").spent() == [words, rounds]
+    assert statement.epsilon == pytest.approx(accounting.epsilon([words, rounds], 1e-4))
+    assert statement.facts["epsilon_training"] == pytest.approx(accounting.epsilon([rounds], 1e-4))
+    assert statement.epsilon > statement.facts["epsilon_training"]
+    assert statement.facts["epsilon_store"] == pytest.approx(statement.epsilon)
+    assert "found in the users' own text" in statement.prose()
+    (tmp_path / "store" / "ledger.jsonl").unlink()
+    with pytest.raises(SottoError, match="no charge for it"):
+        jobs.train(recipe, tmp_path / "unpaid")
+
+
+def test_what_is_charged_is_within_what_was_asked() -> None:
+    for epsilon, delta in ((0.5, 1e-6), (2.0, 1e-5), (4.0, 1e-9)):
+        charged = PrivateVocabulary(epsilon, delta).histogram().event()
+        assert 0.99 * epsilon < accounting.epsilon([(charged, 1)], delta) <= epsilon

@@ -116,6 +116,8 @@ def _range(kind: Round, cut: float) -> tuple[float, float]:
 
 def _sampled_loss(loss: float, q: float) -> float:
     """The loss of a round, from the loss that an outcome would have if the user had joined for certain."""
+    if q == 1:
+        return loss
     return math.log1p(q * math.expm1(loss)) if loss < 50 else loss + math.log(q)
 
 
