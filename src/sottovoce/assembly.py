@@ -315,7 +315,7 @@ def _check_update(update: UserUpdate, model: LanguageModel, length: int, clip_no
     """Trace a caller's own code before anybody is charged for it."""
     user = User(jax.ShapeDtypeStruct((length,), "int32"), jax.ShapeDtypeStruct((), "int32"))  # pyrefly: ignore
     try:
-        jax.eval_shape(update, model, user, jax.random.key(0), clip_norms)
+        jax.eval_shape(update, model, user, jax.random.key(0), clip_norms, 1)
     except Exception as error:
         raise SottoError(f"the model or objective of your own cannot be traced: {_one_line(error)}") from error
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sottovoce.data.vocabulary import BOS
@@ -55,6 +56,11 @@ def cut_into_lanes(user: User, lanes: int, unroll: int) -> Batch:
     return Batch(by_step(inputs), by_step(targets), by_step(mask))
 
 
+def local_steps(tokens: Any, lanes: int, unroll: int) -> Any:
+    """How many steps hold so many tokens."""
+    return -(-(-(-tokens // lanes)) // unroll)
+
+
 @dataclass(frozen=True)
 class FedAvg:
     """E passes of SGD over the user's text; the update is what they changed, clipped."""
@@ -67,13 +73,24 @@ class FedAvg:
     learning_rate: float = 6.0
     objective: Objective = plain
 
-    def __call__(self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms) -> UserResult:
-        """What is sent for a user, given the model received and the norms to clip to; `key` is the user's own."""
+    def steps(self, length: Any) -> Any:
+        """The steps of one pass over a text of this length."""
+        return local_steps(length, self.batch, self.unroll)
+
+    def __call__(
+        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Int[Array, ""]
+    ) -> UserResult:
+        """What is sent for a user, given the model received and the norms to clip to; `key` is the user's own.
+
+        `last` is how many steps a pass takes: those of the user, or more where others share the program. A step without
+        targets changes nothing.
+        """
         del key
         steps = cut_into_lanes(user, self.batch, self.unroll)
 
-        def step(carry: tuple, batch: Batch) -> tuple[tuple, tuple]:
-            update, state, cut = carry
+        def step(index: Array, carry: tuple) -> tuple:
+            update, state, cut, _, losses = carry
+            batch = jax.tree.map(lambda part: part[index], steps)
             model = jax.tree.map(jnp.add, received, update)
             (loss, state), gradient = _mean_loss_and_gradient(self.objective, model, received, batch, state)
             update = jax.tree.map(lambda change, slope: change - self.learning_rate * slope, update, gradient)
@@ -81,19 +98,18 @@ class FedAvg:
             if self.clip_every_step:
                 update, clipped = self.clipping.clip(update, clip_norms)
                 cut |= clipped
-            return (update, state, cut), (loss * jnp.sum(batch.mask), length)
+            return update, state, cut, length, losses + loss * jnp.sum(batch.mask)
 
-        def epoch(carry: tuple, _: None) -> tuple[tuple, tuple]:
-            update, cut = carry
-            (update, _, cut), (losses, lengths) = jax.lax.scan(
-                step, (update, _fresh_states(received, self.batch), cut), steps
-            )
-            return (update, cut), (jnp.sum(losses), lengths[-1])
+        def epoch(_: Array, carry: tuple) -> tuple:
+            update, cut, length, _ = carry
+            begin = (update, _fresh_states(received, self.batch), cut, length, jnp.zeros(()))
+            update, _, cut, length, losses = jax.lax.fori_loop(0, last, step, begin)
+            return update, cut, length, losses
 
-        start = (jax.tree.map(jnp.zeros_like, received), jnp.zeros(len(self.clipping.clip_norms), bool))
-        (update, cut), (losses, lengths) = jax.lax.scan(epoch, start, None, length=self.epochs)
-        loss = losses[-1] / jnp.maximum(jnp.sum(steps.mask), 1)
-        return _send(self.clipping, clip_norms, update, lengths[-1], cut, loss)
+        nothing = jax.tree.map(jnp.zeros_like, received)
+        start = (nothing, jnp.zeros(len(self.clipping.clip_norms), bool), jnp.zeros(()), jnp.zeros(()))
+        update, cut, length, losses = jax.lax.fori_loop(0, self.epochs, epoch, start)
+        return _send(self.clipping, clip_norms, update, length, cut, losses / jnp.maximum(jnp.sum(steps.mask), 1))
 
 
 @dataclass(frozen=True)
@@ -107,21 +123,29 @@ class FedSGD:
     tokens: int = 0
     objective: Objective = plain
 
-    def __call__(self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms) -> UserResult:
+    def steps(self, length: Any) -> Any:
+        """The steps over a text of this length."""
+        return local_steps(np.minimum(length, self.tokens) if self.tokens else length, self.batch, self.unroll)
+
+    def __call__(
+        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Int[Array, ""]
+    ) -> UserResult:
+        """As `FedAvg`; `key` chooses the tokens."""
         steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll)
         targets = jnp.maximum(jnp.sum(steps.mask), 1)
 
-        def step(carry: tuple, batch: Batch) -> tuple[tuple, Array]:
-            gradient, state = carry
+        def step(index: Array, carry: tuple) -> tuple:
+            gradient, state, losses = carry
+            batch = jax.tree.map(lambda part: part[index], steps)
             (loss, state), slope = _mean_loss_and_gradient(self.objective, received, received, batch, state)
             share = jnp.sum(batch.mask) / targets
             gradient = jax.tree.map(lambda total, part: total + share * part, gradient, slope)
-            return (gradient, state), loss * share
+            return gradient, state, losses + loss * share
 
-        start = (jax.tree.map(jnp.zeros_like, received), _fresh_states(received, self.batch))
-        (gradient, _), losses = jax.lax.scan(step, start, steps)
+        start = (jax.tree.map(jnp.zeros_like, received), _fresh_states(received, self.batch), jnp.zeros(()))
+        gradient, _, loss = jax.lax.fori_loop(0, last, step, start)
         update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
-        return _send(self.clipping, clip_norms, update, norm(update), jnp.array(False), jnp.sum(losses))
+        return _send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss)
 
     def _select(self, user: User, key: PRNGKeyArray) -> User:
         """A random run of `tokens` tokens of the user."""

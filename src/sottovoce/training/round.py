@@ -102,7 +102,8 @@ def sum_one_by_one(
         user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]))
         share = user_weight(user.length, algorithm.weight_cap)
         their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
-        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms)
+        steps = algorithm.user_update.steps(block.lengths[0])
+        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms, steps)
         share = result.sound * share
         total = jax.tree.map(lambda whole, part, share=share: whole + share * part, total, result.update)
         weight = weight + share
@@ -113,9 +114,9 @@ def sum_one_by_one(
 
 @partial(jax.jit, static_argnums=0)
 def _user_update(
-    update: UserUpdate, model: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: Array
+    update: UserUpdate, model: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: Array, steps: int
 ) -> UserResult:
-    return update(model, user, key, clip_norms)
+    return update(model, user, key, clip_norms, steps)
 
 
 def diagnostics_of(results: list[UserResult]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -20,12 +20,45 @@ from sottovoce.privacy.estimators import user_weight
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, diagnostics_of, play_round
 from sottovoce.training.server import ServerState
 
+MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
+
+
+class Block(NamedTuple):
+    """Users of a cohort that are computed side by side: their places in it, the seats, and the steps they all take."""
+
+    places: np.ndarray
+    seats: int
+    steps: int
+
+    def waste(self, steps: np.ndarray) -> float:
+        """The share of the work that is done for nobody, given what each user of the cohort needs."""
+        return 1 - float(steps[self.places].sum()) / max(1, self.seats * self.steps)
+
+
+def cut_into_blocks(steps: np.ndarray, seats: int) -> list[Block]:
+    """The users of a cohort, by the steps each needs, in blocks of at most `seats`.
+
+    Users of like length share a block. A block has `seats` or a half, a quarter, ... of them: the most with which little
+    is wasted. So there are few shapes, whatever the cohort, and each is compiled once.
+    """
+    order = np.argsort(-steps, kind="stable")
+    sizes = [size for size in (seats >> halved for halved in range(5)) if size]
+    blocks, start = [], 0
+    while start < len(order):
+        for size in sizes:
+            block = Block(order[start : start + size], size, int(steps[order[start]]))
+            if block.waste(steps) <= MOST_WASTE:
+                break
+        blocks.append(block)
+        start += len(block.places)
+    return blocks
+
 
 @dataclass(frozen=True)
 class SumInBlocks:
-    """Σ w_k Δ_k over blocks of `block` users, one compiled program for every block.
+    """Σ w_k Δ_k over blocks of at most `block` users; while one is computed, the next is read.
 
-    The last block is filled up with users who have no tokens: their weight is zero, and so is their update.
+    A block is filled up with users who have no tokens: their weight is zero, and so is their update.
     """
 
     block: int
@@ -36,22 +69,25 @@ class SumInBlocks:
     ) -> CohortSum:  # fmt: skip
         sums = Sums(jax.tree.map(jnp.zeros_like, model), jnp.zeros(()), jnp.zeros(len(clip_norms)))
         results = []
-        for start in range(0, len(cohort), self.block):
-            rows = cohort[start : start + self.block]
-            users, rows_padded = self._padded(store, rows)
+        blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block)
+        for block in blocks:
+            # The device works on while the next block is read: nothing here waits for a result.
+            users, rows = _seated(store, cohort[block.places], block.seats)
             sums, result = _add_block(
-                algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, sums, model, users,
-                rows_padded, key, clip_norms,
+                algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, sums, model, users, rows, key,
+                clip_norms, block.steps,
             )  # fmt: skip
-            results.append(_first(result, len(rows)))
-        return CohortSum(*sums, *diagnostics_of(results))
+            results.append(_first(result, len(block.places)))
+        order = np.argsort(np.concatenate([block.places for block in blocks])) if blocks else np.zeros(0, int)
+        return CohortSum(*sums, *(column[order] for column in diagnostics_of(results)))
 
-    def _padded(self, store: Store, rows: np.ndarray) -> tuple[User, Array]:
-        block = store.gather(rows)
-        missing = self.block - len(rows)
-        tokens = np.pad(block.tokens, ((0, missing), (0, 0)))
-        lengths = np.pad(block.lengths, (0, missing))
-        return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(np.pad(rows, (0, missing)), jnp.uint32)
+
+def _seated(store: Store, rows: np.ndarray, seats: int) -> tuple[User, Array]:
+    block = store.gather(rows)
+    missing = seats - len(rows)
+    tokens = np.pad(block.tokens, ((0, missing), (0, 0)))
+    lengths = np.pad(block.lengths, (0, missing))
+    return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(np.pad(rows, (0, missing)), jnp.uint32)
 
 
 class Sums(NamedTuple):
@@ -65,12 +101,12 @@ class Sums(NamedTuple):
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(3,))
 def _add_block(
     update: UserUpdate, clipping: Clipping, weight_cap: float, sums: Sums, model: LanguageModel, users: User,
-    rows: Int[Array, " block"], key: PRNGKeyArray, clip_norms: Array,
+    rows: Int[Array, " block"], key: PRNGKeyArray, clip_norms: Array, steps: int,
 ) -> tuple[Sums, UserResult]:  # fmt: skip
     keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
     shares = user_weight(users.length, weight_cap)
     their_norms = jax.vmap(partial(norms_for, clipping, clip_norms))(shares)
-    results = jax.vmap(update, in_axes=(None, 0, 0, 0))(model, users, keys, their_norms)
+    results = jax.vmap(update, in_axes=(None, 0, 0, 0, None))(model, users, keys, their_norms, steps)
     shares = results.sound * shares
     # In full float32: a GPU's default would round each clipped update to TF32, up to 0.05 % longer than S.
     weigh = partial(jnp.tensordot, shares, axes=1, precision=jax.lax.Precision.HIGHEST)

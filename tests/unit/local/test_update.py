@@ -50,7 +50,7 @@ def test_the_first_input_is_bos_and_bos_is_never_a_target():
 
 
 def sent(update, model, user):
-    return update(model, user, KEY, jnp.asarray(update.clipping.clip_norms))
+    return update(model, user, KEY, jnp.asarray(update.clipping.clip_norms), update.steps(int(user.length)))
 
 
 @pytest.mark.parametrize("count", range(25))

@@ -14,6 +14,6 @@ def test_clipped_updates_are_summed_in_full_precision(model):
     program = _add_block.lower(
         FedAvg(FlatClip(1.0), True, batch=2, unroll=3), FlatClip(1.0), 1.0,
         Sums(model, jnp.zeros(()), jnp.zeros(1)), model, users, jnp.zeros((2,), jnp.uint32), jax.random.key(0),
-        jnp.ones(1),
+        jnp.ones(1), 2,
     ).as_text()  # fmt: skip
     assert program.count("precision = [HIGHEST, HIGHEST]") == len(jax.tree.leaves(model))
