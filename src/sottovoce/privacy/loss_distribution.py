@@ -75,7 +75,7 @@ def find_grid(rounds: Rounds, delta: float, bound: float) -> tuple[Grid, float]:
         if grid == coarser:  # it has all the points there may be
             break
         try:
-            answer = read_epsilon(rounds, delta, grid)
+            answer = min(answer, read_epsilon(rounds, delta, grid))  # both are upper bounds
         except DriftError:  # the coarser answer is an upper bound all the same
             return coarser, bound
     return grid, answer
@@ -145,7 +145,7 @@ def profile(kind: Round, losses: np.ndarray) -> np.ndarray:
     return np.where(above, values, np.exp(losses) * values) if replaced else values
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def _one_round(kind: Round, grid: Grid) -> tuple[Losses, Losses]:
     """One round's loss when a user is removed, and when one is added. The same twice where the two do not differ.
 
