@@ -16,6 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import accumulate
 
 import numpy as np
 
@@ -49,11 +50,13 @@ def default_accountant(sampling: str) -> str:
 
 
 def accountant_name(accountant: str) -> str:
-    """As it is shown beside an ε, with the version that gave it: `PLD (dp-accounting 0.6.0)`."""
+    """As it is shown beside an ε, with the versions that gave it: `RDP (dp-accounting 0.6.0)`."""
     check_accountant(accountant)
     if accountant == "moments":
         return "moments accountant (Abadi et al. 2016, orders 1 to 32)"
-    return f"{accountant.upper()} (dp-accounting {version('dp-accounting')})"
+    library = f"dp-accounting {version('dp-accounting')}"
+    # PLD is composed here and read off by the library.
+    return f"PLD (sottovoce {version('sottovoce')}, {library})" if accountant == "pld" else f"RDP ({library})"
 
 
 def rounded_up(epsilon: float, digits: int = 3) -> str:
@@ -126,7 +129,7 @@ def epsilon_curve(spent: Spent, delta: float, accountant: str = "pld", before: S
     rounds = sum(count for _, count in spent)
     if rounds < 1:
         raise SottoError(f"rounds={rounds} must be 1 or more")
-    known = _known_rounds(rounds, _EXACT_ROUNDS[accountant])
+    known = _known_rounds([count for _, count in spent], _EXACT_ROUNDS[accountant])
     stages = [composition_of(counted([*before, *_first(spent, t)]), accountant) for t in known]
     first = epsilon(before, delta, accountant)
     values = [math.inf] * len(stages)
@@ -159,9 +162,15 @@ def _first(spent: Spent, rounds: int) -> Spent:
     return taken
 
 
-def _known_rounds(rounds: int, exact: int) -> list[int]:
-    """Every round up to `exact`; beyond, some evenly on a logarithmic axis and some at about equal steps of ε."""
+def _known_rounds(counts: Sequence[int], exact: int) -> list[int]:
+    """Every round up to `exact`; beyond, some evenly on a logarithmic axis and some at about equal steps of ε.
+
+    So are the last rounds before a change, unless there are many.
+    """
+    rounds = sum(counts)
     known = {rounds, *range(1, min(rounds, exact) + 1)}
+    if len(counts) <= 20:
+        known |= set(accumulate(counts)) - {0}
     if rounds > exact:
         known |= {round(t) for t in np.geomspace(exact, rounds, 20)}
         known |= {round(t) for t in rounds * np.linspace(0, 1, 33)[1:] ** 2 if t > exact}

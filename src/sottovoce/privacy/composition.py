@@ -160,7 +160,7 @@ def _kinds(rounds: Mapping[SampledGaussian, int]) -> list[tuple[Round, int]]:
             kinds[kind] = kinds.get(kind, 0) + count
     if everyone:
         kinds[Round(1.0, everyone**-0.5, replaced)] = 1
-    return list(kinds.items())
+    return sorted(kinds.items())  # so that the order of events does not matter to the last bit
 
 
 _EPSILON = {"pld": _pld, "rdp": renyi_epsilon, "moments": moments_epsilon}

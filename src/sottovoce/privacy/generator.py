@@ -16,4 +16,4 @@ def chacha20(key: bytes) -> np.random.Generator:
 
     if len(key) != 32:
         raise ValueError(f"a ChaCha20 key has 32 bytes, not {len(key)}")
-    return np.random.Generator(randomgen.ChaCha(key=int.from_bytes(key, "little"), rounds=20))
+    return np.random.Generator(randomgen.ChaCha(key=int.from_bytes(key, "little"), rounds=20))  # pyrefly: ignore

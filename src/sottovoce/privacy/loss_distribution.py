@@ -20,9 +20,9 @@ import numpy as np
 STEP = 0.01  # of ε/√rounds
 TAIL = 1e-3  # the share of δ that one round's cut tails may use in all rounds: 0.00005 of ε
 TILT = 0.85  # of the order that puts the middle at ε: a heavy tail, lifted that high, would need a long window
-ASTRAY = 0.01  # the share of δ that what rounding and the window misplace may use: 0.0002 of ε
-UNITS = 2  # of rounding, in tilted mass, a round. Measured: 0.8
-MOST_POINTS = 4_000_000  # in one round's grid. Beyond, the grid is coarser: still an upper bound, less tight
+ASTRAY = 0.01  # the share of δ that rounding, and what lies outside the window of an FFT, may use: 0.0002 of ε
+UNITS = 8  # of rounding a round, of the largest tilted mass. Measured against quadruple precision: up to 1.9
+MOST_POINTS = 2_000_000  # in one round's grid. Beyond, the grid is coarser: still an upper bound, less tight
 LONGEST = 2**24  # points of an FFT (2 s)
 MASS_DRIFT = 1e-4  # a composed mass further than this from 1 is not trusted
 
@@ -72,8 +72,10 @@ def find_grid(rounds: Rounds, delta: float, bound: float) -> tuple[Grid, float]:
     while 0 < answer < bound / 1.2:
         bound, coarser = answer, grid
         grid = grid_for(rounds, delta, bound)
+        if grid == coarser:  # it has all the points there may be
+            break
         try:
-            answer = read_epsilon(rounds, delta, grid)
+            answer = min(answer, read_epsilon(rounds, delta, grid))  # both are upper bounds
         except DriftError:  # the coarser answer is an upper bound all the same
             return coarser, bound
     return grid, answer
@@ -116,9 +118,9 @@ def _range(kind: Round, cut: float) -> tuple[float, float]:
 
 def _sampled_loss(loss: float, q: float) -> float:
     """The loss of a round, from the loss that an outcome would have if the user had joined for certain."""
-    if q == 1:
-        return loss
-    return math.log1p(q * math.expm1(loss)) if loss < 50 else loss + math.log(q)
+    if q == 1 or loss > 50:
+        return loss + math.log(q)
+    return math.log1p(q * math.expm1(loss))
 
 
 def profile(kind: Round, losses: np.ndarray) -> np.ndarray:
@@ -136,14 +138,14 @@ def profile(kind: Round, losses: np.ndarray) -> np.ndarray:
     used = np.abs(losses) if replaced else losses
     side = np.ones_like(losses) if replaced else sign
     with np.errstate(divide="ignore", invalid="ignore"):  # below ln(1-q) no loss lies: the answer there is 0
-        s = np.log1p(np.expm1(np.minimum(used, 50.0)) / q) + np.maximum(used - 50.0, 0.0)
+        s = used if q == 1 else np.log1p(np.expm1(np.minimum(used, 50.0)) / q) + np.maximum(used - 50.0, 0.0)
         t = z * s + 0.5 / z
         values = side * q * (ndtr(side * (1 / z - t)) - np.exp(s + log_ndtr(-side * t)))
     values = np.where(np.isfinite(s), np.maximum(values, 0.0), 0.0)
     return np.where(above, values, np.exp(losses) * values) if replaced else values
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def _one_round(kind: Round, grid: Grid) -> tuple[Losses, Losses]:
     """One round's loss when a user is removed, and when one is added. The same twice where the two do not differ.
 
@@ -183,10 +185,11 @@ class Tilted(NamedTuple):
 def _read(kinds: Sequence[Losses], counts: Sequence[int], delta: float, step: float) -> float:
     """ε at `delta` in one direction.
 
-    What the window leaves out and what rounding misplaces is a tilted mass of at most `outside` and `UNITS` units a
-    round. Losses above l count at most 1 - e^-highest in δ, and e^(log_mass - order·l) times as much without the tilt.
-    Down to a `floor` this stays within `ASTRAY` of δ, and is charged. Nothing is read below the floor: since δ falls
-    as ε grows, the floor is an upper bound where the answer would lie below it.
+    A transform wraps round what lies outside its window: that only adds mass inside, and what was above is charged.
+    Rounding is charged too: no tilted mass is wrong by more than `UNITS` units a round of the largest one. At a loss l
+    an error counts e^(log_mass - order·l) times as much without the tilt, and 1 - e^(ε - l) of that in δ. Summed over
+    all losses above ε this stays within `ASTRAY` of δ down to a `floor`. Nothing is read below the floor: since δ
+    falls as ε grows, the floor is an upper bound where the answer would lie below it.
     """
     from dp_accounting.pld import pld_pmf
 
@@ -200,15 +203,18 @@ def _read(kinds: Sequence[Losses], counts: Sequence[int], delta: float, step: fl
     outside = ASTRAY / 2 * delta
     first, masses = _compose(kinds, counts, tilted, step, outside)
     highest = (first + len(masses)) * step
-    astray = (outside + UNITS * total * float(np.finfo(np.float64).eps)) * -math.expm1(-max(0.0, highest))
-    floor = max(0.0, (tilted.log_mass + math.log(astray / (ASTRAY * delta))) / tilted.order)
-    skip = max(0, math.floor(floor / step) - first)
+    order = tilted.order
+    counted = math.exp(-order * step) * math.expm1(-step) / math.expm1(-order * step) / -math.expm1(-(order + 1) * step)
+    error = UNITS * total * float(np.finfo(np.float64).eps) * float(masses.max())
+    floor = max(0.0, (tilted.log_mass + math.log(max(error * counted, 1e-300) / (ASTRAY * delta))) / order)
+    skip = max(0, math.ceil(floor / step) - first)
     losses = (first + np.arange(skip, len(masses))) * step
     probs = masses[skip:] * np.exp(tilted.log_mass - tilted.order * losses)
     # dp-accounting reads from the highest loss downwards, in Python: what cannot matter is cut off first.
     above = np.cumsum(probs[::-1])
     spare = int(np.searchsorted(above, TAIL * delta))
     infinite += ASTRAY * delta + (float(above[spare - 1]) if spare else 0.0)
+    infinite += outside * math.exp(tilted.log_mass - tilted.order * highest)  # what lies above the window
     many = pld_pmf.DensePLDPmf(step, first + skip, probs[: len(probs) - spare], infinite, True)
     return max(floor, float(many.get_epsilon_for_delta(delta)))
 

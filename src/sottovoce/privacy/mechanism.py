@@ -20,10 +20,10 @@ from sottovoce.privacy.schedule import CONSTANT, Schedule
 
 
 class Query(NamedTuple):
-    """What a round asks of its cohort and releases, noised."""
+    """What a round asks of its cohort and releases, noised. Scales of its noise come in the same shape."""
 
     estimate: Any  # of the average update
-    bits: Array | None  # where the clip norm adapts: how many users stayed within it, centred
+    bits: Any = None  # where the clip norm adapts: how many users stayed within it, centred
 
 
 @dataclass(frozen=True)

@@ -33,4 +33,4 @@ class Server:
         descent = jax.tree.map(lambda leaf: -leaf, update)
         change, optimiser = self.optimiser.update(descent, state.optimiser, state.model)  # pyrefly: ignore
         model = optax.apply_updates(state.model, change)  # pyrefly: ignore
-        return state._replace(round=state.round + 1, model=model, optimiser=optimiser)
+        return state._replace(round=state.round + 1, model=model, optimiser=optimiser)  # pyrefly: ignore
