@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from sottovoce.data.vocabulary import BOS
-from sottovoce.local.update import FedAvg
+from sottovoce.local.update import FedAvg, User
 from sottovoce.privacy.clipping import FlatClip, NoClip
 from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
@@ -76,15 +76,9 @@ def test_a_clip_that_nothing_reaches_and_no_clip_are_the_same_to_the_bit(store, 
     ends = []
     for clip in (NoClip(), FlatClip(1e6)):
         update = FedAvg(clip, True, batch=LANES, unroll=UNROLL, learning_rate=RATE)
-        from sottovoce.local.update import User
-
         block = store.gather([0])
-        result = update(
-            model,
-            User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0])),
-            jax.random.key(0),
-            jnp.asarray(clip.clip_norms),
-        )
+        user, steps = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0])), update.steps(block.lengths[0])
+        result = update(model, user, jax.random.key(0), jnp.asarray(clip.clip_norms), steps)
         ends.append(result.update)
     for a, b in zip(*map(jax.tree.leaves, ends), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -58,7 +58,8 @@ def cut_into_lanes(user: User, lanes: int, unroll: int) -> Batch:
 
 def local_steps(tokens: Any, lanes: int, unroll: int) -> Any:
     """How many steps hold so many tokens."""
-    return -(-(-(-tokens // lanes)) // unroll)
+    each = -(-tokens // lanes)
+    return -(-each // unroll)
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,12 @@ class FedAvg:
         steps = cut_into_lanes(user, self.batch, self.unroll)
 
         def step(index: Array, carry: tuple) -> tuple:
-            update, state, cut, _, losses = carry
+            update, state, cut, length, losses = carry
             batch = jax.tree.map(lambda part: part[index], steps)
             model = jax.tree.map(jnp.add, received, update)
             (loss, state), gradient = _mean_loss_and_gradient(self.objective, model, received, batch, state)
             update = jax.tree.map(lambda change, slope: change - self.learning_rate * slope, update, gradient)
-            length = norm(update)
+            length = jnp.where(jnp.sum(batch.mask) > 0, norm(update), length)
             if self.clip_every_step:
                 update, clipped = self.clipping.clip(update, clip_norms)
                 cut |= clipped

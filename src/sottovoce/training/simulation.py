@@ -38,8 +38,8 @@ class Block(NamedTuple):
 def cut_into_blocks(steps: np.ndarray, seats: int) -> list[Block]:
     """The users of a cohort, by the steps each needs, in blocks of at most `seats`.
 
-    Users of like length share a block. A block has `seats` or a half, a quarter, ... of them: the most with which little
-    is wasted. So there are few shapes, whatever the cohort, and each is compiled once.
+    Users of like length share a block. A block has `seats` or a half, a quarter, ... of them: the most with which
+    little is wasted. So there are few shapes, whatever the cohort, and each is compiled once.
     """
     order = np.argsort(-steps, kind="stable")
     sizes = [size for size in (seats >> halved for halved in range(5)) if size]
@@ -74,8 +74,8 @@ class SumInBlocks:
             # The device works on while the next block is read: nothing here waits for a result.
             users, rows = _seated(store, cohort[block.places], block.seats)
             sums, result = _add_block(
-                algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, sums, model, users, rows, key,
-                clip_norms, block.steps,
+                algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, sums, model, users, rows,
+                key, clip_norms, block.steps,
             )  # fmt: skip
             results.append(_first(result, len(block.places)))
         order = np.argsort(np.concatenate([block.places for block in blocks])) if blocks else np.zeros(0, int)
