@@ -45,17 +45,25 @@ class Assembly:
     accountant: str
     code: str  # what was trained and on which loss, in words
     fingerprint: str
+    before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
+
+    @property
+    def is_private(self) -> bool:
+        """Is anything promised?"""
+        return not isinstance(self.algorithm.mechanism.event(1), accounting.NonPrivate)
 
 
 def assemble(
-    recipe: Recipe, store: Store, *, model: LanguageModel | None = None, objective: Objective = plain
-) -> Assembly:
+    recipe: Recipe, store: Store, *, model: LanguageModel | None = None, objective: Objective = plain,
+    before: accounting.Spent = (),
+) -> Assembly:  # fmt: skip
     """Check the recipe as a whole and build what it describes, for the users of `store`.
 
-    `model` and `objective` may be a researcher's own; the recipe's [model] section is then not used.
+    `model` and `objective` may be a researcher's own; the recipe's [model] section is then not used. `before` was
+    spent on the store's vocabulary, and counts towards the recipe's ε.
     """
-    recipe = resolve(recipe)
+    recipe = resolve(recipe, before)
     code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_name(objective, 'the plain objective')}"
     own_code = model is not None or objective is not plain
     if model is None:
@@ -84,6 +92,7 @@ def assemble(
         sum_updates=SumInBlocks(block),
         accountant=accountant_of(recipe.privacy),
         code=code,
+        before=tuple(before),
         fingerprint=fingerprint(recipe.sha256(), store.fingerprint, block),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
         reproducible=not own_code and is_reproducible(),
@@ -108,8 +117,8 @@ def weights_of(model: LanguageModel) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True)}
 
 
-def resolve(recipe: Recipe) -> Recipe:
-    """Refuse what has no valid meaning; find the noise for an ε that was asked for."""
+def resolve(recipe: Recipe, before: accounting.Spent = ()) -> Recipe:
+    """Refuse what has no valid meaning; find the noise for an ε that was asked for, `before` counted in."""
     privacy = recipe.privacy
     if privacy.users < 1:
         raise SottoError("privacy.users is not set: declare the population, a public constant (it gives q and W)")
@@ -130,10 +139,10 @@ def resolve(recipe: Recipe) -> Recipe:
         if privacy.noise_std is not None and privacy.noise_multiplier is not None:
             raise SottoError("privacy.noise_std and privacy.noise_multiplier are both given; keep one")
         return recipe
-    return _resolve_private(recipe)
+    return _resolve_private(recipe, before)
 
 
-def _resolve_private(recipe: Recipe) -> Recipe:
+def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
     privacy = recipe.privacy
     if privacy.noise_std is not None:
         raise SottoError("privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier")
@@ -160,6 +169,10 @@ def _resolve_private(recipe: Recipe) -> Recipe:
         )
     accountant = accountant_of(privacy)
     accounting.check(accountant, privacy.sampling)
+    # Kept, so that a run is judged to its end by the one it began with, whatever the default of a later version is.
+    recipe = recipe.replace(privacy={"accountant": accountant})
+    if before:
+        _check_room(before, privacy, accountant)
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
         # What a round charges depends on z alone, so a plain clip may stand for the model's own.
@@ -167,9 +180,19 @@ def _resolve_private(recipe: Recipe) -> Recipe:
             _build_sampler(privacy), FlatClip(1.0), FixedDenominator(1.0), 1.0,
             noise_schedule=_build_schedule(privacy.noise_schedule),
         ).events(recipe.run.rounds)  # fmt: skip
-        found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant)
+        found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
     return recipe
+
+
+def _check_room(before: accounting.Spent, privacy: Privacy, accountant: str) -> None:
+    """Refuse a budget that the vocabulary alone uses up. (A δ that it uses up is refused by the accountant.)"""
+    words = accounting.epsilon(before, privacy.delta, accountant)
+    if privacy.epsilon is not None and words >= privacy.epsilon:
+        raise SottoError(
+            f"privacy.epsilon={privacy.epsilon:g} is used up by the store's vocabulary, which cost {words:.4g} at "
+            f"delta={privacy.delta:g}; raise it, or train on a store with a cheaper or a public vocabulary"
+        )
 
 
 def _check_schedules(recipe: Recipe) -> None:

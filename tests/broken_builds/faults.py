@@ -18,6 +18,7 @@ class Fault(NamedTuple):
 
 
 FAULTS: dict[str, Fault] = {}
+FOLLOWS = "test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bits"
 REPLAY = "test_one_user_moves_a_round_by_at_most_the_sensitivity"
 
 
@@ -212,13 +213,12 @@ def weights_above_one():
     simulation.user_weight = lambda tokens, weight_cap: tokens / weight_cap
 
 
-@caught_by("unit/training/test_simulation.py", "test_clipped_updates_are_summed_in_full_precision")
-def sums_in_reduced_precision():
-    """Clipped sums in reduced precision."""
-    import jax.numpy as jnp
+@caught_by("unit/privacy/test_summing.py", "test_a_user_cannot_move_a_sum_by_the_rounding_of_others")
+def sums_in_floating_point():
+    """Updates are added in float32, and rounded on the way."""
+    from sottovoce.privacy.mechanism import Mechanism
 
-    real = jnp.tensordot
-    jnp.tensordot = lambda *args, precision, **options: real(*args, **options)
+    Mechanism.grid = lambda self, clip_norms: None
 
 
 # --- estimators ------------------------------------------------------------------------------------------------------
@@ -304,6 +304,36 @@ def bits_not_centred():
     def call(self, *args):
         summed = real(self, *args)
         return summed._replace(bits=2 * summed.bits)
+
+    SumInBlocks.__call__ = call
+
+
+@caught_by("unit/training/test_round.py", FOLLOWS)
+def exact_bits_followed():
+    """The next clip norm follows the exact bits, and is then shown."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    asked = []
+    query, follow = Mechanism.query, Mechanism.follow
+
+    def remembered(self, *sums):
+        asked.append(query(self, *sums))
+        return asked[-1]
+
+    Mechanism.query = remembered
+    Mechanism.follow = lambda self, tracked, noised: follow(self, tracked, asked[-1])
+
+
+@caught_by("unit/training/test_round.py", FOLLOWS)
+def users_clip_to_the_first_norm():
+    """Users clip to the norm of round 1, while the noise is that of the present one."""
+    from sottovoce.training.simulation import SumInBlocks
+
+    real, first = SumInBlocks.__call__, []
+
+    def call(self, algorithm, model, store, cohort, key, clip_norms):
+        first.append(clip_norms)
+        return real(self, algorithm, model, store, cohort, key, first[0])
 
     SumInBlocks.__call__ = call
 

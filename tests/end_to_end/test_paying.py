@@ -21,6 +21,7 @@ from sottovoce.errors import BudgetExhausted, SottoError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.recipe import Recipe
+from sottovoce.runs import holder
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 
@@ -347,3 +348,66 @@ def test_the_public_record_holds_nothing_exact_about_the_cohort(recipe, tmp_path
     allowed = {"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation"}
     for line in RunFolder(tmp_path / "run").record.read():
         assert set(line) <= allowed
+
+
+def test_a_copy_that_goes_on_is_charged_to_the_store_again(recipe, store, tmp_path, monkeypatch):
+    """Two folders of one run, each with rounds of its own: both are paid for."""
+    jobs.train(recipe, tmp_path / "one", stop=StopAfter(3))
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    charged = lambda: sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent())  # noqa: E731
+    assert jobs.resume(tmp_path / "one").notes == ()
+    assert charged() == 6
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
+    result = jobs.resume(tmp_path / "copy")
+    assert "charged to the store again" in result.notes[0]
+    assert charged() == 6 + 3
+    assert result.statement.facts["epsilon_store"] > result.statement.epsilon
+    jobs.resume(tmp_path / "copy")  # finished: there is nothing left to charge
+    assert charged() == 6 + 3
+
+
+def test_a_crash_while_a_run_is_taken_up_does_not_make_it_a_copy(recipe, store, tmp_path, monkeypatch):
+    jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))
+    real, written = holder.write_aside, []
+
+    def crash_at_the_last(path, contents):
+        if len(written) == 2:
+            raise RuntimeError("crash")
+        written.append(path)
+        real(path, contents)
+
+    monkeypatch.setattr(holder, "write_aside", crash_at_the_last)
+    with pytest.raises(RuntimeError, match="crash"):
+        jobs.resume(tmp_path / "run")
+    monkeypatch.undo()
+    assert jobs.resume(tmp_path / "run").notes == ()
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
+
+
+def test_a_run_ends_where_it_was_planned_to_whatever_a_later_version_would_allow(recipe, store, tmp_path, monkeypatch):
+    event = SampledGaussian(1.2, "poisson", 0.25)
+    budget = accounting.epsilon([(event, 4)], 1e-3, "rdp") * 1.001
+    jobs.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run", stop=StopAfter(2))
+    assert Recipe.load(tmp_path / "run" / "recipe.toml").privacy.accountant == "rdp"
+    monkeypatch.setattr(jobs.budget.Meter, "allows", lambda self, charged: True)  # a tighter accountant
+    result = jobs.resume(tmp_path / "run")
+    assert (result.ended, result.round) == ("budget", 4)
+    assert StoreLedger(store / "ledger.jsonl").spent() == [(event, 4)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clip_norm": 1e-22}, {"clip_norm": 1e39}, {"clip_schedule": [[1, 1e-50]]},
+        {"estimator": "clipped_denominator", "min_weight": 1e-45}, {"total_weight": 1e-60},
+        {"noise_multiplier": 1e-200}, {"noise_schedule": [[1, 1e-9]]},
+        {"noise_multiplier": 1e-200, "adaptive_quantile": 0.5, "adaptive_bit_noise": 9.0},
+        {"clipping": "per_layer", "layer_clip_norms": [1.0] * 10 + [1e-20]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_that_float32_has_no_room_for_are_refused(recipe, store, tmp_path, change):
+    with pytest.raises(SottoError, match="must be from"):
+        jobs.train(recipe.replace(privacy=change), tmp_path / "run")
+    assert not (store / "ledger.jsonl").exists()

@@ -19,6 +19,7 @@ from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.privacy.events import ThresholdedHistogram
 from sottovoce.privacy.histogram import NoisyHistogram
 from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger
 
 PEOPLE = 400
@@ -155,6 +156,16 @@ def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_
     assert statement.epsilon > statement.facts["epsilon_training"]
     assert statement.facts["epsilon_store"] == pytest.approx(statement.epsilon)
     assert "found in the users' own text" in statement.prose()
+    record = RunFolder(tmp_path / "run").record.read()
+    assert record[-1]["epsilon"] == pytest.approx(statement.epsilon)
+    assert statement.facts["epsilon_spent"] == pytest.approx(statement.epsilon)
+    # A budget is for both, and so is the noise that is found for it.
+    asked = recipe.replace(privacy={"noise_multiplier": None, "epsilon": 2.5})
+    found = jobs.train(asked, tmp_path / "budget").statement
+    assert found.facts["epsilon_training"] < 2.2
+    assert 2.45 < found.epsilon <= 2.5
+    with pytest.raises(SottoError, match="used up by the store's vocabulary"):
+        jobs.train(asked.replace(privacy={"epsilon": 1.5}), tmp_path / "refused")
     (tmp_path / "store" / "ledger.jsonl").unlink()
     with pytest.raises(SottoError, match="no charge for it"):
         jobs.train(recipe, tmp_path / "unpaid")

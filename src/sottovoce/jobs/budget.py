@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import lru_cache
+from pathlib import Path
 
 from sottovoce.assembly import Assembly
 from sottovoce.data.store import Store
@@ -21,27 +22,26 @@ class Meter:
         privacy, self._asked = assembly.recipe.privacy, assembly.recipe.run.rounds
         self._mechanism = assembly.algorithm.mechanism
         self._plan = tuple(self._mechanism.events(self._asked))
-        self._delta, self._accountant = privacy.delta, assembly.accountant
+        self._private = assembly.is_private
+        self._delta, self._accountant, self._before = privacy.delta, assembly.accountant, assembly.before
         self.budget = privacy.epsilon if privacy.epsilon is not None and self.private else math.inf
 
     @property
     def private(self) -> bool:
         """Without a promise nothing can be spent."""
-        return not any(isinstance(event, NonPrivate) for event, _ in self._plan)
+        return self._private
 
     def __call__(self, charged: Spent) -> float:
-        """ε of these charges: the planned rounds from the first on, and any that were made again."""
-        if not any(count for _, count in charged):
-            return 0.0
+        """ε of these charges (planned rounds from the first on, and any that were made again) and of the words."""
         if not self.private:
-            return math.inf
+            return math.inf if any(count for _, count in charged) else 0.0
         rounds, again = self._split(charged)
-        if 0 < rounds <= self._asked:
-            shown = _curve(self._plan, self._delta, self._accountant, again)(rounds)
+        if rounds <= self._asked:
+            shown = _curve(self._plan, self._delta, self._accountant, (*self._before, *again))(rounds)
             # The curve rounds up between the rounds it knows; where that passes the budget the exact figure is asked.
             if shown <= self.budget:
                 return shown
-        return accounting.epsilon(charged, self._delta, self._accountant)
+        return accounting.epsilon([*self._before, *charged], self._delta, self._accountant)
 
     def _split(self, charged: Spent) -> tuple[int, tuple[tuple[Event, int], ...]]:
         """How many of the planned rounds, in order, are among the charges, and what was charged besides."""
@@ -96,9 +96,24 @@ def planned_rounds(assembly: Assembly) -> int:
     return allowed
 
 
-def store_ledger(store: Store) -> StoreLedger:
+def rounds_after(planned: Spent, done: int) -> Spent:
+    """Of rounds in their order, what is left when some are done."""
+    left = []
+    for event, count in planned:
+        skipped = min(done, count)
+        done -= skipped
+        if count > skipped:
+            left.append((event, count - skipped))
+    return left
+
+
+def store_folder(store: Store) -> Path:
     assert store.path is not None  # a run trains on a store that is on disk
-    return StoreLedger(store.path / "ledger.jsonl")
+    return store.path
+
+
+def store_ledger(store: Store) -> StoreLedger:
+    return StoreLedger(store_folder(store) / "ledger.jsonl")
 
 
 def vocabulary_charges(store: Store) -> Spent:
@@ -110,12 +125,6 @@ def vocabulary_charges(store: Store) -> Spent:
             f"was spent cannot be told; put the ledger back, or prepare another store"
         )
     return spent
-
-
-def check_vocabulary(assembly: Assembly, store: Store) -> None:
-    """Refuse, before anything is spent, a δ that the store's vocabulary alone uses up."""
-    if not isinstance(assembly.algorithm.mechanism.event(1), NonPrivate):
-        accounting.epsilon(vocabulary_charges(store), assembly.recipe.privacy.delta, assembly.accountant)
 
 
 def charge_store(store: Store, run: str, what: str, event: Event, count: int) -> None:

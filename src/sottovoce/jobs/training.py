@@ -19,21 +19,23 @@ from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.jobs.budget import (
     Meter,
     charge_store,
-    check_vocabulary,
     planned_rounds,
+    rounds_after,
+    store_folder,
     store_ledger,
     vocabulary_charges,
 )
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
-from sottovoce.privacy.accounting import Event
+from sottovoce.privacy.accounting import Event, Spent
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.holder import take_up
 from sottovoce.runs.ledger import Entry, Ledger, lineage
 from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import RoundKeys, Secrets
@@ -89,8 +91,7 @@ def train(
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
         store, _ = open_users(recipe, draft)
-        assembly = assemble(recipe, store, model=model, objective=objective)
-        check_vocabulary(assembly, store)
+        assembly = assemble(recipe, store, model=model, objective=objective, before=_words(recipe, store))
         planned = planned_rounds(assembly)
         secrets = _new_secrets(assembly.recipe, store)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
@@ -99,6 +100,7 @@ def train(
             "recipe": assembly.recipe.sha256(),
             "store": secrets.blind(store.fingerprint),
             "code": assembly.code,
+            "planned": planned,
         }
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
@@ -109,6 +111,8 @@ def train(
         # right after this line charges for a run that never was, which errs on the safe side.
         for event, count in mechanism.events(planned):
             charge_store(store, secrets.name(), "training", event, count)
+        if assembly.is_private:
+            take_up(draft.secrets, store_folder(store))
     return resume(out, model=model, objective=objective, observer=observer, stop=stop)
 
 
@@ -140,7 +144,10 @@ class _Training:
                 f"{self.store.path} is not the store that {run.path} began on, and its people were never charged; "
                 f"put it back, or start another run"
             )
-        self.assembly = assemble(recipe, self.store, model=model, objective=objective)
+        words = _words(recipe, self.store)
+        self.assembly = assemble(recipe, self.store, model=model, objective=objective, before=words)
+        # What the store was charged for ahead; that another version would allow more changes nothing.
+        self.planned = int(self.ledger.header.get("planned", self.assembly.recipe.run.rounds))
         self.recipe = self.assembly.recipe
         if self.ledger.header.get("code") != self.assembly.code:
             raise SottoError(
@@ -156,6 +163,21 @@ class _Training:
             )
         self._load_state()
         self.meter = Meter(self.assembly)
+        if self.meter.private:
+            self._take_up()
+
+    def _take_up(self) -> None:
+        """Go on at no charge if this folder was the last to hold the run; a copy of it pays for its rounds again."""
+        if take_up(self.run_folder.secrets, store_folder(self.store)):
+            return
+        left = rounds_after(self.assembly.algorithm.mechanism.events(self.planned), self.state.round)
+        for event, count in left:
+            charge_store(self.store, self.ledger.header["run"], "rounds of a copy", event, count)
+        if left:
+            self.notes.append(
+                f"another copy of {self.run_folder.path} was taken up since, or its store was restored: rounds from "
+                f"{self.state.round + 1} on are charged to the store again"
+            )
 
     def _load_state(self) -> None:
         saved, damaged = checkpoints.latest(self.run_folder.checkpoints)
@@ -265,11 +287,11 @@ class _Training:
             recipe=self.recipe,
             mechanism=self.assembly.algorithm.mechanism,
             accountant=self.assembly.accountant,
-            planned_rounds=planned_rounds(self.assembly),
+            planned_rounds=self.planned,
             rounds_done=self.state.round,
             spent=self.ledger.spent(),
             repeated=self.ledger.repeated(),
-            vocabulary_spent=vocabulary_charges(self.store) if self.meter.private else [],
+            vocabulary_spent=self.assembly.before,
             store_spent=store_ledger(self.store).spent() if self.meter.private else [],
             run=self.ledger.header["run"],
             vocabulary=self.store.vocabulary.fingerprint,
@@ -318,6 +340,12 @@ class _Spender:
         if ledger.knows(round_number, self.lineage):
             return  # paid for before a crash
         spent = ledger.spent()
+        if round_number > self._training.planned:
+            raise BudgetExhausted(
+                f"round {round_number} was not planned: the budget ε = {meter.budget:g} allowed "
+                f"{self._training.planned} rounds; {meter(spent):.4g} is spent, and training ends here with a usable "
+                f"model"
+            )
         event = self._training.assembly.algorithm.mechanism.event(round_number)
         if not meter.allows([*spent, (event, 1)]):
             raise BudgetExhausted(
@@ -333,6 +361,11 @@ class _Spender:
             # The store first: a crash in between charges its people once too often, not once too little.
             charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
         training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
+
+
+def _words(recipe: Recipe, store: Store) -> Spent:
+    """What a private run owes for the words of its store."""
+    return vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
 
 
 def _new_secrets(recipe: Recipe, store: Store) -> Secrets:

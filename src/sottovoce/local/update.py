@@ -79,7 +79,7 @@ class FedAvg:
         return local_steps(length, self.batch, self.unroll)
 
     def __call__(
-        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Int[Array, ""]
+        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
         """What is sent for a user, given the model received and the norms to clip to; `key` is the user's own.
 
@@ -129,7 +129,7 @@ class FedSGD:
         return local_steps(np.minimum(length, self.tokens) if self.tokens else length, self.batch, self.unroll)
 
     def __call__(
-        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Int[Array, ""]
+        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
         """As `FedAvg`; `key` chooses the tokens."""
         steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll)

@@ -50,5 +50,5 @@ class QuantileTracking:
         """S ← S·exp(-η_C (b̄ - γ)), from the noised counts of centred bits: post-processing, so it costs nothing."""
         unclipped = np.clip(0.5 + np.asarray(noised_bits, np.float64) / self.cohort, 0.0, 1.0)
         followed = np.asarray(clip_norms, np.float64) * np.exp(-self.learning_rate * (unclipped - self.quantile))
-        # Where float32 has room for squares of it.
-        return np.clip(followed, 1e-12, 1e12).astype(np.float32)
+        # Where float32 has room for the squares of it.
+        return np.clip(followed, 1e-9, 1e9).astype(np.float32)

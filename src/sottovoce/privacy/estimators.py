@@ -74,11 +74,16 @@ class TrueAverage:
 Estimator = FixedDenominator | ClippedDenominator | TrueAverage
 
 
+WEIGHT_STEP = 2.0**-24
+
+
 def user_weight(tokens: Any, weight_cap: float) -> Any:
-    """w_k = min(n_k / ŵ, 1)."""
-    return jnp.minimum(tokens / weight_cap, 1.0)
+    """w_k = min(n_k / ŵ, 1), cut to a whole multiple of `WEIGHT_STEP` so that weights add up exactly."""
+    return jnp.floor(jnp.minimum(tokens / weight_cap, 1.0) / WEIGHT_STEP) * WEIGHT_STEP
 
 
 def _positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise SottoError(f"{name}={value} must be above 0; it comes from the declared cohort, users and weights")
+    if not 1e-6 <= value <= 1e12:
+        raise SottoError(
+            f"{name}={value} must be from 1e-6 to 1e12; it comes from the declared cohort, users and weights"
+        )

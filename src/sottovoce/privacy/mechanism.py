@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -17,6 +19,11 @@ from sottovoce.privacy.estimators import ClippedDenominator, Estimator
 from sottovoce.privacy.noise import Noise, StandardNoise
 from sottovoce.privacy.sampling import Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
+from sottovoce.privacy.summing import grid_of
+
+# Beyond these, squares and quotients leave the range of float32.
+LEAST_NORM, MOST_NORM = 1e-9, 1e9
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
 
 
 class Query(NamedTuple):
@@ -61,9 +68,29 @@ class Mechanism:
                 raise SottoError("an adaptive clip norm needs a clip: flat or per_layer")
             if not self.clip_schedule.constant:
                 raise SottoError("a clip norm either follows a schedule or adapts to a quantile; keep one of the two")
-            if not self.experiment and self.noise_multiplier:
-                for _, factor in self.noise_schedule.points:  # refused before anything is trained
-                    self._update_multiplier(self.noise_multiplier * factor)
+
+        if not self.experiment and self.noise_multiplier:
+            self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        """Refuse, before anything is trained, what a proof in real numbers allows and float32 does not."""
+        for _, factor in self.noise_schedule.points:
+            z = self.noise_multiplier * factor
+            if not LEAST_NOISE <= z <= MOST_NOISE:
+                raise SottoError(
+                    f"noise_multiplier={z:g} must be from {LEAST_NOISE:g} to {MOST_NOISE:g} in every round, often 0.5 "
+                    f"to 5; it is the noise over the sensitivity"
+                )
+            self._update_multiplier(z)
+        if isinstance(self.clipping, NoClip):
+            return
+        for _, factor in self.clip_schedule.points:
+            for each in self.clipping.clip_norms:
+                if not LEAST_NORM <= each * factor <= MOST_NORM:
+                    raise SottoError(
+                        f"clip_norm={each * factor:g} must be from {LEAST_NORM:g} to {MOST_NORM:g} in every round and "
+                        f"layer: float32 has no room for the squares of others"
+                    )
 
     def start(self) -> np.ndarray | None:
         """The clip norms that tracking begins with; nothing where the clip norm does not adapt."""
@@ -79,9 +106,15 @@ class Mechanism:
         """How far adding or removing one user can move the estimate."""
         return self.estimator.sensitivity(joint_norm(clip_norms))
 
+    def grid(self, clip_norms: Any) -> float | None:
+        """Contributions are cut to whole multiples of this, and added exactly; without a clip there is no such step."""
+        longest = joint_norm(clip_norms)
+        return grid_of(longest) if math.isfinite(longest) else None
+
     def query(self, total: Any, weight: Array, bits: Array) -> Query:
         """The estimate from the sums over the cohort, with the count of bits where it is needed."""
-        return Query(self.estimator.estimate(total, weight), None if self.tracking is None else bits)
+        with jax.enable_x64(True):  # sums are exact in float64, and stay so until they are noised
+            return Query(self.estimator.estimate(total, weight), None if self.tracking is None else bits)
 
     def noise_std(self, round_number: int, clip_norms: Any) -> tuple[float, float | None]:
         """σ on every coordinate of the estimate, and on each count of bits where there are any."""
@@ -94,9 +127,11 @@ class Mechanism:
         return self._update_multiplier(z) * self.sensitivity(clip_norms), bits
 
     def privatise(self, query: Query, round_number: int, clip_norms: Any, secret: bytes) -> Query:
-        """The query with its noise."""
+        """The query with its noise, rounded to float32 once."""
         stds = self.noise_std(round_number, clip_norms)
-        return self.noise.add(query, Query(*stds), secret) if any(stds) else query
+        if any(stds):
+            return self.noise.add(query, Query(*stds), secret)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), query)
 
     def follow(self, tracked: Any, noised: Query) -> np.ndarray | None:
         """The clip norms of the next round, where they adapt."""

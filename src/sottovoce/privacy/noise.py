@@ -29,7 +29,7 @@ def noise_key(secret: bytes) -> PRNGKeyArray:
 
 @dataclass(frozen=True)
 class StandardNoise:
-    """Float32 noise from JAX's threefry generator, keyed with 64 bits, on whatever device the update is."""
+    """Noise from JAX's threefry generator, drawn in float32, keyed with 64 bits, on the device of the update."""
 
     description: str = "JAX threefry2x32 with a 64-bit key, float32"
 
@@ -38,7 +38,8 @@ class StandardNoise:
 
         Guarantee: coordinates are independent, across leaves too, and the noise reaches beyond ten standard deviations.
         """
-        return _add_on_device(update, noise_std, noise_key(secret))
+        with jax.enable_x64(True):  # what is noised may be in float64; numbers drawn are float32 all the same
+            return _add_on_device(update, noise_std, noise_key(secret))
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ def _add_on_device(update: Update, noise_std: Scale, key: PRNGKeyArray) -> Updat
     ends = list(accumulate(leaf.size for leaf in leaves))
     normal = jnp.sum(jax.random.normal(key, (4, ends[-1]), jnp.float32), axis=0) / 2
     parts = zip(leaves, jnp.split(normal, ends[:-1]), _scales(update, noise_std), strict=True)
-    return structure.unflatten([leaf + std * part.reshape(leaf.shape) for leaf, part, std in parts])
+    # Rounded to float32 after the noise is in: before, rounding could tell users apart.
+    noised = [(leaf + std * part.reshape(leaf.shape)).astype(jnp.float32) for leaf, part, std in parts]
+    return structure.unflatten(noised)
 
 
 def _scales(update: Update, noise_std: Scale) -> list[Any]:

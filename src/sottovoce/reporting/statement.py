@@ -66,14 +66,12 @@ def make_statement(
     def cost(of: Spent) -> float:
         return accounting.epsilon(of, privacy.delta, accountant) if private else math.inf
 
-    epsilon_spent = cost(spent) if charges else 0.0
+    epsilon_spent = cost([*vocabulary_spent, *spent]) if charges else 0.0
     training = [*mechanism.events(planned_rounds), *repeated]
-    epsilon = cost(training)
+    epsilon = cost([*vocabulary_spent, *training])
     if private and privacy.epsilon is not None:
         epsilon = max(epsilon_spent, min(epsilon, privacy.epsilon))  # training stops before it passes its budget
-    epsilon_training = epsilon
-    if vocabulary_spent:
-        epsilon = cost([*training, *vocabulary_spent])
+    epsilon_training = cost(training) if vocabulary_spent else epsilon
 
     facts: dict[str, Any] = {
         "statement": 1,

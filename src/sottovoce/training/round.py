@@ -20,6 +20,7 @@ from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import noise_key
+from sottovoce.privacy.summing import steps_of
 from sottovoce.training.server import Server, ServerState
 
 
@@ -55,11 +56,11 @@ class Spender(Protocol):
 
 
 class CohortSum(NamedTuple):
-    """Σ w_k Δ_k and Σ w_k, and what is known of each user (private, for diagnostics)."""
+    """Σ w_k Δ_k and Σ w_k, in float64, and what is known of each user (private, for diagnostics)."""
 
     total: Any
-    weight: Array
-    bits: Array  # over users, +1/2 for every part of an update that was not clipped and -1/2 for one that was
+    weight: Any
+    bits: Any  # over users, +1/2 for every part of an update that was not clipped and -1/2 for one that was
     norms: np.ndarray
     clipped: np.ndarray
     losses: np.ndarray
@@ -94,8 +95,9 @@ def sum_one_by_one(
     clip_norms: np.ndarray,
 ) -> CohortSum:  # fmt: skip
     """Σ w_k Δ_k, one user after another: the version to read. `simulation.SumInBlocks` is the one to run."""
-    total, weight = jax.tree.map(jnp.zeros_like, model), jnp.zeros(())
-    bits = jnp.zeros(len(clip_norms))
+    grid = algorithm.mechanism.grid(clip_norms)
+    total: Any = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), model)
+    weight, bits = 0.0, np.zeros(len(clip_norms))
     results: list[UserResult] = []
     for row in cohort:
         block = store.gather([row])
@@ -104,12 +106,16 @@ def sum_one_by_one(
         their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
         steps = algorithm.user_update.steps(block.lengths[0])
         result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms, steps)
-        share = result.sound * share
-        total = jax.tree.map(lambda whole, part, share=share: whole + share * part, total, result.update)
-        weight = weight + share
-        bits = bits + (share > 0) * (0.5 - result.clipped)
+        share = np.asarray(result.sound * share)
+        sent = jax.tree.map(lambda part, share=share: np.asarray(share * part), result.update)
+        # Whole multiples of the grid: float64 adds them exactly. Without a clip there is no grid, and no promise.
+        if grid is not None:
+            sent = jax.tree.map(lambda part: steps_of(part, grid) * grid, sent)
+        total = jax.tree.map(np.add, total, sent)
+        weight += float(share)
+        bits += (share > 0) * (0.5 - np.asarray(result.clipped))
         results.append(result)
-    return CohortSum(total, weight, bits, *diagnostics_of(results))
+    return CohortSum(total, np.float64(weight), bits, *diagnostics_of(results))
 
 
 @partial(jax.jit, static_argnums=0)

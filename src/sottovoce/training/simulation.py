@@ -16,7 +16,8 @@ from sottovoce.data.store import Store
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for
-from sottovoce.privacy.estimators import user_weight
+from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
+from sottovoce.privacy.summing import Whole, add, nothing, value
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, diagnostics_of, play_round
 from sottovoce.training.server import ServerState
 
@@ -67,7 +68,11 @@ class SumInBlocks:
         self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
         clip_norms: np.ndarray,
     ) -> CohortSum:  # fmt: skip
-        sums = Sums(jax.tree.map(jnp.zeros_like, model), jnp.zeros(()), jnp.zeros(len(clip_norms)))
+        grid = algorithm.mechanism.grid(clip_norms)
+        sums = Sums(
+            jax.tree.map(jnp.zeros_like, model) if grid is None else nothing(model), nothing(jnp.zeros(())),
+            nothing(jnp.zeros(len(clip_norms))),
+        )  # fmt: skip
         results = []
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block)
         for block in blocks:
@@ -75,11 +80,13 @@ class SumInBlocks:
             users, rows = _seated(store, cohort[block.places], block.seats)
             sums, result = _add_block(
                 algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, sums, model, users, rows,
-                key, clip_norms, block.steps,
+                key, clip_norms, grid, block.steps,
             )  # fmt: skip
             results.append(_first(result, len(block.places)))
         order = np.argsort(np.concatenate([block.places for block in blocks])) if blocks else np.zeros(0, int)
-        return CohortSum(*sums, *(column[order] for column in diagnostics_of(results)))
+        total = sums.total if grid is None else value(sums.total, grid)
+        weight, bits = value(sums.weight, WEIGHT_STEP), value(sums.bits, BIT_STEP)
+        return CohortSum(total, weight, bits, *(column[order] for column in diagnostics_of(results)))
 
 
 def _seated(store: Store, rows: np.ndarray, seats: int) -> tuple[User, Array]:
@@ -90,32 +97,34 @@ def _seated(store: Store, rows: np.ndarray, seats: int) -> tuple[User, Array]:
     return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(np.pad(rows, (0, missing)), jnp.uint32)
 
 
-class Sums(NamedTuple):
-    """Of the users so far."""
+BIT_STEP = 0.5
 
-    total: Any
-    weight: Array
-    bits: Array
+
+class Sums(NamedTuple):
+    """Of the users so far, in whole steps of their grids."""
+
+    total: Any  # float32 where updates are not clipped: then there is no grid, and nothing is promised
+    weight: Whole
+    bits: Whole
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(3,))
 def _add_block(
     update: UserUpdate, clipping: Clipping, weight_cap: float, sums: Sums, model: LanguageModel, users: User,
-    rows: Int[Array, " block"], key: PRNGKeyArray, clip_norms: Array, steps: int,
+    rows: Int[Array, " block"], key: PRNGKeyArray, clip_norms: Array, grid: float | None, steps: int,
 ) -> tuple[Sums, UserResult]:  # fmt: skip
     keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
     shares = user_weight(users.length, weight_cap)
     their_norms = jax.vmap(partial(norms_for, clipping, clip_norms))(shares)
     results = jax.vmap(update, in_axes=(None, 0, 0, 0, None))(model, users, keys, their_norms, steps)
     shares = results.sound * shares
-    # In full float32: a GPU's default would round each clipped update to TF32, up to 0.05 % longer than S.
-    weigh = partial(jnp.tensordot, shares, axes=1, precision=jax.lax.Precision.HIGHEST)
+    sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
-    sums = Sums(
-        jax.tree.map(lambda whole, parts: whole + weigh(parts), sums.total, results.update),
-        sums.weight + jnp.sum(shares),
-        sums.bits + jnp.sum(bits, axis=0),
-    )
+    if grid is None:
+        total = jax.tree.map(lambda whole, parts: whole + jnp.sum(parts, axis=0), sums.total, sent)
+    else:
+        total = add(sums.total, sent, grid)
+    sums = Sums(total, add(sums.weight, shares, WEIGHT_STEP), add(sums.bits, bits, BIT_STEP))
     return sums, results._replace(update=None)
 
 

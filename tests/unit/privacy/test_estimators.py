@@ -76,5 +76,5 @@ def test_weights_are_capped_at_one():
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_a_denominator_must_be_positive(bad):
     for kind in (FixedDenominator, ClippedDenominator):
-        with pytest.raises(SottoError, match="must be above 0"):
+        with pytest.raises(SottoError, match="must be from 1e-6 to 1e12"):
             kind(bad)

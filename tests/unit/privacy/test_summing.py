@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from sottovoce.data.store import Store
+from sottovoce.local.update import UserResult
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.privacy.estimators import FixedDenominator
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.summing import add, grid_of, nothing, value
+from sottovoce.training.round import Algorithm, sum_one_by_one
+from sottovoce.training.server import Server
+from sottovoce.training.simulation import SumInBlocks
+
+BOUND = 1.5
+numbers = st.floats(-BOUND, BOUND, width=32, allow_subnormal=False)
+contributions = arrays(np.float32, st.tuples(st.integers(1, 40), st.just(3)), elements=numbers)
+
+
+def summed(parts: np.ndarray, blocks: int = 1) -> np.ndarray:
+    grid, total = grid_of(BOUND), nothing(jnp.zeros(3))
+    for block in np.array_split(parts, blocks):
+        total = add(total, jnp.asarray(block), grid)
+    return np.asarray(value(total, grid))
+
+
+@given(parts=contributions)
+@settings(max_examples=60, deadline=None)
+def test_a_sum_is_exact_and_the_same_in_any_order_and_blocks(parts):
+    grid = grid_of(BOUND)
+    exact = np.trunc(parts.astype(np.float64) / grid).sum(axis=0) * grid
+    np.testing.assert_array_equal(summed(parts), exact)
+    np.testing.assert_array_equal(summed(parts[::-1], blocks=min(4, len(parts))), exact)
+
+
+@given(parts=contributions)
+@settings(max_examples=60, deadline=None)
+def test_one_contribution_moves_a_sum_by_no_more_than_itself(parts):
+    moved = np.abs(summed(parts) - summed(np.concatenate([parts[:-1], np.zeros((1, 3), np.float32)])))
+    assert np.all(moved <= np.abs(parts[-1]))
+    assert np.all(moved >= np.abs(parts[-1]) - grid_of(BOUND))
+
+
+def test_a_million_of_the_longest_fit():
+    grid, total = grid_of(1.0), nothing(jnp.zeros(1))
+    for _ in range(32):
+        total = add(total, jnp.full((2**15, 1), -1.0), grid)
+    assert float(value(total, grid)[0]) == -(2.0**20)
+
+
+class Scripted(NamedTuple):
+    """An update of one number, which a user's only token chooses."""
+
+    clipping: FlatClip
+    numbers: tuple[float, ...]
+
+    def steps(self, length):
+        return np.ones_like(length)
+
+    def __call__(self, model, user, key, clip_norms, last):
+        update = {"x": jnp.asarray(self.numbers, jnp.float32)[user.tokens[:1]]}
+        update, clipped = self.clipping.clip(update, clip_norms)
+        return UserResult(update, jnp.ones(()), jnp.zeros(()), clipped, jnp.zeros(()))
+
+
+@pytest.mark.parametrize("sum_updates", [SumInBlocks(1), SumInBlocks(64)], ids=["one by one", "in blocks"])
+def test_a_user_cannot_move_a_sum_by_the_rounding_of_others(vocabulary, sum_updates):
+    """Others add half a unit in the last place more, and half a unit less: a float32 total above 2048 keeps the one and
+    drops the other, one below keeps both. Whoever lifts the total above 2048 would move it by half as much again."""
+    half = 2.0**-13  # of the last place of numbers from 2048 on
+    numbers = (0.99, 0.9, half * 1.001, -half * 0.999)
+    clip = FlatClip(1.0)
+    algorithm = Algorithm(
+        Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 1.0), Scripted(clip, numbers), Server(None)
+    )  # fmt: skip
+    crowd, pairs = [[0]] * 2068, [[2], [3]] * 2000
+    totals = []
+    for victim in ([[1]], [[]]):
+        store = Store.from_users([*crowd, *victim, *pairs], vocabulary, tokens_per_user=1)
+        rows = np.arange(store.users)
+        rows = rows if victim[0] else np.delete(rows, len(crowd))
+        summed = sum_updates(algorithm, {"x": jnp.zeros(1)}, store, rows, jax.random.key(0), np.ones(1, np.float32))
+        totals.append(float(summed.total["x"][0]))
+    assert abs(totals[0] - totals[1]) <= 1.0
+    assert totals[0] - totals[1] == pytest.approx(0.9, abs=1e-6)
+
+
+def test_the_slow_sum_is_the_same_to_the_bit(vocabulary):
+    numbers = tuple(np.random.default_rng(0).uniform(-2, 2, size=40).tolist())
+    clip = FlatClip(1.0)
+    algorithm = Algorithm(
+        Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 1.0), Scripted(clip, numbers), Server(None), weight_cap=3.0
+    )  # fmt: skip
+    store = Store.from_users([[token] * (1 + token % 4) for token in range(40)], vocabulary, tokens_per_user=4)
+    arguments = (algorithm, {"x": jnp.zeros(1)}, store, np.arange(40), jax.random.key(0), np.ones(1, np.float32))
+    slow, *others = sum_one_by_one(*arguments), SumInBlocks(1)(*arguments), SumInBlocks(16)(*arguments)
+    for other in others:
+        assert float(other.total["x"][0]) == float(slow.total["x"][0])
+        assert float(other.weight) == float(slow.weight)
+        assert float(other.bits[0]) == float(slow.bits[0])

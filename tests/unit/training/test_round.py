@@ -1,0 +1,67 @@
+"""One round through `play_round`: the norms that users clip to, and what the next round's norms follow."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from sottovoce.data.store import Store
+from sottovoce.local.update import FedAvg
+from sottovoce.privacy.adaptive import QuantileTracking
+from sottovoce.privacy.clipping import FlatClip, PerLayerClip, joint_norm
+from sottovoce.privacy.estimators import FixedDenominator
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.noise import StandardNoise
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.schedule import Schedule
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training.round import Algorithm, play_round
+from sottovoce.training.server import Server
+from sottovoce.training.simulation import SumInBlocks
+
+TRACKING = QuantileTracking(0.9, 0.5, bit_noise=3.0, cohort=20.0)
+MOVING = {
+    "schedule": {"clip_schedule": Schedule(((1, 1.0), (2, 0.1), (3, 3.0)))},
+    "adaptive": {"tracking": TRACKING},
+}
+
+
+class Watched:
+    def __init__(self):
+        self.asked, self.noised = [], []
+
+    def add(self, query, noise_std, secret):
+        self.asked.append(query)
+        self.noised.append(StandardNoise().add(query, noise_std, secret))
+        return self.noised[-1]
+
+    def spend(self, round_number, event):
+        pass
+
+
+@pytest.mark.parametrize("moving", MOVING)
+@pytest.mark.parametrize("clip", [FlatClip(0.2), PerLayerClip.even(0.2, 11)], ids=["flat", "per layer"])
+def test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bits(model, vocabulary, clip, moving):
+    watched = Watched()
+    mechanism = Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 0.8, noise=watched, **MOVING[moving])
+    # One user, whose every step leaves the ball.
+    update = FedAvg(clip, True, batch=2, unroll=4, learning_rate=300.0)
+    algorithm = Algorithm(mechanism, update, Server(optax.sgd(1e-3)))
+    store = Store.from_users([list(range(39, 58))], vocabulary, tokens_per_user=24)
+    state = algorithm.server.start(model, mechanism.start())
+    norms = []
+    for number in (1, 2, 3):
+        before = state.clip_norms
+        norms.append(joint_norm(mechanism.clip_norms(number, before)))
+        keys = Secrets.seeded(4).keys(number, "a")
+        state, _ = play_round(algorithm, state, store, keys, watched, SumInBlocks(2))
+        sent = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(watched.asked[-1].estimate)])
+        assert np.linalg.norm(sent) <= norms[-1]
+        assert np.linalg.norm(sent) > 0.8 * norms[-1]
+        if moving == "adaptive":
+            followed = TRACKING.follow(before, watched.noised[-1].bits)
+            np.testing.assert_array_equal(state.clip_norms, followed)
+            assert not np.any(followed == TRACKING.follow(before, watched.asked[-1].bits))
+    assert len(set(norms)) == 3
