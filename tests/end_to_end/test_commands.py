@@ -20,6 +20,7 @@ import pytest
 from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
+from sottovoce.cli.preparing import _rounded_down
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 
@@ -225,6 +226,16 @@ def test_prepare_for_people_shows_the_same_figures(sotto: Sotto, world: World, t
     assert outcome.status == 0
     for word in ("users kept", "tokens kept", "unknown rate", "1,080"):
         assert word in outcome.out
+
+
+def test_prepare_proposes_a_round_number_of_users_and_not_the_exact_one(
+    sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    outcome = sotto(*world.prepare(tmp_path / "store", "--test-users", 0.2))
+    exact = parse_json((tmp_path / "store" / "preparation.json").read_text())["train_users"]
+    assert 20 < exact < 30
+    assert "--set privacy.users=20\n" in outcome.out
+    assert [_rounded_down(count) for count in (0, 1, 10, 99, 7818, 10_000)] == [0, 1, 10, 90, 7000, 10_000]
 
 
 def test_prepare_reads_other_fields_formats_and_the_public_vocabulary(sotto: Sotto, tmp_path: Path) -> None:
