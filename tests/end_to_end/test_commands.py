@@ -20,6 +20,7 @@ import pytest
 from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
+from sottovoce.cli.preparing import _rounded_down
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 
@@ -227,6 +228,16 @@ def test_prepare_for_people_shows_the_same_figures(sotto: Sotto, world: World, t
         assert word in outcome.out
 
 
+def test_prepare_proposes_a_round_number_of_users_and_not_the_exact_one(
+    sotto: Sotto, world: World, tmp_path: Path
+) -> None:
+    outcome = sotto(*world.prepare(tmp_path / "store", "--test-users", 0.2))
+    exact = parse_json((tmp_path / "store" / "preparation.json").read_text())["train_users"]
+    assert 20 < exact < 30
+    assert "--set privacy.users=20\n" in outcome.out
+    assert [_rounded_down(count) for count in (0, 1, 10, 99, 7818, 10_000)] == [0, 1, 10, 90, 7000, 10_000]
+
+
 def test_prepare_reads_other_fields_formats_and_the_public_vocabulary(sotto: Sotto, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.tsv"
     corpus.write_text("who\tsaid\nann\tthe tea is hot\nbob\tthe zzyzzx is cold\nann\tthank you\n", encoding="utf-8")
@@ -287,7 +298,7 @@ def test_what_is_private_of_a_run_is_for_its_owner_alone(world: World) -> None:
     assert {mode(key) for key in (world.run / "secrets").iterdir()} == {0o600}
     assert mode(world.store) == 0o700
     public = (world.run / "record.jsonl").read_text()
-    for word in ("norm", "loss", "clipped", "seconds"):
+    for word in ("norm_quantiles", "loss", "clipped", "seconds"):
         assert word not in public
 
 

@@ -172,6 +172,14 @@ def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_
 
 
 def test_what_is_charged_is_within_what_was_asked() -> None:
-    for epsilon, delta in ((0.5, 1e-6), (2.0, 1e-5), (4.0, 1e-9)):
+    """Also where δ is not small beside ε: the threshold's half of it adds to ε."""
+    for epsilon, delta in ((0.5, 1e-6), (2.0, 1e-5), (4.0, 1e-9), (0.01, 1e-3), (0.5, 9e-3), (0.1, 1e-4)):
         charged = PrivateVocabulary(epsilon, delta).histogram().event()
         assert 0.99 * epsilon < accounting.epsilon([(charged, 1)], delta) <= epsilon
+
+
+def test_an_epsilon_that_the_threshold_uses_up_is_refused() -> None:
+    with pytest.raises(SottoError, match=r"epsilon=0\.0005 must be above 0\.0005001.*larger epsilon"):
+        PrivateVocabulary(5e-4, 1e-3)
+    with pytest.raises(SottoError, match=r"no noise keeps .* epsilon=1e-06 at delta=1e-07.*larger epsilon"):
+        PrivateVocabulary(1e-6, 1e-7).histogram()

@@ -104,8 +104,15 @@ def prepare(
     print_table(f"Store {out}", {name.replace("_", " "): _shown(value) for name, value in summary.to_json().items()})
     if private_vocabulary:
         _print_found(facts)
-    print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set privacy.users={summary.train_users}")
-    print("      (declare a round number of users that may be known to all; the exact one is private)")
+    users = _rounded_down(summary.train_users)
+    print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set privacy.users={users}")
+    print("      (users to train on, rounded down: the exact number is private, the declared one is known to all)")
+
+
+def _rounded_down(count: int) -> int:
+    """To one digit: 7,818 becomes 7,000. What is pasted into a recipe is published."""
+    unit = 10 ** (len(str(count)) - 1)
+    return count // unit * unit
 
 
 def _print_found(facts: Mapping[str, Any]) -> None:

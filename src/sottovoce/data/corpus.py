@@ -8,7 +8,7 @@ import io
 import json
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -49,7 +49,7 @@ def corpus_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     return files
 
 
-def lines(path: str | Path) -> Iterator[str]:
+def lines(path: str | Path) -> Generator[str, None, None]:
     """The lines of a UTF-8 file with their ends, unpacked on the way if the name ends in .gz or .zst."""
     path = Path(path)
     _must_be_file(path)
@@ -80,68 +80,73 @@ def _read(path: Path, user_field: str, text_field: str) -> Iterator[tuple[str, s
         rows = _separated(path, DELIMITERS[kind])
     else:
         rows = _json_lines(path)
-    for place, row in rows:
-        try:
-            user, text = row[user_field], row[text_field]
-        except KeyError as error:
-            raise _missing(f"{path}:{place}", str(error.args[0]), row) from None
-        if type(user) is int:
-            user = str(user)
-        if type(user) is not str or not user or user.isspace():
-            raise SottoError(
-                f"{path}:{place}: the user in {user_field!r} is {_show(user)}; "
-                "every record needs a user, as text or a whole number"
-            )
-        if type(text) is not str:
-            raise SottoError(f"{path}:{place}: the text in {text_field!r} is {_show(text)}; it must be a string")
-        yield user, text
+    # Files are closed here, also on error: a reader left to garbage collection may close after its file is gone.
+    with closing(rows):
+        for place, row in rows:
+            try:
+                user, text = row[user_field], row[text_field]
+            except KeyError as error:
+                raise _missing(f"{path}:{place}", str(error.args[0]), row) from None
+            if type(user) is int:
+                user = str(user)
+            if type(user) is not str or not user or user.isspace():
+                raise SottoError(
+                    f"{path}:{place}: the user in {user_field!r} is {_show(user)}; "
+                    "every record needs a user, as text or a whole number"
+                )
+            if type(text) is not str:
+                raise SottoError(f"{path}:{place}: the text in {text_field!r} is {_show(text)}; it must be a string")
+            yield user, text
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(lines(path), 1):
-        if line.isspace():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise SottoError(
-                f"{path}:{number}: not JSON ({_one_line(error)}); put one whole object on each line"
-            ) from error
-        if not isinstance(row, dict):
-            raise SottoError(
-                f"{path}:{number}: a JSON {type(row).__name__}, not an object; put one object on a line (jq -c '.[]')"
-            )
-        yield number, row
+def _json_lines(path: Path) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
+    with closing(lines(path)) as text:
+        for number, line in enumerate(text, 1):
+            if line.isspace():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise SottoError(
+                    f"{path}:{number}: not JSON ({_one_line(error)}); put one whole object on each line"
+                ) from error
+            if not isinstance(row, dict):
+                raise SottoError(
+                    f"{path}:{number}: a JSON {type(row).__name__}, not an object; "
+                    "put one object on a line (jq -c '.[]')"
+                )
+            yield number, row
 
 
-def _separated(path: Path, delimiter: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _separated(path: Path, delimiter: str) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
     # The limit is one for the whole process, and the standard one is shorter than a long post.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    reader = csv.reader(lines(path), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     number = 1
     try:
-        for row in reader:
-            number, start = reader.line_num + 1, number
-            if not row:
-                continue
-            if header is None:
-                header = row
-                continue
-            if len(row) > len(header):
-                # Going on would cut the text at its first comma without a word.
-                raise SottoError(
-                    f"{path}:{start}: {len(row)} fields where the header names {len(header)}; "
-                    f"put quotes around fields that contain {delimiter!r}"
-                )
-            yield start, dict(zip(header, row, strict=False))
+        with closing(lines(path)) as text:
+            reader = csv.reader(text, delimiter=delimiter, strict=True)
+            for row in reader:
+                number, start = reader.line_num + 1, number
+                if not row:
+                    continue
+                if header is None:
+                    header = row
+                    continue
+                if len(row) > len(header):
+                    # Going on would cut the text at its first comma without a word.
+                    raise SottoError(
+                        f"{path}:{start}: {len(row)} fields where the header names {len(header)}; "
+                        f"put quotes around fields that contain {delimiter!r}"
+                    )
+                yield start, dict(zip(header, row, strict=False))
     except csv.Error as error:
         raise SottoError(
             f"{path}:{number}: {_one_line(error)}; put quotes around the field and double the quotes inside it"
         ) from error
 
 
-def _parquet(path: Path, user_field: str, text_field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _parquet(path: Path, user_field: str, text_field: str) -> Generator[tuple[str, Mapping[str, Any]], None, None]:
     import pyarrow as pa
     from pyarrow import parquet
 

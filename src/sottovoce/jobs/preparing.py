@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,11 @@ class PrivateVocabulary:
                 f"delta={self.delta:g} must be below {_LARGEST_DELTA:g}, and at least {_SMALLEST_DELTA:g}; "
                 "half of it is the chance that a word of one user alone is shown: take well below 1/users"
             )
+        if self._epsilon_of_counts <= 0:
+            raise SottoError(
+                f"epsilon={self.epsilon:g} must be above {-math.log1p(-self.delta / 2):.4g}, which hiding the words of "
+                f"one user alone costs by itself at delta={self.delta:g}; take a larger epsilon or a smaller delta"
+            )
         if self.words_per_user is not None and not 1 <= self.words_per_user <= MOST_NAMES:
             raise SottoError(
                 f"words_per_user={self.words_per_user} must be in [1, {MOST_NAMES}]; it is how many a user brings"
@@ -59,7 +65,19 @@ class PrivateVocabulary:
     def histogram(self) -> NoisyHistogram:
         """Half of δ pays for the noise and half for the threshold; the threshold depends little on its half."""
         words = self.words_per_user or (NEW_WORDS_PER_USER if self.extend_public else WORDS_PER_USER)
-        return NoisyHistogram(words, _noise_multiplier(self.epsilon, self.delta / 2), self.delta / 2)
+        try:
+            noise_multiplier = _noise_multiplier(self._epsilon_of_counts, self.delta / 2)
+        except SottoError as error:
+            raise SottoError(
+                f"no noise keeps a vocabulary within epsilon={self.epsilon:g} at delta={self.delta:g}: "
+                f"{self._epsilon_of_counts:.4g} of it is left for the counts of words; take a larger epsilon"
+            ) from error
+        return NoisyHistogram(words, noise_multiplier, self.delta / 2)
+
+    @property
+    def _epsilon_of_counts(self) -> float:
+        """ε less what the threshold's half of δ is charged in ε (docs/guarantees.md, "Histograms")."""
+        return self.epsilon + math.log1p(-self.delta / 2)
 
 
 def prepare_privately(

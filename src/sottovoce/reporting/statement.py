@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -112,7 +112,10 @@ def make_statement(
 
 
 def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
-    """How a round is made private: sensitivity and noise are those of round 1 where they change."""
+    """How a round is made private: clip norm, sensitivity and noise are those of round 1 where they change.
+
+    A schedule is in factors, so what they multiply is given beside it.
+    """
     privacy = recipe.privacy
     clip_norms = mechanism.clip_norms(1, mechanism.start())
     sensitivity = mechanism.sensitivity(clip_norms)
@@ -122,21 +125,23 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
         "algorithm": recipe.run.algorithm,
         "clipping": privacy.clipping,
         "clip_when": privacy.clip_when,
-        "clip_norm": privacy.clip_norm if privacy.clipping != "none" else None,
+        "clip_norm": _joint(clip_norms) if privacy.clipping != "none" else None,
         "estimator": privacy.estimator,
         "sensitivity": sensitivity if math.isfinite(sensitivity) else None,
-        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_multiplier": mechanism.noise_multiplier * mechanism.noise_schedule(1),
         "noise_std": noise_std,
     }
     if privacy.clip_weighted:
         facts["clip_weighted"] = True
     if privacy.layer_clip_norms:
         facts["layer_clip_norms"] = list(privacy.layer_clip_norms)
-    for name in ("clip_schedule", "noise_schedule"):
-        if getattr(privacy, name):
-            facts[name] = [list(point) for point in getattr(privacy, name)]
     if privacy.clip_schedule:
+        facts["nominal_clip_norm"] = privacy.clip_norm
+        facts["clip_schedule"] = [list(point) for point in privacy.clip_schedule]
         facts["clip_path"] = privacy.clip_path
+    if privacy.noise_schedule:
+        facts["nominal_noise_multiplier"] = mechanism.noise_multiplier
+        facts["noise_schedule"] = [list(point) for point in privacy.noise_schedule]
     if mechanism.tracking is not None:
         facts["adaptive"] = {
             "quantile": mechanism.tracking.quantile,
@@ -145,6 +150,11 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
             "bits": len(clip_norms),
         }
     return facts
+
+
+def _joint(clip_norms: Iterable[float]) -> float:
+    """How long a whole update can be, to the digits that the float32 of its parts holds: 0.3, not 0.30000001."""
+    return float(f"{math.hypot(*map(float, clip_norms)):.7g}")
 
 
 def _source(facts: Mapping[str, Any]) -> str:
@@ -221,21 +231,33 @@ def _paragraphs(statement: Statement) -> list[str]:
 
 def _changes(mechanism: dict[str, Any]) -> str:
     """What does not stay as it is in round 1."""
-    said = ""
-    if "clip_schedule" in mechanism:
-        points = ", ".join(f"{factor:g} from round {number:g}" for number, factor in mechanism["clip_schedule"])
-        said += f" The clip norm, and the noise with it, follow a schedule of factors ({points})."
-    if "noise_schedule" in mechanism:
-        points = ", ".join(f"{factor:g} from round {number:g}" for number, factor in mechanism["noise_schedule"])
-        said += f" The noise multiplier follows a schedule of factors ({points}), and every round is charged its own."
+    said = []
+    if _varies(mechanism.get("clip_schedule", [])):
+        values = _values(mechanism["clip_schedule"], mechanism["nominal_clip_norm"], mechanism["clip_path"])
+        said.append(f"The clip norm, and the noise with it, follow a schedule: {values}.")
     if adaptive := mechanism.get("adaptive"):
-        said += (
-            f" These are figures of round 1: the clip norm, and the noise with it, follow the "
-            f"{adaptive['quantile']:g} quantile of the norms of users' updates, read from {adaptive['bits']} noised "
-            f"count(s) of clipped users (noise {adaptive['bit_noise']:g}); update and counts together are charged the "
-            f"noise multiplier above."
+        said.append(
+            f"The clip norm, and the noise with it, follow the {adaptive['quantile']:g} quantile of the norms of "
+            f"users' updates, read from {adaptive['bits']} noised count(s) of clipped users (noise "
+            f"{adaptive['bit_noise']:g}); update and counts together are charged the noise multiplier of their round."
         )
-    return said
+    if _varies(mechanism.get("noise_schedule", [])):
+        values = _values(mechanism["noise_schedule"], mechanism["nominal_noise_multiplier"], "steps")
+        said.append(f"The noise multiplier follows a schedule: {values}; every round is charged its own.")
+    return "".join(f" {sentence}" for sentence in ["These are figures of round 1.", *said]) if said else ""
+
+
+def _varies(schedule: list[list[float]]) -> bool:
+    return len({factor for _, factor in schedule}) > 1
+
+
+def _values(schedule: list[list[float]], nominal: float, path: str) -> str:
+    """The values that a schedule of factors stands for, and how it gets from one to the next."""
+    values = [(f"{nominal * factor:.4g}", f"round {number:g}") for number, factor in schedule]
+    if path == "steps":
+        return ", ".join(f"{value} from {when} on" for value, when in values)
+    points = ", ".join(f"{value} in {when}" for value, when in values)
+    return f"{points}, on a {path} path between them, and constant after that"
 
 
 def _shown(epsilon: float | str) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pytest
@@ -227,3 +228,27 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(SottoError, match=r"cannot read .*a\.jsonl \(Permission denied\)"):
         list(records(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "user,text\nann,one,two\n"),
+        ("b.csv", "user,words\nann,one\n"),
+        ("c.jsonl", "[]\n"),
+        ("d.jsonl", '{"user": 1}\n'),
+    ],
+)
+def test_a_fault_closes_the_file_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str
+) -> None:
+    """The error is still held here, and with it every frame: garbage collection has had no chance."""
+    opened: list[BinaryIO] = []
+    real = corpus._open
+    monkeypatch.setattr(corpus, "_open", lambda path: opened.append(real(path)) or opened[-1])
+    path = tmp_path / name
+    path.write_text(content + content)  # more to read after the fault
+    with pytest.raises(SottoError) as held:
+        list(records(path))
+    assert held.value
+    assert [stream.closed for stream in opened] == [True]
