@@ -15,6 +15,8 @@ import optax
 from sottovoce import recipe as recipes
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.kernels import cuda
+from sottovoce.kernels.lstm_users import Products, fits
 from sottovoce.local.objective import Objective, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
 from sottovoce.models.language_model import LanguageModel, layer_names
@@ -89,7 +91,7 @@ def assemble(
         recipe=recipe,
         model=model,
         algorithm=algorithm,
-        sum_updates=SumInBlocks(block),
+        sum_updates=SumInBlocks(block, _find_products(recipe, algorithm.user_update, model)),
         accountant=accountant_of(recipe.privacy),
         code=code,
         before=tuple(before),
@@ -316,6 +318,13 @@ def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective)
         clipping, batch=local.batch, unroll=local.unroll, learning_rate=local.learning_rate, tokens=local.tokens,
         objective=objective,
     )  # fmt: skip
+
+
+def _find_products(recipe: Recipe, update: UserUpdate, model: LanguageModel) -> Products | None:
+    """Kernels for this model on this device, if there are any."""
+    if recipe.run.kernels == "off" or not fits(update, model):
+        return None
+    return cuda.products(update, model)  # pyrefly: ignore
 
 
 @lru_cache  # optimisers are compared by identity: the same one again spares a compilation

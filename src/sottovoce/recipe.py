@@ -106,6 +106,9 @@ class Run:
     evaluate_every: int = _value(20, "rounds between evaluations on held-out users; 0 is never", low=0)
     evaluate_users: int = _value(200, "held-out users in an evaluation; 0 is all", low=0)
     checkpoint_every: int = _value(10, "rounds between checkpoints", low=1)
+    kernels: str = _value(
+        "auto", "auto: kernels written for the model and the device, where there are any", choices=("auto", "off")
+    )
     block: int = _value(0, "users computed at once; 0 chooses by model size and device", low=0)
 
 

@@ -173,7 +173,7 @@ def clip_before_the_last_step():
         update, sound = module.finite_or_zero(update)
         return module.UserResult(update, sound, length, cut | clipped, loss)
 
-    module._send = send
+    module.send = send
 
 
 @caught_by("unit/local/test_update.py", "test_no_update_is_longer_than_the_clip_norm")

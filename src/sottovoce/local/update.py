@@ -110,7 +110,7 @@ class FedAvg:
         nothing = jax.tree.map(jnp.zeros_like, received)
         start = (nothing, jnp.zeros(len(self.clipping.clip_norms), bool), jnp.zeros(()), jnp.zeros(()))
         update, cut, length, losses = jax.lax.fori_loop(0, self.epochs, epoch, start)
-        return _send(self.clipping, clip_norms, update, length, cut, losses / jnp.maximum(jnp.sum(steps.mask), 1))
+        return send(self.clipping, clip_norms, update, length, cut, losses / jnp.maximum(jnp.sum(steps.mask), 1))
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class FedSGD:
         start = (jax.tree.map(jnp.zeros_like, received), _fresh_states(received, self.batch), jnp.zeros(()))
         gradient, _, loss = jax.lax.fori_loop(0, last, step, start)
         update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
-        return _send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss)
+        return send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss)
 
     def _select(self, user: User, key: PRNGKeyArray) -> User:
         """A random run of `tokens` tokens of the user."""
@@ -178,7 +178,7 @@ def _fresh_states(model: LanguageModel, lanes: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), model.start())
 
 
-def _send(clipping: Clipping, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array) -> UserResult:
+def send(clipping: Clipping, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array) -> UserResult:
     """The last clip, in float32 whatever came before it, and zeros in place of what is not finite."""
     update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), update)
     update, clipped = clipping.clip(update, clip_norms)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
+from sottovoce.kernels.lstm_users import Products, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for
@@ -43,7 +44,7 @@ def cut_into_blocks(steps: np.ndarray, seats: int) -> list[Block]:
     little is wasted. So there are few shapes, whatever the cohort, and each is compiled once.
     """
     order = np.argsort(-steps, kind="stable")
-    sizes = [size for size in (seats >> halved for halved in range(5)) if size]
+    sizes = [seats, *(size for size in (seats >> halved for halved in range(1, 5)) if size >= 4)]
     blocks, start = [], 0
     while start < len(order):
         for size in sizes:
@@ -63,6 +64,7 @@ class SumInBlocks:
     """
 
     block: int
+    products: Products | None = None  # where the model has a program of its own
 
     def __call__(
         self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
@@ -79,8 +81,8 @@ class SumInBlocks:
             # The device works on while the next block is read: nothing here waits for a result.
             users, rows = _seated(store, cohort[block.places], block.seats)
             sums, result = _add_block(
-                algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, sums, model, users, rows,
-                key, clip_norms, grid, block.steps,
+                algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, self.products, sums, model,
+                users, rows, key, clip_norms, grid, block.steps,
             )  # fmt: skip
             results.append(_first(result, len(block.places)))
         order = np.argsort(np.concatenate([block.places for block in blocks])) if blocks else np.zeros(0, int)
@@ -108,15 +110,19 @@ class Sums(NamedTuple):
     bits: Whole
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(3,))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(4,))
 def _add_block(
-    update: UserUpdate, clipping: Clipping, weight_cap: float, sums: Sums, model: LanguageModel, users: User,
-    rows: Int[Array, " block"], key: PRNGKeyArray, clip_norms: Array, grid: float | None, steps: int,
+    update: UserUpdate, clipping: Clipping, weight_cap: float, products: Products | None, sums: Sums,
+    model: LanguageModel, users: User, rows: Int[Array, " block"], key: PRNGKeyArray, clip_norms: Array,
+    grid: float | None, steps: int,
 ) -> tuple[Sums, UserResult]:  # fmt: skip
-    keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
     shares = user_weight(users.length, weight_cap)
     their_norms = jax.vmap(partial(norms_for, clipping, clip_norms))(shares)
-    results = jax.vmap(update, in_axes=(None, 0, 0, 0, None))(model, users, keys, their_norms, steps)
+    if products is None:
+        keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
+        results = jax.vmap(update, in_axes=(None, 0, 0, 0, None))(model, users, keys, their_norms, steps)
+    else:
+        results = train_users(products, update, model, users, their_norms, steps)  # pyrefly: ignore
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)

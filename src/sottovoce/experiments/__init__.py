@@ -1,0 +1,1 @@
+"""Runs that answer a question about the system itself."""

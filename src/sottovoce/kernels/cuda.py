@@ -1,0 +1,181 @@
+"""The products of `lstm_users` as CUDA kernels for Hopper GPUs, compiled when they are first used.
+
+The source is `lstm.cu`. NVIDIA's run-time compiler, which comes with `jax[cuda12]`, makes it into PTX, and the launcher
+of Pallas' Triton backend runs it. Where any of that is missing, or the sizes are others, `products` answers None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sysconfig
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from sottovoce.kernels.lstm_users import Products, Step
+from sottovoce.local.update import FedAvg
+from sottovoce.models.lstm import LSTM
+
+SIZE, HIDDEN, LANES, UNROLL = 96, 256, 8, 10  # the kernels are written for these
+_TARGET = "triton_kernel_call_ffi"
+
+
+class Unavailable(Exception):
+    """These kernels cannot run here."""
+
+
+def products(update: FedAvg, model: LSTM) -> Products | None:
+    """The kernels, if they fit the model and the device; their products are of bfloat16 numbers, with float32 sums."""
+    shape = (model.embedding.shape[1], model.projection.shape[1], update.batch, update.unroll)
+    if shape != (SIZE, HIDDEN, LANES, UNROLL) or jax.default_backend() != "gpu":
+        return None
+    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+        return None
+    try:
+        compiled()
+    except Unavailable:
+        return None
+    return Products(jnp.bfloat16, _scores, _step_table, _step, _read, _read_back)
+
+
+@cache
+def compiled() -> dict[str, str]:
+    """The PTX of each kernel, by name."""
+    _launcher()  # first, since it is the cheaper to miss
+    text = _to_ptx((Path(__file__).parent / "lstm.cu").read_text(encoding="utf-8"))
+    # Each kernel becomes a module of its own, with the declarations that all share.
+    shared = re.findall(r"^\.extern \.shared.*\n", text, re.MULTILINE)
+    text = re.sub(r"^\.extern \.shared.*\n", "", text, flags=re.MULTILINE)
+    head, *entries = text.split("\n\t// .globl\t")
+    head += "\n" + "".join(dict.fromkeys(shared))
+    return {entry.split()[0]: f"{head}\n\t// .globl\t{entry}" for entry in entries}
+
+
+def _to_ptx(source: str) -> str:
+    """PTX by NVRTC: a library with a plain C interface, called as such."""
+    compiler, headers = _compiler()
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    made = compiler.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"lstm.cu", 0, None, None)
+    options = [b"--gpu-architecture=compute_90a", b"--std=c++17", *(f"-I{path}".encode() for path in headers)]
+    array = (ctypes.c_char_p * len(options))(*options)
+    if made or compiler.nvrtcCompileProgram(program, len(options), array):
+        compiler.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        compiler.nvrtcGetProgramLog(program, log)
+        raise Unavailable(log.value.decode(errors="replace"))
+    compiler.nvrtcGetPTXSize(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    compiler.nvrtcGetPTX(program, text)
+    compiler.nvrtcDestroyProgram(ctypes.byref(program))
+    return text.value.decode()
+
+
+def _compiler() -> tuple[Any, list[Path]]:
+    """The library and the folders of CUDA's headers, from the wheels beside jax or from an installed toolkit."""
+    roots = [Path(sysconfig.get_path("purelib")) / "nvidia", Path("/usr/local/cuda")]
+    libraries = [path for root in roots for path in sorted(root.rglob("libnvrtc.so*")) if "builtins" not in path.name]
+    headers = [path.parent for root in roots for path in sorted(root.rglob("cuda_bf16.h"))]
+    for path in libraries:
+        try:
+            return ctypes.CDLL(str(path)), headers
+        except OSError:
+            continue
+    raise Unavailable("no libnvrtc was found")
+
+
+@cache
+def _launcher() -> Any:
+    try:
+        from jax._src.lib import gpu_triton
+    except ImportError as error:
+        raise Unavailable(str(error)) from None
+    return gpu_triton
+
+
+@cache
+def _call_of(name: str, warps: int, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
+    triton = _launcher()
+    kernel = triton.TritonKernel(name, warps, 1, memory, compiled()[name], "", 90)
+    parameters = [triton.create_array_parameter(0, 16)] * arrays
+    call = triton.TritonKernelCall(kernel, grid[0], grid[1], 1, parameters)
+    return zlib.compress(call.to_proto(name, b""))
+
+
+def _run(
+    name: str, warps: int, memory: int, grid: tuple[int, int], inputs: list, outputs: list, in_place: dict | None = None
+) -> Any:
+    opaque = _call_of(f"{name}_float32", warps, memory, grid, len(inputs) + len(outputs))
+    call = jax.ffi.ffi_call(_TARGET, outputs, input_output_aliases=in_place or {})
+    return call(*inputs, name=name, opaque=opaque)
+
+
+def _float32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array]:
+    users, tokens, size = outputs.shape
+    vocabulary = table.shape[0]
+    tiles = -(-vocabulary // 80)
+    # Three programs run on each of 132 multiprocessors at a time; one of n parts takes tiles / n and a while to start.
+    parts = min(range(1, 17), key=lambda n: (-(-users * n // 396) * (-(-tiles // n) + 3), n))
+    rows = -(-tiles // parts) * 80
+    parts = -(-vocabulary // rows)
+    sums, means = _run(
+        "head_a", 5, 80 * (SIZE * 6 + 104 * 2), (parts, users),
+        [outputs, table, delta, scale, offset, jnp.array([vocabulary, rows], jnp.int32)],
+        [_float32(users, parts, tokens), _float32(users, parts, tokens, size)],
+    )  # fmt: skip
+    return sums.sum(1), means.sum(1)
+
+
+def _step_table(
+    outputs: Array, of_words: Array, table: Array, delta: Array, level: Array, share: Array, targets: Array,
+    inputs: Array, step: Step,
+) -> tuple[Array, Array]:  # fmt: skip
+    users, vocabulary, rows = outputs.shape[0], table.shape[0], 640
+    groups = -(-vocabulary // rows)
+    # Beside it the kernel has 18 kB of its own; the launcher raises the limit only for more than 48 kB asked here.
+    memory = max(4 * 16 * (448 + 288), 49_408)
+    new, squares = _run(
+        "head_b", 4, memory, (groups, users),
+        [outputs, of_words, table, delta, step.scale, level, share, targets, inputs,
+         jnp.array([vocabulary, rows], jnp.int32), jnp.array([step.learning_rate], jnp.float32)],
+        [_float32(*delta.shape), _float32(users, groups)], {3: 0},
+    )  # fmt: skip
+    return new, squares.sum(1)
+
+
+def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, Array]:
+    users, tokens, height = left.shape
+    width = right.shape[2]
+    new, squares = _run(
+        f"sgd{width}", 8, tokens * 2 * (136 + width + 8), (height // 128, users),
+        [left, right, delta, step.scale, jnp.array([step.learning_rate], jnp.float32)],
+        [_float32(*delta.shape), _float32(users, height // 128)], {2: 0},
+    )  # fmt: skip
+    return new, squares.sum(1)
+
+
+def _read(
+    words: Array, bias: Array, recurrent: Array, delta: Array, scale: Array, hidden: Array, cell: Array
+) -> tuple[Array, Array, Array]:
+    users, time, lanes, four = words.shape
+    return _run(
+        "recur_f", 8, 0, (4, users), [words, bias, recurrent, delta, scale, hidden, cell],
+        [jax.ShapeDtypeStruct(words.shape, words.dtype), _float32(users, time + 1, lanes, four // 4),
+         jax.ShapeDtypeStruct((users, time + 1, lanes, four // 4), words.dtype)],
+    )  # fmt: skip
+
+
+def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array) -> Array:
+    return _run(
+        "recur_b", 8, 0, (4, gates.shape[0]), [above, gates, cells, recurrent, delta, scale],
+        [jax.ShapeDtypeStruct(gates.shape, gates.dtype)],
+    )[0]  # fmt: skip

@@ -1,0 +1,97 @@
+"""The LSTM's program for many users against `FedAvg`, which it spells out."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_products, train_users
+from sottovoce.local.objective import plain
+from sottovoce.local.update import FedAvg, FedSGD, User
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
+
+LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 3.0}
+
+
+def both(model, store, update, norms, products=PLAIN):
+    """The results of a block, by either program."""
+    block = store.gather(range(store.users))
+    users = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths))
+    norms = jnp.broadcast_to(jnp.asarray(norms, jnp.float32), (store.users,))[:, None]
+    last = int(update.steps(block.lengths).max())
+    general = jax.vmap(update, in_axes=(None, 0, None, 0, None))(model, users, jax.random.key(0), norms, last)
+    return general, jax.jit(partial(train_users, products, update))(model, users, norms, last)
+
+
+def lengths_of(updates) -> np.ndarray:
+    """Of each user's update, in float64."""
+    squares = [np.sum(np.float64(leaf) ** 2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(updates)]
+    return np.sqrt(sum(squares))
+
+
+@pytest.mark.parametrize("every_step", [True, False])
+@pytest.mark.parametrize("clip_norm", [0.4, 1e3], ids=["clipped", "not clipped"])
+def test_every_user_sends_what_fedavg_sends(model, store, every_step, clip_norm):
+    general, fast = both(model, store, FedAvg(FlatClip(clip_norm), every_step, **LOCAL), clip_norm)
+    for a, b in zip(jax.tree.leaves(general.update), jax.tree.leaves(fast.update), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
+    assert jax.tree.structure(general.update) == jax.tree.structure(fast.update)
+    np.testing.assert_allclose(general.norm, fast.norm, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(general.clipped, fast.clipped)
+    np.testing.assert_array_equal(general.sound, fast.sound)
+    np.testing.assert_allclose(general.loss, fast.loss, rtol=1e-4, atol=1e-6)
+    assert float(jnp.max(jnp.abs(jax.tree.leaves(fast.update)[0]))) > 1e-3
+
+
+def test_each_user_has_a_norm_of_their_own(model, store):
+    norms = np.geomspace(0.05, 2.0, store.users)
+    general, fast = both(model, store, FedAvg(FlatClip(1.0), True, **LOCAL), norms)
+    for a, b in zip(jax.tree.leaves(general.update), jax.tree.leaves(fast.update), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
+    lengths = np.sqrt(
+        sum(np.sum(np.float64(leaf) ** 2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(fast.update))
+    )
+    assert np.all(lengths <= norms)
+    assert np.any(lengths > 0.99 * norms)
+
+
+def test_products_of_bfloat16_stay_within_the_clip_and_close(model, store):
+    """Its rounding is a hundredth of an update; the clip that follows is in float32 all the same."""
+    general, fast = both(model, store, FedAvg(FlatClip(0.4), True, **LOCAL), 0.4, plain_products(jnp.bfloat16))
+    leaves = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.update)]) for result in (general, fast)]
+    assert 1e-5 < np.linalg.norm(leaves[0] - leaves[1]) / np.linalg.norm(leaves[0]) < 0.03
+    lengths = np.sqrt(
+        sum(np.sum(np.float64(leaf) ** 2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(fast.update))
+    )
+    assert np.all(lengths <= 0.4)
+
+
+def test_a_diverging_user_contributes_zero(model, store):
+    _, fast = both(model, store, FedAvg(FlatClip(0.4), True, batch=3, unroll=4, learning_rate=1e38), 0.4)
+    for leaf in jax.tree.leaves(fast.update):
+        assert np.all(np.isfinite(leaf))
+    assert np.all(lengths_of(fast.update) <= 0.4)
+
+
+def test_a_model_taken_apart_and_put_together_is_the_same(model):
+    again = model_of(parts_of(model))
+    assert jax.tree.structure(again) == jax.tree.structure(model)
+    for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(model), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_only_what_it_computes_is_given_to_it(model):
+    assert fits(FedAvg(FlatClip(1.0), True), model)
+    others = [
+        FedAvg(FlatClip(1.0), True, epochs=2),
+        FedAvg(PerLayerClip.even(1.0, 11), True),
+        FedAvg(NoClip(), True),
+        FedSGD(FlatClip(1.0)),
+        FedAvg(FlatClip(1.0), True, objective=lambda *arguments: plain(*arguments)),
+    ]
+    assert not any(fits(update, model) for update in others)
+    assert not fits(FedAvg(FlatClip(1.0), True), {"a": 1})
