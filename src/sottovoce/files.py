@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 from sottovoce.errors import SottoError
 
 
-def write_aside(path: Path, contents: bytes) -> None:
-    """Write a file under another name, flush it to disk, then give it its name."""
+def write_aside(path: Path, contents: bytes, *, private: bool = False) -> None:
+    """Write a file under another name, flush it to disk, then give it its name. `private`: for its owner alone."""
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(contents)
         file.flush()
         os.fsync(file.fileno())

@@ -53,8 +53,11 @@ def world(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Worl
 
 @pytest.fixture
 def run(world: World, tmp_path: Path) -> Path:
-    """A finished run of one's own."""
-    return Path(shutil.copytree(world.run, tmp_path / "run"))
+    """A finished run of one's own, which the store takes for the one that holds it."""
+    run = Path(shutil.copytree(world.run, tmp_path / "run"))
+    name, token = ((run / "secrets" / part).read_text() for part in ("holder.name", "holder"))
+    (world.store / "holders" / name).write_text(token)
+    return run
 
 
 @pytest.fixture

@@ -371,11 +371,11 @@ def test_a_crash_while_a_run_is_taken_up_does_not_make_it_a_copy(recipe, store, 
     jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))
     real, written = holder.write_aside, []
 
-    def crash_at_the_last(path, contents):
+    def crash_at_the_last(path, contents, **options):
         if len(written) == 2:
             raise RuntimeError("crash")
         written.append(path)
-        real(path, contents)
+        real(path, contents, **options)
 
     monkeypatch.setattr(holder, "write_aside", crash_at_the_last)
     with pytest.raises(RuntimeError, match="crash"):

@@ -163,21 +163,19 @@ class _Training:
             )
         self._load_state()
         self.meter = Meter(self.assembly)
-        if self.meter.private:
+        if self.meter.private and self.state.round < self.planned:
             self._take_up()
 
     def _take_up(self) -> None:
         """Go on at no charge if this folder was the last to hold the run; a copy of it pays for its rounds again."""
         if take_up(self.run_folder.secrets, store_folder(self.store)):
             return
-        left = rounds_after(self.assembly.algorithm.mechanism.events(self.planned), self.state.round)
-        for event, count in left:
+        for event, count in rounds_after(self.assembly.algorithm.mechanism.events(self.planned), self.state.round):
             charge_store(self.store, self.ledger.header["run"], "rounds of a copy", event, count)
-        if left:
-            self.notes.append(
-                f"another copy of {self.run_folder.path} was taken up since, or its store was restored: rounds from "
-                f"{self.state.round + 1} on are charged to the store again"
-            )
+        self.notes.append(
+            f"another copy of {self.run_folder.path} was taken up since, or its store was restored: rounds from "
+            f"{self.state.round + 1} on are charged to the store again"
+        )
 
     def _load_state(self) -> None:
         saved, damaged = checkpoints.latest(self.run_folder.checkpoints)

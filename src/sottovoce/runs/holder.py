@@ -22,14 +22,14 @@ def take_up(folder: Path, store: Path) -> bool:
     """
     if not (folder / _NAME).exists():
         # Not the name of the run, which two runs of one seed share.
-        write_aside(folder / _NAME, os_entropy.token_hex(16).encode())
+        write_aside(folder / _NAME, os_entropy.token_hex(16).encode(), private=True)
     theirs = store / "holders" / _read(folder / _NAME)
     known = _read(theirs)
     rightful = known != "" and known in (_read(folder / _MINE), _read(folder / _NEXT))
     token = os_entropy.token_hex(16)
     theirs.parent.mkdir(mode=0o700, exist_ok=True)
     for path in (folder / _NEXT, theirs, folder / _MINE):
-        write_aside(path, token.encode())
+        write_aside(path, token.encode(), private=True)
     return rightful
 
 

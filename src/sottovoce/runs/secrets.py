@@ -7,13 +7,13 @@ a stolen file does not tell what was sampled or added before.
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets as os_entropy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from sottovoce.errors import DamagedRun
+from sottovoce.files import write_aside
 
 _SIZE = 32
 _SALT = "salt"
@@ -78,8 +78,8 @@ class Secrets:
         """Write this link, and the salt with the first, for their owner alone."""
         folder.mkdir(mode=0o700, exist_ok=True)
         if not (folder / _SALT).exists():
-            _write_private(folder / _SALT, self.salt)
-        _write_private(folder / f"round-{self.round:08d}.key", self.link)
+            write_aside(folder / _SALT, self.salt, private=True)
+        write_aside(folder / f"round-{self.round:08d}.key", self.link, private=True)
 
     @staticmethod
     def forget(folder: Path, kept: int) -> None:
@@ -98,16 +98,6 @@ class Secrets:
         """The link saved for a round."""
         link, salt = (_read_private(folder / name) for name in (f"round-{round_number:08d}.key", _SALT))
         return Secrets(round_number, link, salt)
-
-
-def _write_private(path: Path, contents: bytes) -> None:
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(contents)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def _read_private(path: Path) -> bytes:
