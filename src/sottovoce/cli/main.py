@@ -25,6 +25,7 @@ app.command(training.train)
 app.command(training.resume)
 app.command(measuring.evaluate)
 app.command(measuring.report)
+app.command(measuring.bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,10 +1,10 @@
-"""`sotto evaluate` and `sotto report`."""
+"""`sotto evaluate`, `sotto report` and `sotto bench`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -85,3 +85,46 @@ def report(run: Path, *, internal: Flag = False) -> None:
     from sottovoce.jobs.measuring import report_run
 
     print(report_run(run, internal=internal))
+
+
+def bench(
+    *,
+    workload: str = "mcmahan-lstm",
+    cohort: int | None = None,
+    block: int = 0,
+    kernels: Literal["auto", "off"] = "auto",
+    json: Flag = False,
+) -> None:
+    """Time whole rounds on this machine, with users who are made up.
+
+    Parameters
+    ----------
+    workload
+        mcmahan-lstm: the paper's model, 1,600 tokens a user. demo: that of `sotto demo`.
+    cohort
+        Users a round (default: 100).
+    block
+        Users computed at once; 0 chooses.
+    kernels
+        off: the general program, also where there are kernels for the model and the device.
+    json
+        One JSON object.
+    """
+    from sottovoce.experiments.bench import measure
+
+    found = measure(workload, cohort, block, kernels)
+    if json:
+        print_json(found.to_json())
+        return
+    rows = {
+        "device, precision": f"{found.device}, {found.precision}",
+        "users a second": f"{found.users_per_second:,.4g}",
+        "tokens a second": f"{found.tokens_per_second:,.0f}",
+        "a round of users": f"{found.cohort:,}, in blocks of at most {found.block:,}",
+        "seconds a round": f"{found.seconds_a_round:.4g}",
+        "seconds to compile": f"{found.compile_seconds:.3g}",
+        "peak memory": f"{found.peak_bytes / 2**20:,.0f} MiB",
+        "of the products this device can do": f"{found.arithmetic_share:.1%}",
+        "of the bytes it can move": f"{found.bandwidth_share:.1%}",
+    }
+    print_table(f"Workload {workload}", rows)

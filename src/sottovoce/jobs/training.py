@@ -268,7 +268,7 @@ class _Training:
             entry["evaluation"] = evaluation.to_json()
         self.run_folder.record.append(entry)
         self.run_folder.diagnostics.append(_diagnostics(self.state.round, summed, seconds))
-        return self._progress(len(summed.norms), seconds, evaluation)
+        return self._progress(summed.users, seconds, evaluation)
 
     def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
         epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
@@ -390,9 +390,8 @@ def _saved_parts(state: ServerState) -> tuple[Any, Any, Any]:
 
 def _diagnostics(round_number: int, summed: CohortSum, seconds: float) -> dict[str, Any]:
     """Exact figures of the cohort: private."""
-    users = len(summed.norms)
-    finite = summed.norms[np.isfinite(summed.norms)]
-    losses = summed.losses[np.isfinite(summed.losses)]
+    users, norms, losses = summed.users, summed.norms, summed.losses
+    finite, losses = norms[np.isfinite(norms)], losses[np.isfinite(losses)]
     return {
         "round": round_number,
         "users": users,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +32,11 @@ class Query(NamedTuple):
 
     estimate: Any  # of the average update
     bits: Any = None  # where the clip norm adapts: how many users stayed within it, centred
+
+
+@partial(jax.jit, static_argnums=0)
+def _estimate(estimator: Estimator, total: Any, weight: Any) -> Any:
+    return estimator.estimate(total, weight)
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class Mechanism:
     def query(self, total: Any, weight: Array, bits: Array) -> Query:
         """The estimate from the sums over the cohort, with the count of bits where it is needed."""
         with jax.enable_x64(True):  # sums are exact in float64, and stay so until they are noised
-            return Query(self.estimator.estimate(total, weight), None if self.tracking is None else bits)
+            return Query(_estimate(self.estimator, total, weight), None if self.tracking is None else bits)
 
     def noise_std(self, round_number: int, clip_norms: Any) -> tuple[float, float | None]:
         """σ on every coordinate of the estimate, and on each count of bits where there are any."""

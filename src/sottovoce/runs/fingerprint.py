@@ -22,7 +22,8 @@ def fingerprint(recipe: str, store: str, block: int) -> str:
         _processor(),
     )  # fmt: skip
     digest.update(repr(facts).encode())
-    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
+    package = Path(__file__).parents[1]
+    for source in sorted([*package.rglob("*.py"), *package.rglob("*.cu")]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 

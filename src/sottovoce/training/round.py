@@ -61,9 +61,31 @@ class CohortSum(NamedTuple):
     total: Any
     weight: Any
     bits: Any  # over users, +1/2 for every part of an update that was not clipped and -1/2 for one that was
-    norms: np.ndarray
-    clipped: np.ndarray
-    losses: np.ndarray
+    results: list[UserResult]  # of users together, without their updates; still on the device
+    places: list[np.ndarray]  # where in the cohort they stand
+
+    @property
+    def users(self) -> int:
+        return sum(map(len, self.places))
+
+    @property
+    def norms(self) -> np.ndarray:
+        return self._of_users([result.norm for result in self.results])
+
+    @property
+    def clipped(self) -> np.ndarray:
+        return self._of_users([np.any(result.clipped, axis=-1) for result in self.results]).astype(bool)
+
+    @property
+    def losses(self) -> np.ndarray:
+        return self._of_users([result.loss for result in self.results])
+
+    def _of_users(self, columns: list[Any]) -> np.ndarray:
+        """One column for all users in their order. Reading it waits for the device."""
+        if not columns:
+            return np.zeros(0)
+        read = [np.atleast_1d(column)[: len(places)] for column, places in zip(columns, self.places, strict=True)]
+        return np.concatenate(read)[np.argsort(np.concatenate(self.places))]
 
 
 # (algorithm, model, users, rows of the cohort, key of the users' own randomness, clip norms) -> the sum over the cohort
@@ -114,8 +136,8 @@ def sum_one_by_one(
         total = jax.tree.map(np.add, total, sent)
         weight += float(share)
         bits += (share > 0) * (0.5 - np.asarray(result.clipped))
-        results.append(result)
-    return CohortSum(total, np.float64(weight), bits, *diagnostics_of(results))
+        results.append(result._replace(update=None))
+    return CohortSum(total, np.float64(weight), bits, results, [np.array([place]) for place in range(len(cohort))])
 
 
 @partial(jax.jit, static_argnums=0)
@@ -123,14 +145,3 @@ def _user_update(
     update: UserUpdate, model: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: Array, steps: int
 ) -> UserResult:
     return update(model, user, key, clip_norms, steps)
-
-
-def diagnostics_of(results: list[UserResult]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Norms, clipped flags and losses of all users in order."""
-
-    def column(values: list[Any], kind: type) -> np.ndarray:
-        parts = [np.atleast_1d(np.asarray(value, kind)) for value in values]
-        return np.concatenate(parts) if parts else np.zeros(0, kind)
-
-    clipped = [np.any(result.clipped, axis=-1) for result in results]
-    return column([r.norm for r in results], float), column(clipped, bool), column([r.loss for r in results], float)

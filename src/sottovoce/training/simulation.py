@@ -19,7 +19,7 @@ from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.summing import Whole, add, nothing, value
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, diagnostics_of, play_round
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, play_round
 from sottovoce.training.server import ServerState
 
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
@@ -71,11 +71,8 @@ class SumInBlocks:
         clip_norms: np.ndarray,
     ) -> CohortSum:  # fmt: skip
         grid = algorithm.mechanism.grid(clip_norms)
-        sums = Sums(
-            jax.tree.map(jnp.zeros_like, model) if grid is None else nothing(model), nothing(jnp.zeros(())),
-            nothing(jnp.zeros(len(clip_norms))),
-        )  # fmt: skip
-        results = []
+        sums = _no_sums(model, grid is not None, len(clip_norms))
+        results: list[UserResult] = []
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block)
         for block in blocks:
             # The device works on while the next block is read: nothing here waits for a result.
@@ -84,19 +81,19 @@ class SumInBlocks:
                 algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, self.products, sums, model,
                 users, rows, key, clip_norms, grid, block.steps,
             )  # fmt: skip
-            results.append(_first(result, len(block.places)))
-        order = np.argsort(np.concatenate([block.places for block in blocks])) if blocks else np.zeros(0, int)
+            results.append(result)
         total = sums.total if grid is None else value(sums.total, grid)
         weight, bits = value(sums.weight, WEIGHT_STEP), value(sums.bits, BIT_STEP)
-        return CohortSum(total, weight, bits, *(column[order] for column in diagnostics_of(results)))
+        return CohortSum(total, weight, bits, results, [block.places for block in blocks])
 
 
 def _seated(store: Store, rows: np.ndarray, seats: int) -> tuple[User, Array]:
     block = store.gather(rows)
-    missing = seats - len(rows)
-    tokens = np.pad(block.tokens, ((0, missing), (0, 0)))
-    lengths = np.pad(block.lengths, (0, missing))
-    return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(np.pad(rows, (0, missing)), jnp.uint32)
+    tokens, lengths = block.tokens, block.lengths
+    if missing := seats - len(rows):
+        tokens, lengths = np.pad(tokens, ((0, missing), (0, 0))), np.pad(lengths, (0, missing))
+        rows = np.pad(rows, (0, missing))
+    return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(rows, jnp.uint32)
 
 
 BIT_STEP = 0.5
@@ -108,6 +105,12 @@ class Sums(NamedTuple):
     total: Any  # float32 where updates are not clipped: then there is no grid, and nothing is promised
     weight: Whole
     bits: Whole
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _no_sums(model: LanguageModel, exact: bool, parts: int) -> Sums:
+    total = nothing(model) if exact else jax.tree.map(jnp.zeros_like, model)
+    return Sums(total, nothing(jnp.zeros(())), nothing(jnp.zeros(parts)))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(4,))
@@ -132,10 +135,6 @@ def _add_block(
         total = add(sums.total, sent, grid)
     sums = Sums(total, add(sums.weight, shares, WEIGHT_STEP), add(sums.bits, bits, BIT_STEP))
     return sums, results._replace(update=None)
-
-
-def _first(result: UserResult, count: int) -> UserResult:
-    return jax.tree.map(lambda leaf: leaf[:count], result)
 
 
 def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:

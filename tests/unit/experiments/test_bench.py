@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from sottovoce.errors import SottoError
+from sottovoce.experiments import bench
+from sottovoce.kernels import cuda
+from sottovoce.local.update import FedAvg
+from sottovoce.models.lstm import LSTM
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.training import simulation
+
+
+def test_a_measurement_says_what_was_measured(monkeypatch):
+    monkeypatch.setattr(bench, "REPEATS", 1)
+    monkeypatch.setattr(bench, "_product_rate", lambda kind: 1e12)
+    monkeypatch.setattr(bench, "_copy_rate", lambda: 1e11)
+    found = bench.measure("demo", cohort=6)
+    assert (found.workload, found.cohort, found.precision) == ("demo", 6, "float32")
+    assert found.users_per_second > 0
+    assert found.tokens_per_second == pytest.approx(found.users_per_second * 160)
+    assert found.arithmetic_share == pytest.approx(found.flops_a_user * found.users_per_second / 1e12)
+
+
+def test_the_papers_user_costs_thirteen_thousand_million_operations():
+    """80 tokens a step against 10,000 words of 96 numbers, and the gates; forwards once, backwards twice."""
+    model = jax.eval_shape(lambda: LSTM(10_000, key=jax.random.key(0)))
+    by_hand = 6 * 1600 * (10_000 * 96 + 4 * 256 * (96 + 256) + 96 * 256)
+    assert by_hand == pytest.approx(12.9e9, rel=0.01)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(model) if leaf.ndim == 2)
+    assert 6 * 1600 * weights == by_hand
+
+
+def test_an_unknown_workload_is_refused():
+    with pytest.raises(SottoError, match="mcmahan-lstm"):
+        bench.measure("mcmahan-lsmt")
+    with pytest.raises(SottoError, match="1 or more"):
+        bench.measure("demo", cohort=-3)
+
+
+def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
+    """A guard that counts work, not seconds: cohorts of many sizes compile one program for each shape of block."""
+    seats = set()
+    real = simulation._seated
+    monkeypatch.setattr(
+        simulation, "_seated", lambda store, rows, count: (seats.add(count), real(store, rows, count))[1]
+    )
+    assembly = bench._assemble(bench.WORKLOADS["demo"], 30, 8, "auto")
+    before = simulation._add_block._cache_size()
+    clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
+    store = bench._users(bench.WORKLOADS["demo"], 30)
+    for size in (0, 1, 3, 8, 9, 15, 22, 30):
+        key = jax.random.key(size)
+        summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(size), key, clip_norms)
+        assert summed.users == size
+    assert seats == {8, 4}
+    assert simulation._add_block._cache_size() - before == 2
+
+
+def test_kernels_are_for_the_device_and_the_sizes_they_were_written_for():
+    model = jax.eval_shape(lambda: LSTM(10_000, key=jax.random.key(0)))
+    assert cuda.products(FedAvg(FlatClip(1.0), True), model) is None  # no GPU here
