@@ -86,12 +86,13 @@ def assemble(
     )
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
-    block = block_size(model, recipe.privacy.cohort, recipe.run.block)
+    devices = _count_devices(recipe)
+    block = block_size(model, recipe.privacy.cohort / devices, recipe.run.block)
     return Assembly(
         recipe=recipe,
         model=model,
         algorithm=algorithm,
-        sum_updates=SumInBlocks(block, _find_products(recipe, algorithm.user_update, model)),
+        sum_updates=SumInBlocks(block, _find_products(recipe, algorithm.user_update, model), devices),
         accountant=accountant_of(recipe.privacy),
         code=code,
         before=tuple(before),
@@ -318,6 +319,13 @@ def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective)
         clipping, batch=local.batch, unroll=local.unroll, learning_rate=local.learning_rate, tokens=local.tokens,
         objective=objective,
     )  # fmt: skip
+
+
+def _count_devices(recipe: Recipe) -> int:
+    there = len(jax.devices())
+    if recipe.run.devices > there:
+        raise SottoError(f"run.devices={recipe.run.devices} is more than the {there} there are; 0 takes all")
+    return recipe.run.devices or there
 
 
 def _find_products(recipe: Recipe, update: UserUpdate, model: LanguageModel) -> Products | None:

@@ -22,6 +22,7 @@ from sottovoce.models.lstm import LSTM
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import play_round
+from sottovoce.training.server import ServerState
 
 REPEATS = 5
 
@@ -101,11 +102,11 @@ def measure(name: str, cohort: int | None = None, block: int = 0, kernels: str =
     )
 
 
-def _assemble(workload: Workload, cohort: int, block: int, kernels: str) -> Assembly:
+def _assemble(workload: Workload, cohort: int, block: int, kernels: str, devices: int = 0) -> Assembly:
     recipe = Recipe.load(workload.recipe).replace(
         privacy={"users": cohort, "cohort": cohort, "sampling": "fixed", "noise_multiplier": 1.0, "epsilon": None,
                  "secrets": "seeded", "allow_large_delta": True, "accountant": "rdp"},
-        run={"block": block, "kernels": kernels},
+        run={"block": block, "kernels": kernels, "devices": devices},
     )  # fmt: skip
     return assemble(recipe, _users(workload, cohort))
 
@@ -125,16 +126,17 @@ class _Unpaid:
         """These users are made up."""
 
 
-def _rounds(assembly: Assembly, store: Store) -> Callable[[], None]:
+def _rounds(assembly: Assembly, store: Store) -> Callable[[], ServerState]:
     """A function that plays the next round."""
     state = assembly.algorithm.server.start(assembly.model, assembly.algorithm.mechanism.start())
     secrets = Secrets.seeded(0)
 
-    def play() -> None:
+    def play() -> ServerState:
         nonlocal state
         keys = secrets.keys(state.round + 1, "bench")
         state, _ = play_round(assembly.algorithm, state, store, keys, _Unpaid(), assembly.sum_updates)
         jax.block_until_ready(state.model)
+        return state
 
     return play
 

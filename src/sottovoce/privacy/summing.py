@@ -41,11 +41,16 @@ def add(total: Whole, contributions: Any, grid: Any) -> Whole:
     Guarantee: exact, once each is cut to the grid; and cutting goes towards zero, so that none becomes longer.
     """
     steps = jax.tree.map(lambda leaf: _steps(jnp, leaf, grid).astype(jnp.int32), contributions)
-    low = jax.tree.map(lambda sum_, part: sum_ + jnp.sum(part & (2**_LOW - 1), axis=0), total.low, steps)
-    high = jax.tree.map(
-        lambda sum_, part, carried: sum_ + jnp.sum(part >> _LOW, axis=0) + (carried >> _LOW), total.high, steps, low
-    )
-    return Whole(high, jax.tree.map(lambda sum_: sum_ & (2**_LOW - 1), low))
+    high = jax.tree.map(lambda part: jnp.sum(part >> _LOW, axis=0), steps)
+    low = jax.tree.map(lambda part: jnp.sum(part & (2**_LOW - 1), axis=0), steps)
+    return plus(total, Whole(high, low))
+
+
+def plus(one: Whole, other: Whole) -> Whole:
+    """The sum of two sums."""
+    low = jax.tree.map(jnp.add, one.low, other.low)
+    high = jax.tree.map(lambda a, b, carried: a + b + (carried >> _LOW), one.high, other.high, low)
+    return Whole(high, jax.tree.map(lambda part: part & (2**_LOW - 1), low))
 
 
 def value(total: Whole, grid: float) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
@@ -18,7 +19,7 @@ from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
-from sottovoce.privacy.summing import Whole, add, nothing, value
+from sottovoce.privacy.summing import Whole, add, nothing, plus, value
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, play_round
 from sottovoce.training.server import ServerState
 
@@ -37,14 +38,14 @@ class Block(NamedTuple):
         return 1 - float(steps[self.places].sum()) / max(1, self.seats * self.steps)
 
 
-def cut_into_blocks(steps: np.ndarray, seats: int) -> list[Block]:
-    """The users of a cohort, by the steps each needs, in blocks of at most `seats`.
+def cut_into_blocks(steps: np.ndarray, seats: int, devices: int = 1) -> list[Block]:
+    """The users of a cohort, by the steps each needs, in blocks of at most `seats` on each of some devices.
 
     Users of like length share a block. A block has `seats` or a half, a quarter, ... of them: the most with which
     little is wasted. So there are few shapes, whatever the cohort, and each is compiled once.
     """
     order = np.argsort(-steps, kind="stable")
-    sizes = [seats, *(size for size in (seats >> halved for halved in range(1, 5)) if size >= 4)]
+    sizes = [devices * size for size in (seats >> halved for halved in range(5)) if size >= 4 or size == seats]
     blocks, start = [], 0
     while start < len(order):
         for size in sizes:
@@ -58,13 +59,14 @@ def cut_into_blocks(steps: np.ndarray, seats: int) -> list[Block]:
 
 @dataclass(frozen=True)
 class SumInBlocks:
-    """Σ w_k Δ_k over blocks of at most `block` users; while one is computed, the next is read.
+    """Σ w_k Δ_k over blocks of at most `block` users a device; while one is computed, the next is read.
 
     A block is filled up with users who have no tokens: their weight is zero, and so is their update.
     """
 
     block: int
     products: Products | None = None  # where the model has a program of its own
+    devices: int = 1
 
     def __call__(
         self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
@@ -72,19 +74,29 @@ class SumInBlocks:
     ) -> CohortSum:  # fmt: skip
         grid = algorithm.mechanism.grid(clip_norms)
         sums = _no_sums(model, grid is not None, len(clip_norms))
+        work = Work(
+            algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, self.products, self.devices
+        )  # fmt: skip
         results: list[UserResult] = []
-        blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block)
+        blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block, self.devices)
         for block in blocks:
             # The device works on while the next block is read: nothing here waits for a result.
             users, rows = _seated(store, cohort[block.places], block.seats)
-            sums, result = _add_block(
-                algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, self.products, sums, model,
-                users, rows, key, clip_norms, grid, block.steps,
-            )  # fmt: skip
+            sums, result = _add_block(work, sums, model, users, rows, key, clip_norms, grid, block.steps)
             results.append(result)
         total = sums.total if grid is None else value(sums.total, grid)
         weight, bits = value(sums.weight, WEIGHT_STEP), value(sums.bits, BIT_STEP)
         return CohortSum(total, weight, bits, results, [block.places for block in blocks])
+
+
+class Work(NamedTuple):
+    """What is done to a block, whoever is in it."""
+
+    update: UserUpdate
+    clipping: Clipping
+    weight_cap: float
+    products: Products | None
+    devices: int
 
 
 def _seated(store: Store, rows: np.ndarray, seats: int) -> tuple[User, Array]:
@@ -113,27 +125,48 @@ def _no_sums(model: LanguageModel, exact: bool, parts: int) -> Sums:
     return Sums(total, nothing(jnp.zeros(())), nothing(jnp.zeros(parts)))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=(4,))
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add_block(
-    update: UserUpdate, clipping: Clipping, weight_cap: float, products: Products | None, sums: Sums,
-    model: LanguageModel, users: User, rows: Int[Array, " block"], key: PRNGKeyArray, clip_norms: Array,
-    grid: float | None, steps: int,
+    work: Work, sums: Sums, model: LanguageModel, users: User, rows: Int[Array, " block"], key: PRNGKeyArray,
+    clip_norms: Array, grid: float | None, steps: int,
 ) -> tuple[Sums, UserResult]:  # fmt: skip
-    shares = user_weight(users.length, weight_cap)
-    their_norms = jax.vmap(partial(norms_for, clipping, clip_norms))(shares)
-    if products is None:
-        keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
-        results = jax.vmap(update, in_axes=(None, 0, 0, 0, None))(model, users, keys, their_norms, steps)
+    if work.devices == 1:
+        here, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
     else:
-        results = train_users(products, update, model, users, their_norms, steps)  # pyrefly: ignore
+        # Users are shared out over the devices; each adds up its own, and the sums of all are whole numbers.
+        mesh = Mesh(np.array(jax.devices()[: work.devices]), ("users",))
+        alike, apart = PartitionSpec(), PartitionSpec("users")
+
+        def share(model: LanguageModel, users: User, rows: Array, key: Array, clip_norms: Array, steps: Any) -> tuple:
+            part, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
+            return jax.lax.psum(part, "users"), results
+
+        here, results = jax.shard_map(
+            share, mesh=mesh, in_specs=(alike, apart, apart, alike, alike, alike), out_specs=(alike, apart),
+            check_vma=False,
+        )(model, users, rows, key, clip_norms, steps)  # fmt: skip
+    join = plus if grid is not None else partial(jax.tree.map, jnp.add)
+    return Sums(join(sums.total, here.total), plus(sums.weight, here.weight), plus(sums.bits, here.bits)), results
+
+
+def _sum_here(
+    work: Work, model: LanguageModel, users: User, rows: Array, key: PRNGKeyArray, clip_norms: Array,
+    grid: float | None, steps: Any,
+) -> tuple[Sums, UserResult]:  # fmt: skip
+    """The sums over the users of one device."""
+    shares = user_weight(users.length, work.weight_cap)
+    their_norms = jax.vmap(partial(norms_for, work.clipping, clip_norms))(shares)
+    if work.products is None:
+        keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
+        results = jax.vmap(work.update, in_axes=(None, 0, 0, 0, None))(model, users, keys, their_norms, steps)
+    else:
+        results = train_users(work.products, work.update, model, users, their_norms, steps)  # pyrefly: ignore
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
-    if grid is None:
-        total = jax.tree.map(lambda whole, parts: whole + jnp.sum(parts, axis=0), sums.total, sent)
-    else:
-        total = add(sums.total, sent, grid)
-    sums = Sums(total, add(sums.weight, shares, WEIGHT_STEP), add(sums.bits, bits, BIT_STEP))
+    none = _no_sums(model, grid is not None, len(clip_norms))
+    total = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent) if grid is None else add(none.total, sent, grid)
+    sums = Sums(total, add(none.weight, shares, WEIGHT_STEP), add(none.bits, bits, BIT_STEP))
     return sums, results._replace(update=None)
 
 

@@ -1,0 +1,56 @@
+"""A round on four devices against one. Four virtual devices need a process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, sys
+import jax, numpy as np
+from sottovoce.experiments import bench
+from sottovoce.privacy.noise import noise_key
+
+assert len(jax.devices()) == 4
+workload = bench.Workload("demo", vocabulary=80, tokens=50, cohort=37)
+store = bench._users(workload, 37)
+results = []
+for devices in (1, 4):
+    assembly = bench._assemble(workload, 37, block=4, kernels="auto", devices=devices)
+    assert assembly.sum_updates.devices == devices
+    play = bench._rounds(assembly, store)
+    norms = assembly.algorithm.mechanism.clip_norms(1, None)
+    key = noise_key(bytes(8))
+    summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(37), key, norms)
+    state = play()
+    results.append((summed, state))
+(one, a), (four, b) = results
+flat = lambda tree: np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
+print(json.dumps({
+    "sum": float(np.linalg.norm(flat(one.total) - flat(four.total)) / np.linalg.norm(flat(one.total))),
+    "model": float(np.abs(flat(a.model) - flat(b.model)).max()),
+    "weight": [float(one.weight), float(four.weight)],
+    "bits": [one.bits.tolist(), four.bits.tolist()],
+    "norms": float(np.abs(one.norms - four.norms).max()),
+    "users": [one.users, four.users],
+}))
+"""
+
+
+@pytest.mark.slow
+def test_four_devices_give_what_one_gives():
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=280)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found = json.loads(ended.stdout)
+    assert found["sum"] < 1e-6
+    assert found["model"] < 1e-6  # the same cohort and the same noise, or this would be of the size of the noise
+    assert found["weight"][0] == found["weight"][1] == 37.0
+    assert found["bits"][0] == found["bits"][1]
+    assert found["norms"] < 1e-5
+    assert found["users"] == [37, 37]
