@@ -22,7 +22,7 @@ results = []
 for devices in (1, 4):
     assembly = bench._assemble(workload, 37, block=4, kernels="auto", devices=devices)
     assert assembly.sum_updates.devices == devices
-    play = bench._rounds(assembly, store)
+    play = bench.play_next(assembly, store)
     norms = assembly.algorithm.mechanism.clip_norms(1, None)
     key = noise_key(bytes(8))
     summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(37), key, norms)

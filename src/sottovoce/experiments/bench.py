@@ -75,11 +75,11 @@ def measure(name: str, cohort: int | None = None, block: int = 0, kernels: str =
     if cohort < 1:
         raise SottoError(f"cohort={cohort} must be 1 or more")
     assembly = _assemble(workload, cohort, block, kernels)
-    play = _rounds(assembly, _users(workload, cohort))
+    play = play_next(assembly, _users(workload, cohort))
     begun = time.perf_counter()
     play()
     first = time.perf_counter() - begun
-    seconds = median(_timed(play) for _ in range(REPEATS))
+    seconds = median(timed(play) for _ in range(REPEATS))
     steps = -(-workload.tokens // (assembly.recipe.local.batch * assembly.recipe.local.unroll))
     flops = _flops(assembly.model, workload.tokens)
     moved = 3 * 4 * parameter_count(assembly.model) * steps  # read twice and written once a step
@@ -126,7 +126,7 @@ class _Unpaid:
         """These users are made up."""
 
 
-def _rounds(assembly: Assembly, store: Store) -> Callable[[], ServerState]:
+def play_next(assembly: Assembly, store: Store) -> Callable[[], ServerState]:
     """A function that plays the next round."""
     state = assembly.algorithm.server.start(assembly.model, assembly.algorithm.mechanism.start())
     secrets = Secrets.seeded(0)
@@ -154,7 +154,7 @@ def _product_rate(kind: Any) -> float:
     matrix = jnp.ones((side, side), kind)
     multiply = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float32))
     jax.block_until_ready(multiply(matrix, matrix))
-    return 2.0 * side**3 / median(_timed(lambda: jax.block_until_ready(multiply(matrix, matrix))) for _ in range(5))
+    return 2.0 * side**3 / median(timed(lambda: jax.block_until_ready(multiply(matrix, matrix))) for _ in range(5))
 
 
 def _copy_rate() -> float:
@@ -162,10 +162,10 @@ def _copy_rate() -> float:
     numbers = jnp.ones(2**28 if jax.default_backend() == "gpu" else 2**26)
     copy = jax.jit(lambda x: x + 1.0)
     jax.block_until_ready(copy(numbers))
-    return 2.0 * numbers.nbytes / median(_timed(lambda: jax.block_until_ready(copy(numbers))) for _ in range(5))
+    return 2.0 * numbers.nbytes / median(timed(lambda: jax.block_until_ready(copy(numbers))) for _ in range(5))
 
 
-def _timed(work: Callable[[], Any]) -> float:
+def timed(work: Callable[[], Any]) -> float:
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
