@@ -1,7 +1,6 @@
 // The hot loops of a simulated FedAvg round of the paper's LSTM. Sizes: 80 tokens a step (10 x 8 lanes), E = 96, H = 256.
 // All products are mma.sync m16n8k16 (bf16 in, float32 sums): 80 = 5*16, 96 = 6*16, so nothing is padded.
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #ifdef __CUDACC_RTC__  // the run-time compiler has no standard headers
 typedef unsigned char uint8_t;
 typedef unsigned int uint32_t;
@@ -48,20 +47,9 @@ __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f +
 __device__ __forceinline__ float tanh_(float x) { return 2.f * __fdividef(1.f, 1.f + ex2(-2.f * LOG2E * x)) - 1.f; }
 
 __device__ __forceinline__ float4 get4(const float* p) { return *(const float4*)p; }
-__device__ __forceinline__ float4 get4(const half* p) {
-  uint2 v = *(const uint2*)p;
-  float2 a = __half22float2(*(half2*)&v.x), b = __half22float2(*(half2*)&v.y);
-  return make_float4(a.x, a.y, b.x, b.y);
-}
 __device__ __forceinline__ float squares(float4 x) { return (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w); }
 // Writes four numbers; the sum of squares of what was written.
 __device__ __forceinline__ float put4(float* p, float4 x) { *(float4*)p = x; return squares(x); }
-__device__ __forceinline__ float put4(half* p, float4 x) {
-  half2 a = __float22half2_rn(make_float2(x.x, x.y)), b = __float22half2_rn(make_float2(x.z, x.w));
-  *(uint2*)p = make_uint2(*(uint32_t*)&a, *(uint32_t*)&b);
-  float2 c = __half22float2(a), d = __half22float2(b);
-  return squares(make_float4(c.x, c.y, d.x, d.y));
-}
 // A thread's four numbers of two neighbouring 8-column tiles are columns 4q..4q+3 of 16, so that it can read and write 16
 // bytes at once: in shared memory the columns of the other operand lie in that order. w: which pair of columns.
 __device__ __forceinline__ int place(int w) { return (w & ~7) + 4 * (w & 1) + ((w & 7) >> 1); }
@@ -87,11 +75,6 @@ __device__ __forceinline__ void soon(const void* from, int bytes) {  // into L2
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ float4 four(const float* p) { return *(const float4*)p; }
-__device__ __forceinline__ float4 four(const half* p) {
-  uint2 v = *(const uint2*)p;
-  float2 a = __half22float2(*(half2*)&v.x), b = __half22float2(*(half2*)&v.y);
-  return make_float4(a.x, a.y, b.x, b.y);
-}
 
 // ------------------------------------------------------------------------------------------------- softmax, pass A
 // grid (splits, users), 160 threads: a warp has 16 tokens and sees every row; tiles of 80 rows. meta: V, rows a split.
@@ -439,13 +422,6 @@ __device__ __forceinline__ uint4 blend(const float* d, const bf* th, float s) {
   float2 a = unpack(t.x), b = unpack(t.y), c = unpack(t.z), e = unpack(t.w);
   return make_uint4(pack(fmaf(s, x.x, a.x), fmaf(s, x.y, a.y)), pack(fmaf(s, x.z, b.x), fmaf(s, x.w, b.y)),
                     pack(fmaf(s, y.x, c.x), fmaf(s, y.y, c.y)), pack(fmaf(s, y.z, e.x), fmaf(s, y.w, e.y)));
-}
-__device__ __forceinline__ uint4 blend(const half* d, const bf* th, float s) {
-  uint4 t = *(const uint4*)th, v = *(const uint4*)d;
-  float2 x = __half22float2(*(half2*)&v.x), y = __half22float2(*(half2*)&v.y), z = __half22float2(*(half2*)&v.z), w = __half22float2(*(half2*)&v.w);
-  float2 a = unpack(t.x), b = unpack(t.y), c = unpack(t.z), e = unpack(t.w);
-  return make_uint4(pack(fmaf(s, x.x, a.x), fmaf(s, x.y, a.y)), pack(fmaf(s, y.x, b.x), fmaf(s, y.y, b.y)),
-                    pack(fmaf(s, z.x, c.x), fmaf(s, z.y, c.y)), pack(fmaf(s, w.x, e.x), fmaf(s, w.y, e.y)));
 }
 
 // grid (4, users), clusters of 4, 256 threads. A block owns 64 hidden units; its 256 x 256 weights live in registers.
