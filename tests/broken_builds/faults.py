@@ -221,6 +221,18 @@ def sums_in_floating_point():
     Mechanism.grid = lambda self, clip_norms: None
 
 
+@caught_by("unit/privacy/test_mechanism.py", "test_a_sum_is_rounded_after_the_noise_and_not_before")
+def rounded_before_the_noise():
+    """The estimate is rounded to float32 before it is noised."""
+    import jax
+    import numpy as np
+
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.query
+    Mechanism.query = lambda self, *sums: jax.tree.map(np.float32, real(self, *sums))
+
+
 # --- estimators ------------------------------------------------------------------------------------------------------
 
 

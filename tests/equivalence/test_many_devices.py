@@ -17,7 +17,7 @@ from sottovoce.privacy.noise import noise_key
 
 assert len(jax.devices()) == 4
 workload = bench.Workload("demo", vocabulary=80, tokens=50, cohort=37)
-store = bench._users(workload, 37)
+store = bench.make_users(workload, 37)
 results = []
 for devices in (1, 4):
     assembly = bench._assemble(workload, 37, block=4, kernels="auto", devices=devices)

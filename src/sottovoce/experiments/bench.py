@@ -75,7 +75,7 @@ def measure(name: str, cohort: int | None = None, block: int = 0, kernels: str =
     if cohort < 1:
         raise SottoError(f"cohort={cohort} must be 1 or more")
     assembly = _assemble(workload, cohort, block, kernels)
-    play = play_next(assembly, _users(workload, cohort))
+    play = play_next(assembly, make_users(workload, cohort))
     begun = time.perf_counter()
     play()
     first = time.perf_counter() - begun
@@ -108,10 +108,10 @@ def _assemble(workload: Workload, cohort: int, block: int, kernels: str, devices
                  "secrets": "seeded", "allow_large_delta": True, "accountant": "rdp"},
         run={"block": block, "kernels": kernels, "devices": devices},
     )  # fmt: skip
-    return assemble(recipe, _users(workload, cohort))
+    return assemble(recipe, make_users(workload, cohort))
 
 
-def _users(workload: Workload, cohort: int) -> Store:
+def make_users(workload: Workload, cohort: int) -> Store:
     """Users who draw words as people do, the frequent ones often; the same ones every time."""
     generator = np.random.default_rng(0)
     words = len(FRAME)

@@ -47,18 +47,12 @@ class Schedule:
         return factor * (other / factor) ** share
 
     def stretches(self, rounds: int) -> list[tuple[float, int]]:
-        """The factors of rounds 1 to `rounds` in order, equal neighbours together: (factor, how many rounds)."""
-        found: list[tuple[float, int]] = []
-        for number in range(1, rounds + 1) if self.path != "steps" else ():
-            found.append((self(number), 1))
-        if self.path == "steps":
-            ends = [first - 1 for first, _ in self.points[1:]] + [rounds]
-            start = 0
-            for (_, factor), end in zip(self.points, ends, strict=True):
-                if min(end, rounds) > start:
-                    found.append((factor, min(end, rounds) - start))
-                    start = min(end, rounds)
-        return found
+        """The factors of rounds 1 to `rounds` in order, and for how many rounds each holds."""
+        if self.path != "steps":
+            return [(self(number), 1) for number in range(1, rounds + 1)]
+        ends = [min(first - 1, rounds) for first, _ in self.points[1:]] + [rounds]
+        lengths = [end - start for start, end in pairwise([0, *ends])]
+        return [(factor, length) for (_, factor), length in zip(self.points, lengths, strict=True) if length]
 
     @property
     def constant(self) -> bool:

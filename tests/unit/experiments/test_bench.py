@@ -50,7 +50,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     assembly = bench._assemble(bench.WORKLOADS["demo"], 30, 8, "auto")
     simulation._add_block.clear_cache()
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
-    store = bench._users(bench.WORKLOADS["demo"], 30)
+    store = bench.make_users(bench.WORKLOADS["demo"], 30)
     for size in (0, 1, 3, 8, 9, 15, 22, 30):
         key = jax.random.key(size)
         summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(size), key, clip_norms)

@@ -93,3 +93,11 @@ def test_the_tracked_norms_are_those_the_noise_follows():
     assert joint_norm(mechanism.clip_norms(7, np.array([0.5], np.float32))) == 0.5
     ratio = mechanism.noise_std(7, (0.5,))[0] / mechanism.noise_std(7, (3.0,))[0]
     assert ratio == pytest.approx(0.5 / 3.0)
+
+
+@pytest.mark.parametrize(("bits", "limit"), [(1e6, 1e-9), (-1e6, 1e9)], ids=["downwards", "upwards"])
+def test_the_clip_norm_stays_where_float32_has_room_for_its_square(bits, limit):
+    tracking, norms = QuantileTracking(0.5, 20.0, 5.0, 100.0), np.array([3.0], np.float32)
+    for _ in range(50):
+        norms = tracking.follow(norms, np.array([bits]))
+    assert norms[0] == np.float32(limit)

@@ -3,13 +3,15 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy.accounting import NonPrivate, SampledGaussian
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
-from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.mechanism import Mechanism, Query
+from sottovoce.privacy.noise import HardenedNoise, StandardNoise
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.privacy.schedule import Schedule
 
@@ -96,3 +98,20 @@ def test_an_experiment_without_a_clip_scales_its_noise_by_the_nominal_one():
     )  # fmt: skip
     assert mechanism.noise_std(1, (math.inf,))[0] == pytest.approx(1.0)
     assert mechanism.event(1) == NonPrivate()
+
+
+@pytest.mark.parametrize("noise", [StandardNoise(), HardenedNoise()], ids=["standard", "hardened"])
+@pytest.mark.parametrize("estimator", [FixedDenominator(1.0), ClippedDenominator(1.0)], ids=["fixed", "clipped"])
+def test_a_sum_is_rounded_after_the_noise_and_not_before(noise, estimator):
+    """Rounded to float32 before, an estimate would move by more than its user sent."""
+    mechanism = Mechanism(Poisson(1.0), FlatClip(4.0), estimator, 1.0, noise=noise)
+    exact = 2.0**24 + 0.5  # no float32
+    query = mechanism.query({"x": np.full(4000, exact)}, np.float64(1.0), np.zeros(1))
+    assert np.all(np.asarray(query.estimate["x"]) == exact)
+    silence = Query({"x": np.zeros(4000)})
+    drawn = np.float64(mechanism.privatise(silence, 1, (4.0,), bytes(32)).estimate["x"])
+    noised = mechanism.privatise(query, 1, (4.0,), bytes(32)).estimate["x"]
+    assert noised.dtype == np.float32
+    # The noise alone was rounded too, so a few sums fall on the other side of a step.
+    assert np.mean(noised == np.float32(exact + drawn)) > 0.99
+    assert np.mean(noised == np.float32(np.float32(exact) + np.float32(drawn))) < 0.9

@@ -1,0 +1,44 @@
+"""The CUDA kernels against their plain twins, with the same kind of numbers. Only a Hopper GPU can run them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.experiments.bench import WORKLOADS, make_users
+from sottovoce.kernels import cuda
+from sottovoce.kernels.lstm_users import plain_products, train_users
+from sottovoce.local.update import FedAvg, User
+from sottovoce.models.lstm import LSTM
+from sottovoce.privacy.clipping import FlatClip
+
+USERS = 24
+
+
+@pytest.mark.parametrize(("clip_norm", "rate"), [(15.0, 0.5), (2.0, 6.0)], ids=["not clipped", "clipped"])
+def test_the_kernels_send_what_their_plain_twins_send(clip_norm, rate):
+    model, update = LSTM(10_000, key=jax.random.key(7)), FedAvg(FlatClip(clip_norm), True, learning_rate=rate)
+    kernels = cuda.products(update, model)
+    if kernels is None:
+        pytest.skip("needs a Hopper GPU")
+    block = make_users(WORKLOADS["mcmahan-lstm"], USERS).gather(range(USERS))
+    block.lengths[1:4] = 0, 1, 801
+    users, norms = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths)), jnp.full((USERS, 1), clip_norm)
+
+    def sent(products):
+        return jax.jit(partial(train_users, products, update))(model, users, norms, 20)
+
+    fast, again, twin = sent(kernels), sent(kernels), sent(plain_products(jnp.bfloat16))
+    one, two, other = (
+        np.concatenate([np.float64(leaf).reshape(USERS, -1) for leaf in jax.tree.leaves(result.update)], axis=1)
+        for result in (fast, again, twin)
+    )
+    np.testing.assert_array_equal(one, two)
+    assert np.linalg.norm(one - other) / np.linalg.norm(other) < 0.01
+    assert np.all(np.linalg.norm(one, axis=1) <= clip_norm)
+    assert not np.any(one[1])
+    np.testing.assert_array_equal(fast.clipped, twin.clipped)
