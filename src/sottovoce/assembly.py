@@ -88,15 +88,17 @@ def assemble(
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     devices = _count_devices(recipe)
     block = block_size(model, recipe.privacy.cohort / devices, recipe.run.block)
+    products = _find_products(recipe, algorithm.user_update, model)
+    layout = f"{block} users at once on {devices} devices, {'kernels' if products else 'the general program'}"
     return Assembly(
         recipe=recipe,
         model=model,
         algorithm=algorithm,
-        sum_updates=SumInBlocks(block, _find_products(recipe, algorithm.user_update, model), devices),
+        sum_updates=SumInBlocks(block, products, devices),
         accountant=accountant_of(recipe.privacy),
         code=code,
         before=tuple(before),
-        fingerprint=fingerprint(recipe.sha256(), store.fingerprint, block),
+        fingerprint=fingerprint(recipe.sha256(), store.fingerprint, layout),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
         reproducible=not own_code and is_reproducible(),
     )

@@ -12,12 +12,12 @@ from pathlib import Path
 import jax
 
 
-def fingerprint(recipe: str, store: str, block: int) -> str:
-    """From the hashes of recipe and store, the users computed at once, code, versions, settings and machine."""
+def fingerprint(recipe: str, store: str, layout: str) -> str:
+    """From the hashes of recipe and store, how users are laid out, code, versions, settings and machine."""
     digest = hashlib.sha256()
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     facts = (
-        recipe, store, block, _versions(), sorted(map(repr, settings.items())),
+        recipe, store, layout, _versions(), sorted(map(repr, settings.items())),
         os.environ.get("XLA_FLAGS", ""), [(device.platform, device.device_kind) for device in jax.devices()],
         _processor(),
     )  # fmt: skip

@@ -26,17 +26,17 @@ def change_flags(monkeypatch):
 def test_whatever_may_change_a_sum_changes_the_fingerprint(store, monkeypatch, change):
     if change is change_cores and getattr(module.os, "sched_getaffinity", lambda _: None)(0) == {0}:
         monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1})
-    before = fingerprint(Recipe().sha256(), store.fingerprint, 4)
-    assert before == fingerprint(Recipe().sha256(), store.fingerprint, 4)
+    before = fingerprint(Recipe().sha256(), store.fingerprint, "4")
+    assert before == fingerprint(Recipe().sha256(), store.fingerprint, "4")
     change(monkeypatch)
-    assert fingerprint(Recipe().sha256(), store.fingerprint, 4) != before
+    assert fingerprint(Recipe().sha256(), store.fingerprint, "4") != before
 
 
 def test_recipe_store_block_and_jax_settings_are_in_the_fingerprint(store, vocabulary):
-    before = fingerprint(Recipe().sha256(), store.fingerprint, 4)
-    assert fingerprint(Recipe().replace(run={"seed": 1}).sha256(), store.fingerprint, 4) != before
-    assert fingerprint(Recipe().sha256(), store.fingerprint, 5) != before
-    assert fingerprint(Recipe().sha256(), type(store).from_users([[5]], vocabulary, 48).fingerprint, 4) != before
+    before = fingerprint(Recipe().sha256(), store.fingerprint, "4")
+    assert fingerprint(Recipe().replace(run={"seed": 1}).sha256(), store.fingerprint, "4") != before
+    assert fingerprint(Recipe().sha256(), store.fingerprint, "5") != before
+    assert fingerprint(Recipe().sha256(), type(store).from_users([[5]], vocabulary, 48).fingerprint, "4") != before
     with jax.default_matmul_precision("float32"):
-        inside = fingerprint(Recipe().sha256(), store.fingerprint, 4)
+        inside = fingerprint(Recipe().sha256(), store.fingerprint, "4")
     assert inside != before
