@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def fingerprint(recipe: str, store: str, layout: str) -> str:
     return digest.hexdigest()[:16]
 
 
+@cache  # reading all metadata takes a fifth of a second
 def _versions() -> list[str]:
     """Of all that computes: jax with its plugins, numpy, the generators, the optimiser."""
     names = ("jax", "numpy", "randomgen", "equinox", "optax", "nvidia")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from sottovoce.data.store import Store
 from sottovoce.kernels.lstm_users import Products, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
-from sottovoce.privacy.clipping import Clipping, norms_for
+from sottovoce.privacy.clipping import Clipping, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.summing import Whole, add, nothing, plus, value
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, play_round
@@ -74,9 +74,9 @@ class SumInBlocks:
     ) -> CohortSum:  # fmt: skip
         grid = algorithm.mechanism.grid(clip_norms)
         sums = _no_sums(model, grid is not None, len(clip_norms))
-        work = Work(
-            algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, self.products, self.devices
-        )  # fmt: skip
+        clipping = of_any_norm(algorithm.mechanism.clipping)
+        update = replace(algorithm.user_update, clipping=clipping)
+        work = Work(update, clipping, algorithm.weight_cap, self.products, self.devices)
         results: list[UserResult] = []
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block, self.devices)
         for block in blocks:
