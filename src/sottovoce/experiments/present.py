@@ -77,19 +77,20 @@ def _over_rounds(outcomes: Sequence[Outcome]) -> list[Point]:
 
 
 def _sweep(experiment: Experiment, title: str, trials: Sequence[Trial], size: Size, pool: Pool) -> Panel:
-    """A line for each group of trials and each mark; groups that go on from another run have the last mark only."""
+    """A line for each mark, the second group dotted; where there are more groups, one for each at the last mark."""
     groups = list(dict.fromkeys(trial.group for trial in trials))
+    by_mark = len(groups) <= 2
     series = []
     for place, group in enumerate(groups):
         members = [trial for trial in trials if trial.group == group]
-        one_mark = len(groups) > 2 or any(trial.after for trial in members)
         for mark, shade in zip(size.marks, _EARLY_TO_LATE, strict=True):
-            if one_mark and mark != size.marks[-1]:
-                continue
             points = [_at_mark(trial, mark, pool) for trial in members]
-            label = group if one_mark else f"{group + ', ' if group else ''}round {mark:,}"
-            colour = COLOURS[place] if one_mark else shade
-            series.append(Series(label, points, colour, dotted=place > 0 and not one_mark))
+            if by_mark:
+                series.append(Series(f"round {mark:,}" if place == 0 else "", points, shade, dotted=place > 0))
+            elif mark == size.marks[-1]:
+                series.append(Series(group, points, COLOURS[place]))
+    if by_mark and len(groups) == 2:
+        title = f"{groups[0]}; dotted: {groups[1]}"
     upright = (20 / size.cohort, "z = 1") if experiment.name == "figure-3" else None
     places = [trial.x for trial in trials if trial.x is not None]
     return Panel(title, series, experiment.x, places, upright)

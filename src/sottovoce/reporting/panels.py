@@ -17,6 +17,7 @@ COLOURS = (DEEP, BESIDE, "#5f8f3f", "#7d4f98", MIDDLE, "#bd8a12", "#3b9a9c", "#c
 _DOTS = 160  # a side inch
 _WIDE, _HIGH, _LETTER, _LINE = 3.7, 2.7, 0.068, 0.155  # inches: the axes of a panel, and the size of its labels
 _LEFT, _BOTTOM, _TOP = 0.55, 0.5, 0.45
+_FAR_BELOW = 0.6  # of the best: a curve that ends below this has failed, and may leave the frame
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
+    """A line; without a label it is not named."""
+
     label: str
     points: Sequence[Point]
     colour: str = DEEP
@@ -137,7 +140,8 @@ def _set_horizontal(axes: Axes, panel: Panel, place) -> None:
 
 
 def _vertical_range(panel: Panel) -> tuple[float, float]:
-    """Curves all rise steeply at first and differ by little at the end: what is left out is the first tenth."""
+    """Curves all rise steeply at first and differ by little at the end: what is left out is the first tenth, and
+    whatever ends far below the best."""
     if panel.places:
         values = [point.mean for series in panel.series for point in series.points]
         low, high = min(values), max(values)
@@ -149,7 +153,8 @@ def _vertical_range(panel: Panel) -> tuple[float, float]:
             next(point.mean for point in series.points if point.x >= min(early, series.points[-1].x))
             for series in panel.series
         )
-        low = begun[len(begun) // 2]
+        ends = [series.points[-1].mean for series in panel.series]
+        low = min([begun[len(begun) // 2], *(end for end in ends if end > _FAR_BELOW * max(ends))])
     room = (high - low) * 0.06 or 0.01
     return max(0.0, low - room), high + room
 
@@ -158,14 +163,14 @@ def _name_lines(axes: Axes, panel: Panel, place) -> None:
     """Each line's name in a column to the right, at the height of its end, moved apart where they would touch."""
     low, high = axes.get_ylim()
     heights, labels = [], []
-    for series in panel.series:
-        end = series.points[-1].mean
-        height = (end - low) / (high - low)
+    named = [series for series in panel.series if series.label]
+    for series in named:
+        height = (series.points[-1].mean - low) / (high - low)
         # A line that ends below the frame is still named, with where it went.
         labels.append(series.label if height >= 0 else f"{series.label} ↓")
-        heights.append(max(0.0, height))
+        heights.append(max(0.04, height))
     gap = _LINE / _HIGH
-    for series, height, label in zip(panel.series, spread_out(heights, gap), labels, strict=True):
+    for series, height, label in zip(named, spread_out(heights, gap), labels, strict=True):
         axes.annotate(
             label, (1, height), xycoords="axes fraction", xytext=(9, 0), textcoords="offset points", va="center",
             color=series.colour, annotation_clip=False,
