@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -63,7 +64,7 @@ def reproduce(
     list
         Only say what there is, and what it costs.
     json
-        With --list: one JSON object.
+        One JSON object.
     """
     names = [f"figure-{number}" for number in figure or ()] + [f"table-{number}" for number in table or ()]
     names += experiment or ()
@@ -74,17 +75,25 @@ def reproduce(
         raise SottoError("--out is missing: name a folder for runs, results, figures and tables (or say --list)")
     from sottovoce.experiments import reproduce as running
 
-    if from_results or claims:
-        parts = [running.judge(out)] if claims else running.redraw(names, out)
-        for part in parts:
-            print(part)
+    if claims:
+        judged, text = running.judge(out)
+        print_json({"claims": judged}) if json else print(text)
         return
-    with gentle_stop() as stop:
-        done = running.reproduce(
-            names, size=size, out=out, users=users or (), other=other, seeds=seeds, rounds=rounds,
-            say=lambda text: print(text, flush=True), progress=progress_of_rounds, stop=stop,
-        )  # fmt: skip
-    print(f"figures, tables and results are in {out}" if done else "stopped; the same command goes on")
+    say = (lambda text: None) if json else (lambda text: print(text, flush=True))
+    done = True
+    if from_results:
+        for part in running.redraw(names, out):
+            say(part)
+    else:
+        with gentle_stop() as stop:
+            done = running.reproduce(
+                names, size=size, out=out, users=users or (), other=other, seeds=seeds, rounds=rounds, say=say,
+                progress=partial(progress_of_rounds, quiet=json), stop=stop,
+            )  # fmt: skip
+    if json:
+        print_json({"out": str(out), "finished": done, "experiments": running.summary(names, out)})
+    else:
+        print(f"figures, tables and results are in {out}" if done else "stopped; the same command goes on")
 
 
 def _list(names: list[str], seeds: int, rounds: int | None, *, json: bool) -> None:

@@ -92,7 +92,7 @@ class Claim:
 
 
 def _accounting(found: Evidence) -> Finding:
-    cells = table_1_cells()
+    cells = table_1_cells(("moments",))
     same = sum(f"{cell['moments']:.2f}" == cell["printed"] for cell in cells)
     rows = [
         project(noise_std=sigma, clip_norm=s, users=users, rounds=TABLE_2_ROUNDS, delta=TABLE_2_DELTA,
@@ -249,6 +249,8 @@ def _head_words(found: Evidence) -> Finding:
     quiet, noisy = noised(0.0, 20.0), noised(0.006, 20.0)
     if len(points) < 5 or not found.has(quiet, noisy):
         return NOT_RUN
+    if min(len(set(column)) for column in zip(*points, strict=True)) == 1:
+        return Finding("all models alike", OPEN)
     rank = _rank_correlation(points)
     means = []
     for trial in (quiet, noisy):

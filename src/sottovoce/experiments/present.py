@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from sottovoce.evaluation.head_words import HEADS
 from sottovoce.experiments.describe import Experiment, Size, Trial
-from sottovoce.experiments.results import Outcome, Pool, Spread, value_at
+from sottovoce.experiments.mcmahan2018 import TITLE
+from sottovoce.experiments.results import SMOOTHED_OVER, Outcome, Pool, Spread, value_at
 from sottovoce.experiments.tables import markdown, table_1, table_2
 from sottovoce.files import write_aside
 from sottovoce.reporting.figures import DEEP, MIDDLE
@@ -105,6 +107,56 @@ def _at_mark(trial: Trial, mark: int, pool: Pool) -> Point:
 def _histogram(pool: Pool, trial: Trial, head: int) -> list[float]:
     rows = [outcome.head_words[str(head)] for outcome in pool.of(trial)]
     return [fmean(column) for column in zip(*rows, strict=True)]
+
+
+def page(experiments: Sequence[Experiment], setting: dict[str, Any], out: Path) -> str:
+    """One page of all tables and figures in a folder, each with the command that makes it."""
+    people = "synthetic users" if setting.get("synthetic") else "users"
+    parts = [
+        f"# {TITLE}",
+        "",
+        f"Size `{setting['size']}`, {setting['rounds']:,} rounds, {setting['users']:,} {people} to train on, "
+        f"{setting['held_out_users']:,} held out, {setting['vocabulary']:,} words, at most "
+        f"{setting['tokens_per_user']:,} tokens a user. No run here is private: σ is given, and ε infinite unless "
+        f"it is called *projected*. Top-1 counts words, punctuation and EOS as targets; smoothed is over "
+        f"{SMOOTHED_OVER} evaluations; ± is the standard deviation between seeds.",
+        "",
+    ]
+    claims = out / "claims.md"
+    if claims.exists():
+        parts += [
+            "## Claims",
+            "",
+            claims.read_text(encoding="utf-8"),
+            "`sotto reproduce mcmahan2018 --claims --out DIR`",
+            "",
+        ]
+    for experiment in experiments:
+        file = out / f"{experiment.name}.md"
+        if file.exists():
+            flag = " ".join(f"--{experiment.name}".rsplit("-", 1)) if experiment.name[-1].isdecimal() else ""
+            flag = flag or f"--experiment {experiment.name}"
+            command = f"`sotto reproduce mcmahan2018 {flag} --size {setting['size']} --users STORE --out DIR`"
+            parts += [file.read_text(encoding="utf-8"), command, ""]
+    return "\n".join(parts)
+
+
+def summarise(trials: Sequence[Trial], size: Size, pool: Pool) -> list[dict[str, Any]]:
+    """What is known of each setting, as plain values."""
+    rows = []
+    for trial in trials:
+        found = pool.of(trial)
+        if not found:
+            continue
+        final, reached = pool.final(trial), pool.rounds_to(trial, size)
+        assert final is not None
+        rows.append({
+            "setting": trial.label, "run": trial.name, "seeds": len(found),
+            "top1": fmean(outcome.evaluation["top1"] for outcome in found), "top1_smoothed": final.mean,
+            "deviation": final.deviation, "rounds_to_target": None if reached is None else reached.mean,
+            "users_processed": fmean(outcome.user_updates for outcome in found),
+        })  # fmt: skip
+    return rows
 
 
 def _table(trials: Sequence[Trial], size: Size, pool: Pool) -> str:

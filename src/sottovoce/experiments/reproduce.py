@@ -18,7 +18,7 @@ from sottovoce.evaluation.prediction import evaluate
 from sottovoce.experiments.claims import claims_table, judge_claims
 from sottovoce.experiments.describe import Experiment, Size, Trial
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, PAPER, SIZES
-from sottovoce.experiments.present import present
+from sottovoce.experiments.present import page, present, summarise
 from sottovoce.experiments.results import Outcome, Pool
 from sottovoce.files import write_aside
 from sottovoce.jobs.measuring import load_run
@@ -107,8 +107,8 @@ def reproduce(
 ) -> bool:  # fmt: skip
     """Run experiments into a folder and draw each when it is done. False when it was asked to stop.
 
-    The folder holds the result of every run (`results`), the runs themselves (`runs`), and a figure and a table for
-    each experiment. Runs with a result are not run again, and a run that was broken off goes on.
+    The folder holds the result of every run (`results`), the runs themselves (`runs`), a figure and a table for each
+    experiment, and a page with all of them. Runs with a result are not run again, and one that was broken off goes on.
     """
     if seeds < 1:
         raise SottoError(f"seeds={seeds} must be 1 or more; it is how often every setting is run")
@@ -125,6 +125,7 @@ def reproduce(
         if not work.run(experiment, seeds):
             return False
         say(present(experiment, scale, work.pool, out))
+        write_page(out)
     return True
 
 
@@ -134,23 +135,40 @@ def redraw(names: Sequence[str], out: Path) -> Iterator[str]:
     for experiment in choose(names):
         if not experiment.trials(size) or any(pool.of(trial) for trial in experiment.trials(size)):
             yield present(experiment, size, pool, out)
+    write_page(out)
 
 
-def judge(out: Path) -> str:
-    """The claims of the paper against what is in a folder, as a table; also as `claims.md` and `claims.json`."""
+def summary(names: Sequence[str], out: Path) -> dict[str, list[dict[str, Any]]]:
+    """What is known of every setting of some experiments."""
+    size, pool = _size_of(out), Pool(out / "results")
+    return {experiment.name: summarise(experiment.trials(size), size, pool) for experiment in choose(names)}
+
+
+def judge(out: Path) -> tuple[list[dict[str, Any]], str]:
+    """The claims of the paper against what is in a folder, and as a table; both are written there too."""
     pool = Pool(out / "results")
     judged = judge_claims(pool, _size_of(out))
     text = claims_table(judged, pool.deviation())
     write_aside(out / "claims.json", json.dumps(judged, indent=1, ensure_ascii=False).encode() + b"\n")
     write_aside(out / "claims.md", text.encode())
-    return text
+    write_page(out)
+    return judged, text
 
 
-def _size_of(out: Path) -> Size:
+def write_page(out: Path) -> None:
+    """Put all tables and figures of a folder on one page, `results.md`."""
+    write_aside(out / "results.md", page(list(EXPERIMENTS.values()), _setting_of(out), out).encode())
+
+
+def _setting_of(out: Path) -> dict[str, Any]:
     path = out / SETTING_FILE
     if not path.is_file():
         raise SottoError(f"{out} holds no reproduction: there is no {SETTING_FILE}; run one into it first")
-    known = json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _size_of(out: Path) -> Size:
+    known = _setting_of(out)
     return choose_size(known["size"], known["rounds"])
 
 

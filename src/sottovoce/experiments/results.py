@@ -122,9 +122,7 @@ class Pool:
 
     def of(self, trial: Trial) -> list[Outcome]:
         """What is known of a setting, seed by seed."""
-        found = sorted(self.folder.glob("*.json"))
-        prefix = f"{trial.name}-seed"
-        return [Outcome.load(path) for path in found if path.stem.startswith(prefix)]
+        return [Outcome.load(path) for path in sorted(self.folder.glob(f"{trial.name}-seed*.json"))]
 
     def final(self, trial: Trial) -> Spread | None:
         """Smoothed top-1 at the end."""

@@ -31,13 +31,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 @lru_cache
-def table_1_cells() -> list[dict[str, Any]]:
-    """Every cell of both versions of the table, by every accountant."""
+def table_1_cells(accountants: tuple[str, ...] = ACCOUNTANTS) -> list[dict[str, Any]]:
+    """Every cell of both versions of the table, by these accountants."""
     cells = []
     for users, cohort, z, kept, printed in TABLE_1:
         event = SampledGaussian(z, "poisson", cohort / users)
         for power, shown in enumerate(printed):
-            found = {name: epsilon([(event, 10**power)], users**-1.1, name) for name in ACCOUNTANTS}
+            found = {name: epsilon([(event, 10**power)], users**-1.1, name) for name in accountants}
             cells.append({
                 "users": users, "cohort": cohort, "noise_multiplier": z, "rounds": 10**power, "printed": shown,
                 "first_version_only": not kept, **found,

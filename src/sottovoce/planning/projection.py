@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sottovoce.errors import SottoError
-from sottovoce.planning.plan import make_plan
-from sottovoce.privacy.accounting import ACCOUNTANTS
+from sottovoce.privacy.accounting import ACCOUNTANTS, SampledGaussian, epsilon
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,11 @@ def project(
 ) -> Projection:  # fmt: skip
     """ε of training with the cohort that turns a measured σ into z (McMahan et al. 2018, Table 2)."""
     cohort = cohort_for(noise_std, clip_norm, noise_multiplier)
-    found = {
-        accountant: make_plan(
-            users=users, cohort=cohort, rounds=rounds, delta=delta, noise_multiplier=noise_multiplier,
-            accountant=accountant,
-        ).epsilon
-        for accountant in accountants
-    }  # fmt: skip
+    if cohort > users:
+        raise SottoError(
+            f"noise_std={noise_std:g} at clip_norm={clip_norm:g} needs {cohort:,} users a round, more than the "
+            f"{users:,} there are; a larger noise_std, a smaller clip_norm or more users would do"
+        )
+    event = SampledGaussian(noise_multiplier, "poisson", cohort / users)
+    found = {accountant: epsilon([(event, rounds)], delta, accountant) for accountant in accountants}
     return Projection(noise_std, clip_norm, noise_multiplier, cohort, users, rounds, delta, found)
