@@ -85,8 +85,9 @@ def blocks_of(store: Store, rows: Sequence[int] | None, block: int = 0) -> Itera
     for start in range(0, len(chosen_rows), block):
         chosen = chosen_rows[start : start + block]
         users = store.gather(chosen)
-        # Compiled shapes come in powers of two of the longest user, not one for every length.
+        # Compiled shapes come in powers of two of the longest user, not one for every length, up to the public cap.
         width = _CHUNK * 2 ** max(0, math.ceil(math.log2(max(1, int(users.lengths.max())) / _CHUNK)))
+        width = min(width, _CHUNK * math.ceil(store.tokens_per_user / _CHUNK))
         tokens = np.zeros((block, width), np.int32)
         columns = min(width, users.tokens.shape[1])
         tokens[: len(chosen), :columns] = users.tokens[:, :columns]

@@ -9,6 +9,7 @@ from typing import Any
 from sottovoce.recipe import Recipe
 
 Changes = Mapping[str, Mapping[str, Any]]
+_MOST_AT_ONCE = 640  # users on a GPU: 7 GB of updates of the paper's model
 
 
 @dataclass(frozen=True)
@@ -98,16 +99,20 @@ class Trial:
         """The recipe of one run. Nothing is promised, so the population is simply what the store holds."""
         made = base.replace(**size.changes)
         noise = {"noise_std": 0.0, **self.privacy}
+        cohort = self.cohort_of(size)
+        # A cohort of known size fills its blocks; one of random size is cut as the program chooses.
+        filled = -(-cohort // -(-cohort // _MOST_AT_ONCE)) if size.full and "sampling" not in self.privacy else 0
         return made.replace(
             data={"store": store},
             local=self.local,
             privacy={
-                "mode": "experiment", "noise_multiplier": None, "users": users, "cohort": self.cohort_of(size),
+                "mode": "experiment", "noise_multiplier": None, "users": users, "cohort": cohort,
                 "sampling": "fixed", "secrets": "seeded", **noise,
             },
             run={
                 "rounds": self.rounds_of(size), "evaluate_every": size.evaluate_every,
-                "evaluate_users": size.evaluate_users, "checkpoint_every": 250, "seed": seed, **self.run,
+                "evaluate_users": size.evaluate_users, "checkpoint_every": 250, "seed": seed,
+                "block": filled, **self.run,
             },
         )  # fmt: skip
 

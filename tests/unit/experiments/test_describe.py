@@ -55,6 +55,7 @@ def test_the_gpu_size_is_the_papers_setting():
     assert EXPERIMENTS["sigma"].user_updates(GPU, seeds=3) == 3 * 4 * 150_000
     small, large = EXPERIMENTS["figure-7"].trials(GPU)
     assert [trial.cohort_of(GPU) for trial in (small, large)] == [100, 1250]
+    assert [recipe_of(trial, GPU).run.block for trial in (small, large)] == [100, 625]
     assert EXPERIMENTS["figure-9"].trials(GPU)[0].cohort_of(GPU) == 50
     swept = {trial.x for trial in EXPERIMENTS["figure-3"].trials(GPU) if trial.group == "flat"}
     assert swept == {0.0, *NOISE_AXIS}
