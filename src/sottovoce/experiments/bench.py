@@ -17,6 +17,7 @@ from sottovoce.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import FRAME, Vocabulary
 from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.kernels.lstm_users import Products
 from sottovoce.models.language_model import parameter_count
 from sottovoce.models.lstm import LSTM
 from sottovoce.recipe import Recipe
@@ -83,11 +84,11 @@ def measure(name: str, cohort: int | None = None, block: int = 0, kernels: str =
     steps = -(-workload.tokens // (assembly.recipe.local.batch * assembly.recipe.local.unroll))
     flops = _flops(assembly.model, workload.tokens)
     moved = 3 * 4 * parameter_count(assembly.model) * steps  # read twice and written once a step
-    kind = jnp.bfloat16 if assembly.sum_updates.products else jnp.float32
+    products = assembly.sum_updates.products
     return Measurement(
         workload=name,
         device=jax.devices()[0].device_kind,
-        precision="bfloat16 products, float32 sums and weights" if assembly.sum_updates.products else _precision(),
+        precision=_precision(products),
         cohort=cohort,
         block=assembly.sum_updates.block,
         users_per_second=cohort / seconds,
@@ -97,7 +98,7 @@ def measure(name: str, cohort: int | None = None, block: int = 0, kernels: str =
         peak_bytes=_peak_bytes(),
         flops_a_user=flops,
         bytes_a_user=moved,
-        arithmetic_share=flops * cohort / seconds / _product_rate(kind),
+        arithmetic_share=flops * cohort / seconds / _product_rate(products.kind if products else jnp.float32),
         bandwidth_share=moved * cohort / seconds / _copy_rate(),
     )
 
@@ -171,7 +172,9 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
-def _precision() -> str:
+def _precision(products: Products | None) -> str:
+    if products and products.kind == jnp.bfloat16:
+        return "bfloat16 products, float32 sums and weights"
     return "float32 (TF32 products)" if jax.default_backend() == "gpu" else "float32"
 
 

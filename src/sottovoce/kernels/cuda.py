@@ -119,7 +119,7 @@ def _float32(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array]:
+def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array, None]:
     users, tokens, size = outputs.shape
     vocabulary = table.shape[0]
     tiles = -(-vocabulary // 80)
@@ -132,12 +132,12 @@ def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Ar
         [outputs, table, delta, scale, offset, jnp.array([vocabulary, rows], jnp.int32)],
         [_float32(users, parts, tokens), _float32(users, parts, tokens, size)],
     )  # fmt: skip
-    return sums.sum(1), means.sum(1)
+    return sums.sum(1), means.sum(1), None
 
 
 def _step_table(
     outputs: Array, of_words: Array, table: Array, delta: Array, level: Array, share: Array, targets: Array,
-    inputs: Array, step: Step,
+    inputs: Array, step: Step, kept: None,
 ) -> tuple[Array, Array]:  # fmt: skip
     users, vocabulary, rows = outputs.shape[0], table.shape[0], 640
     groups = -(-vocabulary // rows)

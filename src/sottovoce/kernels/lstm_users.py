@@ -51,8 +51,8 @@ class Products(NamedTuple):
     """The parts of a local step that take the time."""
 
     kind: Any  # of the numbers that are multiplied; sums are float32
-    scores: Callable  # outputs, table, Δ, scale, offset -> Σ exp2, Σ exp2 · row
-    step_table: Callable  # ... -> new Δ of the table, its squares
+    scores: Callable  # outputs, table, Δ, scale, offset -> Σ exp2, Σ exp2 · row, what it keeps for the next
+    step_table: Callable  # ..., what was kept -> new Δ of the table, its squares
     step: Callable  # left, right, Δ, step -> Δ stepped by leftᵀ right, its squares
     read: Callable  # the recurrence
     read_back: Callable  # its gradient
@@ -108,7 +108,7 @@ def train_users(
         outputs = multiply("uth,uhe->ute", after, projection) + projection_bias[:, None]
         outputs = (outputs / LN2).astype(kind)
         offset = offset_of(outputs)
-        total, mean = products.scores(outputs, table, stored.embedding, scale, offset)
+        total, mean, kept = products.scores(outputs, table, stored.embedding, scale, offset)
         level, wanted = offset + jnp.log2(total), rows(targets)
         loss = LN2 * (level - jnp.sum(outputs.astype(jnp.float32) * wanted, axis=-1))
 
@@ -122,7 +122,7 @@ def train_users(
         of_words = jnp.einsum("utg,uge->ute", slopes, word)
         stepping = Step(scale, update.learning_rate)
         new_table, n0 = products.step_table(
-            outputs, of_words, table, stored.embedding, level, share, targets, inputs, stepping
+            outputs, of_words, table, stored.embedding, level, share, targets, inputs, stepping, kept
         )
         new_word, n1 = products.step(slopes, words, stored.word, stepping)
         new_hidden, n2 = products.step(slopes, before, stored.hidden, stepping)
@@ -200,18 +200,18 @@ def _table_rows(table: Array, delta: Array, scale: Array) -> tuple[Array, Array,
     return change, full * inverse, inverse
 
 
-def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array]:
+def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array, None]:
     rows = _table_rows(table, delta, scale)[1].astype(outputs.dtype)
     chances = jnp.exp2(
         jnp.einsum("ute,uve->utv", outputs, rows, preferred_element_type=jnp.float32) - offset[..., None]
     )
     mean = jnp.einsum("utv,uve->ute", chances.astype(outputs.dtype), rows, preferred_element_type=jnp.float32)
-    return jnp.sum(chances, axis=-1), mean
+    return jnp.sum(chances, axis=-1), mean, None
 
 
 def _step_table(
     outputs: Array, of_words: Array, table: Array, delta: Array, level: Array, share: Array, targets: Array,
-    inputs: Array, step: Step,
+    inputs: Array, step: Step, kept: None,
 ) -> tuple[Array, Array]:  # fmt: skip
     change, rows, inverse = _table_rows(table, delta, step.scale)
     scores = jnp.einsum("ute,uve->utv", outputs, rows.astype(outputs.dtype), preferred_element_type=jnp.float32)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
@@ -73,10 +73,11 @@ class SumInBlocks:
         clip_norms: np.ndarray,
     ) -> CohortSum:  # fmt: skip
         grid = algorithm.mechanism.grid(clip_norms)
-        sums = _no_sums(model, grid is not None, len(clip_norms))
         work = Work(
             algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, self.products, self.devices
         )  # fmt: skip
+        sums = _start(work, model, grid is not None, len(clip_norms))
+        model = _everywhere(model, self.devices)
         results: list[UserResult] = []
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block, self.devices)
         for block in blocks:
@@ -84,6 +85,7 @@ class SumInBlocks:
             users, rows = _seated(store, cohort[block.places], block.seats)
             sums, result = _add_block(work, sums, model, users, rows, key, clip_norms, grid, block.steps)
             results.append(result)
+        sums = _over_devices(work, sums, grid is not None)
         total = sums.total if grid is None else value(sums.total, grid)
         weight, bits = value(sums.weight, WEIGHT_STEP), value(sums.bits, BIT_STEP)
         return CohortSum(total, weight, bits, results, [block.places for block in blocks])
@@ -125,6 +127,24 @@ def _no_sums(model: LanguageModel, exact: bool, parts: int) -> Sums:
     return Sums(total, nothing(jnp.zeros(())), nothing(jnp.zeros(parts)))
 
 
+def _plus(exact: bool, one: Sums, other: Sums) -> Sums:
+    join = plus if exact else partial(jax.tree.map, jnp.add)
+    return Sums(join(one.total, other.total), plus(one.weight, other.weight), plus(one.bits, other.bits))
+
+
+def _start(work: Work, model: LanguageModel, exact: bool, parts: int) -> Sums:
+    """Nothing yet, on every device."""
+    none = _no_sums(model, exact, parts)
+    if work.devices == 1:
+        return none
+    apart = NamedSharding(_mesh(work.devices), PartitionSpec("users"))
+    return jax.jit(partial(jax.tree.map, partial(_repeated, work.devices)), out_shardings=apart)(none)
+
+
+def _repeated(times: int, leaf: Array) -> Array:
+    return jnp.broadcast_to(leaf, (times, *leaf.shape))
+
+
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add_block(
     work: Work, sums: Sums, model: LanguageModel, users: User, rows: Int[Array, " block"], key: PRNGKeyArray,
@@ -132,21 +152,49 @@ def _add_block(
 ) -> tuple[Sums, UserResult]:  # fmt: skip
     if work.devices == 1:
         here, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
-    else:
-        # Users are shared out over the devices; each adds up its own, and the sums of all are whole numbers.
-        mesh = Mesh(np.array(jax.devices()[: work.devices]), ("users",))
-        alike, apart = PartitionSpec(), PartitionSpec("users")
+        return _plus(grid is not None, sums, here), results
 
-        def share(model: LanguageModel, users: User, rows: Array, key: Array, clip_norms: Array, steps: Any) -> tuple:
-            part, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
-            return jax.lax.psum(part, "users"), results
+    # Users are shared out over the devices, and each adds up its own. They wait for one another at the end of the
+    # cohort only: programs that do so while others are under way can leave a CPU's threads waiting for ever.
+    def share(
+        sums: Sums, model: LanguageModel, users: User, rows: Array, key: Array, clip_norms: Array, steps: Any
+    ) -> tuple[Sums, UserResult]:
+        here, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
+        mine = _plus(grid is not None, jax.tree.map(lambda leaf: leaf[0], sums), here)
+        return jax.tree.map(lambda leaf: leaf[None], mine), results
 
-        here, results = jax.shard_map(
-            share, mesh=mesh, in_specs=(alike, apart, apart, alike, alike, alike), out_specs=(alike, apart),
-            check_vma=False,
-        )(model, users, rows, key, clip_norms, steps)  # fmt: skip
-    join = plus if grid is not None else partial(jax.tree.map, jnp.add)
-    return Sums(join(sums.total, here.total), plus(sums.weight, here.weight), plus(sums.bits, here.bits)), results
+    alike, apart = PartitionSpec(), PartitionSpec("users")
+    return jax.shard_map(
+        share, mesh=_mesh(work.devices), in_specs=(apart, alike, apart, apart, alike, alike, alike),
+        out_specs=(apart, apart), check_vma=False,
+    )(sums, model, users, rows, key, clip_norms, steps)  # fmt: skip
+
+
+def _mesh(devices: int) -> Mesh:
+    return Mesh(np.array(jax.local_devices()[:devices]), ("users",))
+
+
+def _everywhere(model: LanguageModel, devices: int) -> LanguageModel:
+    """The model on every device: sent once for all blocks."""
+    return model if devices == 1 else jax.device_put(model, NamedSharding(_mesh(devices), PartitionSpec()))
+
+
+def _over_devices(work: Work, sums: Sums, exact: bool) -> Sums:
+    """The sums of all devices, on the first of them."""
+    if work.devices == 1:
+        return sums
+    first = jax.local_devices()[0]
+    shares = [
+        jax.tree.map(lambda leaf, which=which: jax.device_put(leaf.addressable_data(which), first), sums)
+        for which in range(work.devices)
+    ]
+    return _add_shares(exact, shares)
+
+
+@partial(jax.jit, static_argnums=0)
+def _add_shares(exact: bool, shares: list[Sums]) -> Sums:
+    first, *others = [jax.tree.map(lambda leaf: leaf[0], share) for share in shares]
+    return reduce(partial(_plus, exact), others, first)
 
 
 def _sum_here(
