@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, nargs="+", default=[25, 100, 400, 1600])
     parser.add_argument("--usual-population", type=int, default=10**5, help="among whom cohorts are varied")
     parser.add_argument("--usual-cohort", type=int, default=100, help="drawn from every population")
+    parser.add_argument("--block", type=int, default=0, help="users computed at once; 0 chooses")
     parser.add_argument("--figure", type=Path, help="a PNG or SVG file")
     parser.add_argument("--drawn-from", type=Path, metavar="JSON", help="draw what was printed before; measure nothing")
     options = parser.parse_args()
@@ -49,7 +50,7 @@ def curves(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
         with tempfile.TemporaryDirectory() as work:
             made = apart(_make, Path(work), options.workload, population)
             for cohort in sorted(cohort for there, cohort in pairs if there == population):
-                found[population, cohort] = made | measure_apart(options.workload, cohort, Path(work))
+                found[population, cohort] = made | measure_apart(options, cohort, Path(work))
                 print(f"{cohort} of {population}: {found[population, cohort]}", file=sys.stderr)
     return {
         "by_population": [found[population, options.usual_cohort] for population in sorted(options.population)],
@@ -57,8 +58,8 @@ def curves(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def measure_apart(workload: str, cohort: int, folder: Path) -> dict[str, Any]:
-    found = apart(measure, workload, cohort, 0, "auto", folder).to_json()
+def measure_apart(options: argparse.Namespace, cohort: int, folder: Path) -> dict[str, Any]:
+    found = apart(measure, options.workload, cohort, options.block, "auto", folder).to_json()
     return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in found.items()}
 
 

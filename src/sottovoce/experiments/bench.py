@@ -132,14 +132,14 @@ def measure_each(
     """
     for population in populations:
         for cohort in cohorts:
-            workload, users = _check(name, cohort)
+            _, users = _check(name, cohort)
             if population is not None and users > population:
                 raise SottoError(f"cohort={users} is larger than the population={population} that it is drawn from")
     for population in populations:
         with tempfile.TemporaryDirectory() as work:
             folder = None
             if population is not None:
-                make_population(folder := Path(work), workload, population)
+                make_population(folder := Path(work), WORKLOADS[name], population)
             for cohort in cohorts:
                 yield apart(measure, name, cohort, block, kernels, folder)
 
