@@ -19,7 +19,7 @@ Points = Sequence[tuple[int, float]]
 DEEP, MIDDLE, PALE, BESIDE = "#0f3557", "#2a6ca6", "#4a7ea9", "#a4541a"
 _INK, _FAINT = "#55585c", "#d6d9dc"
 
-_STYLE = {
+STYLE = {
     "svg.fonttype": "none",  # text stays text: the page's font, readable aloud, found by a search
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that layout is the same everywhere
     "font.size": 9,
@@ -107,7 +107,7 @@ def _draw(figure: Figure) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
-    with style.context(["default", {**_STYLE, "svg.hashsalt": figure.name}]):
+    with style.context(["default", {**STYLE, "svg.hashsalt": figure.name}]):
         canvas = Canvas(figsize=(4.8, 2.9), facecolor="none")
         FigureCanvasSVG(canvas)
         labelled = bool(figure.levels) or any(line.label for line in figure.lines)
