@@ -82,12 +82,14 @@ def measure(name: str, cohort: int | None = None, block: int = 0, kernels: str =
     seconds = median(timed(play) for _ in range(REPEATS))
     steps = -(-workload.tokens // (assembly.recipe.local.batch * assembly.recipe.local.unroll))
     flops = _flops(assembly.model, workload.tokens)
-    moved = 3 * 4 * parameter_count(assembly.model) * steps  # read twice and written once a step
-    kind = jnp.bfloat16 if assembly.sum_updates.products else jnp.float32
+    products = assembly.sum_updates.products
+    stored = jnp.dtype(products.stored if products else jnp.float32)
+    moved = 3 * stored.itemsize * parameter_count(assembly.model) * steps  # updates: read twice and written once a step
+    kind = jnp.bfloat16 if products else jnp.float32
     return Measurement(
         workload=name,
         device=jax.devices()[0].device_kind,
-        precision="bfloat16 products, float32 sums and weights" if assembly.sum_updates.products else _precision(),
+        precision=f"bfloat16 products, float32 sums, {stored} updates" if products else _precision(),
         cohort=cohort,
         block=assembly.sum_updates.block,
         users_per_second=cohort / seconds,
