@@ -61,7 +61,10 @@ def cut_into_blocks(steps: np.ndarray, seats: int, devices: int = 1, latency: fl
 
 
 def _joined(blocks: list[Block], sizes: list[int], latency: float) -> list[Block]:
-    """The fastest way to join neighbours, a step of a block taking as long as its seats and `latency` more."""
+    """The fastest way to join neighbours, a step of a block taking as long as its seats and `latency` more.
+
+    To begin a block and to add it up takes about as long as the latency of one more step.
+    """
     best: list[tuple[float, list[Block]]] = [(0, [])]  # for the first 0, 1, 2, ... blocks
     for end in range(1, len(blocks) + 1):
         ways = []
@@ -72,7 +75,8 @@ def _joined(blocks: list[Block], sizes: list[int], latency: float) -> list[Block
                 break
             size = min(size for size in sizes if size >= len(places))
             time, before = best[start]
-            ways.append((time + run[0].steps * (size + latency), [*before, Block(places, size, run[0].steps)]))
+            time += run[0].steps * (size + latency) + latency
+            ways.append((time, [*before, Block(places, size, run[0].steps)]))
         best.append(min(ways, key=lambda way: way[0]))
     return best[-1][1]
 

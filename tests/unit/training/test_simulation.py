@@ -21,7 +21,7 @@ def test_blocks_hold_every_user_once_in_few_shapes(steps, seats):
 
 
 def time_of(blocks, latency):
-    return sum(block.steps * (block.seats + latency) for block in blocks)
+    return sum(block.steps * (block.seats + latency) + latency for block in blocks)
 
 
 @given(
@@ -42,7 +42,7 @@ def test_blocks_are_joined_where_that_is_faster(steps, seats, devices):
     plain = cut_into_blocks(steps, seats, devices)
     assert time_of(blocks, devices * latency) <= time_of(plain, devices * latency)
     if len(steps) <= devices * seats:
-        assert time_of(blocks, devices * latency) <= steps.max() * devices * (seats + latency)
+        assert time_of(blocks, devices * latency) <= devices * (steps.max() * (seats + latency) + latency)
 
 
 @pytest.mark.parametrize(
