@@ -33,7 +33,7 @@ from sottovoce.recipe import Privacy, Recipe
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
 from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks, block_size
+from sottovoce.training.simulation import SumInBlocks, block_size, latency
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def assemble(
         recipe=recipe,
         model=model,
         algorithm=algorithm,
-        sum_updates=SumInBlocks(block, products, devices),
+        sum_updates=SumInBlocks(block, products, devices, latency(products)),
         accountant=accountant_of(recipe.privacy),
         code=code,
         before=tuple(before),

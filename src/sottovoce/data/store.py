@@ -130,15 +130,22 @@ class Store:
             lengths[here] = offsets[places[here] + 1] - offsets[places[here]]
         return lengths
 
-    def gather(self, rows: Sequence[int] | np.ndarray) -> UserBlock:
-        """These users as one padded block. The cost grows with the rows asked for, not with the store."""
+    def gather(self, rows: Sequence[int] | np.ndarray, seats: int = 0) -> UserBlock:
+        """These users as one padded block, filled up to `seats` with users of no tokens.
+
+        The cost grows with the rows asked for, not with the store.
+        """
         batches, places = self._find(rows)
-        tokens = np.zeros((len(places), self.tokens_per_user), np.int32)
-        lengths = np.zeros(len(places), np.int32)
-        for number, (batch, place) in enumerate(zip(batches, places, strict=True)):
-            row = _row(self.batches[batch], place)
-            tokens[number, : len(row)] = row
-            lengths[number] = len(row)
+        tokens = np.zeros((max(seats, len(places)), self.tokens_per_user), np.int32)
+        lengths = np.zeros(len(tokens), np.int32)
+        for batch in np.unique(batches):
+            here = np.flatnonzero(batches == batch)
+            values, offsets = self.batches[batch].values, self.batches[batch].offsets
+            starts, ends = offsets[places[here]], offsets[places[here] + 1]
+            lengths[here] = ends - starts
+            # Plain numbers: numpy's own would take longer than the copies.
+            for number, start, end in zip(here.tolist(), starts.tolist(), ends.tolist(), strict=True):
+                tokens[number, : end - start] = values[start:end]
         if self.mapping is not None:
             # Else the process would come to hold the whole file, round by round. The system keeps what it has room for.
             _advise(self.mapping, "MADV_DONTNEED")

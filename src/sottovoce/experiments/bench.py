@@ -101,9 +101,10 @@ def measure(
     rate = median(users / seconds for users, seconds in rounds)
     steps = -(-workload.tokens // (assembly.recipe.local.batch * assembly.recipe.local.unroll))
     flops = _flops(assembly.model, workload.tokens)
-    moved = 3 * 4 * parameter_count(assembly.model) * steps  # read twice and written once a step
     peak = _peak_bytes()
     products = assembly.sum_updates.products
+    stored = jnp.dtype(products.stored if products else jnp.float32)
+    moved = 3 * stored.itemsize * parameter_count(assembly.model) * steps  # updates: read twice and written once a step
     return Measurement(
         workload=name,
         device=jax.devices()[0].device_kind,
@@ -271,7 +272,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 def _precision(products: Products | None) -> str:
     if products and products.kind == jnp.bfloat16:
-        return "bfloat16 products, float32 sums and weights"
+        return f"bfloat16 products, float32 sums, {jnp.dtype(products.stored)} updates"
     return "float32 (TF32 products)" if jax.default_backend() == "gpu" else "float32"
 
 

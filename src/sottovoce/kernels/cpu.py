@@ -55,15 +55,16 @@ def _step_table(
     slope = chances @ (wanted * exp2(offset - level)[0][:, None])
     slope = slope.at[targets[0]].add(-wanted).at[inputs[0]].add(of_words[0])
     slope = inverse * (slope - rows * jnp.sum(rows * slope, -1, keepdims=True))
-    return _squared(step.scale[0] * delta[0] - step.learning_rate * slope)
+    return _stepped(delta, slope, step)
 
 
 def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, Array]:
-    return _squared(step.scale[0] * delta[0] - step.learning_rate * (left[0].T @ right[0]))
+    return _stepped(delta, left[0].T @ right[0], step)
 
 
-def _squared(delta: Array) -> tuple[Array, Array]:
-    return delta[None], jnp.sum(jnp.square(delta))[None]
+def _stepped(delta: Array, slope: Array, step: Step) -> tuple[Array, Array]:
+    new = step.scale[0] * delta[0] - step.learning_rate * slope
+    return jnp.where(step.scale < 0, delta[0], new)[None], jnp.sum(jnp.square(new))[None]
 
 
 def _turned(parts: Array) -> Array:
@@ -117,4 +118,4 @@ def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta
     return _turned(slopes)[None]
 
 
-ONE_USER = Products(jnp.float32, _scores, _step_table, _step, _read, _read_back)
+ONE_USER = Products(jnp.float32, jnp.float32, _scores, _step_table, _step, _read, _read_back)

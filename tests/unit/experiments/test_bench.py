@@ -45,7 +45,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     seats = set()
     real = simulation._seated
     monkeypatch.setattr(
-        simulation, "_seated", lambda store, rows, count: (seats.add(count), real(store, rows, count))[1]
+        simulation, "_seated", lambda store, cohort, block: (seats.add(block.seats), real(store, cohort, block))[1]
     )
     assembly = bench._assemble(bench.WORKLOADS["demo"], 30, 8, "auto")
     simulation._add_block.clear_cache()

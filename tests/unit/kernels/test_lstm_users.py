@@ -28,13 +28,15 @@ def both(model, store, update, norms, products=PLAIN):
     last = int(update.steps(block.lengths).max())
     general = jax.vmap(update, in_axes=(None, 0, None, 0, None))(model, users, jax.random.key(0), norms, last)
     train = jax.jit(partial(train_users, products, update))
-    if products is not cpu.ONE_USER:
-        return general, train(model, users, norms, last)
-    alone = [
-        train(model, User(users.tokens[who : who + 1], users.length[who : who + 1]), norms[who : who + 1], last)
-        for who in range(store.users)
-    ]
-    return general, jax.tree.map(lambda *parts: jnp.concatenate(parts), *alone)
+    if products is cpu.ONE_USER:
+        alone = [
+            train(model, User(users.tokens[who : who + 1], users.length[who : who + 1]), norms[who : who + 1], last)
+            for who in range(store.users)
+        ]
+        fast = jax.tree.map(lambda *parts: jnp.concatenate(parts), *alone)
+    else:
+        fast = train(model, users, norms, last)
+    return general, fast._replace(update=jax.vmap(model_of)(fast.update))
 
 
 def lengths_of(updates) -> np.ndarray:
@@ -79,6 +81,27 @@ def test_products_of_bfloat16_stay_within_the_clip_and_close(model, store):
         sum(np.sum(np.float64(leaf) ** 2, axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(fast.update))
     )
     assert np.all(lengths <= 0.4)
+
+
+@pytest.mark.parametrize("clip_norm", [1e-3, 0.4, 1e3])
+def test_updates_kept_in_float16_lose_little_at_any_clip_norm(model, store, clip_norm):
+    """The unit follows the clip norm, so that neither small nor large ones leave the range."""
+    update = FedAvg(FlatClip(clip_norm), True, **LOCAL)
+    general, fast = both(model, store, update, clip_norm, plain_products(stored=jnp.float16))
+    leaves = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.update)]) for result in (general, fast)]
+    assert np.linalg.norm(leaves[0] - leaves[1]) / np.linalg.norm(leaves[0]) < 5e-4
+    assert np.all(lengths_of(fast.update) <= clip_norm)
+
+
+def test_a_step_that_float16_cannot_hold_is_cut_and_clipped(model, store):
+    """Steps of some hundred times the clip norm, one coordinate of which is beyond the end of float16."""
+    update = FedAvg(FlatClip(1e-3), True, batch=3, unroll=4, learning_rate=1e5)
+    _, fast = both(model, store, update, 1e-3, plain_products(stored=jnp.float16))
+    lengths, there = lengths_of(fast.update), np.asarray(fast.norm) > 0
+    assert np.all(np.asarray(fast.norm)[there] > 1e3 * 1e-3)
+    assert np.all(np.asarray(fast.sound) == 1)
+    assert np.all(lengths <= 1e-3)
+    assert np.all(lengths[there] > 0)
 
 
 @pytest.mark.parametrize("products", [PLAIN, cpu.ONE_USER], ids=["many users", "one user"])
