@@ -109,9 +109,21 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
 def _line(
     axes: Axes, rows: list[dict[str, Any]], across: str, name: str, scale: float, label: str, colour: str
 ) -> None:
-    axes.plot([row[across] for row in rows], [row[name] * scale for row in rows], "o-", color=colour, markersize=3.5)
-    end = (rows[-1][across], rows[-1][name] * scale)
-    axes.annotate(label, end, xytext=(8, 0), textcoords="offset points", va="center", color=colour)
+    values = [row[name] * scale for row in rows]
+    axes.plot([row[across] for row in rows], values, "o-", color=colour, markersize=3.5, label=label)
+
+
+def _label_ends(axes: Axes) -> None:
+    """Each line's name at its end, moved apart where they would touch."""
+    from sottovoce.reporting.figures import spread
+
+    to_share = axes.transData + axes.transAxes.inverted()
+    ends = [to_share.transform(line.get_xydata()[-1]) for line in axes.lines]
+    for line, (x, _), height in zip(axes.lines, ends, spread([y for _, y in ends], 0.08), strict=True):
+        axes.annotate(
+            line.get_label(), (x, height), xycoords="axes fraction", xytext=(8, 0), textcoords="offset points",
+            va="center", color=line.get_color(),
+        )  # fmt: skip
 
 
 def _frame(axes: Axes, title: str, across: str, *, log: bool = False) -> None:
@@ -120,14 +132,14 @@ def _frame(axes: Axes, title: str, across: str, *, log: bool = False) -> None:
     axes.set_title(title, loc="left", fontsize=9, pad=9)
     axes.set_xlabel(across, loc="right")
     axes.set_xscale("log")
-    axes.minorticks_off()
     if log:
         axes.set_yscale("log")
-        axes.yaxis.set_minor_locator(axes.yaxis.get_minor_locator().__class__(subs=()))
+        _label_ends(axes)
     else:
         ticks = axes.lines[0].get_xdata()
         axes.set_xticks(ticks)
         axes.set_ylim(0, 1.15 * max(axes.lines[0].get_ydata()))
+    axes.minorticks_off()
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
     axes.xaxis.set_major_formatter(plain)
     axes.yaxis.set_major_formatter(plain)
