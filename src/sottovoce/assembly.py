@@ -15,7 +15,7 @@ import optax
 from sottovoce import recipe as recipes
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.kernels import cuda
+from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
 from sottovoce.local.objective import Objective, Penalised, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
@@ -33,7 +33,7 @@ from sottovoce.recipe import Privacy, Recipe
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
 from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks, block_size
+from sottovoce.training.simulation import SumInBlocks, block_size, latency
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ def assemble(
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     devices = _count_devices(recipe)
     block = block_size(model, recipe.privacy.cohort / devices, recipe.run.block)
-    products = _find_products(recipe, algorithm.user_update, model)
+    products = _find_products(recipe, algorithm.user_update, model, block)
     layout = f"{block} users at once on {devices} devices, {'kernels' if products else 'the general program'}"
     return Assembly(
         recipe=recipe,
         model=model,
         algorithm=algorithm,
-        sum_updates=SumInBlocks(block, products, devices),
+        sum_updates=SumInBlocks(block, products, devices, latency(products)),
         accountant=accountant_of(recipe.privacy),
         code=code,
         before=tuple(before),
@@ -342,10 +342,12 @@ def _count_devices(recipe: Recipe) -> int:
     return recipe.run.devices or there
 
 
-def _find_products(recipe: Recipe, update: UserUpdate, model: LanguageModel) -> Products | None:
+def _find_products(recipe: Recipe, update: UserUpdate, model: LanguageModel, block: int) -> Products | None:
     """Kernels for this model on this device, if there are any."""
     if recipe.run.kernels == "off" or not fits(update, model):
         return None
+    if jax.default_backend() == "cpu":
+        return cpu.ONE_USER if block == 1 else None
     return cuda.products(update, model)  # pyrefly: ignore
 
 

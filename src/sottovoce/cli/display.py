@@ -7,21 +7,22 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sottovoce.jobs.training import Progress
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: Mapping[str, Any] | list[dict[str, Any]]) -> None:
     print(json.dumps(value, allow_nan=False, ensure_ascii=False))
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
@@ -29,6 +30,26 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     table.add_column(justify="right")
     for name, value in rows.items():
         table.add_row(name, value)
+    _print(table)
+
+
+def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Rows of the same columns."""
+    from rich.table import Table
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", header_style="cyan", box=None, padding=(0, 2, 0, 0)
+    )
+    for name in rows[0]:
+        table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
+    for row in rows:
+        table.add_row(*row.values())
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(table)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_json, print_table
+from sottovoce.cli.display import print_json, print_rows, print_table
+
+if TYPE_CHECKING:
+    from sottovoce.experiments.bench import Measurement
 
 Flag = Annotated[bool, Parameter(negative=())]
+Numbers = Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())]
 
 
 def evaluate(
@@ -90,7 +94,8 @@ def report(run: Path, *, internal: Flag = False) -> None:
 def bench(
     *,
     workload: str = "mcmahan-lstm",
-    cohort: int | None = None,
+    cohort: Numbers = None,
+    population: Numbers = None,
     block: int = 0,
     kernels: Literal["auto", "off"] = "auto",
     json: Flag = False,
@@ -102,29 +107,52 @@ def bench(
     workload
         mcmahan-lstm: the paper's model, 1,600 tokens a user. demo: that of `sotto demo`.
     cohort
-        Users a round (default: 100).
+        Users a round (default: 100). Several give a row each.
+    population
+        Users on disk from which cohorts are drawn; several give a row each (default: the cohort is all there are).
     block
         Users computed at once; 0 chooses.
     kernels
         off: the general program, also where there are kernels for the model and the device.
     json
-        One JSON object.
+        One JSON object; a list of them for several cohorts or populations.
     """
-    from sottovoce.experiments.bench import measure
+    from sottovoce.experiments.bench import measure, measure_each
 
-    found = measure(workload, cohort, block, kernels)
+    if population or (cohort and len(cohort) > 1):
+        found = list(measure_each(workload, cohort or [None], population or [None], block, kernels))
+    else:
+        found = [measure(workload, cohort[0] if cohort else None, block, kernels)]
     if json:
-        print_json(found.to_json())
+        print_json(found[0].to_json() if len(found) == 1 else [one.to_json() for one in found])
+        return
+    if len(found) > 1:
+        print_rows(f"Workload {workload} on {found[0].device}, {found[0].precision}", [_row(one) for one in found])
         return
     rows = {
-        "device, precision": f"{found.device}, {found.precision}",
-        "users a second": f"{found.users_per_second:,.4g}",
-        "tokens a second": f"{found.tokens_per_second:,.0f}",
-        "a round of users": f"{found.cohort:,}, in blocks of at most {found.block:,}",
-        "seconds a round": f"{found.seconds_a_round:.4g}",
-        "seconds to compile": f"{found.compile_seconds:.3g}",
-        "peak memory": f"{found.peak_bytes / 2**20:,.0f} MiB",
-        "of the products this device can do": f"{found.arithmetic_share:.1%}",
-        "of the bytes it can move": f"{found.bandwidth_share:.1%}",
+        "device, precision": f"{found[0].device}, {found[0].precision}",
+        "users a second": f"{found[0].users_per_second:,.4g}",
+        "tokens a second": f"{found[0].tokens_per_second:,.0f}",
+        "a round of users": f"{found[0].cohort:,}, in blocks of at most {found[0].block:,}",
+        "of a population of": f"{found[0].population:,}",
+        "seconds a round": f"{found[0].seconds_a_round:.4g}",
+        "seconds to compile": f"{found[0].compile_seconds:.3g}",
+        "peak memory": f"{found[0].peak_bytes / 2**20:,.0f} MiB",
+        "of the products this device can do": f"{found[0].arithmetic_share:.1%}",
+        "of the bytes it can move": f"{found[0].bandwidth_share:.1%}",
     }
     print_table(f"Workload {workload}", rows)
+
+
+def _row(found: Measurement) -> dict[str, str]:
+    return {
+        "population": f"{found.population:,}",
+        "cohort": f"{found.cohort:,}",
+        "users/s": f"{found.users_per_second:,.4g}",
+        "tokens/s": f"{found.tokens_per_second:,.0f}",
+        "seconds\na round": f"{found.seconds_a_round:.3g}",
+        "s to\ncompile": f"{found.compile_seconds:.3g}",
+        "peak\nMiB": f"{found.peak_bytes / 2**20:,.0f}",
+        "of\nproducts": f"{found.arithmetic_share:.1%}",
+        "of\nbytes": f"{found.bandwidth_share:.1%}",
+    }

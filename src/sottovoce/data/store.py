@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class Store:
     split: str = "train"
     path: Path | None = None
     vocabulary_source: VocabularySource = field(default_factory=lambda: DECLARED)
+    mapping: mmap.mmap | None = None
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> Store:
@@ -67,14 +69,16 @@ class Store:
         if split not in SPLITS:
             raise SottoError(f"split={split!r} must be one of {', '.join(SPLITS)}{did_you_mean(split, SPLITS)}")
         facts = _facts(folder)
+        mapping, batches = _mapped(folder / f"{split}.arrow")
         store = cls(
             vocabulary=Vocabulary.load(folder / VOCABULARY_FILE),
             tokens_per_user=int(facts["tokens_per_user"]),
             fingerprint=str(facts["fingerprint"]),
-            batches=_mapped(folder / f"{split}.arrow"),
+            batches=batches,
             split=split,
             path=folder,
             vocabulary_source=facts.get("vocabulary", DECLARED),
+            mapping=mapping,
         )
         written = (facts["splits"][split]["users"], facts["vocabulary_size"])
         if written != (store.users, store.vocabulary.size):
@@ -126,15 +130,25 @@ class Store:
             lengths[here] = offsets[places[here] + 1] - offsets[places[here]]
         return lengths
 
-    def gather(self, rows: Sequence[int] | np.ndarray) -> UserBlock:
-        """These users as one padded block. The cost grows with the rows asked for, not with the store."""
+    def gather(self, rows: Sequence[int] | np.ndarray, seats: int = 0) -> UserBlock:
+        """These users as one padded block, filled up to `seats` with users of no tokens.
+
+        The cost grows with the rows asked for, not with the store.
+        """
         batches, places = self._find(rows)
-        tokens = np.zeros((len(places), self.tokens_per_user), np.int32)
-        lengths = np.zeros(len(places), np.int32)
-        for number, (batch, place) in enumerate(zip(batches, places, strict=True)):
-            row = _row(self.batches[batch], place)
-            tokens[number, : len(row)] = row
-            lengths[number] = len(row)
+        tokens = np.zeros((max(seats, len(places)), self.tokens_per_user), np.int32)
+        lengths = np.zeros(len(tokens), np.int32)
+        for batch in np.unique(batches):
+            here = np.flatnonzero(batches == batch)
+            values, offsets = self.batches[batch].values, self.batches[batch].offsets
+            starts, ends = offsets[places[here]], offsets[places[here] + 1]
+            lengths[here] = ends - starts
+            # Plain numbers: numpy's own would take longer than the copies.
+            for number, start, end in zip(here.tolist(), starts.tolist(), ends.tolist(), strict=True):
+                tokens[number, : end - start] = values[start:end]
+        if self.mapping is not None:
+            # Else the process would come to hold the whole file, round by round. The system keeps what it has room for.
+            _advise(self.mapping, "MADV_DONTNEED")
         return UserBlock(tokens, lengths)
 
     @cached_property
@@ -226,18 +240,27 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _mapped(path: Path) -> tuple[Batch, ...]:
+def _mapped(path: Path) -> tuple[mmap.mmap, tuple[Batch, ...]]:
     """The record batches of an Arrow file as views of the mapped file."""
     try:
         import pyarrow as pa
     except ImportError as error:
         raise SottoError("opening a store needs pyarrow; run `pip install pyarrow`, or use Store.from_users") from error
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        with path.open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # The users of a cohort lie far apart: reading on after each would read many times what is needed.
+        _advise(mapping, "MADV_RANDOM")
+        reader = pa.ipc.open_file(pa.py_buffer(mapping))
         columns = [reader.get_batch(number).column("tokens") for number in range(reader.num_record_batches)]
-        return tuple(Batch(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns)
-    except (OSError, KeyError, AttributeError, pa.ArrowException) as error:
+        return mapping, tuple(Batch(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns)
+    except (OSError, ValueError, KeyError, AttributeError, pa.ArrowException) as error:
         raise _damaged(path.parent, f"{path.name}: {' '.join(str(error).split())}") from error
+
+
+def _advise(mapping: mmap.mmap, advice: str) -> None:
+    if hasattr(mmap, advice):  # not on every system
+        mapping.madvise(getattr(mmap, advice))
 
 
 def _damaged(folder: Path, what: str) -> SottoError:

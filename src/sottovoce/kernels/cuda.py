@@ -23,6 +23,7 @@ from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 
 SIZE, HIDDEN, LANES, UNROLL = 96, 256, 8, 10  # the kernels are written for these
+AT_ONCE = 3 * 132  # programs of the first pass over the table: so many fit each multiprocessor
 _TARGET = "triton_kernel_call_ffi"
 
 
@@ -31,24 +32,30 @@ class Unavailable(Exception):
 
 
 def products(update: FedAvg, model: LSTM) -> Products | None:
-    """The kernels, if they fit the model and the device; their products are of bfloat16 numbers, with float32 sums."""
+    """The kernels, if they fit the model and the device.
+
+    Their products are of bfloat16 numbers, with float32 sums. Updates that are clipped after every step are kept in
+    float16 between steps, since half of the bytes are half of the time; others, which have no bound, in float32.
+    """
     shape = (model.embedding.shape[1], model.projection.shape[1], update.batch, update.unroll)
     if shape != (SIZE, HIDDEN, LANES, UNROLL) or jax.default_backend() != "gpu":
         return None
     if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
         return None
+    stored = jnp.float16 if update.clip_every_step else jnp.float32
     try:
-        compiled()
+        compiled(jnp.dtype(stored).name)
     except Unavailable:
         return None
-    return Products(jnp.bfloat16, _scores, _step_table, _step, _read, _read_back)
+    return Products(jnp.bfloat16, stored, _scores, _step_table, _step, _read, _read_back)
 
 
 @cache
-def compiled() -> dict[str, str]:
+def compiled(stored: str) -> dict[str, str]:
     """The PTX of each kernel, by name."""
     _launcher()  # first, since it is the cheaper to miss
-    text = _to_ptx((Path(__file__).parent / "lstm.cu").read_text(encoding="utf-8"))
+    kind = {"float32": "float", "float16": "half"}[stored]
+    text = _to_ptx((Path(__file__).parent / "lstm.cu").read_text(encoding="utf-8"), kind)
     # Each kernel becomes a module of its own, with the declarations that all share.
     shared = re.findall(r"^\.extern \.shared.*\n", text, re.MULTILINE)
     text = re.sub(r"^\.extern \.shared.*\n", "", text, flags=re.MULTILINE)
@@ -57,12 +64,13 @@ def compiled() -> dict[str, str]:
     return {entry.split()[0]: f"{head}\n\t// .globl\t{entry}" for entry in entries}
 
 
-def _to_ptx(source: str) -> str:
+def _to_ptx(source: str, stored: str) -> str:
     """PTX by NVRTC: a library with a plain C interface, called as such."""
     compiler, headers = _compiler()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     made = compiler.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"lstm.cu", 0, None, None)
-    options = [b"--gpu-architecture=compute_90a", b"--std=c++17", *(f"-I{path}".encode() for path in headers)]
+    options = [b"--gpu-architecture=compute_90a", b"--std=c++17", f"-DSTORED={stored}".encode()]
+    options += [f"-I{path}".encode() for path in headers]
     array = (ctypes.c_char_p * len(options))(*options)
     if made or compiler.nvrtcCompileProgram(program, len(options), array):
         compiler.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -99,18 +107,19 @@ def _launcher() -> Any:
 
 
 @cache
-def _call_of(name: str, warps: int, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
+def _call_of(name: str, stored: str, warps: int, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
     triton = _launcher()
-    kernel = triton.TritonKernel(name, warps, 1, memory, compiled()[name], "", 90)
+    kernel = triton.TritonKernel(name, warps, 1, memory, compiled(stored)[name], "", 90)
     parameters = [triton.create_array_parameter(0, 16)] * arrays
     call = triton.TritonKernelCall(kernel, grid[0], grid[1], 1, parameters)
     return zlib.compress(call.to_proto(name, b""))
 
 
 def _run(
-    name: str, warps: int, memory: int, grid: tuple[int, int], inputs: list, outputs: list, in_place: dict | None = None
-) -> Any:
-    opaque = _call_of(f"{name}_float32", warps, memory, grid, len(inputs) + len(outputs))
+    name: str, delta: Array, warps: int, memory: int, grid: tuple[int, int], inputs: list, outputs: list,
+    in_place: dict | None = None,
+) -> Any:  # fmt: skip
+    opaque = _call_of(f"{name}_", delta.dtype.name, warps, memory, grid, len(inputs) + len(outputs))
     call = jax.ffi.ffi_call(_TARGET, outputs, input_output_aliases=in_place or {})
     return call(*inputs, name=name, opaque=opaque)
 
@@ -119,35 +128,37 @@ def _float32(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array]:
+def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array, None]:
     users, tokens, size = outputs.shape
     vocabulary = table.shape[0]
     tiles = -(-vocabulary // 80)
-    # Three programs run on each of 132 multiprocessors at a time; one of n parts takes tiles / n and a while to start.
-    parts = min(range(1, 17), key=lambda n: (-(-users * n // 396) * (-(-tiles // n) + 3), n))
+    # `AT_ONCE` programs run at a time; one of n parts takes tiles / n and a while to start.
+    parts = min(range(1, 17), key=lambda n: (-(-users * n // AT_ONCE) * (-(-tiles // n) + 3), n))
     rows = -(-tiles // parts) * 80
     parts = -(-vocabulary // rows)
     sums, means = _run(
-        "head_a", 5, 80 * (SIZE * 6 + 104 * 2), (parts, users),
+        "head_a", delta, 5, 80 * (SIZE * (2 + delta.dtype.itemsize) + 104 * 2), (parts, users),
         [outputs, table, delta, scale, offset, jnp.array([vocabulary, rows], jnp.int32)],
         [_float32(users, parts, tokens), _float32(users, parts, tokens, size)],
     )  # fmt: skip
-    return sums.sum(1), means.sum(1)
+    return sums.sum(1), means.sum(1), None
 
 
 def _step_table(
     outputs: Array, of_words: Array, table: Array, delta: Array, level: Array, share: Array, targets: Array,
-    inputs: Array, step: Step,
+    inputs: Array, step: Step, kept: None,
 ) -> tuple[Array, Array]:  # fmt: skip
     users, vocabulary, rows = outputs.shape[0], table.shape[0], 640
     groups = -(-vocabulary // rows)
-    # Beside it the kernel has 18 kB of its own; the launcher raises the limit only for more than 48 kB asked here.
-    memory = max(4 * 16 * (448 + 288), 49_408)
+    memory = 4 * 16 * (224 + (448 if delta.dtype == jnp.float32 else 224))
+    if memory > 30_000:
+        # Beside it the kernel has 18 kB of its own; the launcher raises the limit only for more than 48 kB asked here.
+        memory = max(memory, 49_408)
     new, squares = _run(
-        "head_b", 4, memory, (groups, users),
+        "head_b", delta, 4, memory, (groups, users),
         [outputs, of_words, table, delta, step.scale, level, share, targets, inputs,
-         jnp.array([vocabulary, rows], jnp.int32), jnp.array([step.learning_rate], jnp.float32)],
-        [_float32(*delta.shape), _float32(users, groups)], {3: 0},
+         jnp.array([vocabulary, rows], jnp.int32), jnp.array([step.learning_rate], jnp.float32), step.unit],
+        [jax.ShapeDtypeStruct(delta.shape, delta.dtype), _float32(users, groups)], {3: 0},
     )  # fmt: skip
     return new, squares.sum(1)
 
@@ -156,9 +167,9 @@ def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, A
     users, tokens, height = left.shape
     width = right.shape[2]
     new, squares = _run(
-        f"sgd{width}", 8, tokens * 2 * (136 + width + 8), (height // 128, users),
-        [left, right, delta, step.scale, jnp.array([step.learning_rate], jnp.float32)],
-        [_float32(*delta.shape), _float32(users, height // 128)], {2: 0},
+        f"sgd{width}", delta, 8, tokens * 2 * (136 + width + 8), (height // 128, users),
+        [left, right, delta, step.scale, jnp.array([step.learning_rate], jnp.float32), step.unit],
+        [jax.ShapeDtypeStruct(delta.shape, delta.dtype), _float32(users, height // 128)], {2: 0},
     )  # fmt: skip
     return new, squares.sum(1)
 
@@ -168,7 +179,7 @@ def _read(
 ) -> tuple[Array, Array, Array]:
     users, time, lanes, four = words.shape
     return _run(
-        "recur_f", 8, 0, (4, users), [words, bias, recurrent, delta, scale, hidden, cell],
+        "recur_f", delta, 8, 0, (4, users), [words, bias, recurrent, delta, scale, hidden, cell],
         [jax.ShapeDtypeStruct(words.shape, words.dtype), _float32(users, time + 1, lanes, four // 4),
          jax.ShapeDtypeStruct((users, time + 1, lanes, four // 4), words.dtype)],
     )  # fmt: skip
@@ -176,6 +187,6 @@ def _read(
 
 def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array) -> Array:
     return _run(
-        "recur_b", 8, 0, (4, gates.shape[0]), [above, gates, cells, recurrent, delta, scale],
+        "recur_b", delta, 8, 0, (4, gates.shape[0]), [above, gates, cells, recurrent, delta, scale],
         [jax.ShapeDtypeStruct(gates.shape, gates.dtype)],
     )[0]  # fmt: skip

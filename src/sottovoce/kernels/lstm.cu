@@ -1,6 +1,9 @@
 // The hot loops of a simulated FedAvg round of the paper's LSTM. Sizes: 80 tokens a step (10 x 8 lanes), E = 96, H = 256.
 // All products are mma.sync m16n8k16 (bf16 in, float32 sums): 80 = 5*16, 96 = 6*16, so nothing is padded.
+// STORED is the kind of Δ between steps, float or half. A stored number times `scale` is Δ; before the clip it was times `unit`.
+// A scale below 0 marks a user who has finished: every kernel leaves at once, and nobody reads what it would have written.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #ifdef __CUDACC_RTC__  // the run-time compiler has no standard headers
 typedef unsigned char uint8_t;
 typedef unsigned int uint32_t;
@@ -46,10 +49,26 @@ __device__ __forceinline__ float quad(float x) {
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + ex2(-LOG2E * x)); }
 __device__ __forceinline__ float tanh_(float x) { return 2.f * __fdividef(1.f, 1.f + ex2(-2.f * LOG2E * x)) - 1.f; }
 
-__device__ __forceinline__ float4 get4(const float* p) { return *(const float4*)p; }
+// Four stored numbers: as they lie in memory, and as float32.
+template <typename S> struct Four;
+template <> struct Four<float> { typedef float4 type; };
+template <> struct Four<half> { typedef uint2 type; };
+__device__ __forceinline__ float4 wide(float4 x) { return x; }
+__device__ __forceinline__ float4 wide(uint2 x) {
+  float2 a = __half22float2(*(half2*)&x.x), b = __half22float2(*(half2*)&x.y);
+  return make_float4(a.x, a.y, b.x, b.y);
+}
+template <typename S> __device__ __forceinline__ typename Four<S>::type four(const S* p) { return *(const typename Four<S>::type*)p; }
+__device__ __forceinline__ float4 times(float s, float4 x) { return make_float4(s * x.x, s * x.y, s * x.z, s * x.w); }
 __device__ __forceinline__ float squares(float4 x) { return (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w); }
-// Writes four numbers; the sum of squares of what was written.
+// Writes four numbers, in units already; their sum of squares. What float16 cannot hold is cut to its end.
 __device__ __forceinline__ float put4(float* p, float4 x) { *(float4*)p = x; return squares(x); }
+__device__ __forceinline__ uint32_t pack_half(float lo, float hi) {
+  uint32_t y; asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo)); return y;
+}
+__device__ __forceinline__ float put4(half* p, float4 x) {
+  *(uint2*)p = make_uint2(pack_half(x.x, x.y), pack_half(x.z, x.w)); return squares(x);
+}
 // A thread's four numbers of two neighbouring 8-column tiles are columns 4q..4q+3 of 16, so that it can read and write 16
 // bytes at once: in shared memory the columns of the other operand lie in that order. w: which pair of columns.
 __device__ __forceinline__ int place(int w) { return (w & ~7) + 4 * (w & 1) + ((w & 7) >> 1); }
@@ -74,7 +93,6 @@ __device__ __forceinline__ void bulk(void* to, const void* from, int bytes, uint
 __device__ __forceinline__ void soon(const void* from, int bytes) {  // into L2
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ float4 four(const float* p) { return *(const float4*)p; }
 
 // ------------------------------------------------------------------------------------------------- softmax, pass A
 // grid (splits, users), 160 threads: a warp has 16 tokens and sees every row; tiles of 80 rows. meta: V, rows a split.
@@ -89,6 +107,7 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
   const int V = meta[0], rows = meta[1];
   const int first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + 79) / 80;
   const float scale = scale_[user];
+  if (scale < 0) return;
   if (tid == 0) { bar_init(&bar, 1); bar_ready(); }
   __syncthreads();
   auto fetch = [&](int t) {
@@ -119,7 +138,7 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
       float4 e[3]; float ss = 0;
 #pragma unroll
       for (int j = 0; j < 3; j++) {
-        float4 x = four(ds + r * E + 4 * l8 + 32 * j);
+        float4 x = wide(four<S>(ds + r * E + 4 * l8 + 32 * j));
         uint2 th = *(const uint2*)(ts + r * E + 4 * l8 + 32 * j);
         float2 t0 = unpack(th.x), t1 = unpack(th.y);
         e[j] = make_float4(fmaf(scale, x.x, t0.x), fmaf(scale, x.y, t0.y), fmaf(scale, x.z, t1.x), fmaf(scale, x.w, t1.y));
@@ -192,20 +211,21 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
 template <typename S>
 __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* theta, const S* delta, const float* scale_,
                                        const float* level, const float* share, const int* targets, const int* inputs, const int* meta,
-                                       const float* rate, S* fresh, float* square) {
+                                       const float* rate, const float* unit_, S* fresh, float* square) {
   __shared__ __align__(16) bf hs[T * EP];
   __shared__ __align__(16) float lv[T], sh[T];
   __shared__ __align__(16) int tg[T], in[T];
   __shared__ float red[4];
   // The next 16 rows of each warp. Rows are padded so that reading them has no bank conflicts.
-  constexpr int DP = sizeof(S) == 4 ? 448 : 288, TP = 288;
+  constexpr int DP = sizeof(S) == 4 ? 448 : 224, TP = 224;
   __shared__ __align__(8) uint64_t bars[4];
   const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
   unsigned char* ds = raw + warp * 16 * (DP + TP);
   unsigned char* ts = ds + 16 * DP;
   uint64_t* bar = bars + warp;
   const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows);
-  const float scale = scale_[user], eta = rate[0];
+  const float scale = scale_[user], unit = unit_[user], eta = rate[0] / unit, keep = scale / unit;
+  if (scale < 0) return;
   if (lane == 0) { bar_init(bar, 1); bar_ready(); }
   __syncwarp();
   auto fetch = [&](int v0) {  // each lane copies one row
@@ -234,12 +254,12 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
   for (int v0 = first + warp * 16; v0 < last; v0 += 64) {
     const int va = v0 + g, vb = va + 8, wa = min(va, V - 1), wb = min(vb, V - 1);
     const size_t pa = ((size_t)user * V + wa) * E + 4 * q, pb = ((size_t)user * V + wb) * E + 4 * q;
-    float4 ca[6], cb[6];
+    typename Four<S>::type ca[6], cb[6];
     uint32_t ea[12], eb[12];
     bar_wait(bar, phase); phase ^= 1;
 #pragma unroll
     for (int n = 0; n < 6; n++) {
-      ca[n] = four((const S*)(ds + g * DP) + 4 * q + 16 * n); cb[n] = four((const S*)(ds + (g + 8) * DP) + 4 * q + 16 * n);
+      ca[n] = four<S>((const S*)(ds + g * DP) + 4 * q + 16 * n); cb[n] = four<S>((const S*)(ds + (g + 8) * DP) + 4 * q + 16 * n);
     }
 #pragma unroll
     for (int n = 0; n < 6; n++) {
@@ -251,8 +271,7 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
     float sa = 0, sb = 0;
 #pragma unroll
     for (int n = 0; n < 6; n++) {
-      float4& c = ca[n]; float4& d = cb[n];
-      c.x *= scale; c.y *= scale; c.z *= scale; c.w *= scale; d.x *= scale; d.y *= scale; d.z *= scale; d.w *= scale;
+      float4 c = times(scale, wide(ca[n])), d = times(scale, wide(cb[n]));
       float2 x = unpack(ea[2 * n]), z = unpack(ea[2 * n + 1]), y = unpack(eb[2 * n]), w = unpack(eb[2 * n + 1]);
       sa += squares(make_float4(x.x + c.x, x.y + c.y, z.x + c.z, z.y + c.w));
       sb += squares(make_float4(y.x + d.x, y.y + d.y, w.x + d.z, w.y + d.w));
@@ -260,9 +279,10 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
     const float ra = rsqrtf(fmaxf(quad(sa), 1e-24f)), rb = rsqrtf(fmaxf(quad(sb), 1e-24f));
 #pragma unroll
     for (int n = 0; n < 6; n++) {
+      float4 c = times(scale, wide(ca[n])), d = times(scale, wide(cb[n]));
       float2 x = unpack(ea[2 * n]), z = unpack(ea[2 * n + 1]), y = unpack(eb[2 * n]), w = unpack(eb[2 * n + 1]);
-      ea[2 * n] = pack((x.x + ca[n].x) * ra, (x.y + ca[n].y) * ra); ea[2 * n + 1] = pack((z.x + ca[n].z) * ra, (z.y + ca[n].w) * ra);
-      eb[2 * n] = pack((y.x + cb[n].x) * rb, (y.y + cb[n].y) * rb); eb[2 * n + 1] = pack((w.x + cb[n].z) * rb, (w.y + cb[n].w) * rb);
+      ea[2 * n] = pack((x.x + c.x) * ra, (x.y + c.y) * ra); ea[2 * n + 1] = pack((z.x + c.z) * ra, (z.y + c.w) * ra);
+      eb[2 * n] = pack((y.x + d.x) * rb, (y.y + d.y) * rb); eb[2 * n + 1] = pack((w.x + d.z) * rb, (w.y + d.w) * rb);
     }
     float sl[12][4] = {};
 #pragma unroll
@@ -331,30 +351,32 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
     for (int n = 0; n < 6; n++) {
       float2 x = unpack(ea[2 * n]), z = unpack(ea[2 * n + 1]), y = unpack(eb[2 * n]), w = unpack(eb[2 * n + 1]);
       float(&s)[4] = sl[2 * n]; float(&r)[4] = sl[2 * n + 1];
+      float4 c = times(keep, wide(ca[n])), d = times(keep, wide(cb[n]));
       if (va < last)
-        sq += put4(fresh + pa + 16 * n, make_float4(ca[n].x - fa * (s[0] - x.x * da), ca[n].y - fa * (s[1] - x.y * da),
-                                                    ca[n].z - fa * (r[0] - z.x * da), ca[n].w - fa * (r[1] - z.y * da)));
+        sq += put4(fresh + pa + 16 * n, make_float4(c.x - fa * (s[0] - x.x * da), c.y - fa * (s[1] - x.y * da),
+                                                    c.z - fa * (r[0] - z.x * da), c.w - fa * (r[1] - z.y * da)));
       if (vb < last)
-        sq += put4(fresh + pb + 16 * n, make_float4(cb[n].x - fb * (s[2] - y.x * db), cb[n].y - fb * (s[3] - y.y * db),
-                                                    cb[n].z - fb * (r[2] - w.x * db), cb[n].w - fb * (r[3] - w.y * db)));
+        sq += put4(fresh + pb + 16 * n, make_float4(d.x - fb * (s[2] - y.x * db), d.y - fb * (s[3] - y.y * db),
+                                                    d.z - fb * (r[2] - w.x * db), d.w - fb * (r[3] - w.y * db)));
     }
   }
 #pragma unroll
   for (int s = 16; s; s >>= 1) sq += __shfl_xor_sync(~0u, sq, s);
   if (lane == 0) red[warp] = sq;
   __syncthreads();
-  if (tid == 0) square[(size_t)user * gridDim.x + blockIdx.x] = (red[0] + red[1]) + (red[2] + red[3]);
+  if (tid == 0) square[(size_t)user * gridDim.x + blockIdx.x] = ((red[0] + red[1]) + (red[2] + red[3])) * (unit * unit);
 }
 
 // ------------------------------------------------------------------------------------------------- SGD of a plain weight
 // fresh = scale * delta - eta * leftT right. grid (R / 128, users), 256 threads, left [80, R], right [80, K].
 template <typename S, int K>
-__device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* delta, const float* scale_, const float* rate, S* fresh, float* square) {
+__device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* delta, const float* scale_, const float* rate, const float* unit_, S* fresh, float* square) {
   constexpr int LP = 136, KP = K + 8;
   bf* ls = (bf*)raw; bf* rs = ls + T * LP;
   __shared__ float red[8];
   const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3, R = gridDim.x * 128;
-  const float scale = scale_[user], eta = rate[0];
+  const float unit = unit_[user], scale = scale_[user] / unit, eta = rate[0] / unit;
+  if (scale < 0) return;
   for (int i = tid; i < T * 16; i += 256)
     *(uint4*)(ls + (i >> 4) * LP + 8 * (i & 15)) = *(const uint4*)(left + ((size_t)user * T + (i >> 4)) * R + blockIdx.x * 128 + 8 * (i & 15));
   for (int i = tid; i < T * (K / 8); i += 256) {
@@ -371,7 +393,7 @@ __device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* de
   for (int c = 0; c < K / 32; c++) {
     float4 da[2], db[2];
 #pragma unroll
-    for (int n = 0; n < 2; n++) { da[n] = get4(delta + pa + 32 * c + 16 * n); db[n] = get4(delta + pb + 32 * c + 16 * n); }
+    for (int n = 0; n < 2; n++) { da[n] = wide(four<S>(delta + pa + 32 * c + 16 * n)); db[n] = wide(four<S>(delta + pb + 32 * c + 16 * n)); }
     float acc[4][4] = {};
 #pragma unroll
     for (int k = 0; k < 5; k++)
@@ -395,7 +417,7 @@ __device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* de
   for (int s = 16; s; s >>= 1) sq += __shfl_xor_sync(~0u, sq, s);
   if (lane == 0) red[warp] = sq;
   __syncthreads();
-  if (tid == 0) { float x = 0; for (int i = 0; i < 8; i++) x += red[i]; square[(size_t)user * gridDim.x + blockIdx.x] = x; }
+  if (tid == 0) { float x = 0; for (int i = 0; i < 8; i++) x += red[i]; square[(size_t)user * gridDim.x + blockIdx.x] = x * (unit * unit); }
 }
 
 // ------------------------------------------------------------------------------------------------- recurrence
@@ -423,6 +445,13 @@ __device__ __forceinline__ uint4 blend(const float* d, const bf* th, float s) {
   return make_uint4(pack(fmaf(s, x.x, a.x), fmaf(s, x.y, a.y)), pack(fmaf(s, x.z, b.x), fmaf(s, x.w, b.y)),
                     pack(fmaf(s, y.x, c.x), fmaf(s, y.y, c.y)), pack(fmaf(s, y.z, e.x), fmaf(s, y.w, e.y)));
 }
+__device__ __forceinline__ uint4 blend(const half* d, const bf* th, float s) {
+  uint4 t = *(const uint4*)th, v = *(const uint4*)d;
+  float4 x = wide(make_uint2(v.x, v.y)), y = wide(make_uint2(v.z, v.w));
+  float2 a = unpack(t.x), b = unpack(t.y), c = unpack(t.z), e = unpack(t.w);
+  return make_uint4(pack(fmaf(s, x.x, a.x), fmaf(s, x.y, a.y)), pack(fmaf(s, x.z, b.x), fmaf(s, x.w, b.y)),
+                    pack(fmaf(s, y.x, c.x), fmaf(s, y.y, c.y)), pack(fmaf(s, y.z, e.x), fmaf(s, y.w, e.y)));
+}
 
 // grid (4, users), clusters of 4, 256 threads. A block owns 64 hidden units; its 256 x 256 weights live in registers.
 // Blocks send each other their part of the state. Two buffers are enough: a block sends step t + 1 only after it has all
@@ -436,6 +465,7 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
   uint4 a[2][8][2];
   const S* w = delta + (size_t)user * 1024 * H;
   const float scale = scale_[user];
+  if (scale < 0) return;  // all four blocks of the cluster: it has one user
 #pragma unroll
   for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -526,6 +556,7 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
   uint32_t a[8][4][4];
   const S* w = delta + (size_t)user * 1024 * H;
   const float scale = scale_[user];
+  if (scale < 0) return;  // all four blocks of the cluster: it has one user
 #pragma unroll
   for (int s = 0; s < 8; s++)
 #pragma unroll
@@ -607,27 +638,29 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
   cluster_leave();
 }
 
-#define HEAD(NAME, S)                                                                                                            \
-  extern "C" __global__ void __launch_bounds__(160, 3) head_a_##NAME(const bf* out, const bf* theta, const S* delta,             \
-      const float* scale, const float* offset, const int* meta, float* sums, float* means) {                                     \
-    head_a<S>(out, theta, delta, scale, offset, meta, sums, means);                                                              \
-  }                                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(128, 3) head_b_##NAME(const bf* out, const bf* came, const bf* theta,             \
-      const S* delta, const float* scale, const float* level, const float* share, const int* targets, const int* inputs,         \
-      const int* meta, const float* rate, S* fresh, float* square) {                                                             \
-    head_b<S>(out, came, theta, delta, scale, level, share, targets, inputs, meta, rate, fresh, square);                         \
-  }                                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(256, 2) sgd256_##NAME(const bf* left, const bf* right, const S* delta,            \
-      const float* scale, const float* rate, S* fresh, float* square) { sgd<S, 256>(left, right, delta, scale, rate, fresh, square); } \
-  extern "C" __global__ void __launch_bounds__(256, 2) sgd96_##NAME(const bf* left, const bf* right, const S* delta,             \
-      const float* scale, const float* rate, S* fresh, float* square) { sgd<S, 96>(left, right, delta, scale, rate, fresh, square); }
-#define RECUR(NAME, S)                                                                                                           \
-  extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 1) recur_f_##NAME(const bf* words,                 \
-      const float* bias, const bf* theta, const S* delta, const float* scale, const bf* hidden, const float* cell, bf* gates,    \
-      float* cells, bf* hiddens) { recur_f<S>(words, bias, theta, delta, scale, hidden, cell, gates, cells, hiddens); }          \
-  extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 1) recur_b_##NAME(const bf* above,                 \
-      const bf* gates, const float* cells, const bf* theta, const S* delta, const float* scale, bf* slopes) {                    \
-    recur_b<S>(above, gates, cells, theta, delta, scale, slopes);                                                                \
-  }
-HEAD(float32, float)
-RECUR(float32, float)
+typedef STORED S;
+extern "C" __global__ void __launch_bounds__(160, 3) head_a_(const bf* out, const bf* theta, const S* delta, const float* scale,
+    const float* offset, const int* meta, float* sums, float* means) {
+  head_a<S>(out, theta, delta, scale, offset, meta, sums, means);
+}
+extern "C" __global__ void __launch_bounds__(128, 3) head_b_(const bf* out, const bf* came, const bf* theta, const S* delta,
+    const float* scale, const float* level, const float* share, const int* targets, const int* inputs, const int* meta,
+    const float* rate, const float* unit, S* fresh, float* square) {
+  head_b<S>(out, came, theta, delta, scale, level, share, targets, inputs, meta, rate, unit, fresh, square);
+}
+extern "C" __global__ void __launch_bounds__(256, 3) sgd256_(const bf* left, const bf* right, const S* delta, const float* scale,
+    const float* rate, const float* unit, S* fresh, float* square) {
+  sgd<S, 256>(left, right, delta, scale, rate, unit, fresh, square);
+}
+extern "C" __global__ void __launch_bounds__(256, 3) sgd96_(const bf* left, const bf* right, const S* delta, const float* scale,
+    const float* rate, const float* unit, S* fresh, float* square) {
+  sgd<S, 96>(left, right, delta, scale, rate, unit, fresh, square);
+}
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 1) recur_f_(const bf* words, const float* bias,
+    const bf* theta, const S* delta, const float* scale, const bf* hidden, const float* cell, bf* gates, float* cells, bf* hiddens) {
+  recur_f<S>(words, bias, theta, delta, scale, hidden, cell, gates, cells, hiddens);
+}
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 1) recur_b_(const bf* above, const bf* gates,
+    const float* cells, const bf* theta, const S* delta, const float* scale, bf* slopes) {
+  recur_b<S>(above, gates, cells, theta, delta, scale, slopes);
+}

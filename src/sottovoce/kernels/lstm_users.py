@@ -5,6 +5,8 @@ What differs from `jax.vmap(FedAvg)`:
 - Logits need not reach memory. One pass over a user's table gives the log-sum-exp and the gradient of the outputs; a
   second forms the table's gradient, applies the step and adds up its squares.
 - The clip is one number a user, kept beside the update and used when it is next read: Δ = scale · stored.
+- Between steps Δ may be kept in float16, in units of a power of two: see `unit_of`.
+- Users who have finished, and empty seats, are passed over; whatever is computed for them is not used.
 - The words' share of the gates, and every gradient of a weight, is one product for all tokens of a step.
 
 Each of these is a function in `Products`: `PLAIN` has them in JAX, and is what the CUDA kernels are tested against.
@@ -41,9 +43,10 @@ class Parts(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How one weight is stepped: Δ ← scale · Δ - η · gradient."""
+    """How one weight is stepped: stored ← (scale · stored - η · gradient) / unit."""
 
-    scale: Array
+    scale: Array  # of what is stored: the clip and the unit; below 0 for a user who has finished and is left alone
+    unit: Array
     learning_rate: float
 
 
@@ -51,8 +54,9 @@ class Products(NamedTuple):
     """The parts of a local step that take the time."""
 
     kind: Any  # of the numbers that are multiplied; sums are float32
-    scores: Callable  # outputs, table, Δ, scale, offset -> Σ exp2, Σ exp2 · row
-    step_table: Callable  # ... -> new Δ of the table, its squares
+    stored: Any  # of Δ between steps: float32, or float16 where it is clipped after every step
+    scores: Callable  # outputs, table, Δ, scale, offset -> Σ exp2, Σ exp2 · row, what it keeps for the next
+    step_table: Callable  # ..., what was kept -> new Δ of the table, its squares
     step: Callable  # left, right, Δ, step -> Δ stepped by leftᵀ right, its squares
     read: Callable  # the recurrence
     read_back: Callable  # its gradient
@@ -72,7 +76,10 @@ def fits(update: UserUpdate, model: Any) -> bool:
 def train_users(
     products: Products, update: FedAvg, model: LSTM, users: User, clip_norms: Array, last: Any
 ) -> UserResult:
-    """What each user of a block sends, as `jax.vmap(update)` gives it; `clip_norms` is [users, 1]."""
+    """What each user of a block sends, as `jax.vmap(update)` gives it but in `Parts`; `clip_norms` is [users, 1].
+
+    Updates stay in parts because putting each together would write all of them once more: `model_of` is for their sum.
+    """
     received, kind = parts_of(model), products.kind
     count, width, lanes = users.length.shape[0], received.hidden.shape[1], update.batch
     tokens_a_step = lanes * update.unroll
@@ -83,16 +90,19 @@ def train_users(
     )
     table, recurrent = received.embedding.astype(kind), received.hidden.astype(kind)
     who, bound = jnp.arange(count)[:, None], clip_norms[:, 0] * SAFE_SHARE
+    unit, needed = unit_of(clip_norms[:, 0], products.stored), update.steps(users.length)
     multiply = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def step(index: Array, carry: tuple) -> tuple:
-        stored, scale, hidden, cell, cut, length, losses = carry
+        stored, clip, hidden, cell, cut, length, losses = carry
         inputs, targets, mask = (part[index] for part in steps)
+        active = index < needed
+        scale = jnp.where(active, clip * unit, -1.0)
         wide = scale[:, None, None]
         word = (received.word + wide * stored.word).astype(kind)
         projection = (received.projection + wide * stored.projection).astype(kind)
-        bias = received.bias + scale[:, None] * stored.bias
-        projection_bias = received.projection_bias + scale[:, None] * stored.projection_bias
+        bias = received.bias + clip[:, None] * stored.bias
+        projection_bias = received.projection_bias + clip[:, None] * stored.projection_bias
 
         def rows(ids: Array) -> Array:
             return unit_rows(table[ids].astype(jnp.float32) + wide * stored.embedding[who, ids])
@@ -108,7 +118,7 @@ def train_users(
         outputs = multiply("uth,uhe->ute", after, projection) + projection_bias[:, None]
         outputs = (outputs / LN2).astype(kind)
         offset = offset_of(outputs)
-        total, mean = products.scores(outputs, table, stored.embedding, scale, offset)
+        total, mean, kept = products.scores(outputs, table, stored.embedding, scale, offset)
         level, wanted = offset + jnp.log2(total), rows(targets)
         loss = LN2 * (level - jnp.sum(outputs.astype(jnp.float32) * wanted, axis=-1))
 
@@ -120,31 +130,39 @@ def train_users(
         slopes = products.read_back(above, gates, cells, recurrent, stored.hidden, scale)
         slopes = slopes.reshape(count, tokens_a_step, 4 * width)
         of_words = jnp.einsum("utg,uge->ute", slopes, word)
-        stepping = Step(scale, update.learning_rate)
+        stepping = Step(scale, unit, update.learning_rate)
         new_table, n0 = products.step_table(
-            outputs, of_words, table, stored.embedding, level, share, targets, inputs, stepping
+            outputs, of_words, table, stored.embedding, level, share, targets, inputs, stepping, kept
         )
         new_word, n1 = products.step(slopes, words, stored.word, stepping)
         new_hidden, n2 = products.step(slopes, before, stored.hidden, stepping)
         new_projection, n3 = products.step(after, narrow, stored.projection, stepping)
-        new_bias = scale[:, None] * stored.bias - update.learning_rate * jnp.sum(slopes.astype(jnp.float32), axis=1)
-        new_projection_bias = scale[:, None] * stored.projection_bias - update.learning_rate * jnp.sum(slope, axis=1)
+
+        def step_bias(bias: Array, slope: Array) -> Array:
+            new = clip[:, None] * bias - update.learning_rate * jnp.sum(slope.astype(jnp.float32), axis=1)
+            return jnp.where(active[:, None], new, bias)
+
+        new_bias = step_bias(stored.bias, slopes)
+        new_projection_bias = step_bias(stored.projection_bias, slope)
         squares = n0 + n1 + n2 + n3 + jnp.sum(new_bias**2, 1) + jnp.sum(new_projection_bias**2, 1)
 
         norm = jnp.sqrt(squares)
         within = norm <= bound if update.clip_every_step else jnp.full(count, True)
         return (
             Parts(new_table, new_word, new_hidden, new_bias, new_projection, new_projection_bias),
-            jnp.where(within, 1.0, bound / norm),
+            jnp.where(active, jnp.where(within, 1.0, bound / norm), clip),
             hiddens[:, -1],
             cells[:, -1],
-            cut | ~within,
+            cut | (active & ~within),
             jnp.where(jnp.sum(mask, axis=1) > 0, norm, length),
-            losses + jnp.sum(loss * mask, axis=1),
+            losses + jnp.sum(jnp.where(mask > 0, loss, 0), axis=1),
         )
 
     start = (
-        jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape)), received),
+        # Biases are small and stay in float32.
+        jax.tree.map(
+            lambda leaf: jnp.zeros((count, *leaf.shape), products.stored if leaf.ndim > 1 else None), received
+        ),
         jnp.ones(count),
         jnp.zeros((count, lanes, width), kind),
         jnp.zeros((count, lanes, width)),
@@ -152,11 +170,30 @@ def train_users(
         jnp.zeros(count),
         jnp.zeros(count),
     )
-    stored, scale, _, _, cut, length, losses = jax.lax.fori_loop(0, last, step, start)
-    changes = jax.vmap(lambda scale, parts: model_of(jax.tree.map(lambda leaf: scale * leaf, parts)))(scale, stored)
+    stored, clip, _, _, cut, length, losses = jax.lax.fori_loop(0, last, step, start)
+
+    def change(clip: Array, unit: Array, parts: Parts) -> Parts:
+        return jax.tree.map(lambda leaf: (clip * unit if leaf.ndim > 1 else clip) * leaf, parts)
+
     losses = losses / jnp.maximum(jnp.sum(steps.mask, axis=(0, 2)), 1)
     # The last clip is the same for every way of training, in float32.
+    changes = jax.vmap(change)(clip, unit, stored)
     return jax.vmap(partial(send, update.clipping))(clip_norms, changes, length, cut[:, None], losses)
+
+
+HEADROOM = 128  # how far a coordinate may be beyond the clip norm, after a step and before its clip
+
+
+def unit_of(clip_norms: Array, stored: Any) -> Array:
+    """What 1 stands for where Δ is stored.
+
+    Clipped after every step, no coordinate of Δ is beyond the clip norm S, so a power of two that puts `HEADROOM` · S
+    at the end of float16's range leaves nothing to overflow: what a single step throws further is cut to the end, and
+    the clip that follows shrinks it in any case. Numbers down to 1e-7 S keep eleven bits.
+    """
+    if stored == jnp.float32:
+        return jnp.ones_like(clip_norms)
+    return HEADROOM * jnp.ldexp(jnp.ones_like(clip_norms), jnp.ceil(jnp.log2(clip_norms)).astype(jnp.int32) - 16)
 
 
 def parts_of(model: LSTM) -> Parts:
@@ -200,18 +237,18 @@ def _table_rows(table: Array, delta: Array, scale: Array) -> tuple[Array, Array,
     return change, full * inverse, inverse
 
 
-def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array]:
+def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array, None]:
     rows = _table_rows(table, delta, scale)[1].astype(outputs.dtype)
     chances = jnp.exp2(
         jnp.einsum("ute,uve->utv", outputs, rows, preferred_element_type=jnp.float32) - offset[..., None]
     )
     mean = jnp.einsum("utv,uve->ute", chances.astype(outputs.dtype), rows, preferred_element_type=jnp.float32)
-    return jnp.sum(chances, axis=-1), mean
+    return jnp.sum(chances, axis=-1), mean, None
 
 
 def _step_table(
     outputs: Array, of_words: Array, table: Array, delta: Array, level: Array, share: Array, targets: Array,
-    inputs: Array, step: Step,
+    inputs: Array, step: Step, kept: None,
 ) -> tuple[Array, Array]:  # fmt: skip
     change, rows, inverse = _table_rows(table, delta, step.scale)
     scores = jnp.einsum("ute,uve->utv", outputs, rows.astype(outputs.dtype), preferred_element_type=jnp.float32)
@@ -220,16 +257,20 @@ def _step_table(
     slope = jnp.einsum("utv,ute->uve", errors, outputs, preferred_element_type=jnp.float32)
     slope = slope.at[jnp.arange(delta.shape[0])[:, None], inputs].add(of_words.astype(jnp.float32))
     slope = inverse * (slope - rows * jnp.sum(rows * slope, -1, keepdims=True))
-    return _squared(change - step.learning_rate * slope)
+    return _stored(change - step.learning_rate * slope, delta, step)
 
 
 def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, Array]:
     slope = jnp.einsum("utr,utk->urk", left, right, preferred_element_type=jnp.float32)
-    return _squared(step.scale[:, None, None] * delta - step.learning_rate * slope)
+    return _stored(step.scale[:, None, None] * delta - step.learning_rate * slope, delta, step)
 
 
-def _squared(delta: Array) -> tuple[Array, Array]:
-    return delta, jnp.sum(jnp.square(delta), axis=(1, 2))
+def _stored(new: Array, old: Array, step: Step) -> tuple[Array, Array]:
+    squares = jnp.sum(jnp.square(new), axis=(1, 2))
+    if old.dtype != jnp.float32:
+        most = float(jnp.finfo(old.dtype).max)
+        new = jnp.clip(new / step.unit[:, None, None], -most, most).astype(old.dtype)
+    return jnp.where(step.scale[:, None, None] < 0, old, new), squares
 
 
 def _read(
@@ -270,8 +311,8 @@ def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta
     return jnp.stack(slopes[::-1], 1)
 
 
-def plain_products(kind: Any = jnp.float32) -> Products:
-    return Products(kind, _scores, _step_table, _step, _read, _read_back)
+def plain_products(kind: Any = jnp.float32, stored: Any = jnp.float32) -> Products:
+    return Products(kind, stored, _scores, _step_table, _step, _read, _read_back)
 
 
 PLAIN = plain_products()

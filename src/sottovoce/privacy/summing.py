@@ -8,6 +8,7 @@ grid and added as whole numbers. Such a sum is the same in any order, in any blo
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -55,16 +56,23 @@ def plus(one: Whole, other: Whole) -> Whole:
 
 def value(total: Whole, grid: float) -> Any:
     """The sum in float64, which holds it exactly."""
+    return values((total,), (grid,))[0]
+
+
+def values(totals: tuple[Whole, ...], grids: tuple[float, ...]) -> tuple[Any, ...]:
+    """Several sums in float64, by one program."""
     with jax.enable_x64(True):
-        return _value(total, grid)
+        return _values(totals, grids)
 
 
 @jax.jit
-def _value(total: Whole, grid: Any) -> Any:
-    def joined(high: jax.Array, low: jax.Array) -> jax.Array:
+def _values(totals: tuple[Whole, ...], grids: tuple[Any, ...]) -> tuple[Any, ...]:
+    def joined(grid: Any, high: jax.Array, low: jax.Array) -> jax.Array:
         return (high.astype(jnp.float64) * 2.0**_LOW + low) * grid
 
-    return jax.tree.map(joined, total.high, total.low)
+    return tuple(
+        jax.tree.map(partial(joined, grid), total.high, total.low) for total, grid in zip(totals, grids, strict=True)
+    )
 
 
 def steps_of(contribution: np.ndarray, grid: float) -> np.ndarray:

@@ -181,7 +181,7 @@ def _label_ends(axes: Axes, figure: Figure) -> None:
     places: list[tuple[float, float]] = [tuple(to_share.transform(end)) for end, _, _ in named]
     # Ends near the right edge stand in one column of labels; a line that stops before it is labelled where it stops.
     edge = [index for index, (x, _) in enumerate(places) if x > _EDGE]
-    for index, height in zip(edge, spread_out([places[index][1] for index in edge], _LABEL_GAP), strict=True):
+    for index, height in zip(edge, spread([places[index][1] for index in edge], _LABEL_GAP), strict=True):
         places[index] = (1.0, height)
     for place, (_, label, colour) in zip(places, named, strict=True):
         axes.annotate(
@@ -190,7 +190,7 @@ def _label_ends(axes: Axes, figure: Figure) -> None:
         )  # fmt: skip
 
 
-def spread_out(heights: Sequence[float], gap: float) -> list[float]:
+def spread(heights: Sequence[float], gap: float) -> list[float]:
     """Move heights up until they are `gap` apart, then back down from the top where they left the figure."""
     order = sorted(range(len(heights)), key=lambda index: heights[index])
     moved = list(heights)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sottovoce.reporting.figures import BESIDE, DEEP, FAINT, INK, MIDDLE, STYLE, spread_out, tick_label
+from sottovoce.reporting.figures import BESIDE, DEEP, FAINT, INK, MIDDLE, STYLE, spread, tick_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,7 +170,7 @@ def _name_lines(axes: Axes, panel: Panel, place) -> None:
         labels.append(series.label if height >= 0 else f"{series.label} ↓")
         heights.append(max(0.04, height))
     gap = _LINE / _HIGH
-    for series, height, label in zip(named, spread_out(heights, gap), labels, strict=True):
+    for series, height, label in zip(named, spread(heights, gap), labels, strict=True):
         axes.annotate(
             label, (1, height), xycoords="axes fraction", xytext=(9, 0), textcoords="offset points", va="center",
             color=series.colour, annotation_clip=False,

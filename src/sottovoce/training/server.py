@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from sottovoce.models.language_model import LanguageModel
@@ -27,6 +28,8 @@ class Server:
     optimiser: optax.GradientTransformation
 
     def start(self, model: LanguageModel, clip_norms: Any = None) -> ServerState:
+        # `jnp.full` gives a weak type and a step does not: the second round would compile every program anew.
+        model = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), model)
         return ServerState(0, model, self.optimiser.init(model), clip_norms)  # pyrefly: ignore
 
     def step(self, state: ServerState, update: Any) -> ServerState:

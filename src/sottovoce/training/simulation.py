@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
-from sottovoce.kernels.lstm_users import Products, train_users
+from sottovoce.kernels.lstm_users import Products, model_of, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
-from sottovoce.privacy.summing import Whole, add, nothing, plus, value
+from sottovoce.privacy.summing import Whole, add, nothing, plus, values
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, play_round
 from sottovoce.training.server import ServerState
 
@@ -38,11 +40,12 @@ class Block(NamedTuple):
         return 1 - float(steps[self.places].sum()) / max(1, self.seats * self.steps)
 
 
-def cut_into_blocks(steps: np.ndarray, seats: int, devices: int = 1) -> list[Block]:
+def cut_into_blocks(steps: np.ndarray, seats: int, devices: int = 1, latency: float = 0) -> list[Block]:
     """The users of a cohort, by the steps each needs, in blocks of at most `seats` on each of some devices.
 
     Users of like length share a block. A block has `seats` or a half, a quarter, ... of them: the most with which
-    little is wasted. So there are few shapes, whatever the cohort, and each is compiled once.
+    little is wasted. So there are few shapes, whatever the cohort, and each is compiled once. Where a step costs
+    `latency` on top of its seats, neighbouring blocks are joined if padding costs less than that.
     """
     order = np.argsort(-steps, kind="stable")
     sizes = [devices * size for size in (seats >> halved for halved in range(5)) if size >= 4 or size == seats]
@@ -54,7 +57,28 @@ def cut_into_blocks(steps: np.ndarray, seats: int, devices: int = 1) -> list[Blo
                 break
         blocks.append(block)
         start += len(block.places)
-    return blocks
+    return _joined(blocks, sizes, devices * latency) if latency else blocks
+
+
+def _joined(blocks: list[Block], sizes: list[int], latency: float) -> list[Block]:
+    """The fastest way to join neighbours, a step of a block taking as long as its seats and `latency` more.
+
+    To begin a block and to add it up takes about as long as the latency of one more step.
+    """
+    best: list[tuple[float, list[Block]]] = [(0, [])]  # for the first 0, 1, 2, ... blocks
+    for end in range(1, len(blocks) + 1):
+        ways = []
+        for start in reversed(range(end)):
+            run = blocks[start:end]
+            places = np.concatenate([block.places for block in run])
+            if len(places) > sizes[0]:
+                break
+            size = min(size for size in sizes if size >= len(places))
+            time, before = best[start]
+            time += run[0].steps * (size + latency) + latency
+            ways.append((time, [*before, Block(places, size, run[0].steps)]))
+        best.append(min(ways, key=lambda way: way[0]))
+    return best[-1][1]
 
 
 @dataclass(frozen=True)
@@ -67,25 +91,29 @@ class SumInBlocks:
     block: int
     products: Products | None = None  # where the model has a program of its own
     devices: int = 1
+    latency: float = 0  # of a step, in seats: see `cut_into_blocks`
 
     def __call__(
         self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
         clip_norms: np.ndarray,
     ) -> CohortSum:  # fmt: skip
         grid = algorithm.mechanism.grid(clip_norms)
-        sums = _no_sums(model, grid is not None, len(clip_norms))
         clipping = of_any_norm(algorithm.mechanism.clipping)
         update = replace(algorithm.user_update, clipping=clipping)
         work = Work(update, clipping, algorithm.weight_cap, self.products, self.devices)
+        sums = _start(work, model, grid is not None, len(clip_norms))
+        model = _everywhere(model, self.devices)
         results: list[UserResult] = []
-        blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block, self.devices)
-        for block in blocks:
-            # The device works on while the next block is read: nothing here waits for a result.
-            users, rows = _seated(store, cohort[block.places], block.seats)
+        steps = algorithm.user_update.steps(store.lengths(cohort))
+        blocks = cut_into_blocks(steps, self.block, self.devices, self.latency)
+        for block, users, rows in _read_ahead(store, cohort, blocks):
             sums, result = _add_block(work, sums, model, users, rows, key, clip_norms, grid, block.steps)
             results.append(result)
-        total = sums.total if grid is None else value(sums.total, grid)
-        weight, bits = value(sums.weight, WEIGHT_STEP), value(sums.bits, BIT_STEP)
+        sums = _over_devices(work, sums, grid is not None)
+        if grid is None:
+            total, (weight, bits) = sums.total, values((sums.weight, sums.bits), (WEIGHT_STEP, BIT_STEP))
+        else:
+            total, weight, bits = values(sums, (grid, WEIGHT_STEP, BIT_STEP))
         return CohortSum(total, weight, bits, results, [block.places for block in blocks])
 
 
@@ -99,13 +127,26 @@ class Work(NamedTuple):
     devices: int
 
 
-def _seated(store: Store, rows: np.ndarray, seats: int) -> tuple[User, Array]:
-    block = store.gather(rows)
-    tokens, lengths = block.tokens, block.lengths
-    if missing := seats - len(rows):
-        tokens, lengths = np.pad(tokens, ((0, missing), (0, 0))), np.pad(lengths, (0, missing))
-        rows = np.pad(rows, (0, missing))
-    return User(jnp.asarray(tokens), jnp.asarray(lengths)), jnp.asarray(rows, jnp.uint32)
+def _read_ahead(store: Store, cohort: np.ndarray, blocks: list[Block]) -> Iterator[tuple[Block, User, Array]]:
+    """Each block with its users, the next one read meanwhile.
+
+    By a thread of its own: on a GPU the call that computes a block returns only when its loop over steps has ended.
+    """
+    with ThreadPoolExecutor(1) as reader:
+        coming = None
+        for block, following in zip_longest(blocks, blocks[1:]):
+            # The first is read here: there is nothing to do meanwhile.
+            users, rows = coming.result() if coming else _seated(store, cohort, block)
+            if following is not None:
+                coming = reader.submit(_seated, store, cohort, following)
+            yield block, users, rows
+
+
+def _seated(store: Store, cohort: np.ndarray, block: Block) -> tuple[User, Array]:
+    rows = cohort[block.places]
+    users = store.gather(rows, block.seats)
+    rows = np.pad(rows, (0, block.seats - len(rows))).astype(np.uint32)
+    return jax.device_put((User(users.tokens, users.lengths), rows))  # pyrefly: ignore
 
 
 BIT_STEP = 0.5
@@ -125,6 +166,24 @@ def _no_sums(model: LanguageModel, exact: bool, parts: int) -> Sums:
     return Sums(total, nothing(jnp.zeros(())), nothing(jnp.zeros(parts)))
 
 
+def _plus(exact: bool, one: Sums, other: Sums) -> Sums:
+    join = plus if exact else partial(jax.tree.map, jnp.add)
+    return Sums(join(one.total, other.total), plus(one.weight, other.weight), plus(one.bits, other.bits))
+
+
+def _start(work: Work, model: LanguageModel, exact: bool, parts: int) -> Sums:
+    """Nothing yet, on every device."""
+    none = _no_sums(model, exact, parts)
+    if work.devices == 1:
+        return none
+    apart = NamedSharding(_mesh(work.devices), PartitionSpec("users"))
+    return jax.jit(partial(jax.tree.map, partial(_repeated, work.devices)), out_shardings=apart)(none)
+
+
+def _repeated(times: int, leaf: Array) -> Array:
+    return jnp.broadcast_to(leaf, (times, *leaf.shape))
+
+
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add_block(
     work: Work, sums: Sums, model: LanguageModel, users: User, rows: Int[Array, " block"], key: PRNGKeyArray,
@@ -132,21 +191,49 @@ def _add_block(
 ) -> tuple[Sums, UserResult]:  # fmt: skip
     if work.devices == 1:
         here, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
-    else:
-        # Users are shared out over the devices; each adds up its own, and the sums of all are whole numbers.
-        mesh = Mesh(np.array(jax.devices()[: work.devices]), ("users",))
-        alike, apart = PartitionSpec(), PartitionSpec("users")
+        return _plus(grid is not None, sums, here), results
 
-        def share(model: LanguageModel, users: User, rows: Array, key: Array, clip_norms: Array, steps: Any) -> tuple:
-            part, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
-            return jax.lax.psum(part, "users"), results
+    # Users are shared out over the devices, and each adds up its own. They wait for one another at the end of the
+    # cohort only: programs that do so while others are under way can leave a CPU's threads waiting for ever.
+    def share(
+        sums: Sums, model: LanguageModel, users: User, rows: Array, key: Array, clip_norms: Array, steps: Any
+    ) -> tuple[Sums, UserResult]:
+        here, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
+        mine = _plus(grid is not None, jax.tree.map(lambda leaf: leaf[0], sums), here)
+        return jax.tree.map(lambda leaf: leaf[None], mine), results
 
-        here, results = jax.shard_map(
-            share, mesh=mesh, in_specs=(alike, apart, apart, alike, alike, alike), out_specs=(alike, apart),
-            check_vma=False,
-        )(model, users, rows, key, clip_norms, steps)  # fmt: skip
-    join = plus if grid is not None else partial(jax.tree.map, jnp.add)
-    return Sums(join(sums.total, here.total), plus(sums.weight, here.weight), plus(sums.bits, here.bits)), results
+    alike, apart = PartitionSpec(), PartitionSpec("users")
+    return jax.shard_map(
+        share, mesh=_mesh(work.devices), in_specs=(apart, alike, apart, apart, alike, alike, alike),
+        out_specs=(apart, apart), check_vma=False,
+    )(sums, model, users, rows, key, clip_norms, steps)  # fmt: skip
+
+
+def _mesh(devices: int) -> Mesh:
+    return Mesh(np.array(jax.local_devices()[:devices]), ("users",))
+
+
+def _everywhere(model: LanguageModel, devices: int) -> LanguageModel:
+    """The model on every device: sent once for all blocks."""
+    return model if devices == 1 else jax.device_put(model, NamedSharding(_mesh(devices), PartitionSpec()))
+
+
+def _over_devices(work: Work, sums: Sums, exact: bool) -> Sums:
+    """The sums of all devices, on the first of them."""
+    if work.devices == 1:
+        return sums
+    first = jax.local_devices()[0]
+    shares = [
+        jax.tree.map(lambda leaf, which=which: jax.device_put(leaf.addressable_data(which), first), sums)
+        for which in range(work.devices)
+    ]
+    return _add_shares(exact, shares)
+
+
+@partial(jax.jit, static_argnums=0)
+def _add_shares(exact: bool, shares: list[Sums]) -> Sums:
+    first, *others = [jax.tree.map(lambda leaf: leaf[0], share) for share in shares]
+    return reduce(partial(_plus, exact), others, first)
 
 
 def _sum_here(
@@ -164,10 +251,16 @@ def _sum_here(
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
-    none = _no_sums(model, grid is not None, len(clip_norms))
-    total = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent) if grid is None else add(none.total, sent, grid)
-    sums = Sums(total, add(none.weight, shares, WEIGHT_STEP), add(none.bits, bits, BIT_STEP))
-    return sums, results._replace(update=None)
+    put_together = model_of if work.products is not None else lambda parts: parts
+    if grid is None:
+        total = put_together(jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent))
+    else:
+        total = Whole(*map(put_together, _sum_of(sent, grid)))
+    return Sums(total, _sum_of(shares, WEIGHT_STEP), _sum_of(bits, BIT_STEP)), results._replace(update=None)
+
+
+def _sum_of(contributions: Any, grid: float) -> Whole:
+    return add(nothing(jax.tree.map(lambda parts: parts[0], contributions)), contributions, grid)
 
 
 def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
@@ -177,8 +270,22 @@ def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
     """
     if chosen:
         return chosen
-    room = 6 * 2**20 if jax.default_backend() == "cpu" else 8 * 2**30
-    return max(1, min(512, room // (8 * parameter_count(model)), int(cohort * 1.2) + 1))
+    on_cpu = jax.default_backend() == "cpu"
+    room = 6 * 2**20 if on_cpu else 8 * 2**30
+    size = max(1, min(512, room // (8 * parameter_count(model)), int(cohort * 1.2) + 1))
+    # In whole lots of 32, which is how many users the recurrence has on an H200 at a time.
+    return size if on_cpu or size < 32 else -(-size // 32) * 32
+
+
+def latency(products: Products | None) -> float:
+    """What a step of a block takes on top of its seats, in seats. Measured on an H200 (docs/log.md).
+
+    A GPU has launches and dependent products to wait for, however few the users are: as long as 30 users take. Kernels
+    pass over empty seats and users who have finished, which cost a seventh of the others: it is worth more of those.
+    """
+    if jax.default_backend() == "cpu":
+        return 0
+    return 32 if products is None else 64
 
 
 def rounds(

@@ -92,7 +92,7 @@ def test_mapped_rows_equal_what_was_written_across_batches(
     with SplitWriter(tmp_path / "train.arrow", size) as writer:
         for number, row in enumerate(rows):
             writer.add(f"{number:x}", row)
-    batches = store_module._mapped(tmp_path / "train.arrow")
+    _, batches = store_module._mapped(tmp_path / "train.arrow")
     store = Store(WORDS, 80, "", batches)
     assert len(batches) > 10
     assert max(len(batch.values) for batch in batches) == 80
@@ -120,6 +120,25 @@ def test_open_maps_and_does_not_copy(folder: Path) -> None:
         file.write(np.array([63], values.dtype).tobytes())
     # The change on disk shows through the open store: it looks at the file and holds no copy.
     assert store[0].tolist() == [63, *before[1:]]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="how much is mapped is read from /proc")
+def test_rows_that_were_gathered_are_not_held_in_memory(tmp_path: Path) -> None:
+    users, tokens = 2000, np.zeros(8000, np.uint16)
+    with SplitWriter(tmp_path / "train.arrow", WORDS.size) as writer:
+        for number in range(users):
+            writer.add(f"{number:x}", tokens)
+    mapping, batches = store_module._mapped(tmp_path / "train.arrow")
+    store = Store(WORDS, len(tokens), "", batches, mapping=mapping)
+    before = mapped_bytes()
+    for start in range(0, users, 100):
+        store.gather(range(start, start + 100))
+    assert mapped_bytes() - before < users * tokens.nbytes / 8
+
+
+def mapped_bytes() -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile:")]
+    return int(line.split()[1]) * 1024
 
 
 def test_open_gives_both_splits_with_the_facts(folder: Path) -> None:

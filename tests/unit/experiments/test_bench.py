@@ -45,7 +45,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     seats = set()
     real = simulation._seated
     monkeypatch.setattr(
-        simulation, "_seated", lambda store, rows, count: (seats.add(count), real(store, rows, count))[1]
+        simulation, "_seated", lambda store, cohort, block: (seats.add(block.seats), real(store, cohort, block))[1]
     )
     assembly = bench._assemble(bench.WORKLOADS["demo"], 30, 8, "auto")
     simulation._add_block.clear_cache()
@@ -57,6 +57,56 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
         assert summed.users == size
     assert seats == {8, 4}
     assert simulation._add_block._cache_size() == 2
+
+
+def test_the_second_round_compiles_nothing():
+    assembly = bench._assemble(bench.WORKLOADS["demo"], 8, 8, "off")
+    play = bench.play_next(assembly, bench.make_users(bench.WORKLOADS["demo"], 8))
+    simulation._add_block.clear_cache()
+    play()
+    play()
+    assert simulation._add_block._cache_size() == 1
+
+
+def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
+    """So that a cohort may be larger than memory: of a block that was added nothing stays but four numbers a user."""
+    held = []
+    real = simulation._seated
+
+    def seated(store, rows, count):
+        held.append(sum(array.nbytes for array in jax.live_arrays()))
+        return real(store, rows, count)
+
+    monkeypatch.setattr(simulation, "_seated", seated)
+    assembly = bench._assemble(bench.WORKLOADS["demo"], 8, 8, "off")
+    clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
+    store = bench.make_users(bench.WORKLOADS["demo"], 8)
+    cohort = np.tile(np.arange(8), 20)
+    assembly.sum_updates(assembly.algorithm, assembly.model, store, cohort, jax.random.key(0), clip_norms)
+    assert len(held) == 20
+    assert max(held[3:]) - held[2] <= 8 * 20 * 16 < 4 * cohort.size * 160 / 8
+
+
+def test_a_cohort_is_drawn_from_a_population_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "REPEATS", 1)
+    monkeypatch.setattr(bench, "_product_rate", lambda kind: 1e12)
+    monkeypatch.setattr(bench, "_copy_rate", lambda: 1e11)
+    monkeypatch.setattr(bench, "DIFFERENT_USERS", 7)
+    bench.make_population(tmp_path, bench.WORKLOADS["demo"], 300)
+    found = bench.measure("demo", cohort=6, block=4, population=tmp_path)
+    assert (found.population, found.cohort) == (300, 6)
+    assert found.users_per_second > 0
+    store = bench.Store.open(tmp_path)
+    assert np.array_equal(store[3], store[10])
+    assert not np.array_equal(store[3], store[4])
+
+
+def test_a_population_that_cannot_be_made_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(SottoError, match="larger than the population=50"):
+        list(bench.measure_each("demo", [10, 100], [50]))
+    with pytest.raises(SottoError, match="fit on disk"):
+        bench.make_population(tmp_path, bench.WORKLOADS["demo"], 10**15)
+    assert not list(tmp_path.iterdir())
 
 
 def test_kernels_are_for_the_device_and_the_sizes_they_were_written_for():

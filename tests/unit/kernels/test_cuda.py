@@ -19,12 +19,16 @@ from sottovoce.privacy.clipping import FlatClip
 USERS = 24
 
 
-@pytest.mark.parametrize(("clip_norm", "rate"), [(15.0, 0.5), (2.0, 6.0)], ids=["not clipped", "clipped"])
-def test_the_kernels_send_what_their_plain_twins_send(clip_norm, rate):
-    model, update = LSTM(10_000, key=jax.random.key(7)), FedAvg(FlatClip(clip_norm), True, learning_rate=rate)
+@pytest.mark.parametrize(
+    ("clip_norm", "rate", "every_step"), [(15.0, 0.5, True), (2.0, 6.0, True), (0.3, 0.5, False)],
+    ids=["not clipped", "clipped", "clipped at the end"],
+)  # fmt: skip
+def test_the_kernels_send_what_their_plain_twins_send(clip_norm, rate, every_step):
+    model, update = LSTM(10_000, key=jax.random.key(7)), FedAvg(FlatClip(clip_norm), every_step, learning_rate=rate)
     kernels = cuda.products(update, model)
     if kernels is None:
         pytest.skip("needs a Hopper GPU")
+    assert kernels.stored == (jnp.float16 if every_step else jnp.float32)
     block = make_users(WORKLOADS["mcmahan-lstm"], USERS).gather(range(USERS))
     block.lengths[1:4] = 0, 1, 801
     users, norms = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths)), jnp.full((USERS, 1), clip_norm)
@@ -32,7 +36,7 @@ def test_the_kernels_send_what_their_plain_twins_send(clip_norm, rate):
     def sent(products):
         return jax.jit(partial(train_users, products, update))(model, users, norms, 20)
 
-    fast, again, twin = sent(kernels), sent(kernels), sent(plain_products(jnp.bfloat16))
+    fast, again, twin = sent(kernels), sent(kernels), sent(plain_products(jnp.bfloat16, kernels.stored))
     one, two, other = (
         np.concatenate([np.float64(leaf).reshape(USERS, -1) for leaf in jax.tree.leaves(result.update)], axis=1)
         for result in (fast, again, twin)

@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sottovoce.assembly import assemble
+from sottovoce.kernels import cpu
 from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_products, train_users
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
+from sottovoce.recipe import Recipe
 
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 3.0}
 
@@ -24,7 +27,16 @@ def both(model, store, update, norms, products=PLAIN):
     norms = jnp.broadcast_to(jnp.asarray(norms, jnp.float32), (store.users,))[:, None]
     last = int(update.steps(block.lengths).max())
     general = jax.vmap(update, in_axes=(None, 0, None, 0, None))(model, users, jax.random.key(0), norms, last)
-    return general, jax.jit(partial(train_users, products, update))(model, users, norms, last)
+    train = jax.jit(partial(train_users, products, update))
+    if products is cpu.ONE_USER:
+        alone = [
+            train(model, User(users.tokens[who : who + 1], users.length[who : who + 1]), norms[who : who + 1], last)
+            for who in range(store.users)
+        ]
+        fast = jax.tree.map(lambda *parts: jnp.concatenate(parts), *alone)
+    else:
+        fast = train(model, users, norms, last)
+    return general, fast._replace(update=jax.vmap(model_of)(fast.update))
 
 
 def lengths_of(updates) -> np.ndarray:
@@ -35,8 +47,9 @@ def lengths_of(updates) -> np.ndarray:
 
 @pytest.mark.parametrize("every_step", [True, False])
 @pytest.mark.parametrize("clip_norm", [0.4, 1e3], ids=["clipped", "not clipped"])
-def test_every_user_sends_what_fedavg_sends(model, store, every_step, clip_norm):
-    general, fast = both(model, store, FedAvg(FlatClip(clip_norm), every_step, **LOCAL), clip_norm)
+@pytest.mark.parametrize("products", [PLAIN, cpu.ONE_USER], ids=["many users", "one user"])
+def test_every_user_sends_what_fedavg_sends(model, store, every_step, clip_norm, products):
+    general, fast = both(model, store, FedAvg(FlatClip(clip_norm), every_step, **LOCAL), clip_norm, products)
     for a, b in zip(jax.tree.leaves(general.update), jax.tree.leaves(fast.update), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
     assert jax.tree.structure(general.update) == jax.tree.structure(fast.update)
@@ -70,8 +83,30 @@ def test_products_of_bfloat16_stay_within_the_clip_and_close(model, store):
     assert np.all(lengths <= 0.4)
 
 
-def test_a_diverging_user_contributes_zero(model, store):
-    _, fast = both(model, store, FedAvg(FlatClip(0.4), True, batch=3, unroll=4, learning_rate=1e38), 0.4)
+@pytest.mark.parametrize("clip_norm", [1e-3, 0.4, 1e3])
+def test_updates_kept_in_float16_lose_little_at_any_clip_norm(model, store, clip_norm):
+    """The unit follows the clip norm, so that neither small nor large ones leave the range."""
+    update = FedAvg(FlatClip(clip_norm), True, **LOCAL)
+    general, fast = both(model, store, update, clip_norm, plain_products(stored=jnp.float16))
+    leaves = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.update)]) for result in (general, fast)]
+    assert np.linalg.norm(leaves[0] - leaves[1]) / np.linalg.norm(leaves[0]) < 5e-4
+    assert np.all(lengths_of(fast.update) <= clip_norm)
+
+
+def test_a_step_that_float16_cannot_hold_is_cut_and_clipped(model, store):
+    """Steps of some hundred times the clip norm, one coordinate of which is beyond the end of float16."""
+    update = FedAvg(FlatClip(1e-3), True, batch=3, unroll=4, learning_rate=1e5)
+    _, fast = both(model, store, update, 1e-3, plain_products(stored=jnp.float16))
+    lengths, there = lengths_of(fast.update), np.asarray(fast.norm) > 0
+    assert np.all(np.asarray(fast.norm)[there] > 1e3 * 1e-3)
+    assert np.all(np.asarray(fast.sound) == 1)
+    assert np.all(lengths <= 1e-3)
+    assert np.all(lengths[there] > 0)
+
+
+@pytest.mark.parametrize("products", [PLAIN, cpu.ONE_USER], ids=["many users", "one user"])
+def test_a_diverging_user_contributes_zero(model, store, products):
+    _, fast = both(model, store, FedAvg(FlatClip(0.4), True, batch=3, unroll=4, learning_rate=1e38), 0.4, products)
     for leaf in jax.tree.leaves(fast.update):
         assert np.all(np.isfinite(leaf))
     assert np.all(lengths_of(fast.update) <= 0.4)
@@ -95,3 +130,21 @@ def test_only_what_it_computes_is_given_to_it(model):
     ]
     assert not any(fits(update, model) for update in others)
     assert not fits(FedAvg(FlatClip(1.0), True), {"a": 1})
+
+
+def test_powers_of_two_are_right_to_the_last_bits_of_a_float():
+    powers = np.float32(np.concatenate([np.linspace(-126, 60, 100_001), np.arange(-126, 61)]))
+    np.testing.assert_allclose(np.float64(cpu.exp2(jnp.asarray(powers))), 2.0 ** np.float64(powers), rtol=5e-7)
+    tiny = np.float64(cpu.exp2(jnp.asarray([-127.0, -1e4, -jnp.inf])))
+    assert np.all((tiny >= 0) & (tiny <= 2.0**-125))
+
+
+def test_on_a_cpu_a_large_model_trains_one_user_at_a_time(model, store):
+    """Blocks of one user have a program written for them; larger ones, and `kernels = "off"`, the general one."""
+    recipe = Recipe.load("demo").replace(
+        model={"embedding": 6, "hidden": 8}, privacy={"users": store.users, "cohort": 2, "noise_multiplier": 1.0,
+        "epsilon": None, "allow_large_delta": True}, local={"batch": 3, "unroll": 4}, run={"block": 1},
+    )  # fmt: skip
+    assert assemble(recipe, store).sum_updates.products is cpu.ONE_USER
+    assert assemble(recipe.replace(run={"block": 2}), store).sum_updates.products is None
+    assert assemble(recipe.replace(run={"kernels": "off"}), store).sum_updates.products is None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.figures import DEEP, MIDDLE, PALE, Figure, Level, Line, spread_out
+from sottovoce.reporting.figures import DEEP, MIDDLE, PALE, Figure, Level, Line, spread
 from sottovoce.reporting.report import Evidence, render
 from sottovoce.reporting.statement import NOT_COVERED, Statement, _source
 
@@ -313,10 +313,10 @@ def test_a_wide_scale_is_logarithmic_and_a_long_run_is_thinned():
 
 
 def test_labels_move_apart_and_stay_inside():
-    assert spread_out([], 0.1) == []
-    assert spread_out([0.2, 0.5], 0.1) == [0.2, 0.5]
-    assert spread_out([0.5, 0.5], 0.1) == pytest.approx([0.5, 0.6])
-    assert spread_out([0.98, 0.99, 1.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
+    assert spread([], 0.1) == []
+    assert spread([0.2, 0.5], 0.1) == [0.2, 0.5]
+    assert spread([0.5, 0.5], 0.1) == pytest.approx([0.5, 0.6])
+    assert spread([0.98, 0.99, 1.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
 
 
 def test_flat_and_zero_values_have_a_scale():

@@ -20,6 +20,40 @@ def test_blocks_hold_every_user_once_in_few_shapes(steps, seats):
         assert block.seats in {seats >> halved for halved in range(5)}
 
 
+def time_of(blocks, latency):
+    return sum(block.steps * (block.seats + latency) + latency for block in blocks)
+
+
+@given(
+    steps=st.lists(st.integers(0, 20), min_size=1, max_size=300),
+    seats=st.sampled_from([1, 3, 16, 64, 512]),
+    devices=st.sampled_from([1, 2]),
+)
+@settings(max_examples=100, deadline=None)
+def test_blocks_are_joined_where_that_is_faster(steps, seats, devices):
+    """Where a step has a latency, no plan is slower than the one without it, or than one block that holds them all."""
+    steps, latency = np.array(steps, int), 32
+    blocks = cut_into_blocks(steps, seats, devices, latency)
+    assert sorted(np.concatenate([block.places for block in blocks])) == list(range(len(steps)))
+    for block in blocks:
+        assert len(block.places) <= block.seats
+        assert block.steps >= steps[block.places].max()
+        assert block.seats in {devices * (seats >> halved) for halved in range(5)}
+    plain = cut_into_blocks(steps, seats, devices)
+    assert time_of(blocks, devices * latency) <= time_of(plain, devices * latency)
+    if len(steps) <= devices * seats:
+        assert time_of(blocks, devices * latency) <= devices * (steps.max() * (seats + latency) + latency)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "seats"), [(100, [128]), (128, [128]), (60, [64]), (70, [64, 8]), (300, [128, 128, 64])]
+)
+def test_a_cohort_that_nearly_fills_a_block_is_one_block_on_a_gpu(cohort, seats):
+    """100 users of 20 steps: one block of 128, not 64 and 32 and 8."""
+    assert [block.seats for block in cut_into_blocks(np.full(cohort, 20), 128, latency=32)] == seats
+    assert sum(block.seats for block in cut_into_blocks(np.full(cohort, 20), 128)) < cohort + 8
+
+
 @pytest.mark.parametrize("cohort", [100, 700, 5000])
 @pytest.mark.parametrize("spread", ["equal", "uneven", "few long"])
 def test_padding_wastes_less_than_a_tenth(cohort, spread):
@@ -33,3 +67,6 @@ def test_padding_wastes_less_than_a_tenth(cohort, spread):
     blocks = cut_into_blocks(steps, 128)
     done = sum(block.seats * block.steps for block in blocks)
     assert 1 - steps.sum() / done < 0.1
+    if cohort == 5000:  # on a GPU too: a large cohort has little to join
+        blocks = cut_into_blocks(steps, 512, latency=32)
+        assert 1 - steps.sum() / sum(block.seats * block.steps for block in blocks) < 0.1

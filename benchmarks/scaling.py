@@ -1,0 +1,149 @@
+"""What a round costs against the size of the cohort and of the population. Prints JSON; --figure draws it.
+
+    python benchmarks/scaling.py --figure scaling.png > scaling.json
+
+Populations are made on disk in a temporary folder (TMPDIR), one after the other: ten million users of the demo take
+3.6 GB. Everything is done in a process of its own, so that memory can be told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sottovoce.experiments.bench import WORKLOADS, apart, make_population, measure, process_peak
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MIB = 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=WORKLOADS, default="demo")
+    parser.add_argument("--population", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6, 10**7])
+    parser.add_argument("--cohort", type=int, nargs="+", default=[25, 100, 400, 1600])
+    parser.add_argument("--usual-population", type=int, default=10**5, help="among whom cohorts are varied")
+    parser.add_argument("--usual-cohort", type=int, default=100, help="drawn from every population")
+    parser.add_argument("--block", type=int, default=0, help="users computed at once; 0 chooses")
+    parser.add_argument("--figure", type=Path, help="a PNG or SVG file")
+    parser.add_argument("--drawn-from", type=Path, metavar="JSON", help="draw what was printed before; measure nothing")
+    options = parser.parse_args()
+    found = json.loads(options.drawn_from.read_text()) if options.drawn_from else curves(options)
+    if options.figure:
+        draw(found, options.figure)
+    if not options.drawn_from:
+        print(json.dumps(found, indent=1))
+
+
+def curves(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    pairs = {(population, options.usual_cohort) for population in options.population}
+    pairs |= {(options.usual_population, cohort) for cohort in options.cohort}
+    found = {}
+    for population in sorted({population for population, _ in pairs}):
+        with tempfile.TemporaryDirectory() as work:
+            made = apart(_make, Path(work), options.workload, population)
+            for cohort in sorted(cohort for there, cohort in pairs if there == population):
+                found[population, cohort] = made | measure_apart(options, cohort, Path(work))
+                print(f"{cohort} of {population}: {found[population, cohort]}", file=sys.stderr)
+    return {
+        "by_population": [found[population, options.usual_cohort] for population in sorted(options.population)],
+        "by_cohort": [found[options.usual_population, cohort] for cohort in sorted(options.cohort)],
+    }
+
+
+def measure_apart(options: argparse.Namespace, cohort: int, folder: Path) -> dict[str, Any]:
+    found = apart(measure, options.workload, cohort, options.block, "auto", folder).to_json()
+    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in found.items()}
+
+
+def _make(folder: Path, workload: str, users: int) -> dict[str, Any]:
+    begun = time.perf_counter()
+    make_population(folder, WORKLOADS[workload], users)
+    seconds = time.perf_counter() - begun
+    size = (folder / "train.arrow").stat().st_size
+    return {"make_seconds": float(f"{seconds:.4g}"), "make_peak_bytes": process_peak(), "store_bytes": size}
+
+
+def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from sottovoce.reporting.figures import BESIDE, DEEP, MIDDLE, STYLE
+
+    by_population, by_cohort = found["by_population"], found["by_cohort"]
+    with style.context(["default", STYLE]):
+        canvas = Figure(figsize=(9.6, 6.2), layout="constrained")
+        FigureCanvasAgg(canvas)
+        canvas.get_layout_engine().set(w_pad=0.15, h_pad=0.12)
+        ((seconds, memory), (speed, room)) = canvas.subplots(2, 2)
+        cohort, population = by_population[0]["cohort"], by_cohort[0]["population"]
+        lines = {
+            "make the store": ("make_seconds", BESIDE), "open it": ("open_seconds", MIDDLE),
+            f"a round of {cohort:,}": ("seconds_a_round", DEEP),
+        }  # fmt: skip
+        for label, (name, colour) in lines.items():
+            _line(seconds, by_population, "population", name, 1, label, colour)
+        _frame(seconds, "seconds", "users on disk", log=True)
+        lines = {
+            "file of the store": ("store_bytes", BESIDE), "making it": ("make_peak_bytes", MIDDLE),
+            f"rounds of {cohort:,}": ("peak_bytes", DEEP),
+        }  # fmt: skip
+        for label, (name, colour) in lines.items():
+            _line(memory, by_population, "population", name, 1 / MIB, label, colour)
+        _frame(memory, "peak memory of the process, MiB", "users on disk", log=True)
+        _line(speed, by_cohort, "cohort", "users_per_second", 1, "", DEEP)
+        _frame(speed, f"users a second, of {population:,} on disk", "users a round")
+        _line(room, by_cohort, "cohort", "peak_bytes", 1 / MIB, "", DEEP)
+        _frame(room, f"peak memory of the process, MiB, of {population:,} on disk", "users a round")
+        canvas.savefig(path, dpi=110)
+
+
+def _line(
+    axes: Axes, rows: list[dict[str, Any]], across: str, name: str, scale: float, label: str, colour: str
+) -> None:
+    values = [row[name] * scale for row in rows]
+    axes.plot([row[across] for row in rows], values, "o-", color=colour, markersize=3.5, label=label)
+
+
+def _label_ends(axes: Axes) -> None:
+    """Each line's name at its end, moved apart where they would touch."""
+    from sottovoce.reporting.figures import spread
+
+    to_share = axes.transData + axes.transAxes.inverted()
+    ends = [to_share.transform(line.get_xydata()[-1]) for line in axes.lines]
+    for line, (x, _), height in zip(axes.lines, ends, spread([y for _, y in ends], 0.08), strict=True):
+        axes.annotate(
+            line.get_label(), (x, height), xycoords="axes fraction", xytext=(8, 0), textcoords="offset points",
+            va="center", color=line.get_color(),
+        )  # fmt: skip
+
+
+def _frame(axes: Axes, title: str, across: str, *, log: bool = False) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.set_title(title, loc="left", fontsize=9, pad=9)
+    axes.set_xlabel(across, loc="right")
+    axes.set_xscale("log")
+    if log:
+        axes.set_yscale("log")
+        _label_ends(axes)
+    else:
+        ticks = axes.lines[0].get_xdata()
+        axes.set_xticks(ticks)
+        axes.set_ylim(0, 1.15 * max(axes.lines[0].get_ydata()))
+    axes.minorticks_off()
+    plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
+    axes.xaxis.set_major_formatter(plain)
+    axes.yaxis.set_major_formatter(plain)
+
+
+if __name__ == "__main__":
+    main()
