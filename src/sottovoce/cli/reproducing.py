@@ -114,19 +114,12 @@ def _list(names: list[str], seeds: int, rounds: int | None, *, json: bool) -> No
     if json:
         print_json({"paper": PAPER, "title": TITLE, "experiments": rows})
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=TITLE, title_justify="left", title_style="bold")
-    for heading in ("name", "shows"):
-        table.add_column(heading)
-    for size in sizes:
-        table.add_column(f"{size.name}: runs, user updates", justify="right")
+    print(f"{TITLE}\n")
     for row in rows:
-        cells = [f"{row['runs'][size.name]}, {row['user_updates'][size.name]:,}" for size in sizes]
-        table.add_row(row["name"], f"{row['title']}\n[dim]{row['shows']}[/dim]", *cells)
-    console = Console(highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    print(capture.get(), end="")
+        costs = [
+            f"{size.name}: {row['runs'][size.name]} runs, {row['user_updates'][size.name]:,} user updates"
+            for size in sizes
+        ]
+        print(f"{row['name']:<14}{row['title']}\n{'':<14}{row['shows']}")
+        print(f"{'':<14}{' · '.join(costs)}\n" if row["runs"]["gpu"] else f"{'':<14}no runs\n")
     print("Settings that several of them share are run once.")

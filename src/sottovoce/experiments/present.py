@@ -28,7 +28,11 @@ def present(experiment: Experiment, size: Size, pool: Pool, out: Path) -> str:
     elif trials:
         if experiment.name == "table-2":
             parts += [table_2(pool), ""]
-        drawing = _draw(experiment, size, pool, trials)
+        try:
+            drawing = _draw(experiment, size, pool, trials)
+        except ImportError:  # a machine that trains may lack matplotlib
+            drawing = None
+            parts += ["The figure waits for matplotlib: `sotto reproduce --from-results` draws it.", ""]
         if drawing is not None:
             write_aside(out / f"{experiment.name}.png", drawing)
             parts += [f"![{experiment.title}]({experiment.name}.png)", ""]
