@@ -348,7 +348,7 @@ def claims_table(judged: Sequence[dict[str, Any]], deviation: float | None) -> s
         [f"{row['says']} ({row['where']})", row["criterion"], row["measured"], f"**{row['verdict']}**"]
         for row in judged
     ]
-    spread = "one seed everywhere, so no spread is known" if deviation is None else (
+    spread = "too few settings were run with several seeds for a spread" if deviation is None else (
         f"two runs of one setting differ by {100 * deviation:.2f} (standard deviation, pooled)"
     )  # fmt: skip
     note = f"Accuracy in percentage points of smoothed top-1, ± two standard errors; {spread}."

@@ -15,6 +15,7 @@ from sottovoce.experiments.describe import Size, Trial
 from sottovoce.files import write_aside
 
 SMOOTHED_OVER = 5  # evaluations, as in the paper
+LEAST_FREEDOM = 4  # second runs of a setting: fewer can agree by chance, and would make everything look certain
 
 Curve = list[tuple[int, float]]
 
@@ -137,16 +138,17 @@ class Pool:
         return Spread.of(ends)
 
     def deviation(self) -> float | None:
-        """How far two runs of one setting lie apart: pooled over all settings with several seeds."""
+        """How far two runs of one setting lie apart, pooled over all settings with several seeds, if these are enough."""
         finals: dict[str, list[float]] = {}
         for path in sorted(self.folder.glob("*.json")):
             outcome = Outcome.load(path)
             finals.setdefault(outcome.name, []).append(outcome.smoothed[-1][1])
         several = [values for values in finals.values() if len(values) > 1]
-        if not several:
+        freedom = sum(len(values) - 1 for values in several)
+        if freedom < LEAST_FREEDOM:
             return None
         squares = sum((len(values) - 1) * stdev(values) ** 2 for values in several)
-        return math.sqrt(squares / sum(len(values) - 1 for values in several))
+        return math.sqrt(squares / freedom)
 
     def rounds_to(self, trial: Trial, size: Size) -> Spread | None:
         """Rounds until smoothed top-1 reaches the size's target; None unless every seed does."""

@@ -103,6 +103,8 @@ def test_one_seed_cannot_tell(tmp_path):
     alone = Pool(tmp_path / "results")
     alone.save(outcome(noised(0.0), 0, 0.175))
     alone.save(outcome(noised(0.003), 0, 0.175))
+    alone.save(outcome(noised(0.003), 1, 0.175))  # two that agree by chance are not a spread either
+    assert alone.deviation() is None
     judged = {row["claim"]: row for row in judge_claims(alone, GPU)}
     assert judged["small noise"]["verdict"] == OPEN
 
