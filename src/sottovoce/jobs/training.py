@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets as os_entropy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,9 +25,10 @@ from sottovoce.jobs.budget import (
     vocabulary_charges,
 )
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
+from sottovoce.jobs.spending import RunSpender
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
-from sottovoce.privacy.accounting import Event, Spent
+from sottovoce.privacy.accounting import Spent
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
@@ -36,9 +36,9 @@ from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.holder import take_up
-from sottovoce.runs.ledger import Entry, Ledger, lineage
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import json_number
-from sottovoce.runs.secrets import RoundKeys, Secrets
+from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import CohortSum
 from sottovoce.training.server import ServerState
 from sottovoce.training.simulation import rounds
@@ -123,10 +123,10 @@ def resume(
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
     run = RunFolder.open(path)
     with run.locked():
-        return _Training(run, model, objective).run(observer, stop)
+        return Training(run, model, objective).run(observer, stop)
 
 
-class _Training:
+class Training:
     """A run in progress: what is on disk, and the state it has reached."""
 
     def __init__(self, run: RunFolder, model: LanguageModel | None, objective: Objective):
@@ -203,7 +203,7 @@ class _Training:
     def run(self, observer: Observer | None, stop: Callable[[], bool]) -> RunResult:
         ended, evaluation = "finished", None
         last = self.recipe.run.rounds
-        spender = _Spender(self)
+        spender = RunSpender(self)
         if observer:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
@@ -307,58 +307,6 @@ class _Training:
         self.run_folder.save_model(weights_of(self.state.model), vocabulary, card)
         self.run_folder.write_json(self.run_folder.statement_file, statement.to_json())
         return statement
-
-
-class _Spender:
-    """Hands out each round's keys and pays for it: an attempt that was paid for already is not paid for twice."""
-
-    def __init__(self, training: _Training):
-        self._training = training
-        self.lineage = training.parent
-        self._attempt = 0
-        fingerprint = training.assembly.fingerprint
-        if not training.assembly.reproducible:
-            # Sums that no later process can repeat: their entries must never be taken for its own.
-            fingerprint += " " + os_entropy.token_hex(16)
-        self._fingerprint = training.secrets.blind(fingerprint)
-
-    def keys(self, round_number: int) -> RoundKeys:
-        training = self._training
-        self._attempt = training.ledger.attempt(round_number, training.parent, self._fingerprint)
-        self.lineage = lineage(training.parent, self._fingerprint, self._attempt)
-        self._refuse_beyond_budget(round_number)
-        # Keyed by all that the sum depends on: a copy of the folder on another machine draws other noise by itself.
-        # A seeded run promises nothing to those who know the seed, and is to come out alike anywhere.
-        seeded = training.recipe.privacy.secrets == "seeded"
-        return training.secrets.keys(round_number, f"attempt {self._attempt}" if seeded else self.lineage)
-
-    def _refuse_beyond_budget(self, round_number: int) -> None:
-        """The hard stop: before a cohort is drawn, not after its noise is out."""
-        meter, ledger = self._training.meter, self._training.ledger
-        if ledger.knows(round_number, self.lineage):
-            return  # paid for before a crash
-        spent = ledger.spent()
-        if round_number > self._training.planned:
-            raise BudgetExhausted(
-                f"round {round_number} was not planned: the budget ε = {meter.budget:g} allowed "
-                f"{self._training.planned} rounds; {meter(spent):.4g} is spent, and training ends here with a usable "
-                f"model"
-            )
-        event = self._training.assembly.algorithm.mechanism.event(round_number)
-        if not meter.allows([*spent, (event, 1)]):
-            raise BudgetExhausted(
-                f"round {round_number} would pass the budget ε = {meter.budget:g}; {meter(spent):.4g} is spent, "
-                f"and training ends here with a usable model"
-            )
-
-    def spend(self, round_number: int, event: Event) -> None:
-        training = self._training
-        if training.ledger.knows(round_number, self.lineage):
-            return
-        if self._attempt:
-            # The store first: a crash in between charges its people once too often, not once too little.
-            charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
-        training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
 
 
 def _words(recipe: Recipe, store: Store) -> Spent:
