@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.assembly import assemble, weights_of
+from sottovoce.assembly import weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -26,6 +26,7 @@ from sottovoce.jobs.budget import (
 )
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
 from sottovoce.jobs.spending import RunSpender
+from sottovoce.jobs.together import assemble_for, sum_over
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.accounting import Spent
@@ -39,6 +40,7 @@ from sottovoce.runs.holder import take_up
 from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.processes import Group
 from sottovoce.training.round import CohortSum
 from sottovoce.training.server import ServerState
 from sottovoce.training.simulation import rounds
@@ -77,12 +79,13 @@ Observer = Callable[[Progress], None]
 
 def train(
     recipe: Recipe | str | Path, out: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
-    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False,
+    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
 ) -> RunResult:  # fmt: skip
     """Train what a recipe describes into a new folder.
 
     `model` and `objective` may be your own. `observer` is told of every round; when `stop()` is true the round is
-    finished, saved, and the run can be resumed.
+    finished, saved, and the run can be resumed. With a `group` of processes, of which this is the first, the others
+    call `help_out`.
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
@@ -91,7 +94,8 @@ def train(
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
         store, _ = open_users(recipe, draft)
-        assembly = assemble(recipe, store, model=model, objective=objective, before=_words(recipe, store))
+        words = _words(recipe, store)
+        assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
         planned = planned_rounds(assembly)
         secrets = _new_secrets(assembly.recipe, store)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
@@ -113,23 +117,24 @@ def train(
             charge_store(store, secrets.name(), "training", event, count)
         if assembly.is_private:
             take_up(draft.secrets, store_folder(store))
-    return resume(out, model=model, objective=objective, observer=observer, stop=stop)
+    return resume(out, model=model, objective=objective, observer=observer, stop=stop, group=group)
 
 
 def resume(
     path: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
-    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False,
+    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
 ) -> RunResult:  # fmt: skip
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
     run = RunFolder.open(path)
     with run.locked():
-        return Training(run, model, objective).run(observer, stop)
+        asked = group.asked if group else lambda: False
+        return Training(run, model, objective, group).run(observer, lambda: stop() or asked())
 
 
 class Training:
     """A run in progress: what is on disk, and the state it has reached."""
 
-    def __init__(self, run: RunFolder, model: LanguageModel | None, objective: Objective):
+    def __init__(self, run: RunFolder, model: LanguageModel | None, objective: Objective, group: Group | None):
         self.run_folder = run
         recipe = Recipe.load(run.recipe_file)
         self.ledger = Ledger.open(run.ledger_file)
@@ -145,7 +150,8 @@ class Training:
                 f"put it back, or start another run"
             )
         words = _words(recipe, self.store)
-        self.assembly = assemble(recipe, self.store, model=model, objective=objective, before=words)
+        self.assembly = assemble_for(group, recipe, self.store, model=model, objective=objective, before=words)
+        self.sum_updates = sum_over(group, self.assembly)
         # What the store was charged for ahead; that another version would allow more changes nothing.
         self.planned = int(self.ledger.header.get("planned", self.assembly.recipe.run.rounds))
         self.recipe = self.assembly.recipe
@@ -209,7 +215,7 @@ class Training:
         before = time.perf_counter()
         try:
             for state, summed in rounds(
-                self.assembly.algorithm, self.state, self.store, last, spender.keys, spender, self.assembly.sum_updates
+                self.assembly.algorithm, self.state, self.store, last, spender.keys, spender, self.sum_updates
             ):
                 jax.block_until_ready(state.model)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)

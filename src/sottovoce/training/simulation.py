@@ -20,7 +20,7 @@ from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.summing import Whole, add, nothing, plus, value
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, play_round
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, play_round
 from sottovoce.training.server import ServerState
 
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
@@ -57,6 +57,17 @@ def cut_into_blocks(steps: np.ndarray, seats: int, devices: int = 1) -> list[Blo
     return blocks
 
 
+def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
+    """Each process's blocks: the largest left goes to whoever has the least to do."""
+    shares: list[list[Block]] = [[] for _ in range(processes)]
+    work = [0] * processes
+    for block in sorted(blocks, key=lambda block: -block.seats * block.steps):
+        least = work.index(min(work))
+        shares[least].append(block)
+        work[least] += block.seats * block.steps
+    return shares
+
+
 @dataclass(frozen=True)
 class SumInBlocks:
     """Σ w_k Δ_k over blocks of at most `block` users a device; while one is computed, the next is read.
@@ -72,21 +83,30 @@ class SumInBlocks:
         self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
         clip_norms: np.ndarray,
     ) -> CohortSum:  # fmt: skip
+        blocks = self.blocks(algorithm, store, cohort)
+        sums, results = self.add_up(blocks, algorithm, model, store, cohort, key, clip_norms)
+        return sums.cohort_sum(algorithm.mechanism.grid(clip_norms), results, [block.places for block in blocks])
+
+    def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[Block]:
+        return cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block, self.devices)
+
+    def add_up(
+        self, blocks: list[Block], algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray,
+        key: PRNGKeyArray, clip_norms: np.ndarray,
+    ) -> tuple[Sums, list[UserResult]]:  # fmt: skip
+        """The sums over some blocks of a cohort, and what is known of the users of each."""
         grid = algorithm.mechanism.grid(clip_norms)
         sums = _no_sums(model, grid is not None, len(clip_norms))
         work = Work(
             algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, self.products, self.devices
         )  # fmt: skip
         results: list[UserResult] = []
-        blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(cohort)), self.block, self.devices)
         for block in blocks:
             # The device works on while the next block is read: nothing here waits for a result.
             users, rows = _seated(store, cohort[block.places], block.seats)
             sums, result = _add_block(work, sums, model, users, rows, key, clip_norms, grid, block.steps)
             results.append(result)
-        total = sums.total if grid is None else value(sums.total, grid)
-        weight, bits = value(sums.weight, WEIGHT_STEP), value(sums.bits, BIT_STEP)
-        return CohortSum(total, weight, bits, results, [block.places for block in blocks])
+        return sums, results
 
 
 class Work(NamedTuple):
@@ -118,6 +138,10 @@ class Sums(NamedTuple):
     weight: Whole
     bits: Whole
 
+    def cohort_sum(self, grid: float | None, results: list[UserResult], places: list[np.ndarray]) -> CohortSum:
+        total = self.total if grid is None else value(self.total, grid)
+        return CohortSum(total, value(self.weight, WEIGHT_STEP), value(self.bits, BIT_STEP), results, places)
+
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _no_sums(model: LanguageModel, exact: bool, parts: int) -> Sums:
@@ -134,7 +158,7 @@ def _add_block(
         here, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
     else:
         # Users are shared out over the devices; each adds up its own, and the sums of all are whole numbers.
-        mesh = Mesh(np.array(jax.devices()[: work.devices]), ("users",))
+        mesh = Mesh(np.array(jax.local_devices()[: work.devices]), ("users",))
         alike, apart = PartitionSpec(), PartitionSpec("users")
 
         def share(model: LanguageModel, users: User, rows: Array, key: Array, clip_norms: Array, steps: Any) -> tuple:
@@ -183,7 +207,7 @@ def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
 
 def rounds(
     algorithm: Algorithm, state: ServerState, store: Store, last: int, keys_of: Callable[[int], Keys],
-    ledger: Spender, sum_updates: SumInBlocks,
+    ledger: Spender, sum_updates: SumUpdates,
 ) -> Iterator[tuple[ServerState, CohortSum]]:  # fmt: skip
     """Play the rounds that are left, up to and including round `last`."""
     while state.round < last:
