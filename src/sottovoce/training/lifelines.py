@@ -100,6 +100,8 @@ def gather(listener: socket.socket, processes: int, wait: float, reply: dict[str
                     f"each --process-id, or wait longer with --wait"
                 ) from None
             peer.settimeout(5)
+            for number in [number for number, earlier in peers.items() if not _is_there(earlier)]:
+                peers.pop(number).close()  # came, and left while it waited for the others; it may come again
             _welcome(peer, peers, processes)
         for peer in peers.values():
             _send(peer, reply)
@@ -131,10 +133,22 @@ def _welcome(peer: socket.socket, peers: dict[int, socket.socket], processes: in
     peers[number] = peer
 
 
+def _is_there(peer: socket.socket) -> bool:
+    peer.setblocking(False)
+    try:
+        return peer.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        peer.settimeout(5)
+
+
 def reach(address: Address, process: int, processes: int, wait: float) -> tuple[Lifelines, dict[str, Any]]:
     """Connect to process 0, which may begin later than this one, and hear its reply."""
     peer = _connected(address, wait)
-    peer.settimeout(wait)
+    peer.settimeout(wait + 10)  # process 0 gives up first, and says whom it missed
     with suppress(OSError):
         _send(peer, {"hello": _HELLO, "process": process, "processes": processes})
     reply = _receive(peer)

@@ -184,6 +184,7 @@ def join(
     )  # fmt: skip
     group = Group(process_id, processes, lines, _mesh())
     _settle(group)
+    say(f"process {process_id} of {processes}: all are here")
     return group
 
 

@@ -98,6 +98,20 @@ def test_whoever_does_not_come_is_named():
     assert "did not come" in found[0]
 
 
+def test_whoever_left_while_waiting_may_come_again():
+    with lifelines.listen("127.0.0.1", 0) as listener:
+        address = ("127.0.0.1", listener.getsockname()[1])
+        hello = b'{"hello": "sottovoce", "process": %d, "processes": 3}\n'
+        came = []
+        for number in (1, 1, 2):
+            came.append(socket.create_connection(address))
+            came[-1].sendall(hello % number)
+            if len(came) == 1:
+                came[0].close()
+        OPEN.extend(came)
+        OPEN.append(lifelines.gather(listener, 3, 5, {}))
+
+
 def test_a_stranger_at_the_port_is_no_process():
     with lifelines.listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
