@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -26,8 +26,6 @@ from sottovoce.training.lifelines import Address, Lifelines
 
 WAIT = 300.0  # seconds for all processes to come
 _GRACE = 5.0  # seconds for the main thread to notice, and to end in order, that another process is gone
-
-
 _STOP = b"stop "
 
 
@@ -123,8 +121,8 @@ class Group:
     def dismiss(self, reason: str = "") -> None:
         """Process 0 lets the others go. Where they cannot hear it, they find it gone."""
         if self.leads and not self._over and not self._busy:
-            self._over = True
-            self.tell(_STOP + reason.encode())
+            with suppress(LostProcess):  # one that is gone need not be told
+                self.tell(_STOP + reason.encode())
         self.leave()
 
     def leave(self) -> None:
@@ -143,11 +141,8 @@ def joined(
     reason = ""
     try:
         yield group
-    except SottoError as error:
-        reason = str(error)
-        raise
     except BaseException as error:
-        reason = type(error).__name__
+        reason = str(error) or "it was interrupted"
         raise
     finally:
         group.dismiss(reason)
