@@ -17,7 +17,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
-from sottovoce.local.objective import Objective, plain
+from sottovoce.local.objective import Objective, Penalised, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
 from sottovoce.models.language_model import LanguageModel, layer_names
 from sottovoce.models.lstm import LSTM
@@ -316,6 +316,18 @@ def _build_estimator(privacy: Privacy) -> Estimator:
 
 def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) -> UserUpdate:
     local = recipe.local
+    if local.penalty:
+        if recipe.run.algorithm == "fedsgd":
+            raise SottoError(
+                f"local.penalty={local.penalty:g} does nothing with fedsgd, whose one gradient is taken before "
+                f"anything has changed; use fedavg, or 0"
+            )
+        if 2 * local.penalty * local.learning_rate >= 1:
+            raise SottoError(
+                f"local.penalty={local.penalty:g} must be below {0.5 / local.learning_rate:.3g}, half of "
+                f"1 / learning_rate: a step would take back more than the whole update"
+            )
+        objective = Penalised(objective, local.penalty)
     if recipe.run.algorithm == "fedavg":
         return FedAvg(
             clipping, recipe.privacy.clip_when == "every_step", epochs=local.epochs, batch=local.batch,

@@ -44,6 +44,7 @@ class Local:
     unroll: int = _value(10, "tokens of each lane in one local step", low=1)
     learning_rate: float = _value(6.0, "η: local learning rate", above=0)
     tokens: int = _value(0, "tokens in the one gradient of FedSGD; 0 is all of the user's", low=0)
+    penalty: float = _value(0.0, "λ of a penalty λ‖Δ‖² on the update so far (FedAvg)", low=0)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+import jax
+import numpy as np
+import pytest
+
 from sottovoce import assembly
 from sottovoce.assembly import assemble
+from sottovoce.errors import SottoError
 from sottovoce.kernels.cpu import ONE_USER
 from sottovoce.recipe import Recipe
+from sottovoce.training import simulation
+
+SMALL = Recipe().replace(
+    model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 4, "learning_rate": 0.5},
+    privacy={"users": 13, "cohort": 4, "noise_multiplier": 1.0, "delta": 1e-3},
+)  # fmt: skip
 
 
 def test_whether_kernels_were_found_is_in_the_fingerprint(store, monkeypatch):
     """A machine may lose its compiler between two processes: another program, another sum, so other noise."""
-    recipe = Recipe().replace(
-        model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 4},
-        privacy={"users": 13, "cohort": 4, "noise_multiplier": 1.0, "delta": 1e-3},
-    )  # fmt: skip
-    recipe = recipe.replace(run={"block": 1})
+    recipe = SMALL.replace(run={"block": 1})
     with_kernels = assemble(recipe, store)
     assert with_kernels.sum_updates.products is ONE_USER
     assert assemble(recipe, store).fingerprint == with_kernels.fingerprint
@@ -21,5 +28,31 @@ def test_whether_kernels_were_found_is_in_the_fingerprint(store, monkeypatch):
         general = assemble(recipe, store)
     assert general.sum_updates.products is None
     assert with_kernels.fingerprint != general.fingerprint
-    off = assemble(recipe.replace(run={"kernels": "off"}), store)
+    off = assemble(SMALL.replace(run={"kernels": "off"}), store)
     assert off.sum_updates.products is None
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
+def test_runs_that_differ_in_numbers_share_a_program(store, clipping):
+    """Clip norms, noise and seeds: a sweep over them compiles once."""
+    simulation._add_block.clear_cache()
+    for clip_norm, noise, seed in ((1.0, 1.0, 0), (0.5, 2.0, 1)):
+        made = assemble(
+            SMALL.replace(privacy={"clipping": clipping, "clip_norm": clip_norm, "noise_multiplier": noise},
+                          run={"seed": seed}), store,
+        )  # fmt: skip
+        norms = made.algorithm.mechanism.clip_norms(1, None)
+        summed = made.sum_updates(made.algorithm, made.model, store, np.arange(4), jax.random.key(0), norms)
+        assert np.sqrt(np.sum([np.sum(np.square(leaf)) for leaf in jax.tree.leaves(summed.total)])) <= 4 * clip_norm
+    assert simulation._add_block._cache_size() == 1
+
+
+def test_a_penalty_is_part_of_what_users_minimise_and_needs_more_than_one_step(store):
+    made = assemble(SMALL.replace(local={"penalty": 0.25}), store)
+    assert made.algorithm.user_update.objective.weight == 0.25  # pyrefly: ignore
+    assert made.code == assemble(SMALL, store).code
+    assert made.reproducible == assemble(SMALL, store).reproducible
+    with pytest.raises(SottoError, match="fedsgd"):
+        assemble(SMALL.replace(local={"penalty": 0.25}, run={"algorithm": "fedsgd"}), store)
+    with pytest.raises(SottoError, match="below 1, half"):
+        assemble(SMALL.replace(local={"penalty": 1.0}), store)

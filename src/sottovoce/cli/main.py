@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import cyclopts
 
-from sottovoce.cli import measuring, planning, preparing, training
+from sottovoce.cli import measuring, planning, preparing, reproducing, training
 from sottovoce.errors import LostProcess, SottoError
 
 app = cyclopts.App(
@@ -25,6 +25,7 @@ app.command(training.train)
 app.command(training.resume)
 app.command(measuring.evaluate)
 app.command(measuring.report)
+app.command(reproducing.reproduce)
 app.command(measuring.bench)
 
 

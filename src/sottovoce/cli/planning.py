@@ -22,6 +22,7 @@ def plan(
     cohort: float | None = None,
     rounds: float | None = None,
     noise_multiplier: float | None = None,
+    noise_std: float | None = None,
     epsilon: float | None = None,
     accountant: Literal["pld", "rdp", "moments"] | None = None,
     sampling: Literal["poisson", "fixed"] | None = None,
@@ -47,6 +48,9 @@ def plan(
         T: rounds of training.
     noise_multiplier
         z: the noise over the sensitivity.
+    noise_std
+        σ instead of a cohort: the noise that training was seen to stand. With z (1 if not given) and the clip norm, the
+        cohort that gives it is found.
     epsilon
         ε to solve the noise for.
     accountant
@@ -65,7 +69,8 @@ def plan(
         One JSON object.
     """
     planned = {
-        "users": users, "cohort": cohort, "rounds": rounds, "noise-multiplier": noise_multiplier, "epsilon": epsilon,
+        "users": users, "cohort": cohort, "rounds": rounds, "noise-multiplier": noise_multiplier,
+        "noise-std": noise_std, "epsilon": epsilon,
         "sampling": sampling, "clip-norm": clip_norm, "parameters": parameters, "users-per-second": users_per_second,
     }  # fmt: skip
     if ledger is not None:
@@ -76,6 +81,14 @@ def plan(
             )
         _judge(ledger, delta, accountant, json)
         return
+    if noise_std is not None:
+        from sottovoce.planning.projection import cohort_for
+
+        if cohort is not None or epsilon is not None or clip_norm is None:
+            raise SottoError("--noise-std gives the cohort: it goes with --clip-norm, without --cohort and --epsilon")
+        noise_multiplier = 1.0 if noise_multiplier is None else noise_multiplier
+        cohort = cohort_for(noise_std, clip_norm, noise_multiplier)
+        planned["cohort"] = cohort
     missing = [f"--{name}" for name in ("users", "cohort", "rounds") if planned[name] is None]
     if users is None or cohort is None or rounds is None:
         raise SottoError(f"a plan needs {', '.join(missing)} too; or give --ledger, to judge what was released")

@@ -240,12 +240,30 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _mapped(path: Path) -> tuple[mmap.mmap, tuple[Batch, ...]]:
+def write_arrays(folder: str | Path) -> None:
+    """Put plain arrays beside a store's Arrow files, for a machine that trains and has no pyarrow: `train.npz`, ..."""
+    for split in SPLITS:
+        store = Store.open(folder, split)
+        ends = [np.diff(batch.offsets) for batch in store.batches]
+        offsets = np.concatenate([[0], *ends]).cumsum()
+        parts = [batch.values[batch.offsets[0] : batch.offsets[-1]] for batch in store.batches]
+        values = np.concatenate(parts) if parts else np.zeros(0, np.uint16)
+        np.savez_compressed(Path(folder) / f"{split}.npz", values=values, offsets=offsets)
+
+
+def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
     """The record batches of an Arrow file as views of the mapped file."""
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise SottoError("opening a store needs pyarrow; run `pip install pyarrow`, or use Store.from_users") from error
+        arrays = path.with_suffix(".npz")
+        if not arrays.is_file():
+            raise SottoError(
+                "opening a store needs pyarrow; run `pip install pyarrow`, use Store.from_users, or put arrays beside "
+                "it with sottovoce.data.store.write_arrays"
+            ) from error
+        with np.load(arrays) as held:
+            return None, (Batch(held["values"], held["offsets"]),)
     try:
         with path.open("rb") as file:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -7,6 +7,7 @@ from pathlib import Path
 from sottovoce.data.demo import demo_vocabulary, write_demo
 from sottovoce.data.prepare import PreparationSummary, prepare
 from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
@@ -38,14 +39,15 @@ def make_own_store(recipe: Recipe, run: RunFolder) -> None:
         prepare_demo(run.own_store, int(users))
 
 
-def prepare_demo(out: Path, users: int) -> PreparationSummary:
+def prepare_demo(
+    out: Path, users: int, *, seed: int = 2018, vocabulary: Vocabulary | None = None
+) -> PreparationSummary:
     """The synthetic population as a store: about `users` to train on, and a tenth as many held out."""
     corpus = out.with_name(out.name + ".jsonl")
     try:
-        write_demo(corpus, users=round(users / 0.9), seed=2018)
-        return prepare(
-            [corpus], out, vocabulary=demo_vocabulary(), tokens_per_user=DEMO_TOKENS_PER_USER, test_users=0.1
-        )
+        write_demo(corpus, users=round(users / 0.9), seed=seed)
+        vocabulary = vocabulary or demo_vocabulary()
+        return prepare([corpus], out, vocabulary=vocabulary, tokens_per_user=DEMO_TOKENS_PER_USER, test_users=0.1)
     finally:
         corpus.unlink(missing_ok=True)
 

@@ -322,7 +322,9 @@ def _words(recipe: Recipe, store: Store) -> Spent:
 
 def _new_secrets(recipe: Recipe, store: Store) -> Secrets:
     if recipe.privacy.secrets == "seeded":
-        return Secrets.seeded(recipe.run.seed, f"{recipe.sha256()} {store.fingerprint}")
+        # The store by what it holds, not by where it lies: a reproduction comes out alike in any folder.
+        anywhere = recipe.replace(data={"store": ""})
+        return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint}")
     return Secrets.fresh()
 
 

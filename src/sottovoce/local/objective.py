@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from sottovoce.models.head import cross_entropy
@@ -31,3 +33,19 @@ def plain(
     del received
     outputs, state = jax.vmap(model.read)(batch.inputs, state)
     return cross_entropy(model.score(outputs), batch.targets), state
+
+
+@dataclass(frozen=True)
+class Penalised:
+    """An objective plus weight · ‖Δ‖², the squared length of what training changed so far (not of the model)."""
+
+    objective: Objective
+    weight: float
+
+    def __call__(
+        self, model: LanguageModel, received: LanguageModel, batch: Batch, state: State
+    ) -> tuple[Float[Array, "lanes unroll"], State]:
+        losses, state = self.objective(model, received, batch, state)
+        pairs = zip(jax.tree.leaves(model), jax.tree.leaves(received), strict=True)
+        # The same for every target, so it is in the mean once.
+        return losses + self.weight * sum(jnp.sum(jnp.square(now - before)) for now, before in pairs), state

@@ -118,6 +118,15 @@ class NoClip:
 Clipping = FlatClip | PerLayerClip | NoClip
 
 
+def of_any_norm(clipping: Clipping) -> Clipping:
+    """The same clip with norms of 1: the norms are arguments, so a program compiled for this one serves them all."""
+    if isinstance(clipping, NoClip):
+        return clipping
+    if isinstance(clipping, FlatClip):
+        return FlatClip(1.0, clipping.weight_aware)
+    return PerLayerClip((1.0,) * len(clipping.clip_norms), clipping.weight_aware)
+
+
 def norms_for(clipping: Clipping, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:
     """What the parts of one user's Δ are clipped to: S, or S/w where it is w·Δ that must stay within S."""
     if not clipping.weight_aware:

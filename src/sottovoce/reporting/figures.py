@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 Points = Sequence[tuple[int, float]]
 
 DEEP, MIDDLE, PALE, BESIDE = "#0f3557", "#2a6ca6", "#4a7ea9", "#a4541a"
-_INK, _FAINT = "#55585c", "#d6d9dc"
+INK, FAINT = "#55585c", "#d6d9dc"
 
 STYLE = {
     "svg.fonttype": "none",  # text stays text: the page's font, readable aloud, found by a search
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that layout is the same everywhere
     "font.size": 9,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
-    "grid.color": _FAINT,
+    "grid.color": FAINT,
     "grid.linewidth": 0.7,
     "axes.spines.left": False,
     "axes.spines.right": False,
@@ -115,7 +115,7 @@ def _draw(figure: Figure) -> str:
         for line in figure.lines:
             _draw_line(axes, line)
         for level in figure.levels:
-            axes.axhline(level.value, color=_INK, linewidth=1, dashes=(4, 3))
+            axes.axhline(level.value, color=INK, linewidth=1, dashes=(4, 3))
         if figure.band:
             low, high = _thin(figure.lines[0].points), _thin(figure.lines[-1].points)
             rounds, bottoms, tops = [at for at, _ in low], [value for _, value in low], [value for _, value in high]
@@ -163,10 +163,10 @@ def _set_axes(axes: Axes, figure: Figure) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
         room = (high - low) * 0.08 or abs(high) * 0.1 or 0.1
         axes.set_ylim(min(0, low) if figure.from_zero else low - room, high + room)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, figure.percent)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value, figure.percent)))
 
 
-def _tick(value: float, percent: bool) -> str:
+def tick_label(value: float, percent: bool) -> str:
     if percent:
         return f"{100 * value:.4g}%"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
@@ -176,7 +176,7 @@ def _label_ends(axes: Axes, figure: Figure) -> None:
     """Each line's name at its end, moved apart where they would touch."""
     right = axes.get_xlim()[1]
     named = [(line.points[-1], line.label, line.colour) for line in figure.lines if line.points]
-    named += [((right, level.value), level.label, _INK) for level in figure.levels]
+    named += [((right, level.value), level.label, INK) for level in figure.levels]
     to_share = axes.transData + axes.transAxes.inverted()
     places: list[tuple[float, float]] = [tuple(to_share.transform(end)) for end, _, _ in named]
     # Ends near the right edge stand in one column of labels; a line that stops before it is labelled where it stops.

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def of_all(fingerprints: Sequence[str]) -> str:
     return hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:16]
 
 
+@cache  # reading all metadata takes a fifth of a second
 def _versions() -> list[str]:
     """Of all that computes: jax with its plugins, numpy, the generators, the optimiser."""
     names = ("jax", "numpy", "randomgen", "equinox", "optax", "nvidia")

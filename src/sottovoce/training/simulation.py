@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from sottovoce.data.store import Store
 from sottovoce.kernels.lstm_users import Products, model_of, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
-from sottovoce.privacy.clipping import Clipping, norms_for
+from sottovoce.privacy.clipping import Clipping, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.summing import Whole, add, nothing, plus, values
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, play_round
@@ -122,9 +122,9 @@ class SumInBlocks:
     ) -> tuple[Sums, list[UserResult]]:  # fmt: skip
         """The sums over some blocks of a cohort, and what is known of the users of each."""
         grid = algorithm.mechanism.grid(clip_norms)
-        work = Work(
-            algorithm.user_update, algorithm.mechanism.clipping, algorithm.weight_cap, self.products, self.devices
-        )  # fmt: skip
+        clipping = of_any_norm(algorithm.mechanism.clipping)
+        update = replace(algorithm.user_update, clipping=clipping)
+        work = Work(update, clipping, algorithm.weight_cap, self.products, self.devices)
         sums = _start(work, model, grid is not None, len(clip_norms))
         model = _everywhere(model, self.devices)
         results: list[UserResult] = []

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from sottovoce.data import store as store_module
 from sottovoce.data.prepare import prepare
-from sottovoce.data.store import SplitWriter, Store
+from sottovoce.data.store import SplitWriter, Store, write_arrays
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 
@@ -207,3 +208,14 @@ def test_damage_is_told_in_one_line(folder: Path, damage, message: str) -> None:
     with pytest.raises(SottoError, match=message) as caught:
         Store.open(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_a_machine_without_pyarrow_opens_a_store_by_its_arrays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped = {split: [row.tolist() for row in Store.open(folder, split)] for split in ("train", "test")}
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SottoError, match="write_arrays"):
+        Store.open(folder)
+    monkeypatch.undo()
+    write_arrays(folder)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert {split: [row.tolist() for row in Store.open(folder, split)] for split in mapped} == mapped

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.data.vocabulary import BOS, EOS
-from sottovoce.local.objective import plain
+from sottovoce.local.objective import Batch, Penalised, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, cut_into_lanes
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 
@@ -143,6 +143,25 @@ def test_a_second_epoch_goes_on_from_the_first(model):
     once, twice = (sent(FedAvg(NoClip(), True, epochs=e, **LOCAL), model, tokens) for e in (1, 2))
     assert length(twice.update) > length(once.update) * 1.2
     assert float(twice.loss) < float(once.loss)
+
+
+def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
+    """Its gradient is 2λΔ: one step is as without it, the second takes 2ηλ of the first back."""
+    weight, rate, batch = 0.1, 0.05, Batch(*(jnp.ones((2, 3), kind) for kind in (int, int, jnp.float32)))
+    moved = jax.tree.map(lambda leaf: leaf + 0.3, model)
+    state = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), model.start())
+
+    def slope(objective):
+        return jax.grad(lambda now: jnp.mean(objective(now, model, batch, state)[0]))(moved)
+
+    for plainly, pulled in zip(*map(jax.tree.leaves, map(slope, (plain, Penalised(plain, weight)))), strict=True):
+        np.testing.assert_allclose(pulled, plainly + 2 * weight * 0.3, rtol=1e-4, atol=1e-5)
+    tokens = user(range(3, 27))
+    free, held = (
+        sent(FedAvg(NoClip(), True, batch=2, unroll=3, learning_rate=rate, objective=objective), model, tokens).update
+        for objective in (plain, Penalised(plain, 5.0))
+    )
+    assert length(held) < length(free)
 
 
 def test_an_objective_of_your_own_sees_the_model_as_received(model):

@@ -1,0 +1,125 @@
+"""`sotto reproduce`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from sottovoce.cli.display import gentle_stop, print_json, progress_of_rounds
+from sottovoce.errors import SottoError
+
+Flag = Annotated[bool, Parameter(negative=())]
+Many = Parameter(consume_multiple=True, negative=())
+
+
+def reproduce(
+    paper: Literal["mcmahan2018"] = "mcmahan2018",
+    *,
+    figure: Annotated[list[int] | None, Many] = None,
+    table: Annotated[list[int] | None, Many] = None,
+    experiment: Annotated[list[str] | None, Many] = None,
+    size: Literal["smoke", "cpu", "gpu"] = "smoke",
+    users: Annotated[list[Path] | None, Many] = None,
+    other: Path | None = None,
+    out: Path | None = None,
+    seeds: int = 1,
+    rounds: int | None = None,
+    from_results: Flag = False,
+    claims: Flag = False,
+    list: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Run the tables and figures of a paper again; a call that was stopped goes on where it was.
+
+    Parameters
+    ----------
+    paper
+        Which paper.
+    figure
+        Figures by number.
+    table
+        Tables by number.
+    experiment
+        Others by name, as `--list` shows them. Without any of these: everything.
+    size
+        smoke: seconds. cpu: minutes. gpu: the paper's model, 100 users a round, 1,500 rounds.
+    users
+        A prepared store; three of the same users for Figures 11 and 12, with 10,000, 20,000 and 30,000 words. Without:
+        synthetic users.
+    other
+        A store of another corpus with the same words, for other-corpus.
+    out
+        Folder for runs, results, figures and tables.
+    seeds
+        Runs of every setting: from two on, tables give the spread.
+    rounds
+        Rounds of a run, instead of the size's.
+    from_results
+        Train nothing: draw what is in the folder.
+    claims
+        Train nothing: check the claims of the paper against what is in the folder.
+    list
+        Only say what there is, and what it costs.
+    json
+        One JSON object.
+    """
+    names = [f"figure-{number}" for number in figure or ()] + [f"table-{number}" for number in table or ()]
+    names += experiment or ()
+    if list:
+        _list(names, seeds, rounds, json=json)
+        return
+    if out is None:
+        raise SottoError("--out is missing: name a folder for runs, results, figures and tables (or say --list)")
+    from sottovoce.experiments import reproduce as running
+
+    if claims:
+        judged, text = running.judge(out)
+        print_json({"claims": judged}) if json else print(text)
+        return
+    say = (lambda text: None) if json else (lambda text: print(text, flush=True))
+    done = True
+    if from_results:
+        for part in running.redraw(names, out):
+            say(part)
+    else:
+        with gentle_stop() as stop:
+            done = running.reproduce(
+                names, size=size, out=out, users=users or (), other=other, seeds=seeds, rounds=rounds, say=say,
+                progress=partial(progress_of_rounds, quiet=json), stop=stop,
+            )  # fmt: skip
+    if json:
+        print_json({"out": str(out), "finished": done, "experiments": running.summary(names, out)})
+    else:
+        print(f"figures, tables and results are in {out}" if done else "stopped; the same command goes on")
+
+
+def _list(names: list[str], seeds: int, rounds: int | None, *, json: bool) -> None:
+    from sottovoce.experiments.mcmahan2018 import PAPER, SIZES, TITLE
+    from sottovoce.experiments.reproduce import choose, choose_size
+
+    sizes = [choose_size(name, rounds if name == "gpu" else None) for name in SIZES]
+    rows = [
+        {
+            "name": experiment.name,
+            "title": experiment.title,
+            "shows": experiment.shows,
+            "runs": {size.name: sum(count for _, count in experiment.runs(size, seeds)) for size in sizes},
+            "user_updates": {size.name: experiment.user_updates(size, seeds) for size in sizes},
+        }
+        for experiment in choose(names)
+    ]
+    if json:
+        print_json({"paper": PAPER, "title": TITLE, "experiments": rows})
+        return
+    print(f"{TITLE}\n")
+    for row in rows:
+        costs = [
+            f"{size.name}: {row['runs'][size.name]} runs, {row['user_updates'][size.name]:,} user updates"
+            for size in sizes
+        ]
+        print(f"{row['name']:<14}{row['title']}\n{'':<14}{row['shows']}")
+        print(f"{'':<14}{' · '.join(costs)}\n" if row["runs"]["gpu"] else f"{'':<14}no runs\n")
+    print("Settings that several of them share are run once.")

@@ -1,0 +1,76 @@
+"""Does a model lean towards the most frequent words? (McMahan et al. 2018, Table 3.)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sottovoce.data.store import Store
+from sottovoce.evaluation.prediction import blocks_of, sum_over_targets
+from sottovoce.models.language_model import LanguageModel
+
+PREDICTIONS = 10
+HEADS = (10, 50, 100)
+
+
+@dataclass(frozen=True)
+class HeadWords:
+    """For each size n of the head: the share of targets at which 0, 1, ... 10 of the ten likeliest words are in it."""
+
+    histograms: dict[int, tuple[float, ...]]
+
+    @property
+    def means(self) -> dict[int, float]:
+        """Of ten predictions, how many are head words on average."""
+        return {n: sum(count * share for count, share in enumerate(row)) for n, row in self.histograms.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        return {str(n): list(row) for n, row in self.histograms.items()}
+
+
+def head_words(model: LanguageModel, store: Store, rows: Sequence[int] | None = None) -> HeadWords:
+    """Predictions at every target of some held-out users. Head words are the most frequent of their own words.
+
+    Words alone are compared, on both sides: punctuation and the end of a text are neither predictions nor head words.
+    """
+    chosen = range(store.users) if rows is None else rows
+    in_heads = jnp.asarray(_heads(store, chosen))
+    is_word = jnp.asarray(store.vocabulary.word_mask)
+    total = np.zeros((len(HEADS), PREDICTIONS + 1))
+    for tokens, lengths, _ in blocks_of(store, chosen):
+        total += np.asarray(_count_block(model, tokens, lengths, is_word, in_heads), np.float64)
+    shares = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
+    return HeadWords({n: tuple(float(share) for share in row) for n, row in zip(HEADS, shares, strict=True)})
+
+
+def _heads(store: Store, rows: Sequence[int]) -> np.ndarray:
+    """For each size of the head, which tokens are in it."""
+    vocabulary = store.vocabulary
+    counts = np.zeros(vocabulary.size, np.int64)
+    for row in rows:
+        counts += np.bincount(store[row], minlength=vocabulary.size)
+    counts[~vocabulary.word_mask] = -1
+    order = np.argsort(-counts, kind="stable")
+    heads = np.zeros((len(HEADS), vocabulary.size), np.int32)
+    for place, n in enumerate(HEADS):
+        heads[place, order[:n]] = 1
+    return heads * vocabulary.word_mask
+
+
+@partial(jax.jit)
+def _count_block(model: LanguageModel, tokens: Array, lengths: Array, is_word: Array, in_heads: Array) -> Array:
+    def measure(scores: Array, targets: Array, counted: Array) -> Array:
+        del targets
+        _, likeliest = jax.lax.top_k(jnp.where(is_word, scores, -jnp.inf), PREDICTIONS)  # [time, 10]
+        found = jnp.sum(in_heads[:, likeliest], axis=-1)  # [heads, time]
+        return jnp.sum(counted[:, None] * jax.nn.one_hot(found, PREDICTIONS + 1), axis=1)  # [heads, 11]
+
+    counts = jax.vmap(lambda tokens, length: sum_over_targets(model, tokens, length, measure))(tokens, lengths)
+    return jnp.sum(counts, axis=0)

@@ -1,0 +1,149 @@
+"""What a reproduction is made of: trials, which each change a base recipe, and experiments that read them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sottovoce.recipe import Recipe
+
+Changes = Mapping[str, Mapping[str, Any]]
+_MOST_AT_ONCE = 640  # users on a GPU: 7 GB of updates of the paper's model
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is computed, never what: the paper's S, σ and η hold in every size.
+
+    `synthetic` is how many users are made up where none are given, and `target` the accuracy to which rounds are
+    counted.
+    """
+
+    name: str
+    rounds: int
+    cohort: int
+    evaluate_every: int
+    evaluate_users: int
+    target: float
+    synthetic: int
+    changes: Changes = field(default_factory=dict)
+    full: bool = False  # every point of a grid, or a few
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """Early, later and last: the rounds at which figures over S or σ are read. The paper's are 100, 500, 3,000."""
+        if self.rounds > 500:
+            return 100, 500, self.rounds
+        early, later = (
+            max(1, round(self.rounds * share / self.evaluate_every)) * self.evaluate_every for share in (1 / 3, 2 / 3)
+        )
+        return early, later, self.rounds
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting, to be run with one or more seeds.
+
+    `label` names it in its figure, in the `panel` and the `group` of lines it belongs to, at `x` where the axis is not
+    rounds. `cohort` and `rounds` are multiples of the size's. A trial `after` another goes on from that one's model.
+    """
+
+    label: str
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    local: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+    cohort: float = 1.0
+    rounds: float = 1.0
+    words: int = 1  # the dictionary, in multiples of the paper's 10,000
+    after: Trial | None = None
+    elsewhere: bool = False  # trained on another corpus
+    more_seeds: int = 0  # beyond those asked for
+    x: float | None = None
+    group: str = ""
+    panel: str = ""
+
+    def shown_as(self, label: str, *, x: float | None = None, group: str = "", panel: str = "") -> Trial:
+        """The same runs in another figure."""
+        return replace(self, label=label, x=x, group=group, panel=panel)
+
+    @property
+    def name(self) -> str:
+        """Says all that is particular about the setting, so that figures with the same setting share its runs."""
+        kept = dict(self.privacy)
+        clipping, norm = kept.pop("clipping", "flat"), kept.pop("clip_norm", 15.0)
+        parts = [
+            str(self.run.get("algorithm", "fedavg")),
+            "no-clip" if clipping == "none" else f"{clipping.replace('_', '-')}-S{norm:g}",
+            f"sigma{kept.pop('noise_std', 0.0):g}",
+            *(f"{key.replace('_', '-')}-{value}".replace("_", "-") for key, value in sorted(kept.items())),
+            *(f"{key}{value:g}" for key, value in sorted(self.local.items())),
+            "" if self.cohort == 1 else f"cohort-x{self.cohort:g}",
+            "" if self.rounds == 1 else f"rounds-x{self.rounds:.3g}",
+            "" if self.words == 1 else f"words-x{self.words}",
+            "elsewhere" if self.elsewhere else "",
+            f"after-{self.after.name}" if self.after else "",
+        ]
+        return "-".join(part for part in parts if part)
+
+    def rounds_of(self, size: Size) -> int:
+        return max(1, round(self.rounds * size.rounds))
+
+    def cohort_of(self, size: Size) -> int:
+        return max(1, round(self.cohort * size.cohort))
+
+    def user_updates(self, size: Size) -> int:
+        return self.rounds_of(size) * self.cohort_of(size)
+
+    def recipe(self, base: Recipe, size: Size, *, users: int, store: str, seed: int) -> Recipe:
+        """The recipe of one run. Nothing is promised, so the population is simply what the store holds."""
+        made = base.replace(**size.changes)
+        noise = {"noise_std": 0.0, **self.privacy}
+        cohort = self.cohort_of(size)
+        # A cohort of known size fills its blocks; one of random size is cut as the program chooses.
+        filled = -(-cohort // -(-cohort // _MOST_AT_ONCE)) if size.full and "sampling" not in self.privacy else 0
+        return made.replace(
+            data={"store": store},
+            local=self.local,
+            privacy={
+                "mode": "experiment", "noise_multiplier": None, "users": users, "cohort": cohort,
+                "sampling": "fixed", "secrets": "seeded", **noise,
+            },
+            run={
+                "rounds": self.rounds_of(size), "evaluate_every": size.evaluate_every,
+                "evaluate_users": size.evaluate_users, "checkpoint_every": 250, "seed": seed,
+                "block": filled, **self.run,
+            },
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure of the paper.
+
+    `view` says how it is drawn: `curves` over rounds, `sweep` over `x` at the size's marks, `histograms` of head words,
+    or nothing but a table.
+    """
+
+    name: str
+    title: str
+    shows: str
+    trials: Callable[[Size], list[Trial]]
+    view: str = "curves"
+    x: str = "round"
+
+    def user_updates(self, size: Size, seeds: int = 1) -> int:
+        """What it computes if nothing of it was run before."""
+        return sum(trial.user_updates(size) * count for trial, count in self.runs(size, seeds))
+
+    def runs(self, size: Size, seeds: int = 1) -> list[tuple[Trial, int]]:
+        """The trials to run, those that others go on from first, each with its number of seeds."""
+        found: dict[str, tuple[Trial, int]] = {}
+        for trial in self.trials(size):
+            chain = [trial]
+            while (before := chain[0].after) is not None:
+                chain.insert(0, before)
+            for each in chain:
+                known, count = found.get(each.name, (each, 0))
+                found[each.name] = known, max(count, seeds + each.more_seeds)
+        return list(found.values())

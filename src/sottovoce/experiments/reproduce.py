@@ -1,0 +1,309 @@
+"""Run the experiments of a paper, each run once, and go on where an earlier call stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sottovoce.data.demo import demo_vocabulary
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.evaluation.head_words import head_words
+from sottovoce.evaluation.prediction import evaluate
+from sottovoce.experiments.claims import claims_table, judge_claims
+from sottovoce.experiments.describe import Experiment, Size, Trial
+from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, PAPER, SIZES
+from sottovoce.experiments.present import page, present, summarise
+from sottovoce.experiments.results import Outcome, Pool
+from sottovoce.files import write_aside
+from sottovoce.jobs.measuring import load_run
+from sottovoce.jobs.population import prepare_demo
+from sottovoce.jobs.training import Progress, resume, train
+from sottovoce.models.language_model import LanguageModel
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+
+SETTING_FILE = "reproduction.json"
+
+ProgressDisplay = Callable[[str], AbstractContextManager[Callable[[Progress], None]]]
+
+
+@dataclass(frozen=True)
+class People:
+    """Whom to train on: stores of the same users with the paper's dictionary, twice and three times it; and others.
+
+    Without stores, synthetic users are made in `folder`.
+    """
+
+    folder: Path
+    stores: tuple[Path, ...] = ()
+    other: Path | None = None
+    synthetic: int = 0
+
+    def store(self, trial: Trial) -> Path:
+        if not self.stores:
+            return self._synthetic(trial.words, 2019 if trial.elsewhere else 2018)
+        if trial.elsewhere:
+            if self.other is None:
+                raise SottoError("training on another corpus needs one: name its store with --other")
+            return self.other
+        if trial.words > len(self.stores):
+            raise SottoError(
+                f"larger dictionaries need stores of their own: give three folders with --users, prepared from the "
+                f"same corpus with 1, 2 and 3 times the words; {len(self.stores)} given"
+            )
+        return self.stores[trial.words - 1]
+
+    def has(self, trial: Trial) -> bool:
+        """Is there a store to run this on?"""
+        return not self.stores or (trial.words <= len(self.stores) and (self.other is not None or not trial.elsewhere))
+
+    def _synthetic(self, words: int, seed: int) -> Path:
+        folder = self.folder / f"words-x{words}-seed{seed}"
+        if not folder.exists():
+            self.folder.mkdir(exist_ok=True)
+            prepare_demo(folder, self.synthetic, seed=seed, vocabulary=_padded(demo_vocabulary(), words))
+        return folder
+
+
+def _padded(vocabulary: Vocabulary, multiple: int) -> Vocabulary:
+    """So many times the words; those added are said by nobody."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    unused = (f"zq{a}{b}{c}" for a in letters for b in letters for c in letters)
+    wanted = (multiple - 1) * vocabulary.size
+    return Vocabulary.from_words([*vocabulary.words, *(word for word, _ in zip(unused, range(wanted), strict=False))])
+
+
+def choose(names: Sequence[str]) -> list[Experiment]:
+    """Experiments by name, all of them by default."""
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise SottoError(
+                f"no experiment {name!r}: one of {', '.join(EXPERIMENTS)}{did_you_mean(name, EXPERIMENTS)}"
+            )
+    return [EXPERIMENTS[name] for name in names] or list(EXPERIMENTS.values())
+
+
+def choose_size(name: str, rounds: int | None = None) -> Size:
+    if name not in SIZES:
+        raise SottoError(f"size={name!r} must be one of {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
+    size = SIZES[name]
+    if rounds is not None and (rounds < size.evaluate_every or rounds % size.evaluate_every):
+        raise SottoError(
+            f"rounds={rounds} must be a multiple of {size.evaluate_every}, at which models of this size are evaluated"
+        )
+    return size if rounds is None else replace(size, rounds=rounds)
+
+
+def reproduce(
+    names: Sequence[str], *, size: str, out: Path, users: Sequence[Path] = (), other: Path | None = None,
+    seeds: int = 1, rounds: int | None = None, say: Callable[[str], None], progress: ProgressDisplay,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:  # fmt: skip
+    """Run experiments into a folder and draw each when it is done. False when it was asked to stop.
+
+    The folder holds the result of every run (`results`), the runs themselves (`runs`), a figure and a table for each
+    experiment, and a page with all of them. Runs with a result are not run again, and one that was broken off goes on.
+    """
+    if seeds < 1:
+        raise SottoError(f"seeds={seeds} must be 1 or more; it is how often every setting is run")
+    chosen, scale = choose(names), choose_size(size, rounds)
+    out.mkdir(parents=True, exist_ok=True)
+    people = People(out / "users", tuple(users), other, scale.synthetic)
+    work = _Work(out, scale, people, Pool(out / "results"), say, progress, stop)
+    ready = [experiment for experiment in chosen if names or work.can_run(experiment)]
+    for experiment in ready:
+        for trial, _ in experiment.runs(scale, seeds):
+            people.store(trial)  # whatever is missing is told before the first run
+    work.hold_to_one_setting()
+    for experiment in ready:
+        if not work.run(experiment, seeds):
+            return False
+        say(present(experiment, scale, work.pool, out))
+        write_page(out)
+    return True
+
+
+def redraw(names: Sequence[str], out: Path) -> Iterator[str]:
+    """The figures and tables of what is in a folder already; nothing is trained."""
+    size, pool = _size_of(out), Pool(out / "results")
+    for experiment in choose(names):
+        if not experiment.trials(size) or any(pool.of(trial) for trial in experiment.trials(size)):
+            yield present(experiment, size, pool, out)
+    write_page(out)
+
+
+def summary(names: Sequence[str], out: Path) -> dict[str, list[dict[str, Any]]]:
+    """What is known of every setting of some experiments."""
+    size, pool = _size_of(out), Pool(out / "results")
+    return {experiment.name: summarise(experiment.trials(size), size, pool) for experiment in choose(names)}
+
+
+def judge(out: Path) -> tuple[list[dict[str, Any]], str]:
+    """The claims of the paper against what is in a folder, and as a table; both are written there too."""
+    pool = Pool(out / "results")
+    judged = judge_claims(pool, _size_of(out))
+    text = claims_table(judged, pool.deviation())
+    write_aside(out / "claims.json", json.dumps(judged, indent=1, ensure_ascii=False).encode() + b"\n")
+    write_aside(out / "claims.md", text.encode())
+    write_page(out)
+    return judged, text
+
+
+def write_page(out: Path) -> None:
+    """Put all tables and figures of a folder on one page, `results.md`."""
+    write_aside(out / "results.md", page(list(EXPERIMENTS.values()), _setting_of(out), out).encode())
+
+
+def _setting_of(out: Path) -> dict[str, Any]:
+    path = out / SETTING_FILE
+    if not path.is_file():
+        raise SottoError(f"{out} holds no reproduction: there is no {SETTING_FILE}; run one into it first")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _size_of(out: Path) -> Size:
+    known = _setting_of(out)
+    return choose_size(known["size"], known["rounds"])
+
+
+@dataclass(frozen=True)
+class _Work:
+    out: Path
+    size: Size
+    people: People
+    pool: Pool
+    say: Callable[[str], None]
+    progress: ProgressDisplay
+    stop: Callable[[], bool]
+
+    def can_run(self, experiment: Experiment) -> bool:
+        able = all(self.people.has(trial) for trial, _ in experiment.runs(self.size))
+        if not able:
+            self.say(f"{experiment.name} is left out: it needs more stores (--users with three folders, or --other)")
+        return able
+
+    def hold_to_one_setting(self) -> None:
+        """One folder is of one size and one population, or its figures would mix what cannot be compared."""
+        base = Trial("base")
+        store, test = (Store.open(self.people.store(base), split) for split in ("train", "test"))
+        setting = {
+            "paper": PAPER, "size": self.size.name, "rounds": self.size.rounds, "users": store.users,
+            "held_out_users": test.users, "vocabulary": store.vocabulary.size, "tokens_per_user": store.tokens_per_user,
+            "synthetic": not self.people.stores,
+        }  # fmt: skip
+        path = self.out / SETTING_FILE
+        if path.exists():
+            known = json.loads(path.read_text(encoding="utf-8"))
+            if different := [key for key, value in setting.items() if known.get(key) != value]:
+                what = ", ".join(f"{key} = {known.get(key)}, not {setting[key]}" for key in different)
+                raise SottoError(f"{self.out} holds a reproduction with {what}; choose another --out")
+        write_aside(path, json.dumps(setting, indent=1).encode() + b"\n")
+
+    def run(self, experiment: Experiment, seeds: int) -> bool:
+        runs = experiment.runs(self.size, seeds)
+        # All settings with one seed before any with two: a figure is whole as early as it can be.
+        todo = [(trial, seed) for seed in range(max((n for _, n in runs), default=0)) for trial, n in runs if seed < n]
+        missing = sum(not self.pool.path(trial, seed).exists() for trial, seed in todo)
+        self.say(f"{experiment.title}: {len(todo)} runs, {missing} of them to do")
+        for trial, seed in todo:
+            if self.pool.path(trial, seed).exists():
+                self._check_result(trial, seed)
+            elif self.stop() or not self._train(trial, seed):
+                return False
+        return True
+
+    def _recipe(self, trial: Trial, seed: int) -> Recipe:
+        folder = self.people.store(trial)
+        base = Recipe.load(PAPER)
+        return trial.recipe(base, self.size, users=Store.open(folder).users, store=str(folder.resolve()), seed=seed)
+
+    def _check_result(self, trial: Trial, seed: int) -> None:
+        path = self.pool.path(trial, seed)
+        if Outcome.load(path).recipe != _told(self._recipe(trial, seed)):
+            raise SottoError(f"{path} is of another recipe than it should be; delete it to run it again")
+
+    def _folder(self, trial: Trial, seed: int) -> Path:
+        return self.out / "runs" / f"{trial.name}-seed{seed}"
+
+    def _train(self, trial: Trial, seed: int) -> bool:
+        """Train a run, or go on with it, and keep its result. False when it was asked to stop."""
+        recipe, folder = self._recipe(trial, seed), self._folder(trial, seed)
+        start = None
+        if trial.after is not None:
+            start = self._model(trial.after, seed)
+            if start is None:
+                return False
+        folder.parent.mkdir(exist_ok=True)
+        with self.progress(f"{trial.label} (seed {seed})") as observer:
+            if RunFolder(folder).recipe_file.exists():
+                if _told(Recipe.load(RunFolder(folder).recipe_file)) != _told(recipe):
+                    raise SottoError(f"{folder} was begun with another recipe than it should be; delete it")
+                result = resume(folder, model=start, observer=observer, stop=self.stop)
+            else:
+                result = train(recipe, folder, model=start, observer=observer, stop=self.stop)
+        if result.ended == "stopped":
+            return False
+        self.pool.save(self._outcome(trial, seed, recipe))
+        return True
+
+    def _model(self, trial: Trial, seed: int) -> LanguageModel | None:
+        """The model a run ended with; the run is done again where only its result was kept. None: asked to stop."""
+        folder = self._folder(trial, seed)
+        kept = self.pool.path(trial, seed).exists() and (RunFolder(folder).model / "weights.safetensors").exists()
+        return load_run(folder)[0] if kept or self._train(trial, seed) else None
+
+    def _outcome(self, trial: Trial, seed: int, recipe: Recipe) -> Outcome:
+        run = RunFolder.open(self._folder(trial, seed))
+        model, _ = load_run(run)
+        store = self.people.store(trial)
+        test = Store.open(store, "test")
+        rows = range(min(recipe.run.evaluate_users or test.users, test.users))
+        first = _rounds_before(trial, self.size)
+        lines, diagnostics = run.record.read(), run.diagnostics.read()
+        evaluated = [(line["round"], line["evaluation"]) for line in lines if "evaluation" in line]
+        window = recipe.run.evaluate_every
+        shares = []
+        for mark in self.size.marks:
+            near = [line["clipped_share"] for line in diagnostics if mark - window < line["round"] <= mark]
+            near = [share for share in near if share is not None]
+            if near:
+                shares.append((first + mark, sum(near) / len(near)))
+        elsewhere = None
+        if trial.elsewhere:
+            elsewhere = evaluated[-1][1]
+            home = Store.open(self.people.store(Trial("base")), "test")
+            if home.vocabulary.fingerprint != test.vocabulary.fingerprint:
+                raise SottoError(f"{store} has another vocabulary than the users it is compared on; prepare it alike")
+            evaluated = [(evaluated[-1][0], evaluate(model, home, range(len(rows))).to_json())]
+        return Outcome(
+            name=trial.name,
+            seed=seed,
+            recipe=_told(recipe),
+            first=first,
+            rounds=recipe.run.rounds,
+            user_updates=sum(line["users"] for line in diagnostics),
+            curve=[(first + number, found["top1"], found["perplexity"]) for number, found in evaluated],
+            evaluation=evaluated[-1][1],
+            head_words=head_words(model, test, rows).to_json(),
+            clipped_share=shares,
+            seconds=round(sum(line["seconds"] for line in diagnostics), 1),
+            elsewhere=elsewhere,
+            facts={"vocabulary": test.vocabulary.size, "users": recipe.privacy.users},
+        )
+
+
+def _rounds_before(trial: Trial, size: Size) -> int:
+    return 0 if trial.after is None else trial.after.rounds_of(size) + _rounds_before(trial.after, size)
+
+
+def _told(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as it is published: without where the users lie, and as JSON gives it back."""
+    sections = recipe.to_dict()
+    del sections["data"]
+    return json.loads(json.dumps(sections))

@@ -1,0 +1,49 @@
+"""The paper's way to plan: find a σ that costs nothing with a small cohort, then the cohort that gives it at z = 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sottovoce.errors import SottoError
+from sottovoce.privacy.accounting import ACCOUNTANTS, SampledGaussian, epsilon
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A training that was not run: its ε, by accountant, is projected."""
+
+    noise_std: float
+    clip_norm: float
+    noise_multiplier: float
+    cohort: int
+    users: int
+    rounds: int
+    delta: float
+    epsilons: dict[str, float]
+
+
+def cohort_for(noise_std: float, clip_norm: float, noise_multiplier: float = 1.0) -> int:
+    """The users a round at which the noise on the average update is `noise_std`: σ = z · S / cohort."""
+    for name, value in {"noise_std": noise_std, "clip_norm": clip_norm, "noise_multiplier": noise_multiplier}.items():
+        if not (math.isfinite(value) and value > 0):
+            raise SottoError(f"{name}={value} must be a positive number: a cohort follows from σ = z · S / cohort")
+    # Not one user too many for 15 / 0.003, which is 5,000 and a little in binary.
+    return math.ceil(noise_multiplier * clip_norm / noise_std - 1e-6)
+
+
+def project(
+    *, noise_std: float, clip_norm: float, users: int, rounds: int, delta: float, noise_multiplier: float = 1.0,
+    accountants: Sequence[str] = ACCOUNTANTS,
+) -> Projection:  # fmt: skip
+    """ε of training with the cohort that turns a measured σ into z (McMahan et al. 2018, Table 2)."""
+    cohort = cohort_for(noise_std, clip_norm, noise_multiplier)
+    if cohort > users:
+        raise SottoError(
+            f"noise_std={noise_std:g} at clip_norm={clip_norm:g} needs {cohort:,} users a round, more than the "
+            f"{users:,} there are; a larger noise_std, a smaller clip_norm or more users would do"
+        )
+    event = SampledGaussian(noise_multiplier, "poisson", cohort / users)
+    found = {accountant: epsilon([(event, rounds)], delta, accountant) for accountant in accountants}
+    return Projection(noise_std, clip_norm, noise_multiplier, cohort, users, rounds, delta, found)

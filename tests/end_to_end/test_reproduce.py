@@ -1,0 +1,140 @@
+"""`sotto reproduce` at the smallest size, on synthetic users."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from small_world import Sotto
+
+from sottovoce.errors import SottoError
+from sottovoce.experiments import reproduce as running
+from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES
+
+
+@contextmanager
+def quiet(name: str):
+    yield lambda progress: None
+
+
+def run(names: list[str], out: Path, **more) -> bool:
+    return running.reproduce(names, size="smoke", out=out, say=lambda text: None, progress=quiet, **more)
+
+
+def results_of(out: Path) -> dict[str, dict]:
+    found = {path.stem: json.loads(path.read_text()) for path in (out / "results").glob("*.json")}
+    return {name: {key: value for key, value in row.items() if key != "seconds"} for name, row in found.items()}
+
+
+@pytest.fixture(scope="module")
+def done(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("reproduction") / "out"
+    assert run(["sigma"], out, seeds=2)
+    assert run(["figure-8"], out)
+    return out
+
+
+def test_an_experiment_ends_with_runs_results_a_figure_and_a_table(done: Path):
+    results = results_of(done)
+    shared = {
+        f"fedavg-flat-S15-sigma{sigma}-seed{seed}" for sigma in ("0", "0.003", "0.006", "0.012") for seed in (0, 1)
+    }
+    assert shared < set(results)
+    for name in results:
+        assert (done / "runs" / name / "recipe.toml").is_file()
+    for name in ("sigma", "figure-8"):
+        assert (done / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (done / f"{name}.md").read_text().count("\n| ") >= 4
+    table = (done / "sigma.md").read_text()
+    assert "| σ = 0.012, S = 15 | 2 |" in table
+    assert " ± " in table
+    assert "## Figure 8" in (done / "results.md").read_text()
+
+
+def test_a_switch_goes_on_from_the_other_runs_model(done: Path):
+    name = "fedavg-flat-S7.9-sigma0.00474-after-fedavg-flat-S20-sigma0.012-seed0"
+    result = results_of(done)[name]
+    rounds = SIZES["smoke"].rounds
+    assert (result["first"], result["rounds"]) == (rounds, rounds)
+    assert [row[0] for row in result["curve"]] == [8, 10, 12]
+    before = results_of(done)["fedavg-flat-S20-sigma0.012-seed0"]["curve"]
+    assert result["curve"][0][2] < before[0][2]  # perplexity: not from scratch
+
+
+def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*arguments, **more):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(running, "train", refuse)
+    monkeypatch.setattr(running, "resume", refuse)
+    assert run(["sigma", "figure-8"], done)
+
+
+def test_one_folder_is_of_one_size_and_population(done: Path):
+    with pytest.raises(SottoError, match="rounds = 6, not 4; choose another"):
+        run(["sigma"], done, rounds=4)
+
+
+def test_an_interrupted_reproduction_goes_on_to_the_same_end(done: Path, tmp_path: Path):
+    rounds_seen = 0
+
+    @contextmanager
+    def counting(name: str):
+        def observe(progress) -> None:
+            nonlocal rounds_seen
+            rounds_seen += 1
+
+        yield observe
+
+    out = tmp_path / "out"
+    arguments = {"size": "smoke", "out": out, "say": lambda text: None, "progress": counting, "seeds": 2}
+    # Ten rounds on: the second run is half done.
+    assert not running.reproduce(["sigma"], stop=lambda: rounds_seen >= 10, **arguments)
+    assert len(results_of(out)) == 1
+    assert len(list((out / "runs").iterdir())) == 2
+    assert running.reproduce(["sigma"], **arguments)
+    whole = results_of(done)
+    assert results_of(out) == {name: row for name, row in whole.items() if name in results_of(out)}
+
+
+def test_claims_and_drawings_need_no_training(sotto: Sotto, done: Path):
+    told = sotto("reproduce", "--claims", "--out", done, "--json").json()["claims"]
+    assert {row["claim"] for row in told} >= {"small noise", "cohorts", "smaller later"}
+    assert (done / "claims.md").is_file()
+    outcome = sotto("reproduce", "--from-results", "--experiment", "sigma", "--out", done)
+    assert outcome.status == 0
+    assert "σ = 0.003" in outcome.out
+
+
+def test_the_list_says_what_there_is_and_what_it_costs(sotto: Sotto):
+    told = sotto("reproduce", "--list", "--json", "--seeds", 3).json()["experiments"]
+    assert [row["name"] for row in told] == list(EXPERIMENTS)
+    (sigma,) = (row for row in told if row["name"] == "sigma")
+    assert sigma["user_updates"]["gpu"] == 1_800_000
+    shown = sotto("reproduce", "--list", "--figure", 2)
+    assert shown.status == 0
+    assert "figure-2" in shown.out
+
+
+def test_larger_dictionaries_and_other_corpora_need_stores(sotto: Sotto, world, tmp_path: Path):
+    for name, said in (("figure-11", "three folders"), ("other-corpus", "--other")):
+        outcome = sotto("reproduce", "--experiment", name, "--users", world.store, "--out", tmp_path / "out")
+        assert outcome.status == 2
+        assert said in outcome.err
+    assert sotto("reproduce", "--figure", 2).err.startswith("error: --out is missing")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_everything_runs_at_the_smallest_size(compiled_once: None, tmp_path: Path):
+    out = tmp_path / "out"
+    assert run([], out)
+    for experiment in EXPERIMENTS.values():
+        assert (out / f"{experiment.name}.md").is_file()
+        assert (out / f"{experiment.name}.png").is_file() == bool(experiment.view)
+    judged, _ = running.judge(out)
+    told = {row["claim"]: row for row in judged}
+    assert told["accounting"]["verdict"] == "holds"
+    assert told["other corpus"]["measured"] != "not run"

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.assembly import build_mechanism, resolve
+from sottovoce.errors import SottoError
+from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
+from sottovoce.experiments.reproduce import choose, choose_size
+from sottovoce.recipe import Recipe
+
+GPU = SIZES["gpu"]
+LAYERS = [f"layer {number}" for number in range(11)]
+
+
+def recipe_of(trial, size):
+    return trial.recipe(Recipe.load("mcmahan2018"), size, users=7818, store="store", seed=0)
+
+
+def test_every_table_and_figure_of_the_paper_is_there():
+    wanted = {f"figure-{number}" for number in range(1, 13)} | {f"table-{number}" for number in range(1, 4)}
+    assert set(EXPERIMENTS) == wanted | {"sigma", "l2-penalty", "other-corpus"}
+    assert len(TABLE_1) == 9
+    assert all(len(row[-1]) == 7 for row in TABLE_1)
+    assert len(TABLE_2) == 6
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
+def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
+    for trial, _ in experiment.runs(size):
+        recipe = resolve(recipe_of(trial, size))
+        mechanism = build_mechanism(recipe, LAYERS)
+        assert mechanism.noise_std(1, mechanism.clip_norms(1, None))[0] == trial.privacy.get("noise_std", 0)
+        assert (recipe.local.batch * recipe.local.unroll, recipe.local.learning_rate) == (
+            (40, 6.0) if size.name == "smoke" else (80, 6.0)
+        )
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_a_name_stands_for_one_recipe_and_a_recipe_for_one_name(size):
+    by_name, by_recipe = {}, {}
+    for experiment in EXPERIMENTS.values():
+        for trial, _ in experiment.runs(size):
+            start = trial.after.name if trial.after else ""
+            made = (recipe_of(trial, size).sha256(), start, trial.words, trial.elsewhere)
+            assert by_name.setdefault(trial.name, made) == made
+            assert by_recipe.setdefault(made, trial.name) == trial.name
+
+
+def test_the_gpu_size_is_the_papers_setting():
+    recipe = recipe_of(EXPERIMENTS["sigma"].trials(GPU)[1], GPU)
+    assert (recipe.model.embedding, recipe.model.hidden, recipe.privacy.cohort) == (96, 256, 100)
+    assert (recipe.privacy.clip_norm, recipe.privacy.noise_std, recipe.privacy.clip_when) == (15, 0.003, "every_step")
+    assert (recipe.run.rounds, recipe.run.evaluate_every) == (1500, 20)
+    assert EXPERIMENTS["sigma"].user_updates(GPU, seeds=3) == 3 * 4 * 150_000
+    small, large = EXPERIMENTS["figure-7"].trials(GPU)
+    assert [trial.cohort_of(GPU) for trial in (small, large)] == [100, 1250]
+    assert [recipe_of(trial, GPU).run.block for trial in (small, large)] == [100, 625]
+    assert EXPERIMENTS["figure-9"].trials(GPU)[0].cohort_of(GPU) == 50
+    swept = {trial.x for trial in EXPERIMENTS["figure-3"].trials(GPU) if trial.group == "flat"}
+    assert swept == {0.0, *NOISE_AXIS}
+
+
+def test_a_trial_that_goes_on_comes_after_what_it_goes_on_from():
+    runs = [trial.name for trial, _ in EXPERIMENTS["figure-4"].runs(GPU)]
+    for trial in EXPERIMENTS["figure-4"].trials(GPU):
+        if trial.after:
+            assert runs.index(trial.after.name) < runs.index(trial.name)
+    # The paper shows two runs of S = 20.
+    assert {count for trial, count in EXPERIMENTS["figure-8"].runs(GPU) if trial.name.endswith("S20-sigma0.012")} == {
+        2,
+        1,
+    }
+
+
+def test_marks_are_the_papers_where_there_are_enough_rounds():
+    assert GPU.marks == (100, 500, 1500)
+    assert choose_size("gpu", 3000).marks == (100, 500, 3000)
+    for size in SIZES.values():
+        assert all(mark % size.evaluate_every == 0 for mark in size.marks)
+        assert sorted(set(size.marks)) == list(size.marks)
+
+
+def test_what_does_not_exist_is_refused():
+    with pytest.raises(SottoError, match="did you mean 'figure-2'"):
+        choose(["figur-2"])
+    with pytest.raises(SottoError, match="multiple of 20"):
+        choose_size("gpu", 1510)
+    with pytest.raises(SottoError, match="smoke, cpu, gpu"):
+        choose_size("paper")

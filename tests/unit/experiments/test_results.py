@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sottovoce.errors import SottoError
+from sottovoce.experiments.claims import CLAIMS, FAILS, HOLDS, OPEN, Difference, all_of, claims_table, judge_claims
+from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES, noised
+from sottovoce.experiments.present import page, present
+from sottovoce.experiments.results import Outcome, Pool, Spread, rounds_to, smooth, value_at
+
+GPU = SIZES["gpu"]
+
+
+def outcome(trial, seed, end, first=0):
+    rounds = trial.rounds_of(GPU)
+    curve = [(first + at, end * (1 - math.exp(-at / 200)), 120.0) for at in range(20, rounds + 1, 20)]
+    heads = {n: [0.0] * 4 + [1.0] + [0.0] * 6 for n in ("10", "50", "100")}
+    evaluation = {"top1": curve[-1][1], "perplexity": 120.0}
+    return Outcome(
+        trial.name, seed, {}, first, rounds, trial.user_updates(GPU), curve, evaluation, heads, [(100, 0.5)], 1.0
+    )
+
+
+@pytest.fixture
+def pool(tmp_path):
+    made = Pool(tmp_path / "results")
+    for seed in range(3):
+        made.save(outcome(noised(0.0), seed, 0.1750 + 0.0003 * seed))
+        made.save(outcome(noised(0.003), seed, 0.1740 + 0.0003 * seed))
+    return made
+
+
+def test_curves_are_smoothed_over_five_evaluations():
+    curve = [(20 * place, float(place)) for place in range(1, 31)]
+    assert smooth(curve)[:3] == [(20, 2.0), (40, 2.5), (60, 3.0)]
+    assert smooth(curve)[-1] == (600, 29.0)
+    spiky = [(number, value % 2) for number, value in curve]
+    assert max(value for _, value in smooth(spiky)[2:-2]) <= 0.6
+    assert smooth(curve[:3]) == curve[:3]  # three evaluations are no curve to smooth
+
+
+def test_rounds_to_an_accuracy_and_values_at_a_round():
+    curve = [(20, 0.05), (40, 0.12), (60, 0.16)]
+    assert rounds_to(curve, 0.12) == 40
+    assert rounds_to(curve, 0.17) is None
+    assert [value_at(curve, at) for at in (10, 40, 59, 900)] == [0.05, 0.12, 0.12, 0.16]
+
+
+def test_results_come_back_from_disk_as_they_were(pool):
+    first, *rest = pool.of(noised(0.003))
+    assert len(rest) == 2
+    assert first.seed == 0
+    assert first.curve[-1] == pytest.approx((1500, 0.1739, 120), rel=1e-3)
+    assert pool.of(noised(0.0035)) == []
+    path = pool.path(noised(0.003), 0)
+    path.write_text("{")
+    with pytest.raises(SottoError, match="delete it to run it again"):
+        pool.of(noised(0.003))
+
+
+def test_the_spread_between_seeds_is_pooled(pool):
+    final = pool.final(noised(0.0))
+    assert final.seeds == 3
+    assert final.deviation == pytest.approx(0.0003, rel=0.01)
+    assert pool.deviation() == pytest.approx(0.0003, rel=0.01)
+    assert Spread.of([0.1]).deviation is None
+
+
+@pytest.mark.parametrize(
+    ("value", "margin", "verdicts"),
+    [(0.05, 0.1, (HOLDS, OPEN)), (0.5, 0.1, (FAILS, HOLDS)), (0.35, 0.1, (OPEN, HOLDS)), (-0.5, 0.1, (HOLDS, FAILS)),
+     (0.1, None, (OPEN, OPEN))],
+)  # fmt: skip
+def test_a_difference_within_the_margin_cannot_be_told(value, margin, verdicts):
+    gap = Difference(value, margin)
+    assert (gap.at_most(0.3), gap.at_least(0.0)) == verdicts
+
+
+def test_a_claim_of_several_parts_holds_if_all_do():
+    assert all_of([HOLDS, HOLDS]) == HOLDS
+    assert all_of([HOLDS, OPEN]) == OPEN
+    assert all_of([OPEN, FAILS]) == FAILS
+    assert all_of([]) == OPEN
+
+
+def test_claims_are_judged_by_what_was_run(pool):
+    judged = {row["claim"]: row for row in judge_claims(pool, GPU)}
+    assert len(judged) == len(CLAIMS) >= 12
+    assert judged["accounting"]["verdict"] == HOLDS
+    assert judged["small noise"]["verdict"] == HOLDS
+    assert judged["small noise"]["measured"].startswith("costs +0.10 ± ")
+    # The same accuracy after a few rounds more, of 50 times the users.
+    assert "times" in judged["price"]["measured"]
+    for name, row in judged.items():
+        if name not in ("accounting", "small noise", "price"):
+            assert (row["measured"], row["verdict"]) == ("not run", OPEN), name
+    assert "pooled" in claims_table(list(judged.values()), pool.deviation())
+
+
+def test_one_seed_cannot_tell(tmp_path):
+    alone = Pool(tmp_path / "results")
+    alone.save(outcome(noised(0.0), 0, 0.175))
+    alone.save(outcome(noised(0.003), 0, 0.175))
+    judged = {row["claim"]: row for row in judge_claims(alone, GPU)}
+    assert judged["small noise"]["verdict"] == OPEN
+
+
+def test_everything_is_drawn_from_results_alone(tmp_path):
+    """Every experiment with all its trials: figures are PNG files, tables have a row a trial."""
+    pool = Pool(tmp_path / "results")
+    for experiment in EXPERIMENTS.values():
+        for place, (trial, _) in enumerate(experiment.runs(GPU)):
+            pool.save(outcome(trial, 0, 0.15 + 0.002 * place, first=1500 if trial.after else 0))
+    for experiment in EXPERIMENTS.values():
+        if experiment.name == "table-1":  # accounting alone, which takes a while
+            continue
+        text = present(experiment, GPU, pool, tmp_path)
+        drawn = tmp_path / f"{experiment.name}.png"
+        assert drawn.exists() == bool(experiment.view)
+        assert not drawn.exists() or drawn.read_bytes().startswith(b"\x89PNG")
+        for trial in experiment.trials(GPU):
+            assert f"`{trial.name}`" in text
+    setting = {"size": "gpu", "rounds": 1500, "users": 9, "held_out_users": 1, "vocabulary": 5, "tokens_per_user": 3}
+    text = page(list(EXPERIMENTS.values()), setting, tmp_path)
+    assert "`sotto reproduce mcmahan2018 --figure 12 --size gpu --users STORE --out DIR`" in text
+    assert "*projected*" in text
+    verdicts = {row["claim"]: row["verdict"] for row in judge_claims(pool, GPU)}
+    assert set(verdicts.values()) <= {HOLDS, FAILS, OPEN}
