@@ -46,6 +46,7 @@ class Assembly:
     sum_updates: SumInBlocks
     accountant: str
     code: str  # what was trained and on which loss, in words
+    layout: str  # how users are shared out
     fingerprint: str
     before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
@@ -58,12 +59,12 @@ class Assembly:
 
 def assemble(
     recipe: Recipe, store: Store, *, model: LanguageModel | None = None, objective: Objective = plain,
-    before: accounting.Spent = (),
+    before: accounting.Spent = (), processes: int = 1,
 ) -> Assembly:  # fmt: skip
     """Check the recipe as a whole and build what it describes, for the users of `store`.
 
     `model` and `objective` may be a researcher's own; the recipe's [model] section is then not used. `before` was
-    spent on the store's vocabulary, and counts towards the recipe's ε.
+    spent on the store's vocabulary, and counts towards the recipe's ε. `processes` share out every cohort.
     """
     recipe = resolve(recipe, before)
     code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_name(objective, 'the plain objective')}"
@@ -87,9 +88,11 @@ def assemble(
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     devices = _count_devices(recipe)
-    block = block_size(model, recipe.privacy.cohort / devices, recipe.run.block)
+    block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = _find_products(recipe, algorithm.user_update, model, block)
     layout = f"{block} users at once on {devices} devices, {'kernels' if products else 'the general program'}"
+    if processes > 1:
+        layout += f", {processes} processes"
     return Assembly(
         recipe=recipe,
         model=model,
@@ -97,6 +100,7 @@ def assemble(
         sum_updates=SumInBlocks(block, products, devices, latency(products)),
         accountant=accountant_of(recipe.privacy),
         code=code,
+        layout=layout,
         before=tuple(before),
         fingerprint=fingerprint(recipe.sha256(), store.fingerprint, layout),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
@@ -336,7 +340,7 @@ def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective)
 
 
 def _count_devices(recipe: Recipe) -> int:
-    there = len(jax.devices())
+    there = len(jax.local_devices())
     if recipe.run.devices > there:
         raise SottoError(f"run.devices={recipe.run.devices} is more than the {there} there are; 0 takes all")
     return recipe.run.devices or there

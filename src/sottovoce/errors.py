@@ -21,6 +21,10 @@ class DamagedRun(SottoError):
     """What is on disk contradicts itself, so that the privacy spent cannot be told."""
 
 
+class LostProcess(SottoError):
+    """Another process of the same run is gone. Nobody's input was wrong: the command line exits with status 1."""
+
+
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """`"; did you mean 'cohort'?"`, or nothing when no allowed word is near.
 

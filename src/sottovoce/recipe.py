@@ -111,7 +111,7 @@ class Run:
         "auto", "auto: kernels written for the model and the device, where there are any", choices=("auto", "off")
     )
     block: int = _value(0, "users computed at once on a device; 0 chooses by model size and device", low=0)
-    devices: int = _value(0, "devices that users are shared out over; 0 is all there are", low=0)
+    devices: int = _value(0, "devices of a process that users are shared out over; 0 is all there are", low=0)
 
 
 SECTIONS: dict[str, type] = {

@@ -491,3 +491,73 @@ def unknown_events_skipped():
             return real({"kind": "sampled-gaussian", "noise_multiplier": 9.0, "sampling": "poisson", "user_rate": 0.1})
 
     ledger.event_from_json = lenient
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+SHARED = "unit/training/test_sharing.py"
+
+
+@caught_by(SHARED, "test_rounds_of_two_processes_have_the_cohorts_the_noise_and_the_model_of_one")
+def every_process_adds_noise():
+    """Each process noises its own sum: more noise than was declared, or less where each takes its part of it."""
+    import jax
+    import numpy as np
+
+    from sottovoce.training import sharing
+
+    real = sharing._add_trees
+    generator = np.random.default_rng(0)
+
+    def noised(group, tree):
+        def add(leaf):
+            return leaf + generator.integers(-9, 9, leaf.shape).astype(leaf.dtype) if leaf.ndim > 1 else leaf
+
+        return real(group, jax.tree.map(add, tree))
+
+    sharing._add_trees = noised
+
+
+@caught_by(SHARED, "test_any_number_of_processes_give_the_sum_of_one_to_the_bit[many-2]")
+def cohorts_of_ones_own():
+    """Helpers train users whom process 0 did not draw."""
+    from sottovoce.training.sharing import _Task
+
+    real = _Task.from_bytes
+
+    def other(message):
+        task = real(message)
+        return task._replace(cohort=(task.cohort + 1) % 13)
+
+    _Task.from_bytes = staticmethod(other)
+
+
+@caught_by(SHARED, "test_any_number_of_processes_give_the_sum_of_one_to_the_bit[many-2]")
+def users_counted_by_every_process():
+    """Every process sums the whole cohort: a user counts as often as there are processes."""
+    from sottovoce.training import sharing
+
+    sharing.share_out = lambda blocks, processes: [blocks] * processes
+
+
+@caught_by(SHARED, "test_the_keys_of_sampling_and_noise_stay_with_process_0")
+def noise_key_told_to_helpers():
+    """The users' own randomness is keyed with the key of the noise, which so leaves process 0."""
+    from sottovoce.runs.secrets import Secrets
+
+    real = Secrets.keys
+
+    def keys(self, round_number, release):
+        drawn = real(self, round_number, release)
+        return drawn._replace(local=drawn.noise)
+
+    Secrets.keys = keys
+
+
+@caught_by(SHARED, "test_how_many_processes_share_the_users_is_in_the_fingerprint")
+def layout_not_in_the_fingerprint():
+    """A round done again by other processes counts as the same release."""
+    from sottovoce import assembly
+
+    real = assembly.fingerprint
+    assembly.fingerprint = lambda recipe, store, layout: real(recipe, store, "")

@@ -16,8 +16,8 @@ from sottovoce.recipe import Recipe
 WORDS = ["red", "green", "blue", "sky", "tree", "house"]
 
 
-def make_store(folder: Path) -> Path:
-    generator = np.random.default_rng(0)
+def make_store(folder: Path, seed: int = 0) -> Path:
+    generator = np.random.default_rng(seed)
     corpus = folder / "corpus.jsonl"
     with open(corpus, "w") as file:
         for user in range(40):

@@ -27,7 +27,7 @@ for devices in (1, 4):
     key = noise_key(bytes(8))
     summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(37), key, norms)
     play()
-    state = play()  # what came out of one round goes into the next
+    state, _ = play()  # what came out of one round goes into the next
     results.append((summed, state))
 (one, a), (four, b) = results
 flat = lambda tree: np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])

@@ -7,7 +7,7 @@ import pytest
 from sottovoce import assembly
 from sottovoce.assembly import assemble
 from sottovoce.errors import SottoError
-from sottovoce.kernels.lstm_users import PLAIN
+from sottovoce.kernels.cpu import ONE_USER
 from sottovoce.recipe import Recipe
 from sottovoce.training import simulation
 
@@ -19,11 +19,14 @@ SMALL = Recipe().replace(
 
 def test_whether_kernels_were_found_is_in_the_fingerprint(store, monkeypatch):
     """A machine may lose its compiler between two processes: another program, another sum, so other noise."""
-    general = assemble(SMALL, store)
-    assert assemble(SMALL, store).fingerprint == general.fingerprint
-    monkeypatch.setattr(assembly.cuda, "products", lambda update, model: PLAIN)
-    with_kernels = assemble(SMALL, store)
-    assert with_kernels.sum_updates.products is PLAIN
+    recipe = SMALL.replace(run={"block": 1})
+    with_kernels = assemble(recipe, store)
+    assert with_kernels.sum_updates.products is ONE_USER
+    assert assemble(recipe, store).fingerprint == with_kernels.fingerprint
+    with monkeypatch.context() as lost:
+        lost.setattr(assembly, "fits", lambda update, model: False)
+        general = assemble(recipe, store)
+    assert general.sum_updates.products is None
     assert with_kernels.fingerprint != general.fingerprint
     off = assemble(SMALL.replace(run={"kernels": "off"}), store)
     assert off.sum_updates.products is None

@@ -10,7 +10,7 @@ from importlib.metadata import version
 import cyclopts
 
 from sottovoce.cli import measuring, planning, preparing, reproducing, training
-from sottovoce.errors import SottoError
+from sottovoce.errors import LostProcess, SottoError
 
 app = cyclopts.App(
     name="sotto",
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments, exit_on_error=False, print_error=False)
     except (SottoError, cyclopts.CycloptsError) as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, LostProcess) else 2)
     except BrokenPipeError:  # `sotto plan … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a full disk, a name too long, a folder without permission

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds, shown_epsilon
+from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
     from sottovoce.jobs.training import RunResult
+    from sottovoce.training.processes import Group
 
 Flag = Annotated[bool, Parameter(negative=())]
 
@@ -21,6 +25,10 @@ def train(
     out: Path,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     allow_large_delta: Flag = False,
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process_id: int | None = None,
+    wait: float = 300.0,
     json: Flag = False,
 ) -> None:
     """Train the model of a recipe.
@@ -35,6 +43,14 @@ def train(
         Change one value of the recipe: section.key=value. May be given many times.
     allow_large_delta
         Train although δ is not below 1/users.
+    coordinator
+        Train with several processes: HOST:PORT of process 0, the same for all, or auto in a cluster that JAX knows.
+    processes
+        How many processes there are.
+    process_id
+        Which of them this is, from 0; process 0 keeps the run's folder, the others help.
+    wait
+        Seconds for all processes to come.
     json
         One JSON object at the end, no progress.
     """
@@ -44,26 +60,53 @@ def train(
     chosen = Recipe.load(recipe).with_settings(settings or ())
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
-    with gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
-        result = jobs.train(chosen, out, observer=observer, stop=stop)
-    _tell(result, json=json)
+    with _group(coordinator, processes, process_id, wait) as group, gentle_stop() as stop:
+        if group and not group.leads:
+            jobs.help_out(group, chosen.data.store or None, stop=stop)
+            return _tell_helper(group, json=json)
+        with progress_of_rounds(out.name, quiet=json) as observer:
+            result = jobs.train(chosen, out, observer=observer, stop=stop, group=group)
+    return _tell(result, json=json)
 
 
-def resume(run: Path, *, json: Flag = False) -> None:
+def resume(
+    run: Path,
+    *,
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process_id: int | None = None,
+    wait: float = 300.0,
+    store: Path | None = None,
+    json: Flag = False,
+) -> None:
     """Go on with a run that was stopped or killed.
 
     Parameters
     ----------
     run
-        Folder of the run.
+        Folder of the run. Of several processes, only process 0 needs it.
+    coordinator
+        Train with several processes: HOST:PORT of process 0, the same for all, or auto in a cluster that JAX knows.
+    processes
+        How many processes there are.
+    process_id
+        Which of them this is, from 0; process 0 keeps the run's folder, the others help.
+    wait
+        Seconds for all processes to come.
+    store
+        Where a process other than 0 has the store, if not where process 0 has it.
     json
         One JSON object at the end, no progress.
     """
     from sottovoce import jobs
 
-    with gentle_stop() as stop, progress_of_rounds(run.name, quiet=json) as observer:
-        result = jobs.resume(run, observer=observer, stop=stop)
-    _tell(result, json=json)
+    with _group(coordinator, processes, process_id, wait) as group, gentle_stop() as stop:
+        if group and not group.leads:
+            jobs.help_out(group, store, stop=stop)
+            return _tell_helper(group, json=json)
+        with progress_of_rounds(run.name, quiet=json) as observer:
+            result = jobs.resume(run, observer=observer, stop=stop, group=group)
+    return _tell(result, json=json)
 
 
 def demo(*, out: Path = Path("demo")) -> None:
@@ -106,6 +149,25 @@ def demo(*, out: Path = Path("demo")) -> None:
     console.print(f"  {result.private.path / 'privacy.json'}  the privacy statement for machines")
     console.print(f"  sotto evaluate {result.private.path}    accuracy in full")
     console.print("  sotto plan --help                what your own population would cost")
+
+
+def _group(
+    coordinator: str | None, processes: int | None, process_id: int | None, wait: float
+) -> AbstractContextManager[Group | None]:
+    if coordinator is None:
+        if processes is not None or process_id is not None:
+            raise SottoError("--processes and --process-id need --coordinator: HOST:PORT of process 0, or auto")
+        return nullcontext()
+    from sottovoce.training.processes import joined
+
+    return joined(coordinator, processes, process_id, wait, say=lambda text: print(text, file=sys.stderr, flush=True))
+
+
+def _tell_helper(group: Group, *, json: bool) -> None:
+    if json:
+        print_json({"process": group.mine, "processes": group.count})
+    else:
+        print(f"process {group.mine} of {group.count} is done; process 0 has the run")
 
 
 def _tell(result: RunResult, *, json: bool) -> None:

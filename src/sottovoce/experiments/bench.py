@@ -31,6 +31,7 @@ from sottovoce.models.lstm import LSTM
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import play_round
+from sottovoce.training.server import ServerState
 
 REPEATS = 5
 DIFFERENT_USERS = 1000  # of a population on disk: they take turns
@@ -220,24 +221,25 @@ class _Unpaid:
         """These users are made up."""
 
 
-def play_next(assembly: Assembly, store: Store) -> Callable[[], int]:
-    """A function that plays the next round and says how many users were in it."""
+def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerState, int]]:
+    """A function that plays the next round: where it led, and how many users were in it."""
     state = assembly.algorithm.server.start(assembly.model, assembly.algorithm.mechanism.start())
     secrets = Secrets.seeded(0)
 
-    def play() -> int:
+    def play() -> tuple[ServerState, int]:
         nonlocal state
         keys = secrets.keys(state.round + 1, "bench")
         state, summed = play_round(assembly.algorithm, state, store, keys, _Unpaid(), assembly.sum_updates)
         jax.block_until_ready(state.model)
-        return summed.users
+        return state, summed.users
 
     return play
 
 
-def _users_and_seconds(play: Callable[[], int]) -> tuple[int, float]:
+def _users_and_seconds(play: Callable[[], tuple[ServerState, int]]) -> tuple[int, float]:
     begun = time.perf_counter()
-    return play(), time.perf_counter() - begun
+    _, users = play()
+    return users, time.perf_counter() - begun
 
 
 def _flops(model: Any, tokens: int) -> float:

@@ -21,13 +21,18 @@ def with_absolute_store(recipe: Recipe) -> Recipe:
     name = recipe.data.store
     if not name:
         raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
-    return recipe if name.startswith(_DEMO) else recipe.replace(data={"store": str(Path(name).resolve())})
+    return recipe if has_own_store(recipe) else recipe.replace(data={"store": str(Path(name).resolve())})
+
+
+def has_own_store(recipe: Recipe) -> bool:
+    """Is the store the synthetic population that lies in the run's folder?"""
+    return recipe.data.store.startswith(_DEMO)
 
 
 def make_own_store(recipe: Recipe, run: RunFolder) -> None:
     """Write the synthetic population of a recipe that asks for one."""
     name = recipe.data.store
-    if name.startswith(_DEMO):
+    if has_own_store(recipe):
         users = name.removeprefix(_DEMO)
         if not users.isdecimal() or int(users) < 1:
             raise SottoError(f"data.store={name!r} must be demo: and a number of users, for example demo:2000")
@@ -48,7 +53,7 @@ def prepare_demo(
 
 
 def store_folder(recipe: Recipe, run: RunFolder) -> Path:
-    return run.own_store if recipe.data.store.startswith(_DEMO) else Path(recipe.data.store)
+    return run.own_store if has_own_store(recipe) else Path(recipe.data.store)
 
 
 def open_users(recipe: Recipe, run: RunFolder) -> tuple[Store, Store | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets as os_entropy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.assembly import assemble, weights_of
+from sottovoce.assembly import weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -26,9 +25,11 @@ from sottovoce.jobs.budget import (
     vocabulary_charges,
 )
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
+from sottovoce.jobs.spending import RunSpender
+from sottovoce.jobs.together import assemble_for, sum_over
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
-from sottovoce.privacy.accounting import Event, Spent
+from sottovoce.privacy.accounting import Spent
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
@@ -36,9 +37,10 @@ from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.holder import take_up
-from sottovoce.runs.ledger import Entry, Ledger, lineage
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import json_number
-from sottovoce.runs.secrets import RoundKeys, Secrets
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training.processes import Group
 from sottovoce.training.round import CohortSum
 from sottovoce.training.server import ServerState
 from sottovoce.training.simulation import rounds
@@ -77,12 +79,13 @@ Observer = Callable[[Progress], None]
 
 def train(
     recipe: Recipe | str | Path, out: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
-    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False,
+    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
 ) -> RunResult:  # fmt: skip
     """Train what a recipe describes into a new folder.
 
     `model` and `objective` may be your own. `observer` is told of every round; when `stop()` is true the round is
-    finished, saved, and the run can be resumed.
+    finished, saved, and the run can be resumed. With a `group` of processes, of which this is the first, the others
+    call `help_out`.
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
@@ -91,7 +94,8 @@ def train(
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
         store, _ = open_users(recipe, draft)
-        assembly = assemble(recipe, store, model=model, objective=objective, before=_words(recipe, store))
+        words = _words(recipe, store)
+        assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
         planned = planned_rounds(assembly)
         secrets = _new_secrets(assembly.recipe, store)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
@@ -113,23 +117,24 @@ def train(
             charge_store(store, secrets.name(), "training", event, count)
         if assembly.is_private:
             take_up(draft.secrets, store_folder(store))
-    return resume(out, model=model, objective=objective, observer=observer, stop=stop)
+    return resume(out, model=model, objective=objective, observer=observer, stop=stop, group=group)
 
 
 def resume(
     path: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
-    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False,
+    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
 ) -> RunResult:  # fmt: skip
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
     run = RunFolder.open(path)
     with run.locked():
-        return _Training(run, model, objective).run(observer, stop)
+        asked = group.asked if group else lambda: False
+        return Training(run, model, objective, group).run(observer, lambda: stop() or asked())
 
 
-class _Training:
+class Training:
     """A run in progress: what is on disk, and the state it has reached."""
 
-    def __init__(self, run: RunFolder, model: LanguageModel | None, objective: Objective):
+    def __init__(self, run: RunFolder, model: LanguageModel | None, objective: Objective, group: Group | None):
         self.run_folder = run
         recipe = Recipe.load(run.recipe_file)
         self.ledger = Ledger.open(run.ledger_file)
@@ -145,7 +150,8 @@ class _Training:
                 f"put it back, or start another run"
             )
         words = _words(recipe, self.store)
-        self.assembly = assemble(recipe, self.store, model=model, objective=objective, before=words)
+        self.assembly = assemble_for(group, recipe, self.store, model=model, objective=objective, before=words)
+        self.sum_updates = sum_over(group, self.assembly)
         # What the store was charged for ahead; that another version would allow more changes nothing.
         self.planned = int(self.ledger.header.get("planned", self.assembly.recipe.run.rounds))
         self.recipe = self.assembly.recipe
@@ -203,13 +209,13 @@ class _Training:
     def run(self, observer: Observer | None, stop: Callable[[], bool]) -> RunResult:
         ended, evaluation = "finished", None
         last = self.recipe.run.rounds
-        spender = _Spender(self)
+        spender = RunSpender(self)
         if observer:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
         try:
             for state, summed in rounds(
-                self.assembly.algorithm, self.state, self.store, last, spender.keys, spender, self.assembly.sum_updates
+                self.assembly.algorithm, self.state, self.store, last, spender.keys, spender, self.sum_updates
             ):
                 jax.block_until_ready(state.model)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
@@ -307,58 +313,6 @@ class _Training:
         self.run_folder.save_model(weights_of(self.state.model), vocabulary, card)
         self.run_folder.write_json(self.run_folder.statement_file, statement.to_json())
         return statement
-
-
-class _Spender:
-    """Hands out each round's keys and pays for it: an attempt that was paid for already is not paid for twice."""
-
-    def __init__(self, training: _Training):
-        self._training = training
-        self.lineage = training.parent
-        self._attempt = 0
-        fingerprint = training.assembly.fingerprint
-        if not training.assembly.reproducible:
-            # Sums that no later process can repeat: their entries must never be taken for its own.
-            fingerprint += " " + os_entropy.token_hex(16)
-        self._fingerprint = training.secrets.blind(fingerprint)
-
-    def keys(self, round_number: int) -> RoundKeys:
-        training = self._training
-        self._attempt = training.ledger.attempt(round_number, training.parent, self._fingerprint)
-        self.lineage = lineage(training.parent, self._fingerprint, self._attempt)
-        self._refuse_beyond_budget(round_number)
-        # Keyed by all that the sum depends on: a copy of the folder on another machine draws other noise by itself.
-        # A seeded run promises nothing to those who know the seed, and is to come out alike anywhere.
-        seeded = training.recipe.privacy.secrets == "seeded"
-        return training.secrets.keys(round_number, f"attempt {self._attempt}" if seeded else self.lineage)
-
-    def _refuse_beyond_budget(self, round_number: int) -> None:
-        """The hard stop: before a cohort is drawn, not after its noise is out."""
-        meter, ledger = self._training.meter, self._training.ledger
-        if ledger.knows(round_number, self.lineage):
-            return  # paid for before a crash
-        spent = ledger.spent()
-        if round_number > self._training.planned:
-            raise BudgetExhausted(
-                f"round {round_number} was not planned: the budget ε = {meter.budget:g} allowed "
-                f"{self._training.planned} rounds; {meter(spent):.4g} is spent, and training ends here with a usable "
-                f"model"
-            )
-        event = self._training.assembly.algorithm.mechanism.event(round_number)
-        if not meter.allows([*spent, (event, 1)]):
-            raise BudgetExhausted(
-                f"round {round_number} would pass the budget ε = {meter.budget:g}; {meter(spent):.4g} is spent, "
-                f"and training ends here with a usable model"
-            )
-
-    def spend(self, round_number: int, event: Event) -> None:
-        training = self._training
-        if training.ledger.knows(round_number, self.lineage):
-            return
-        if self._attempt:
-            # The store first: a crash in between charges its people once too often, not once too little.
-            charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
-        training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
 
 
 def _words(recipe: Recipe, store: Store) -> Spent:

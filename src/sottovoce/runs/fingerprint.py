@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import distributions
@@ -18,15 +19,26 @@ def fingerprint(recipe: str, store: str, layout: str) -> str:
     digest = hashlib.sha256()
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     facts = (
-        recipe, store, layout, _versions(), sorted(map(repr, settings.items())),
+        recipe, store, layout, program(), sorted(map(repr, settings.items())),
         os.environ.get("XLA_FLAGS", ""), [(device.platform, device.device_kind) for device in jax.devices()],
         _processor(),
     )  # fmt: skip
     digest.update(repr(facts).encode())
+    return digest.hexdigest()[:16]
+
+
+def program() -> str:
+    """From the code and the versions of all that computes: the same on machines that were set up alike."""
+    digest = hashlib.sha256(repr(_versions()).encode())
     package = Path(__file__).parents[1]
     for source in sorted([*package.rglob("*.py"), *package.rglob("*.cu")]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def of_all(fingerprints: Sequence[str]) -> str:
+    """Of a round whose users are shared out over processes: it depends on the machine of each."""
+    return hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:16]
 
 
 @cache  # reading all metadata takes a fifth of a second

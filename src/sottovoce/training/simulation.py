@@ -22,7 +22,7 @@ from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.summing import Whole, add, nothing, plus, values
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, play_round
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, play_round
 from sottovoce.training.server import ServerState
 
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
@@ -81,6 +81,17 @@ def _joined(blocks: list[Block], sizes: list[int], latency: float) -> list[Block
     return best[-1][1]
 
 
+def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
+    """Each process's blocks: the largest left goes to whoever has the least to do."""
+    shares: list[list[Block]] = [[] for _ in range(processes)]
+    work = [0] * processes
+    for block in sorted(blocks, key=lambda block: -block.seats * block.steps):
+        least = work.index(min(work))
+        shares[least].append(block)
+        work[least] += block.seats * block.steps
+    return shares
+
+
 @dataclass(frozen=True)
 class SumInBlocks:
     """Σ w_k Δ_k over blocks of at most `block` users a device; while one is computed, the next is read.
@@ -97,6 +108,19 @@ class SumInBlocks:
         self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
         clip_norms: np.ndarray,
     ) -> CohortSum:  # fmt: skip
+        blocks = self.blocks(algorithm, store, cohort)
+        sums, results = self.add_up(blocks, algorithm, model, store, cohort, key, clip_norms)
+        return sums.cohort_sum(algorithm.mechanism.grid(clip_norms), results, [block.places for block in blocks])
+
+    def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[Block]:
+        steps = algorithm.user_update.steps(store.lengths(cohort))
+        return cut_into_blocks(steps, self.block, self.devices, self.latency)
+
+    def add_up(
+        self, blocks: list[Block], algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray,
+        key: PRNGKeyArray, clip_norms: np.ndarray,
+    ) -> tuple[Sums, list[UserResult]]:  # fmt: skip
+        """The sums over some blocks of a cohort, and what is known of the users of each."""
         grid = algorithm.mechanism.grid(clip_norms)
         clipping = of_any_norm(algorithm.mechanism.clipping)
         update = replace(algorithm.user_update, clipping=clipping)
@@ -104,17 +128,10 @@ class SumInBlocks:
         sums = _start(work, model, grid is not None, len(clip_norms))
         model = _everywhere(model, self.devices)
         results: list[UserResult] = []
-        steps = algorithm.user_update.steps(store.lengths(cohort))
-        blocks = cut_into_blocks(steps, self.block, self.devices, self.latency)
         for block, users, rows in _read_ahead(store, cohort, blocks):
             sums, result = _add_block(work, sums, model, users, rows, key, clip_norms, grid, block.steps)
             results.append(result)
-        sums = _over_devices(work, sums, grid is not None)
-        if grid is None:
-            total, (weight, bits) = sums.total, values((sums.weight, sums.bits), (WEIGHT_STEP, BIT_STEP))
-        else:
-            total, weight, bits = values(sums, (grid, WEIGHT_STEP, BIT_STEP))
-        return CohortSum(total, weight, bits, results, [block.places for block in blocks])
+        return _over_devices(work, sums, grid is not None), results
 
 
 class Work(NamedTuple):
@@ -158,6 +175,13 @@ class Sums(NamedTuple):
     total: Any  # float32 where updates are not clipped: then there is no grid, and nothing is promised
     weight: Whole
     bits: Whole
+
+    def cohort_sum(self, grid: float | None, results: list[UserResult], places: list[np.ndarray]) -> CohortSum:
+        if grid is None:
+            total, (weight, bits) = self.total, values((self.weight, self.bits), (WEIGHT_STEP, BIT_STEP))
+        else:
+            total, weight, bits = values(self, (grid, WEIGHT_STEP, BIT_STEP))
+        return CohortSum(total, weight, bits, results, places)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -290,7 +314,7 @@ def latency(products: Products | None) -> float:
 
 def rounds(
     algorithm: Algorithm, state: ServerState, store: Store, last: int, keys_of: Callable[[int], Keys],
-    ledger: Spender, sum_updates: SumInBlocks,
+    ledger: Spender, sum_updates: SumUpdates,
 ) -> Iterator[tuple[ServerState, CohortSum]]:  # fmt: skip
     """Play the rounds that are left, up to and including round `last`."""
     while state.round < last:
