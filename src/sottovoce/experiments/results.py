@@ -138,7 +138,7 @@ class Pool:
         return Spread.of(ends)
 
     def deviation(self) -> float | None:
-        """How far two runs of one setting lie apart, pooled over all settings with several seeds, if these are enough."""
+        """How far two runs of one setting lie apart, pooled over settings with several seeds, if these are enough."""
         finals: dict[str, list[float]] = {}
         for path in sorted(self.folder.glob("*.json")):
             outcome = Outcome.load(path)
