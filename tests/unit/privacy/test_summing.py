@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,8 @@ def test_a_million_of_the_longest_fit():
     assert float(value(total, grid)[0]) == -(2.0**20)
 
 
-class Scripted(NamedTuple):
+@dataclass(frozen=True)
+class Scripted:
     """An update of one number, which a user's only token chooses."""
 
     clipping: FlatClip
