@@ -252,18 +252,19 @@ def write_arrays(folder: str | Path) -> None:
 
 
 def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
-    """The record batches of an Arrow file as views of the mapped file."""
+    """The record batches of an Arrow file as views of the mapped file, or the arrays that `write_arrays` put there."""
+    arrays = path.with_suffix(".npz")
     try:
         import pyarrow as pa
     except ImportError as error:
-        arrays = path.with_suffix(".npz")
         if not arrays.is_file():
             raise SottoError(
                 "opening a store needs pyarrow; run `pip install pyarrow`, use Store.from_users, or put arrays beside "
                 "it with sottovoce.data.store.write_arrays"
             ) from error
-        with np.load(arrays) as held:
-            return None, (Batch(held["values"], held["offsets"]),)
+        return None, _loaded(arrays)
+    if arrays.is_file() and not path.exists():
+        return None, _loaded(arrays)
     try:
         with path.open("rb") as file:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -274,6 +275,11 @@ def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
         return mapping, tuple(Batch(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns)
     except (OSError, ValueError, KeyError, AttributeError, pa.ArrowException) as error:
         raise _damaged(path.parent, f"{path.name}: {' '.join(str(error).split())}") from error
+
+
+def _loaded(arrays: Path) -> tuple[Batch, ...]:
+    with np.load(arrays) as held:
+        return (Batch(held["values"], held["offsets"]),)
 
 
 def _advise(mapping: mmap.mmap, advice: str) -> None:

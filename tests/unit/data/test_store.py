@@ -219,3 +219,7 @@ def test_a_machine_without_pyarrow_opens_a_store_by_its_arrays(folder: Path, mon
     write_arrays(folder)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert {split: [row.tolist() for row in Store.open(folder, split)] for split in mapped} == mapped
+    monkeypatch.undo()
+    for split in mapped:  # nor need the Arrow files travel
+        (folder / f"{split}.arrow").unlink()
+    assert {split: [row.tolist() for row in Store.open(folder, split)] for split in mapped} == mapped
