@@ -127,7 +127,7 @@ def _label_ends(axes: Axes) -> None:
 
 
 def _frame(axes: Axes, title: str, across: str, *, log: bool = False) -> None:
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation
 
     axes.set_title(title, loc="left", fontsize=9, pad=9)
     axes.set_xlabel(across, loc="right")
@@ -141,7 +141,7 @@ def _frame(axes: Axes, title: str, across: str, *, log: bool = False) -> None:
         axes.set_ylim(0, 1.15 * max(axes.lines[0].get_ydata()))
     axes.minorticks_off()
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
-    axes.xaxis.set_major_formatter(plain)
+    axes.xaxis.set_major_formatter(LogFormatterSciNotation() if log else plain)
     axes.yaxis.set_major_formatter(plain)
 
 
