@@ -90,7 +90,8 @@ def assemble(
     devices = _count_devices(recipe)
     block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = _find_products(recipe, algorithm.user_update, model, block)
-    layout = f"{block} users at once on {devices} devices, {'kernels' if products else 'the general program'}"
+    kind = jax.local_devices()[0].device_kind
+    layout = f"{block} users at once on {devices} devices ({kind}), {'kernels' if products else 'the general program'}"
     if processes > 1:
         layout += f", {processes} processes"
     return Assembly(

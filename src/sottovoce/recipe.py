@@ -110,7 +110,9 @@ class Run:
     kernels: str = _value(
         "auto", "auto: kernels written for the model and the device, where there are any", choices=("auto", "off")
     )
-    block: int = _value(0, "users computed at once on a device; 0 chooses by model size and device", low=0)
+    block: int = _value(
+        0, "users computed at once on a device; 0 chooses by model size and device", low=0, below=2**15 + 1
+    )
     devices: int = _value(0, "devices of a process that users are shared out over; 0 is all there are", low=0)
 
 

@@ -259,6 +259,8 @@ class _Work:
         return load_run(folder)[0] if kept or self._train(trial, seed) else None
 
     def _outcome(self, trial: Trial, seed: int, recipe: Recipe) -> Outcome:
+        if recipe.privacy.mode != "experiment":
+            raise SottoError("what is kept of a run tells of its users: only runs that promise nothing are kept")
         run = RunFolder.open(self._folder(trial, seed))
         model, _ = load_run(run)
         store = self.people.store(trial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.assembly import weights_of
+from sottovoce.assembly import Assembly, weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -97,7 +98,7 @@ def train(
         words = _words(recipe, store)
         assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
         planned = planned_rounds(assembly)
-        secrets = _new_secrets(assembly.recipe, store)
+        secrets = _new_secrets(assembly, store)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         header = {
             "run": secrets.name(),
@@ -320,11 +321,16 @@ def _words(recipe: Recipe, store: Store) -> Spent:
     return vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
 
 
-def _new_secrets(recipe: Recipe, store: Store) -> Secrets:
+def _new_secrets(assembly: Assembly, store: Store) -> Secrets:
+    recipe = assembly.recipe
     if recipe.privacy.secrets == "seeded":
         # The store by what it holds, not by where it lies: a reproduction comes out alike in any folder.
         anywhere = recipe.replace(data={"store": ""})
-        return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint}")
+        # Runs of one recipe from two models, or by two objectives, must not share their noise.
+        start = hashlib.sha256(assembly.code.encode())
+        for leaf in jax.tree.leaves(assembly.model):
+            start.update(np.asarray(leaf).tobytes())
+        return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint} {start.hexdigest()}")
     return Secrets.fresh()
 
 

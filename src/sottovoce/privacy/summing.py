@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 BITS = 27  # a contribution is at most 2^27 steps of the grid
-_LOW = 16  # two 32-bit halves hold a sum of 2^20 of them
+_LOW = 16  # two 32-bit halves hold a sum of 2^20 of them, 2^15 at a time
+MOST_AT_ONCE, MOST = 2**15, 2**20
 
 
 class Whole(NamedTuple):
@@ -39,8 +40,11 @@ def nothing(like: Any) -> Whole:
 def add(total: Whole, contributions: Any, grid: Any) -> Whole:
     """Add up the leading axis of contributions.
 
-    Guarantee: exact, once each is cut to the grid; and cutting goes towards zero, so that none becomes longer.
+    Guarantee: exact, once each is cut to the grid; and cutting goes towards zero, so that none becomes longer. More
+    than `MOST_AT_ONCE` would wrap round, and are refused.
     """
+    if (count := jax.tree.leaves(contributions)[0].shape[0]) > MOST_AT_ONCE:
+        raise ValueError(f"{count} contributions at once are more than {MOST_AT_ONCE}, which a whole number holds")
     steps = jax.tree.map(lambda leaf: _steps(jnp, leaf, grid).astype(jnp.int32), contributions)
     high = jax.tree.map(lambda part: jnp.sum(part >> _LOW, axis=0), steps)
     low = jax.tree.map(lambda part: jnp.sum(part & (2**_LOW - 1), axis=0), steps)

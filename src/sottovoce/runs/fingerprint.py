@@ -21,7 +21,8 @@ def fingerprint(recipe: str, store: str, layout: str) -> str:
     facts = (
         recipe, store, layout, program(), sorted(map(repr, settings.items())),
         os.environ.get("XLA_FLAGS", ""), [(device.platform, device.device_kind) for device in jax.devices()],
-        _processor(),
+        # Drivers and toolkits that lie outside of Python's packages.
+        jax.devices()[0].client.platform_version, _processor(),
     )  # fmt: skip
     digest.update(repr(facts).encode())
     return digest.hexdigest()[:16]

@@ -44,7 +44,7 @@ class Secrets:
     def seeded(seed: int, context: str = "") -> Secrets:
         """For tests and reproductions: whoever knows the seed can undo the noise.
 
-        The context (recipe and store) keeps two seeded runs from sharing noise, which would cancel between them.
+        The context (recipe, store and start) keeps two seeded runs from sharing noise, which would cancel between them.
         """
         root = hashlib.blake2b(f"seed {seed} {context}".encode(), digest_size=_SIZE, person=b"sottovoce").digest()
         return Secrets(1, _derive(root, "chain"), _derive(root, "salt"))

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
 from sottovoce.local.update import UserResult
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.training.processes import Group
@@ -92,7 +93,10 @@ def _sum_together(
     total = _add_trees(group, sums.total)
     asked, weight, bits = _add_trees(group, (np.array(group.asked(), np.int32), sums.weight, sums.bits))
     group.note_asked(bool(asked))
-    norms, clipped, losses = _add_trees(group, _columns(len(cohort), mine, results))
+    taken, norms, clipped, losses = _add_trees(group, _columns(len(cohort), mine, results))
+    if not np.all(taken == 1):
+        # Whoever is added up twice may move the sum by twice the clip norm. Nothing of it was released.
+        raise SottoError("the processes disagree on who computes whom; do all have the same store and devices?")
     everyone = UserResult(None, jnp.ones(len(cohort)), norms, clipped[:, None] > 0, losses)
     grid = algorithm.mechanism.grid(clip_norms)
     return Sums(total, weight, bits).cohort_sum(grid, [everyone], [np.arange(len(cohort))])
@@ -110,9 +114,10 @@ def _add_trees(group: Group, tree: Any) -> Any:
 
 
 def _columns(users: int, blocks: list[Block], results: list[UserResult]) -> np.ndarray:
-    """Norm, clipped, loss of this process's users at their places in the cohort, and zeros at those of others."""
-    columns = np.zeros((3, users), np.float32)
+    """How often, norm, clipped, loss of this process's users at their places in the cohort; elsewhere zeros."""
+    columns = np.zeros((4, users), np.float32)
     for block, result in zip(blocks, results, strict=True):
         found = (result.norm, np.any(result.clipped, axis=-1), result.loss)
-        columns[:, block.places] = [np.asarray(column)[: len(block.places)] for column in found]
+        columns[0, block.places] += 1
+        columns[1:, block.places] = [np.asarray(column)[: len(block.places)] for column in found]
     return columns

@@ -16,12 +16,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
 from sottovoce.kernels.lstm_users import Products, model_of, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
-from sottovoce.privacy.summing import Whole, add, nothing, plus, values
+from sottovoce.privacy.summing import MOST, Whole, add, nothing, plus, values
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, play_round
 from sottovoce.training.server import ServerState
 
@@ -113,6 +114,8 @@ class SumInBlocks:
         return sums.cohort_sum(algorithm.mechanism.grid(clip_norms), results, [block.places for block in blocks])
 
     def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[Block]:
+        if len(cohort) > MOST:
+            raise SottoError(f"a cohort of {len(cohort):,} is more than {MOST:,} users, of which a sum is exact")
         steps = algorithm.user_update.steps(store.lengths(cohort))
         return cut_into_blocks(steps, self.block, self.devices, self.latency)
 

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
 from sottovoce.local.update import UserResult
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.summing import add, grid_of, nothing, value
+from sottovoce.recipe import Recipe
 from sottovoce.training.round import Algorithm, sum_one_by_one
 from sottovoce.training.server import Server
 from sottovoce.training.simulation import SumInBlocks
@@ -108,3 +110,11 @@ def test_the_slow_sum_is_the_same_to_the_bit(vocabulary):
         assert float(other.total["x"][0]) == float(slow.total["x"][0])
         assert float(other.weight) == float(slow.weight)
         assert float(other.bits[0]) == float(slow.bits[0])
+
+
+def test_more_than_a_whole_number_holds_are_refused():
+    """32,769 of them at once would come out 32 clip norms short."""
+    with pytest.raises(ValueError, match="more than 32768"):
+        add(nothing(jnp.zeros(1)), jnp.ones((2**15 + 1, 1)), grid_of(1.0))
+    with pytest.raises(SottoError, match="32769"):
+        Recipe().replace(run={"block": 2**15 + 1})

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from sottovoce.assembly import assemble
+from sottovoce.errors import SottoError
 from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training import sharing
 from sottovoce.training.processes import Dismissed, Group
 from sottovoce.training.round import play_round
 from sottovoce.training.sharing import SumOverProcesses, add_up_for
@@ -53,8 +55,8 @@ def with_helpers(processes, assembly, store, lead, stop=lambda: False):
     def assist(group):
         try:
             add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.model, store, stop)
-        except Dismissed as dismissed:
-            ended.append(str(dismissed))
+        except (Dismissed, SottoError) as end:
+            ended.append(str(end))
         except BaseException as error:
             shared["barrier"].abort()
             ended.append(repr(error))
@@ -91,6 +93,15 @@ def test_any_number_of_processes_give_the_sum_of_one_to_the_bit(store, processes
     assert together.users == len(cohort)
     for name in ("norms", "clipped", "losses"):
         np.testing.assert_array_equal(getattr(alone, name), getattr(together, name))
+
+
+def test_a_user_whom_two_processes_add_up_stops_the_round(store, monkeypatch):
+    """Plans that differ, as of machines with other devices, would count some users twice: with twice the clip norm."""
+    monkeypatch.setattr(sharing, "share_out", lambda blocks, processes: [blocks] * processes)
+    assembly = assemble(RECIPE, store)
+    lead = lambda group: summed(SumOverProcesses(group, assembly.sum_updates), assembly, store, COHORT)  # noqa: E731
+    with pytest.raises(SottoError, match="disagree on who computes whom"):
+        with_helpers(2, assembly, store, lead)
 
 
 class Unpaid:
