@@ -101,7 +101,10 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Run:
-    algorithm: str = _value("fedavg", "UserUpdate of Algorithm 1", choices=("fedavg", "fedsgd"))
+    algorithm: str = _value(
+        "fedavg", "UserUpdate of Algorithm 1; central: SGD on pooled text, never private",
+        choices=("fedavg", "fedsgd", "central"),
+    )  # fmt: skip
     rounds: int = _value(100, "T", low=1)
     seed: int = _value(0, "initial weights and public order", low=0)
     evaluate_every: int = _value(20, "rounds between evaluations on held-out users; 0 is never", low=0)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.assembly import weights_of
+from sottovoce.assembly import Played, weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -41,9 +41,7 @@ from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.processes import Group
-from sottovoce.training.round import CohortSum
 from sottovoce.training.server import ServerState
-from sottovoce.training.simulation import rounds
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ class Training:
             )
         self.notes: list[str] = []
         declared = self.recipe.privacy.users
-        if not 0.5 < self.store.users / declared < 2:
+        if self.assembly.passes is None and not 0.5 < self.store.users / declared < 2:
             self.notes.append(
                 f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
                 f"{declared:,}; cohorts are {self.store.users / declared:.2g} times as large as declared"
@@ -214,16 +212,14 @@ class Training:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
         try:
-            for state, summed in rounds(
-                self.assembly.algorithm, self.state, self.store, last, spender.keys, spender, self.sum_updates
-            ):
+            for state, played in self.assembly.rounds(self.state, self.store, spender.keys, spender, self.sum_updates):
                 jax.block_until_ready(state.model)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state, self.parent = state, spender.lineage
                 seconds = time.perf_counter() - before
                 evaluation = self._evaluate_if_due(state) or evaluation
                 shown = evaluation if self._is_due(state.round) else None
-                progress = self._write_round(summed, clip_norms, seconds, shown)
+                progress = self._write_round(played, clip_norms, seconds, shown)
                 stopping = stop()
                 if stopping or state.round % self.recipe.run.checkpoint_every == 0 or state.round == last:
                     self._checkpoint()
@@ -259,7 +255,7 @@ class Training:
         return Evaluation.from_json(found[-1]) if found else None
 
     def _write_round(
-        self, summed: CohortSum, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
+        self, played: Played, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
     ) -> Progress:
         epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
         mechanism = self.assembly.algorithm.mechanism
@@ -273,8 +269,9 @@ class Training:
         if evaluation:
             entry["evaluation"] = evaluation.to_json()
         self.run_folder.record.append(entry)
-        self.run_folder.diagnostics.append(_diagnostics(self.state.round, summed, seconds))
-        return self._progress(summed.users, seconds, evaluation)
+        exact = {"round": self.state.round, **played.diagnostics(), "seconds": seconds}
+        self.run_folder.diagnostics.append(exact)
+        return self._progress(played.users, seconds, evaluation)
 
     def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
         epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
@@ -342,19 +339,3 @@ def _save_checkpoint(run: RunFolder, state: ServerState, secrets: Secrets, paren
 def _saved_parts(state: ServerState) -> tuple[Any, Any, Any]:
     """All of the state but the round's number."""
     return state.model, state.optimiser, state.clip_norms
-
-
-def _diagnostics(round_number: int, summed: CohortSum, seconds: float) -> dict[str, Any]:
-    """Exact figures of the cohort: private."""
-    users, norms, losses = summed.users, summed.norms, summed.losses
-    finite, losses = norms[np.isfinite(norms)], losses[np.isfinite(losses)]
-    return {
-        "round": round_number,
-        "users": users,
-        "weight": float(summed.weight),
-        "not_finite": users - len(finite),
-        "clipped_share": float(np.mean(summed.clipped)) if users else None,
-        "norm_quantiles": [float(q) for q in np.quantile(finite, [0.1, 0.5, 0.9])] if len(finite) else None,
-        "loss": float(np.mean(losses)) if len(losses) else None,
-        "seconds": seconds,
-    }

@@ -86,7 +86,7 @@ def make_statement(
         "charges": charges,
         "charged_again": sum(count for _, count in repeated),
         "accountant": accounting.accountant_name(accountant),
-        "sampling": privacy.sampling,
+        "sampling": "none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
         "declared": {
             "users": privacy.users,
             "cohort": privacy.cohort,
