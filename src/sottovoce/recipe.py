@@ -35,6 +35,9 @@ class Model:
     kind: str = _value("lstm", "the architecture", choices=("lstm",))
     embedding: int = _value(96, "size of a word's embedding", low=1, below=65536)
     hidden: int = _value(256, "size of the recurrent state", low=1, below=65536)
+    initial: str | None = _value(
+        None, "folder of a run whose model is trained further; its vocabulary must be the store's"
+    )
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from sottovoce.jobs.budget import (
     store_ledger,
     vocabulary_charges,
 )
-from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
+from sottovoce.jobs.population import make_own_store, open_users, with_absolute_paths
 from sottovoce.jobs.spending import RunSpender
+from sottovoce.jobs.starting import Start, find_start
 from sottovoce.jobs.together import assemble_for, sum_over
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
@@ -87,7 +88,7 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
-    recipe = with_absolute_store(recipe)
+    recipe = with_absolute_paths(recipe)
     out = Path(out)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
@@ -95,20 +96,24 @@ def train(
         words = _words(recipe, store)
         assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
         planned = planned_rounds(assembly)
-        secrets = _new_secrets(assembly.recipe, store)
+        start = find_start(assembly.recipe, store, assembly.model)
+        secrets = _new_secrets(assembly.recipe, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
-        header = {
+        header: dict[str, Any] = {
             "run": secrets.name(),
             "recipe": assembly.recipe.sha256(),
             "store": secrets.blind(store.fingerprint),
             "code": assembly.code,
             "planned": planned,
         }
+        if start.facts:
+            header["start"] = start.facts
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         mechanism = assembly.algorithm.mechanism
-        state = assembly.algorithm.server.start(assembly.model, mechanism.start())
-        _save_checkpoint(draft, state, secrets, parent="")
+        state = assembly.algorithm.server.start(start.model, mechanism.start())
+        # From here on the start is in the checkpoint: the folder it came from may go.
+        _save_checkpoint(draft, state, secrets, parent=start.weights)
         # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
         # right after this line charges for a run that never was, which errs on the safe side.
         for event, count in mechanism.events(planned):
@@ -297,6 +302,7 @@ class Training:
             run=self.ledger.header["run"],
             vocabulary=self.store.vocabulary.fingerprint,
             vocabulary_source=self.store.vocabulary_source,
+            start=self.ledger.header.get("start"),
         )
         card = {
             "name": "sottovoce language model",
@@ -317,11 +323,11 @@ def _words(recipe: Recipe, store: Store) -> Spent:
     return vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
 
 
-def _new_secrets(recipe: Recipe, store: Store) -> Secrets:
+def _new_secrets(recipe: Recipe, store: Store, start: Start) -> Secrets:
     if recipe.privacy.secrets == "seeded":
-        # The store by what it holds, not by where it lies: a reproduction comes out alike in any folder.
-        anywhere = recipe.replace(data={"store": ""})
-        return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint}")
+        # Store and start by what they hold, not by where they lie: a reproduction comes out alike in any folder.
+        anywhere = recipe.replace(data={"store": ""}, model={"initial": None})
+        return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint} {start.weights}".strip())
     return Secrets.fresh()
 
 
