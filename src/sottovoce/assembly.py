@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,9 +31,13 @@ from sottovoce.privacy.sampling import FixedSize, Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.recipe import Privacy, Recipe
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
-from sottovoce.training.round import Algorithm
-from sottovoce.training.server import Server
+from sottovoce.training import central, simulation
+from sottovoce.training.central import Passes, PooledRound
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates
+from sottovoce.training.server import Server, ServerState
 from sottovoce.training.simulation import SumInBlocks, block_size, latency
+
+Played = CohortSum | PooledRound
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,16 @@ class Assembly:
     fingerprint: str
     before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
+    passes: Passes | None = None  # of central training: whose text makes a round
+
+    def rounds(
+        self, state: ServerState, store: Store, keys_of: Callable[[int], Keys], ledger: Spender, sum_updates: SumUpdates
+    ) -> Iterator[tuple[ServerState, Played]]:
+        """Play the rounds that are left."""
+        last = self.recipe.run.rounds
+        if self.passes is not None:
+            return central.rounds(self.algorithm, self.passes, state, store, last, keys_of, ledger)
+        return simulation.rounds(self.algorithm, state, store, last, keys_of, ledger, sum_updates)
 
     @property
     def is_private(self) -> bool:
@@ -72,13 +86,17 @@ def assemble(
     if model is None:
         model = build_model(recipe, store.vocabulary.size)
     _check_model(model, store.vocabulary.size)
-    if recipe.local.batch * recipe.local.unroll > 4 * store.tokens_per_user:
+    passes = _build_passes(recipe, store, processes)
+    stream = store.tokens_per_user * (passes.users_a_round if passes else 1)
+    if recipe.local.batch * recipe.local.unroll > 4 * stream:
         raise SottoError(
-            f"local.batch={recipe.local.batch} lanes of local.unroll={recipe.local.unroll} are mostly empty: users of "
-            f"the store have at most {store.tokens_per_user} tokens; use fewer lanes or a shorter unroll"
+            f"local.batch={recipe.local.batch} lanes of local.unroll={recipe.local.unroll} are mostly empty: "
+            f"{'a round of central training has' if passes else 'users of the store have'} at most {stream} tokens; "
+            f"use fewer lanes or a shorter unroll"
         )
     mechanism = build_mechanism(recipe, layer_names(model))
-    mechanism.sampler.check(store.users)
+    if passes is None:
+        mechanism.sampler.check(store.users)
     algorithm = Algorithm(
         mechanism=mechanism,
         user_update=_build_user_update(recipe, mechanism.clipping, objective),
@@ -87,11 +105,13 @@ def assemble(
     )
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
-    devices = _count_devices(recipe)
+    devices = 1 if passes else _count_devices(recipe)
     block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = _find_products(recipe, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
     layout = f"{block} users at once on {devices} devices ({kind}), {'kernels' if products else 'the general program'}"
+    if passes:
+        layout = "pooled text"
     if processes > 1:
         layout += f", {processes} processes"
     return Assembly(
@@ -106,6 +126,7 @@ def assemble(
         fingerprint=fingerprint(recipe.sha256(), store.fingerprint, layout),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
         reproducible=not own_code and is_reproducible(),
+        passes=passes,
     )
 
 
@@ -129,6 +150,8 @@ def weights_of(model: LanguageModel) -> dict[str, np.ndarray]:
 
 def resolve(recipe: Recipe, before: accounting.Spent = ()) -> Recipe:
     """Refuse what has no valid meaning; find the noise for an ε that was asked for, `before` counted in."""
+    if recipe.run.algorithm == "central":
+        recipe = _resolve_central(recipe)
     privacy = recipe.privacy
     if privacy.users < 1:
         raise SottoError("privacy.users is not set: declare the population, a public constant (it gives q and W)")
@@ -150,6 +173,36 @@ def resolve(recipe: Recipe, before: accounting.Spent = ()) -> Recipe:
             raise SottoError("privacy.noise_std and privacy.noise_multiplier are both given; keep one")
         return recipe
     return _resolve_private(recipe, before)
+
+
+def _resolve_central(recipe: Recipe) -> Recipe:
+    if recipe.privacy.mode == "private":
+        raise SottoError(
+            "run.algorithm='central' has no user-level guarantee: it trains on pooled text, where nobody's part is "
+            "bounded; use fedavg or fedsgd for a private run, or say privacy.mode = 'none'"
+        )
+    if recipe.privacy.mode == "experiment":
+        raise SottoError(
+            "run.algorithm='central' has no clip and no noise to experiment with; say privacy.mode = 'none'"
+        )
+    # No clip is what is done, whatever the default says: record and statement are to show it.
+    return recipe.replace(privacy={"clipping": "none"})
+
+
+def _build_passes(recipe: Recipe, store: Store, processes: int) -> Passes | None:
+    """Whose text makes a round of central training; nothing for the others, which draw cohorts."""
+    if recipe.run.algorithm != "central":
+        return None
+    cohort = recipe.privacy.cohort
+    if cohort != int(cohort):
+        raise SottoError(
+            f"privacy.cohort={cohort:g} must be a whole number in central training: the users whose text is a round"
+        )
+    if recipe.run.devices > 1 or processes > 1:
+        raise SottoError("run.algorithm='central' trains on one device, in one process; leave the others out")
+    if not store.users:
+        raise SottoError("the store has nobody to train on; central training needs one user at least")
+    return Passes(int(cohort), recipe.run.seed)
 
 
 def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
@@ -318,6 +371,11 @@ def _build_estimator(privacy: Privacy) -> Estimator:
 def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) -> UserUpdate:
     local = recipe.local
     if local.penalty:
+        if recipe.run.algorithm == "central":
+            raise SottoError(
+                f"local.penalty={local.penalty:g} is on what one user changed, and central training has no users "
+                f"apart; use fedavg, or 0"
+            )
         if recipe.run.algorithm == "fedsgd":
             raise SottoError(
                 f"local.penalty={local.penalty:g} does nothing with fedsgd, whose one gradient is taken before "
@@ -334,6 +392,7 @@ def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective)
             clipping, recipe.privacy.clip_when == "every_step", epochs=local.epochs, batch=local.batch,
             unroll=local.unroll, learning_rate=local.learning_rate, objective=objective,
         )  # fmt: skip
+    # Central training takes the steps of FedSGD, on other people's text each.
     return FedSGD(
         clipping, batch=local.batch, unroll=local.unroll, learning_rate=local.learning_rate, tokens=local.tokens,
         objective=objective,

@@ -35,6 +35,9 @@ class Model:
     kind: str = _value("lstm", "the architecture", choices=("lstm",))
     embedding: int = _value(96, "size of a word's embedding", low=1, below=65536)
     hidden: int = _value(256, "size of the recurrent state", low=1, below=65536)
+    initial: str | None = _value(
+        None, "folder of a run whose model is trained further; its vocabulary must be the store's"
+    )
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,10 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Run:
-    algorithm: str = _value("fedavg", "UserUpdate of Algorithm 1", choices=("fedavg", "fedsgd"))
+    algorithm: str = _value(
+        "fedavg", "UserUpdate of Algorithm 1; central: SGD on pooled text, never private",
+        choices=("fedavg", "fedsgd", "central"),
+    )  # fmt: skip
     rounds: int = _value(100, "T", low=1)
     seed: int = _value(0, "initial weights and public order", low=0)
     evaluate_every: int = _value(20, "rounds between evaluations on held-out users; 0 is never", low=0)

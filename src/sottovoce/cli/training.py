@@ -24,6 +24,7 @@ def train(
     *,
     out: Path,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    start: Annotated[Path | None, Parameter(name="--from")] = None,
     allow_large_delta: Flag = False,
     coordinator: str | None = None,
     processes: int | None = None,
@@ -41,6 +42,8 @@ def train(
         Folder of the new run.
     settings
         Change one value of the recipe: section.key=value. May be given many times.
+    start
+        Folder of a run whose model is trained further, as model.initial of the recipe.
     allow_large_delta
         Train although δ is not below 1/users.
     coordinator
@@ -58,6 +61,8 @@ def train(
     from sottovoce.recipe import Recipe
 
     chosen = Recipe.load(recipe).with_settings(settings or ())
+    if start is not None:
+        chosen = chosen.replace(model={"initial": str(start)})
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
     with _group(coordinator, processes, process_id, wait) as group, gentle_stop() as stop:

@@ -64,6 +64,8 @@ def report_run(
     other = RunFolder.open(beside) if beside is not None else None
     recipe = Recipe.load(run.recipe_file).to_dict()
     recipe["data"]["store"] = Path(recipe["data"]["store"]).name  # a page for others tells no paths of this machine
+    if "initial" in recipe["model"]:
+        recipe["model"]["initial"] = Path(recipe["model"]["initial"]).name
     code = json.loads((run.model / "card.json").read_text(encoding="utf-8"))["code"]
     if "of the recipe" not in code:
         recipe["model"] = {"kind": code}  # the sizes in the recipe are not those of a caller's own model

@@ -16,11 +16,13 @@ DEMO_TOKENS_PER_USER = 160
 _DEMO = "demo:"
 
 
-def with_absolute_store(recipe: Recipe) -> Recipe:
+def with_absolute_paths(recipe: Recipe) -> Recipe:
     """The same recipe, good from any folder."""
     name = recipe.data.store
     if not name:
         raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
+    if recipe.model.initial is not None:
+        recipe = recipe.replace(model={"initial": str(Path(recipe.model.initial).resolve())})
     return recipe if has_own_store(recipe) else recipe.replace(data={"store": str(Path(name).resolve())})
 
 

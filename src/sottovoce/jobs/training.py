@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.assembly import Assembly, weights_of
+from sottovoce.assembly import Assembly, Played, weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -25,8 +25,9 @@ from sottovoce.jobs.budget import (
     store_ledger,
     vocabulary_charges,
 )
-from sottovoce.jobs.population import make_own_store, open_users, with_absolute_store
+from sottovoce.jobs.population import make_own_store, open_users, with_absolute_paths
 from sottovoce.jobs.spending import RunSpender
+from sottovoce.jobs.starting import Start, find_start
 from sottovoce.jobs.together import assemble_for, sum_over
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
@@ -42,9 +43,7 @@ from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.processes import Group
-from sottovoce.training.round import CohortSum
 from sottovoce.training.server import ServerState
-from sottovoce.training.simulation import rounds
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
-    recipe = with_absolute_store(recipe)
+    recipe = with_absolute_paths(recipe)
     out = Path(out)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
@@ -98,20 +97,24 @@ def train(
         words = _words(recipe, store)
         assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
         planned = planned_rounds(assembly)
-        secrets = _new_secrets(assembly, store)
+        start = find_start(assembly.recipe, store, assembly.model)
+        secrets = _new_secrets(assembly, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
-        header = {
+        header: dict[str, Any] = {
             "run": secrets.name(),
             "recipe": assembly.recipe.sha256(),
             "store": secrets.blind(store.fingerprint),
             "code": assembly.code,
             "planned": planned,
         }
+        if start.facts:
+            header["start"] = start.facts
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         mechanism = assembly.algorithm.mechanism
-        state = assembly.algorithm.server.start(assembly.model, mechanism.start())
-        _save_checkpoint(draft, state, secrets, parent="")
+        state = assembly.algorithm.server.start(start.model, mechanism.start())
+        # From here on the start is in the checkpoint: the folder it came from may go.
+        _save_checkpoint(draft, state, secrets, parent=start.weights)
         # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
         # right after this line charges for a run that never was, which errs on the safe side.
         for event, count in mechanism.events(planned):
@@ -163,7 +166,7 @@ class Training:
             )
         self.notes: list[str] = []
         declared = self.recipe.privacy.users
-        if not 0.5 < self.store.users / declared < 2:
+        if self.assembly.passes is None and not 0.5 < self.store.users / declared < 2:
             self.notes.append(
                 f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
                 f"{declared:,}; cohorts are {self.store.users / declared:.2g} times as large as declared"
@@ -215,16 +218,14 @@ class Training:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
         try:
-            for state, summed in rounds(
-                self.assembly.algorithm, self.state, self.store, last, spender.keys, spender, self.sum_updates
-            ):
+            for state, played in self.assembly.rounds(self.state, self.store, spender.keys, spender, self.sum_updates):
                 jax.block_until_ready(state.model)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state, self.parent = state, spender.lineage
                 seconds = time.perf_counter() - before
                 evaluation = self._evaluate_if_due(state) or evaluation
                 shown = evaluation if self._is_due(state.round) else None
-                progress = self._write_round(summed, clip_norms, seconds, shown)
+                progress = self._write_round(played, clip_norms, seconds, shown)
                 stopping = stop()
                 if stopping or state.round % self.recipe.run.checkpoint_every == 0 or state.round == last:
                     self._checkpoint()
@@ -260,7 +261,7 @@ class Training:
         return Evaluation.from_json(found[-1]) if found else None
 
     def _write_round(
-        self, summed: CohortSum, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
+        self, played: Played, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
     ) -> Progress:
         epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
         mechanism = self.assembly.algorithm.mechanism
@@ -274,8 +275,9 @@ class Training:
         if evaluation:
             entry["evaluation"] = evaluation.to_json()
         self.run_folder.record.append(entry)
-        self.run_folder.diagnostics.append(_diagnostics(self.state.round, summed, seconds))
-        return self._progress(summed.users, seconds, evaluation)
+        exact = {"round": self.state.round, **played.diagnostics(), "seconds": seconds}
+        self.run_folder.diagnostics.append(exact)
+        return self._progress(played.users, seconds, evaluation)
 
     def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
         epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
@@ -301,6 +303,7 @@ class Training:
             run=self.ledger.header["run"],
             vocabulary=self.store.vocabulary.fingerprint,
             vocabulary_source=self.store.vocabulary_source,
+            start=self.ledger.header.get("start"),
         )
         card = {
             "name": "sottovoce language model",
@@ -321,16 +324,16 @@ def _words(recipe: Recipe, store: Store) -> Spent:
     return vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
 
 
-def _new_secrets(assembly: Assembly, store: Store) -> Secrets:
+def _new_secrets(assembly: Assembly, store: Store, start: Start) -> Secrets:
     recipe = assembly.recipe
     if recipe.privacy.secrets == "seeded":
-        # The store by what it holds, not by where it lies: a reproduction comes out alike in any folder.
-        anywhere = recipe.replace(data={"store": ""})
+        # Store and start by what they hold, not by where they lie: a reproduction comes out alike in any folder.
+        anywhere = recipe.replace(data={"store": ""}, model={"initial": None})
         # Runs of one recipe from two models, or by two objectives, must not share their noise.
-        start = hashlib.sha256(assembly.code.encode())
-        for leaf in jax.tree.leaves(assembly.model):
-            start.update(np.asarray(leaf).tobytes())
-        return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint} {start.hexdigest()}")
+        begun = hashlib.sha256(assembly.code.encode())
+        for leaf in jax.tree.leaves(start.model):
+            begun.update(np.asarray(leaf).tobytes())
+        return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint} {begun.hexdigest()}")
     return Secrets.fresh()
 
 
@@ -348,19 +351,3 @@ def _save_checkpoint(run: RunFolder, state: ServerState, secrets: Secrets, paren
 def _saved_parts(state: ServerState) -> tuple[Any, Any, Any]:
     """All of the state but the round's number."""
     return state.model, state.optimiser, state.clip_norms
-
-
-def _diagnostics(round_number: int, summed: CohortSum, seconds: float) -> dict[str, Any]:
-    """Exact figures of the cohort: private."""
-    users, norms, losses = summed.users, summed.norms, summed.losses
-    finite, losses = norms[np.isfinite(norms)], losses[np.isfinite(losses)]
-    return {
-        "round": round_number,
-        "users": users,
-        "weight": float(summed.weight),
-        "not_finite": users - len(finite),
-        "clipped_share": float(np.mean(summed.clipped)) if users else None,
-        "norm_quantiles": [float(q) for q in np.quantile(finite, [0.1, 0.5, 0.9])] if len(finite) else None,
-        "loss": float(np.mean(losses)) if len(losses) else None,
-        "seconds": seconds,
-    }

@@ -93,7 +93,7 @@ class FedAvg:
             update, state, cut, length, losses = carry
             batch = jax.tree.map(lambda part: part[index], steps)
             model = jax.tree.map(jnp.add, received, update)
-            (loss, state), gradient = _mean_loss_and_gradient(self.objective, model, received, batch, state)
+            (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state)
             update = jax.tree.map(lambda change, slope: change - self.learning_rate * slope, update, gradient)
             length = jnp.where(jnp.sum(batch.mask) > 0, norm(update), length)
             if self.clip_every_step:
@@ -103,7 +103,7 @@ class FedAvg:
 
         def epoch(_: Array, carry: tuple) -> tuple:
             update, cut, length, _ = carry
-            begin = (update, _fresh_states(received, self.batch), cut, length, jnp.zeros(()))
+            begin = (update, fresh_states(received, self.batch), cut, length, jnp.zeros(()))
             update, _, cut, length, losses = jax.lax.fori_loop(0, last, step, begin)
             return update, cut, length, losses
 
@@ -138,12 +138,12 @@ class FedSGD:
         def step(index: Array, carry: tuple) -> tuple:
             gradient, state, losses = carry
             batch = jax.tree.map(lambda part: part[index], steps)
-            (loss, state), slope = _mean_loss_and_gradient(self.objective, received, received, batch, state)
+            (loss, state), slope = mean_loss_and_gradient(self.objective, received, received, batch, state)
             share = jnp.sum(batch.mask) / targets
             gradient = jax.tree.map(lambda total, part: total + share * part, gradient, slope)
             return gradient, state, losses + loss * share
 
-        start = (jax.tree.map(jnp.zeros_like, received), _fresh_states(received, self.batch), jnp.zeros(()))
+        start = (jax.tree.map(jnp.zeros_like, received), fresh_states(received, self.batch), jnp.zeros(()))
         gradient, _, loss = jax.lax.fori_loop(0, last, step, start)
         update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
         return send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss)
@@ -161,7 +161,7 @@ class FedSGD:
 UserUpdate = FedAvg | FedSGD
 
 
-def _mean_loss_and_gradient(
+def mean_loss_and_gradient(
     objective: Objective, model: LanguageModel, received: LanguageModel, batch: Batch, state: Any
 ) -> tuple[tuple[Array, Any], LanguageModel]:
     """The mean over the targets of one batch. Without targets it is 0, and so is its gradient."""
@@ -174,7 +174,7 @@ def _mean_loss_and_gradient(
     return jax.value_and_grad(mean_loss, has_aux=True)(model)
 
 
-def _fresh_states(model: LanguageModel, lanes: int) -> Any:
+def fresh_states(model: LanguageModel, lanes: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), model.start())
 
 

@@ -157,6 +157,7 @@ def _statement_rows(statement: dict[str, Any]) -> list[tuple[str, list[str]]]:
         ("Noise", [str(statement.get("noise_generator", ""))]),
         ("Released", list(statement.get("released", []))),
         ("Vocabulary", _pairs(statement.get("vocabulary", {}))),
+        ("Start", [str(statement["start"]["source"])] if "start" in statement else []),
         ("Software", [f"{package} {version}" for package, version in software.items()]),
     ]
     # Without a guarantee these would only look like one.

@@ -25,6 +25,7 @@ NOT_COVERED = (
     "models of non-private or experimental runs on the same store: releasing one voids this statement",
     "a person who holds two user ids, or text about one person written by another",
 )
+STARTED_FROM = "the people whose text the model was trained on before this run began"
 FLOATING_POINT = {
     "standard": "floating point: the noise is a float32 Gaussian, not an exact one, its grid could be studied, and its "
     "generator is not a cipher",
@@ -52,11 +53,12 @@ class Statement:
 def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
     spent: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str, vocabulary: str,
-    vocabulary_source: Mapping[str, Any],
+    vocabulary_source: Mapping[str, Any], start: Mapping[str, str] | None = None,
 ) -> Statement:  # fmt: skip
     """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again.
 
-    A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε.
+    A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε. `start` is the model of
+    another run that this one began with.
     """
     privacy = recipe.privacy
     event = mechanism.event(1)
@@ -86,7 +88,7 @@ def make_statement(
         "charges": charges,
         "charged_again": sum(count for _, count in repeated),
         "accountant": accounting.accountant_name(accountant),
-        "sampling": privacy.sampling,
+        "sampling": "none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
         "declared": {
             "users": privacy.users,
             "cohort": privacy.cohort,
@@ -108,6 +110,9 @@ def make_statement(
         "vocabulary": {"fingerprint": vocabulary, "source": _source(vocabulary_source)},
         "software": {name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
     }
+    if start is not None:
+        facts["start"] = dict(start)
+        facts["not_covered"].append(STARTED_FROM)
     return Statement(private, epsilon, privacy.delta, facts)
 
 
@@ -183,7 +188,8 @@ def _paragraphs(statement: Statement) -> list[str]:
     if not statement.private:
         return [
             "This run gives no privacy guarantee: ε is infinite. Its model may depend on any one person's text as much "
-            "as training made it. Do not release it outside the circle that may read the text itself."
+            "as training made it. Do not release it outside the circle that may read the text itself.",
+            *_start(facts),
         ]
     declared, mechanism = facts["declared"], facts["mechanism"]
     epsilon, delta = (
@@ -215,6 +221,7 @@ def _paragraphs(statement: Statement) -> list[str]:
             f"The vocabulary was {facts['vocabulary']['source']}: a model is released with its words. Training alone "
             f"has ε = {_shown(facts['epsilon_training'])} at the same δ."
         )
+    paragraphs += _start(facts)
     if facts["charged_again"]:
         paragraphs.append(
             f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are "
@@ -227,6 +234,13 @@ def _paragraphs(statement: Statement) -> list[str]:
         )
     paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
     return paragraphs
+
+
+def _start(facts: dict[str, Any]) -> list[str]:
+    """Where the model came from, if not from the seed."""
+    if "start" not in facts:
+        return []
+    return [f"The model did not begin untrained: {facts['start']['source']} (run {facts['start']['run']})."]
 
 
 def _changes(mechanism: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     from safetensors.numpy import save as to_bytes
 
     folder.mkdir(mode=0o700, exist_ok=True)
-    facts = {**checkpoint.facts, "round": checkpoint.round, "sha256": _digest(checkpoint.arrays)}
+    facts = {**checkpoint.facts, "round": checkpoint.round, "sha256": digest(checkpoint.arrays)}
     contents = to_bytes(checkpoint.arrays, metadata={"facts": json.dumps(facts)})
     path = folder / f"round-{checkpoint.round:08d}.safetensors"
     write_aside(path, contents)
@@ -57,15 +57,16 @@ def _read(path: Path) -> Checkpoint | None:
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             facts = json.loads((file.metadata() or {})["facts"])
-        digest, number = facts.pop("sha256"), facts.pop("round")
+        written, number = facts.pop("sha256"), facts.pop("round")
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError):
         return None
-    return Checkpoint(number, arrays, facts) if digest == _digest(arrays) else None
+    return Checkpoint(number, arrays, facts) if written == digest(arrays) else None
 
 
-def _digest(arrays: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
+def digest(arrays: dict[str, np.ndarray]) -> str:
+    """A hash of named arrays, their kinds and shapes."""
+    found = hashlib.sha256()
     for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()
+        found.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        found.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return found.hexdigest()

@@ -80,6 +80,19 @@ class CohortSum(NamedTuple):
     def losses(self) -> np.ndarray:
         return self._of_users([result.loss for result in self.results])
 
+    def diagnostics(self) -> dict[str, Any]:
+        """Exact figures of the cohort: private."""
+        users, norms, losses = self.users, self.norms, self.losses
+        finite, losses = norms[np.isfinite(norms)], losses[np.isfinite(losses)]
+        return {
+            "users": users,
+            "weight": float(self.weight),
+            "not_finite": users - len(finite),
+            "clipped_share": float(np.mean(self.clipped)) if users else None,
+            "norm_quantiles": [float(q) for q in np.quantile(finite, [0.1, 0.5, 0.9])] if len(finite) else None,
+            "loss": float(np.mean(losses)) if len(losses) else None,
+        }
+
     def _of_users(self, columns: list[Any]) -> np.ndarray:
         """One column for all users in their order. Reading it waits for the device."""
         if not columns:

@@ -1,0 +1,87 @@
+"""Central training through the front door: its record, its statement, and going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_world import results_of
+from tiny_run import StopAfter, crash_after, make_recipe, make_store
+
+from sottovoce import jobs
+from sottovoce.errors import SottoError
+from sottovoce.jobs.measuring import load_run, report_run
+from sottovoce.recipe import Recipe
+
+PLAIN = {"mode": "none", "noise_multiplier": None}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path)
+
+
+def central(store: Path) -> Recipe:
+    return make_recipe(store).replace(
+        privacy=PLAIN, server={"optimiser": "adam", "learning_rate": 0.05},
+        run={"algorithm": "central", "rounds": 6, "evaluate_every": 2},
+    )  # fmt: skip
+
+
+def test_a_central_run_learns_and_says_what_it_is(store, tmp_path):
+    result = jobs.train(central(store), tmp_path / "run")
+    assert result.ended == "finished"
+    assert not result.statement.private
+    assert result.statement.facts["mechanism"]["algorithm"] == "central"
+    assert result.statement.facts["mechanism"]["clip_norm"] is None
+    record = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in record if "evaluation" in line] == [2, 4, 6]
+    assert all(line["epsilon"] == "infinity" and line["noise_std"] == 0 for line in record)
+    losses = [json.loads(line) for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
+    assert all(line["users"] == 9 for line in losses)
+    assert losses[-1]["loss"] < losses[0]["loss"] - 0.2
+    assert not (store / "ledger.jsonl").exists()  # nothing that could be charged was promised
+    assert "central" in report_run(tmp_path / "run", internal=True).read_text()
+
+
+@pytest.mark.parametrize("secrets", ["seeded", "entropy"])
+def test_a_central_run_goes_on_to_the_same_bits(store, tmp_path, secrets):
+    recipe = central(store).replace(privacy={"secrets": secrets})
+    jobs.train(recipe, tmp_path / "whole")
+    stopped = jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
+    assert (stopped.ended, stopped.round) == ("stopped", 3)
+    jobs.resume(tmp_path / "stopped")
+    crash_after(recipe, tmp_path / "crashed", 5)
+    jobs.resume(tmp_path / "crashed")
+    whole = load_run(tmp_path / "whole")[0]
+    for name in ("stopped", "crashed"):
+        again = load_run(tmp_path / name)[0]
+        for one, other in zip(vars(whole).values(), vars(again).values(), strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+        if secrets == "seeded":
+            assert results_of(tmp_path / name) == results_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"privacy": {"mode": "private", "noise_multiplier": 1.0}}, "no user-level guarantee"),
+        ({"privacy": {"mode": "experiment", "noise_std": 0.1}}, "no clip and no noise"),
+        ({"privacy": {"cohort": 2.5}}, "whole number in central training"),
+        ({"privacy": {"clip_schedule": [[1, 1.0], [3, 0.5]]}}, "nothing to change"),
+        ({"local": {"penalty": 0.1}}, "no users apart"),
+        ({"local": {"batch": 200}}, "a round of central training has at most 144 tokens"),
+        ({"run": {"devices": 2}}, "one device"),
+    ],
+)
+def test_what_central_training_cannot_do_is_refused(store, tmp_path, changes, said):
+    with pytest.raises(SottoError, match=said):
+        jobs.train(central(store).replace(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_private_central_run_is_refused_on_the_command_line(world, refused, tmp_path):
+    line = refused("train", world.recipe, "--out", tmp_path / "run", "--set", "run.algorithm=central")
+    assert "no user-level guarantee" in line

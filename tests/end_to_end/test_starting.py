@@ -1,0 +1,156 @@
+"""A run that starts from another's model: it does, it goes on so, and its statement does not hide it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_world import call, results_of
+from tiny_run import StopAfter, make_recipe, make_store
+
+from sottovoce import jobs
+from sottovoce.data.prepare import prepare
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.jobs.measuring import load_run
+from sottovoce.recipe import Recipe
+from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.folder import RunFolder
+from sottovoce.training.simulation import SumInBlocks
+
+
+@dataclass(frozen=True)
+class Family:
+    """Two stores of different people with the same words, and central runs on them, the second from the first."""
+
+    folder: Path
+
+    @property
+    def first(self) -> Path:
+        return self.folder / "one" / "store"
+
+    @property
+    def second(self) -> Path:
+        return self.folder / "two" / "store"
+
+    @property
+    def on_first(self) -> Path:
+        return self.folder / "on-first"
+
+    @property
+    def on_both(self) -> Path:
+        return self.folder / "on-both"
+
+
+def central(store: Path, start: Path | None = None) -> Recipe:
+    return make_recipe(store).replace(
+        privacy={"mode": "none", "noise_multiplier": None}, run={"algorithm": "central", "rounds": 1},
+        model={"initial": None if start is None else str(start)},
+    )  # fmt: skip
+
+
+def private(store: Path, start: Path, **run: int) -> Recipe:
+    return make_recipe(store).replace(run={"rounds": 3, **run}, model={"initial": str(start)})
+
+
+@pytest.fixture(scope="module")
+def family(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    family = Family(tmp_path_factory.mktemp("family"))
+    for seed, store in enumerate((family.first, family.second)):
+        store.parent.mkdir()
+        make_store(store.parent, seed)
+    jobs.train(central(family.first), family.on_first)
+    jobs.train(central(family.second, family.on_first), family.on_both)
+    return family
+
+
+def same(model, other) -> bool:
+    return jax.tree.all(jax.tree.map(lambda one, two: bool(np.array_equal(one, two)), model, other))
+
+
+def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family, tmp_path, monkeypatch):
+    """The first round receives the other run's model; when that is gone, the run still ends where it would have."""
+    source = Path(shutil.copytree(family.on_first, tmp_path / "source"))
+    jobs.train(private(family.second, family.on_first), tmp_path / "whole")
+    received, add_up = [], SumInBlocks.__call__
+
+    def watched(self, algorithm, model, *others):
+        received.append(model)
+        return add_up(self, algorithm, model, *others)
+
+    monkeypatch.setattr(SumInBlocks, "__call__", watched)
+    arguments = ("train", tmp_path / "recipe.toml", "--out", tmp_path / "run", "--from", source)
+    (tmp_path / "recipe.toml").write_text(make_recipe(family.second).replace(run={"rounds": 3}).to_toml())
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("sottovoce.cli.training.gentle_stop", lambda: nullcontext(StopAfter(1)))
+        assert call(*arguments) == 0
+    start, _ = load_run(family.on_first)
+    assert same(received[0], start)
+    assert len(received) == 1
+    shutil.rmtree(source)
+    result = jobs.resume(tmp_path / "run")
+    assert result.round == 3
+    whole, again = results_of(tmp_path / "whole"), results_of(tmp_path / "run")
+    for name in ("model/weights.safetensors", "record.jsonl"):  # not the recipe: it names another folder
+        assert whole[name] == again[name]
+    weights = digest(RunFolder(family.on_first).load_weights())
+    for run in ("whole", "run"):
+        statement = json.loads((tmp_path / run / "privacy.json").read_text())
+        assert statement["private"]
+        assert statement["start"]["source"] == f"public start: {weights}, declared public by the owner"
+        assert statement["start"]["source"] in statement["prose"]
+        assert any("before this run began" in words for words in statement["not_covered"])
+        assert str(tmp_path) not in json.dumps(statement)
+    with pytest.raises(SottoError, match="ε would have to be added"):
+        jobs.train(private(family.second, tmp_path / "run"), tmp_path / "another")
+    # Private towards the second store's people; the first's are in what it started from.
+    with pytest.raises(SottoError, match="without privacy"):
+        jobs.train(private(family.first, tmp_path / "whole"), tmp_path / "another")
+    further = jobs.train(central(family.first, tmp_path / "whole"), tmp_path / "another").statement
+    assert "private start: " in further.facts["start"]["source"]
+    assert "at δ = 0.001 for its own users" in further.prose()
+
+
+def test_a_start_that_saw_the_same_people_without_privacy_is_refused(family, tmp_path):
+    moved = Path(shutil.copytree(family.first, tmp_path / "moved"))
+    for store, start in (
+        (family.first, family.on_first),
+        (moved, family.on_first),  # the same people elsewhere
+        (family.second, family.on_both),
+        (family.first, family.on_both),  # by way of what that one started from
+    ):
+        with pytest.raises(SottoError, match="without privacy"):
+            jobs.train(private(store, start), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    lost = Path(shutil.copytree(family.on_both, tmp_path / "lost"))
+    recipe = Recipe.load(lost / "recipe.toml").replace(model={"initial": str(tmp_path / "nowhere")})
+    (lost / "recipe.toml").write_text(recipe.to_toml())
+    with pytest.raises(SottoError, match="no longer at"):
+        jobs.train(private(moved, lost), tmp_path / "run")
+
+
+def test_without_a_promise_any_start_will_do_and_is_named(family):
+    statement = json.loads((family.on_both / "privacy.json").read_text())
+    weights = digest(RunFolder(family.on_first).load_weights())
+    assert statement["start"]["source"] == f"start: {weights}, of a run without a guarantee"
+    assert weights in statement["prose"]
+    assert "start" not in json.loads((family.on_first / "privacy.json").read_text())
+
+
+def test_a_start_that_does_not_fit_is_refused(family, tmp_path):
+    words = Vocabulary.from_words(["red", "green", "blue", "sky", "tree", "horse"])
+    prepare([family.second.parent / "corpus.jsonl"], tmp_path / "other", vocabulary=words, tokens_per_user=16)
+    with pytest.raises(SottoError, match="another vocabulary"):
+        jobs.train(private(tmp_path / "other", family.on_first), tmp_path / "run")
+    wider = private(family.second, family.on_first).replace(model={"hidden": 6})
+    with pytest.raises(SottoError, match="do not fit"):
+        jobs.train(wider, tmp_path / "run")
+    with pytest.raises(SottoError, match="holds no run"):
+        jobs.train(private(family.second, tmp_path / "nowhere"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,136 @@
+"""Central training is plain SGD over the users' texts one after another, written here a second time."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS
+from sottovoce.local.update import FedAvg, FedSGD, User
+from sottovoce.privacy.accounting import NonPrivate
+from sottovoce.privacy.clipping import NoClip
+from sottovoce.privacy.estimators import TrueAverage
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.training import central
+from sottovoce.training.central import Passes, join_texts
+from sottovoce.training.round import Algorithm
+from sottovoce.training.server import Server
+
+LANES, UNROLL, RATE = 3, 4, 0.7
+PASSES = Passes(users_a_round=5, seed=11)
+OPTIMISERS = {"sgd": optax.sgd(1.0), "momentum": optax.sgd(0.5, momentum=0.9), "adam": optax.adam(0.01)}
+
+
+class Notebook:
+    def __init__(self):
+        self.spent = []
+
+    def spend(self, round_number, event):
+        self.spent.append((round_number, event))
+
+
+def make_algorithm(optimiser) -> Algorithm:
+    return Algorithm(
+        Mechanism(Poisson(1.0), NoClip(), TrueAverage(), noise_multiplier=0.0),
+        FedSGD(NoClip(), batch=LANES, unroll=UNROLL, learning_rate=RATE),
+        Server(optimiser),
+    )
+
+
+def by_hand(model, optimiser, state, tokens):
+    """One stream in lanes: no masks, no padding, no loop that is compiled."""
+    lane = -(-len(tokens) // LANES)
+    read = np.concatenate([[BOS], tokens[:-1]]).astype(np.int32)
+    lanes = [(read[i * lane : (i + 1) * lane], tokens[i * lane : (i + 1) * lane]) for i in range(LANES)]
+    remembered = [model.start() for _ in lanes]
+    for step in range(0, lane, UNROLL):
+
+        def loss(model, remembered=remembered, step=step):
+            losses, after = [], []
+            for (inputs, targets), state in zip(lanes, remembered, strict=True):
+                inputs, targets = inputs[step : step + UNROLL], targets[step : step + UNROLL]
+                if len(inputs):
+                    outputs, state = model.read(jnp.asarray(inputs), state)
+                    scores = jax.nn.log_softmax(model.score(outputs))
+                    losses += [-scores[place, word] for place, word in enumerate(targets) if word != BOS]
+                after.append(state)
+            return sum(losses) / len(losses), after
+
+        (_, remembered), gradient = jax.value_and_grad(loss, has_aux=True)(model)
+        change, state = optimiser.update(jax.tree.map(lambda slope: RATE * slope, gradient), state, model)
+        model = optax.apply_updates(model, change)
+    return model, state
+
+
+def assert_alike(one, other):
+    for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_central_training_is_sgd_over_the_joined_texts(store, model, name):
+    """Three rounds of five users among thirteen: the third ends the first pass and begins the second."""
+    optimiser, notebook = OPTIMISERS[name], Notebook()
+    algorithm = make_algorithm(optimiser)
+    central._train.clear_cache()
+    state, played = algorithm.server.start(model), None
+    expected, memory = model, optimiser.init(model)
+    for number in (1, 2, 3):
+        rows = PASSES.rows(store.users, number)
+        state, played = central.play_round(algorithm, PASSES, state, store, notebook)
+        expected, memory = by_hand(expected, optimiser, memory, np.concatenate([store[row] for row in rows]))
+        assert state.round == number
+        assert (played.users, played.tokens) == (5, sum(len(store[row]) for row in rows))
+    assert_alike(state.model, expected)
+    assert_alike(state.optimiser, memory)
+    assert notebook.spent == [(number, NonPrivate()) for number in (1, 2, 3)]
+    assert central._train._cache_size() == 1  # one program, whoever's turn it is
+    assert not np.allclose(jax.tree.leaves(state.model)[0], jax.tree.leaves(model)[0])
+
+
+def test_central_training_is_fedavg_of_one_who_wrote_it_all(store, model):
+    """The same lanes, the same carried state, the same steps as a device takes."""
+    algorithm = make_algorithm(optax.sgd(1.0))
+    state, played = central.play_round(algorithm, PASSES, algorithm.server.start(model), store, Notebook())
+    text = join_texts(store, PASSES.rows(store.users, 1))
+    local = FedAvg(NoClip(), False, batch=LANES, unroll=UNROLL, learning_rate=RATE)
+    someone = User(jnp.asarray(text.tokens), jnp.asarray(text.length))
+    steps = local.steps(int(text.length))
+    result = local(model, someone, jax.random.key(0), np.full(1, np.inf, np.float32), steps)
+    assert_alike(state.model, jax.tree.map(jnp.add, model, result.update))
+    np.testing.assert_allclose(float(played.loss), float(result.loss), rtol=1e-5)
+
+
+def test_every_pass_reads_every_user_once_in_an_order_of_its_own():
+    users, passes = 13, Passes(users_a_round=4, seed=2)
+    turns = np.concatenate([passes.rows(users, number) for number in range(1, 27)])  # 104 turns: eight passes
+    orders = turns.reshape(8, users)
+    assert all(sorted(order) == list(range(users)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 8
+    assert not np.array_equal(Passes(4, seed=3).rows(users, 1), passes.rows(users, 1))
+    assert sorted(Passes(3, seed=1).rows(1, 5)) == [0, 0, 0]  # more a round than there are
+
+
+def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, model):
+    """Adam would move by its memory alone."""
+    silent = Store.from_users([[BOS] * 24] * 5, vocabulary, tokens_per_user=24)
+    algorithm = make_algorithm(OPTIMISERS["adam"])
+    start = algorithm.server.start(model)
+    warm = jax.tree.map(jnp.ones_like, start.optimiser)
+    state, _ = central.play_round(algorithm, PASSES, start._replace(optimiser=warm), silent, Notebook())
+    broken = jax.tree.map(lambda leaf: leaf * jnp.nan, start.model)
+    poisoned, played = central.play_round(
+        algorithm, PASSES, start._replace(model=broken),
+        Store.from_users([[BOS, 5, 6, 7, 1]] * 5, vocabulary, tokens_per_user=24), Notebook(),
+    )  # fmt: skip
+    assert jax.tree.all(jax.tree.map(lambda one, other: bool(jnp.all(one == other)), state.model, start.model))
+    assert jax.tree.all(
+        jax.tree.map(lambda one, other: bool(jnp.all(one == other)), poisoned.optimiser, start.optimiser)
+    )
+    assert played.diagnostics()["not_finite"] == 3  # 25 tokens in three lanes, four at a time
+    assert played.diagnostics()["loss"] == 0
