@@ -12,16 +12,18 @@ import jax
 import numpy as np
 import pytest
 from small_world import call, results_of
-from tiny_run import StopAfter, make_recipe, make_store
+from tiny_run import WORDS, StopAfter, make_recipe, make_store
 
 from sottovoce import jobs
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.jobs.measuring import load_run
+from sottovoce.models.lstm import LSTM
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.secrets import Secrets
 from sottovoce.training.simulation import SumInBlocks
 
 
@@ -154,3 +156,14 @@ def test_a_start_that_does_not_fit_is_refused(family, tmp_path):
     with pytest.raises(SottoError, match="holds no run"):
         jobs.train(private(family.second, tmp_path / "nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_seeded_runs_from_two_models_share_no_noise(tmp_path):
+    """Or the noise would cancel in the difference of what they release."""
+    recipe = make_recipe(make_store(tmp_path)).replace(run={"rounds": 1})
+    noise = []
+    for number, seed in enumerate((1, 1, 2)):
+        model = LSTM(Vocabulary.from_words(WORDS).size, embedding=4, hidden=5, key=jax.random.key(seed))
+        run = RunFolder.open(jobs.train(recipe, tmp_path / f"run{number}", model=model).path)
+        noise.append(Secrets.load_any(run.secrets).keys(2, "any").noise)
+    assert noise[0] == noise[1] != noise[2]
