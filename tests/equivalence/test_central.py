@@ -72,9 +72,10 @@ def assert_alike(one, other):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["sgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("momentum", "adam"))]
-)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("momentum", "adam")]
+
+
+@pytest.mark.parametrize("name", ["sgd", *SLOW])
 def test_central_training_is_sgd_over_the_joined_texts(store, model, name):
     """Three rounds of five users among thirteen: the third ends the first pass and begins the second."""
     optimiser, notebook = OPTIMISERS[name], Notebook()
