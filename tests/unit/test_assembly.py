@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -56,3 +58,12 @@ def test_a_penalty_is_part_of_what_users_minimise_and_needs_more_than_one_step(s
         assemble(SMALL.replace(local={"penalty": 0.25}, run={"algorithm": "fedsgd"}), store)
     with pytest.raises(SottoError, match="below 1, half"):
         assemble(SMALL.replace(local={"penalty": 1.0}), store)
+
+
+def test_the_kind_of_device_is_in_the_layout_that_processes_compare(store, monkeypatch):
+    """Another kind may cut a cohort into other blocks: two processes with two plans would add users up twice."""
+    here = assemble(SMALL, store).layout
+    assert jax.local_devices()[0].device_kind in here
+    other = [SimpleNamespace(device_kind="another kind")] * len(jax.local_devices())
+    monkeypatch.setattr(assembly.jax, "local_devices", lambda: other)
+    assert assemble(SMALL, store).layout != here

@@ -29,6 +29,7 @@ def test_every_table_and_figure_of_the_paper_is_there():
 def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
     for trial, _ in experiment.runs(size):
         recipe = resolve(recipe_of(trial, size))
+        assert recipe.privacy.mode == "experiment"  # results tell of users: clipped shares, users processed
         mechanism = build_mechanism(recipe, LAYERS)
         assert mechanism.noise_std(1, mechanism.clip_norms(1, None))[0] == trial.privacy.get("noise_std", 0)
         assert (recipe.local.batch * recipe.local.unroll, recipe.local.learning_rate) == (

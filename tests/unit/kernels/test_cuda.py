@@ -46,3 +46,21 @@ def test_the_kernels_send_what_their_plain_twins_send(clip_norm, rate, every_ste
     assert np.all(np.linalg.norm(one, axis=1) <= clip_norm)
     assert not np.any(one[1])
     np.testing.assert_array_equal(fast.clipped, twin.clipped)
+
+
+def test_a_users_sums_are_made_in_one_order_whoever_else_is_in_the_block(monkeypatch):
+    """How the softmax is split over programs depends on the vocabulary alone. No GPU is needed to see it."""
+    grids = []
+
+    def run(name, delta, warps, memory, grid, inputs, outputs, in_place=None):
+        grids.append((grid[0], int(inputs[-1][1])))
+        return [jnp.zeros(output.shape) for output in outputs]
+
+    monkeypatch.setattr(cuda, "_run", run)
+    table = jnp.zeros((10_000, cuda.SIZE), jnp.bfloat16)
+    for users in (1, 7, 32, 100, 160):
+        cuda._scores(
+            jnp.zeros((users, 80, cuda.SIZE), jnp.bfloat16), table, jnp.zeros((users, 1, 1), jnp.float16),
+            jnp.ones(users), jnp.zeros((users, 80)),
+        )  # fmt: skip
+    assert set(grids) == {(3, 3360)}

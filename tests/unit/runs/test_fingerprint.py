@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import pytest
 
@@ -22,7 +24,15 @@ def change_flags(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--another=flag")
 
 
-@pytest.mark.parametrize("change", [change_cores, change_versions, change_flags])
+def change_driver(monkeypatch):
+    real = jax.devices()[0]
+    updated = SimpleNamespace(
+        platform=real.platform, device_kind=real.device_kind, client=SimpleNamespace(platform_version="another driver")
+    )
+    monkeypatch.setattr(module.jax, "devices", lambda: [updated] * len(jax.local_devices()))
+
+
+@pytest.mark.parametrize("change", [change_cores, change_versions, change_flags, change_driver])
 def test_whatever_may_change_a_sum_changes_the_fingerprint(store, monkeypatch, change):
     if change is change_cores and getattr(module.os, "sched_getaffinity", lambda _: None)(0) == {0}:
         monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1})

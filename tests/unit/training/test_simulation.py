@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.training.simulation import cut_into_blocks
+from sottovoce.errors import SottoError
+from sottovoce.training.simulation import SumInBlocks, cut_into_blocks
 
 
 @given(steps=st.lists(st.integers(0, 20), max_size=300), seats=st.sampled_from([1, 3, 16, 64, 512]))
@@ -70,3 +71,9 @@ def test_padding_wastes_less_than_a_tenth(cohort, spread):
     if cohort == 5000:  # on a GPU too: a large cohort has little to join
         blocks = cut_into_blocks(steps, 512, latency=32)
         assert 1 - steps.sum() / sum(block.seats * block.steps for block in blocks) < 0.1
+
+
+def test_a_cohort_beyond_what_a_sum_holds_is_refused(store):
+    """Before anybody is read or trained: its sum could wrap round."""
+    with pytest.raises(SottoError, match="1,048,577 is more than 1,048,576"):
+        SumInBlocks(4).blocks(None, store, np.zeros(2**20 + 1, int))  # pyrefly: ignore
