@@ -85,7 +85,8 @@ def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
     assembly.sum_updates(assembly.algorithm, assembly.model, store, cohort, jax.random.key(0), clip_norms)
     assert len(held) == 20
     one_block_ahead = 4 * 8 * (160 + 2)
-    assert max(held[3:]) - held[2] <= 8 * 20 * 16 + one_block_ahead < 4 * cohort.size * 160 / 8
+    # the largest of ten, not one of them: a block's old sum may just be gone and the new one not yet there
+    assert max(held[10:]) - max(held[:10]) <= 8 * 20 * 16 + one_block_ahead < 4 * 8 * 10 * 160
 
 
 def test_a_cohort_is_drawn_from_a_population_on_disk(tmp_path, monkeypatch):
