@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.assembly import build_mechanism, resolve
 from sottovoce.errors import SottoError
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
 from sottovoce.experiments.reproduce import choose, choose_size
+from sottovoce.promise import build_mechanism, resolve
 from sottovoce.recipe import Recipe
 
 GPU = SIZES["gpu"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce import assembly
+from sottovoce import promise
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 
@@ -16,11 +16,11 @@ ROUND_1 = "These are figures of round 1."
 def state(**privacy: Any) -> Statement:
     """A run of 20 rounds of a model of four layers: the expected weight of a cohort is 100, so 𝕊 = S/100."""
     told = {"users": 10_000, "cohort": 100, "clip_norm": 15.0, "noise_multiplier": 1.0, "delta": 1e-5}
-    recipe = assembly.resolve(
+    recipe = promise.resolve(
         Recipe.from_dict({"data": {"store": "none"}, "privacy": {**told, **privacy}, "run": {"rounds": 20}})
     )
     return make_statement(
-        recipe=recipe, mechanism=assembly.build_mechanism(recipe, ["a", "b", "c", "d"]), accountant="rdp",
+        recipe=recipe, mechanism=promise.build_mechanism(recipe, ["a", "b", "c", "d"]), accountant="rdp",
         planned_rounds=20, rounds_done=20, spent=[], repeated=[], vocabulary_spent=[], store_spent=[], run="b1946ac9",
         vocabulary="9f86d081", vocabulary_source={"source": "public"},
     )  # fmt: skip
