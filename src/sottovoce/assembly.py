@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -246,10 +247,16 @@ def _check_model(model: LanguageModel, vocabulary: int) -> None:
                 f"with eqx.field(static=True)"
             )
     tokens = jax.ShapeDtypeStruct((3,), "int32")
+
+    def score(model: LanguageModel, tokens: Any, key: Any) -> Any:
+        model.read(tokens, model.start(), key)  # as it is trained
+        return model.score(model.read(tokens, model.start())[0])
+
     try:
-        scores = jax.eval_shape(lambda model, tokens: model.score(model.read(tokens, model.start())[0]), model, tokens)
+        scores = jax.eval_shape(score, model, tokens, jax.random.key(0))
     except Exception as error:
-        raise SottoError(f"the model does not keep the contract (start, read, score): {_one_line(error)}") from error
+        contract = "start(), read(tokens, state, key=None), score(outputs)"
+        raise SottoError(f"the model does not keep the contract ({contract}): {_one_line(error)}") from error
     if scores.shape != (3, vocabulary):
         raise SottoError(
             f"the model's score of 3 outputs has shape {scores.shape}, not {(3, vocabulary)}: it must score every "

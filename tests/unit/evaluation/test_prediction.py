@@ -28,7 +28,7 @@ class Parrot:
     def start(self):
         return jnp.zeros(())
 
-    def read(self, tokens, state):
+    def read(self, tokens, state, key=None):
         return tokens.astype(jnp.float32)[:, None], state
 
     def score(self, outputs):
