@@ -167,3 +167,27 @@ def test_seeded_runs_from_two_models_share_no_noise(tmp_path):
         run = RunFolder.open(jobs.train(recipe, tmp_path / f"run{number}", model=model).path)
         noise.append(Secrets.load_any(run.secrets).keys(2, "any").noise)
     assert noise[0] == noise[1] != noise[2]
+
+
+def test_plain_text_is_pre_trained_on_and_never_privately(family, tmp_path):
+    """Its users are pieces of text, which nobody is: a run on people may start there, and no promise is made to it."""
+    (tmp_path / "public.txt").write_text("the sky is blue\nred tree , green house\n" * 20)
+    (tmp_path / "words").write_text("\n".join(WORDS))
+    arguments = (
+        "prepare",
+        tmp_path / "public.txt",
+        "--plain-text",
+        "--out",
+        tmp_path / "public",
+        "--tokens-per-user",
+        16,
+    )
+    assert call(*arguments, "--vocabulary", tmp_path / "words") == 0
+    assert json.loads((tmp_path / "public" / "store.json").read_text())["splits"]["train"]["users"] > 10
+    jobs.train(central(tmp_path / "public"), tmp_path / "start")
+    result = jobs.train(private(family.second, tmp_path / "start"), tmp_path / "run")
+    assert result.statement.private
+    with pytest.raises(SottoError, match="protects no person"):
+        jobs.train(make_recipe(tmp_path / "public"), tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+    assert call(*arguments[:-3], tmp_path / "x", "--private-vocabulary", "--epsilon", 1, "--delta", 1e-7) == 2

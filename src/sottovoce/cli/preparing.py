@@ -29,12 +29,13 @@ def prepare(
     tokens_per_user: int = 1600,
     test_users: float = 0.1,
     split_key: str = "sottovoce",
+    plain_text: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Turn text by user into a store to train on.
 
     Reads .jsonl, .csv, .tsv (each also .gz or .zst) and .parquet. Every user is one user, however many records and
-    files hold them.
+    files hold them. With --plain-text, public text for pre-training: any files, whose lines are read as they are.
 
     Parameters
     ----------
@@ -68,6 +69,9 @@ def prepare(
         Share of users, whole, to hold out for evaluation.
     split_key
         Key of the hash that decides who is held out.
+    plain_text
+        The files are text that is nobody's: pieces of --tokens-per-user tokens stand for users. No private run may train
+        on it.
     json
         One JSON object.
     """
@@ -76,7 +80,7 @@ def prepare(
 
     if not files:
         raise SottoError("name at least one corpus file, for example `sotto prepare corpus.jsonl --out store`")
-    grouping = Grouping(user_field, text_field, min_tokens, tokens_per_user, test_users, split_key)
+    grouping = Grouping(user_field, text_field, min_tokens, tokens_per_user, test_users, split_key, plain_text)
     if private_vocabulary:
         from sottovoce.jobs.preparing import PrivateVocabulary, prepare_privately
 
@@ -104,6 +108,9 @@ def prepare(
     print_table(f"Store {out}", {name.replace("_", " "): _shown(value) for name, value in summary.to_json().items()})
     if private_vocabulary:
         _print_found(facts)
+    if plain_text:
+        print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set run.algorithm=central ...")
+        return
     users = _rounded_down(summary.train_users)
     print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set privacy.users={users}")
     print("      (users to train on, rounded down: the exact number is private, the declared one is known to all)")

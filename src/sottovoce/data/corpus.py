@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from sottovoce.data.tokens import tokenise
 from sottovoce.errors import SottoError, did_you_mean
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -19,7 +20,10 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PACKED = (".gz", ".zst")
 # A longer line is no record but a whole file without line ends, which would not fit in memory.
 LONGEST_LINE = 64 * 2**20
-_ALLOWED = "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz or .zst), or .parquet"
+_ALLOWED = (
+    "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz or .zst), or .parquet; for text that is nobody's, "
+    "say --plain-text"
+)
 
 
 def records(
@@ -32,8 +36,27 @@ def records(
     return (record for path in files for record in _read(path, user_field, text_field))
 
 
-def corpus_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """The files of a corpus: each exists, has a known format and is named once."""
+def pieces(paths: str | Path | Iterable[str | Path], tokens: int) -> Iterator[tuple[str, str]]:
+    """Plain text of nobody's as records: the lines, under a name that changes when it has so many tokens."""
+    files = corpus_files(paths, plain_text=True)
+    return (record for number, path in enumerate(files) for record in _pieces_of(path, number, tokens))
+
+
+def _pieces_of(path: Path, number: int, tokens: int) -> Iterator[tuple[str, str]]:
+    piece = held = 0
+    with closing(lines(path)) as text:
+        for line in text:
+            words = line.split()
+            for start in range(0, len(words), tokens):  # a file may be one long line
+                part = " ".join(words[start : start + tokens])
+                if held >= tokens:
+                    piece, held = piece + 1, 0
+                held += len(tokenise(part)) + 2  # begin and end
+                yield f"{number} {piece}", part
+
+
+def corpus_files(paths: str | Path | Iterable[str | Path], *, plain_text: bool = False) -> list[Path]:
+    """The files of a corpus: each exists, is named once and, unless it is plain text, has a known format."""
     files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not files:
         raise SottoError("the corpus names no file; give at least one path")
@@ -41,7 +64,10 @@ def corpus_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     for path in files:
         _must_be_file(path)
         kind, packed = _format(path)
-        if kind not in (*JSON_LINES, *DELIMITERS) and (kind != ".parquet" or packed):
+        known = kind in (*JSON_LINES, *DELIMITERS) or (kind == ".parquet" and not packed)
+        if plain_text and known:
+            raise SottoError(f"{path} holds records, not plain text; leave --plain-text out to keep its users apart")
+        if not known and not plain_text:
             raise SottoError(f"{path} has the unknown format {kind + packed or '(no suffix)'!r}; {_ALLOWED}")
         if path.resolve() in seen:
             raise SottoError(f"{path} is named twice, its users' text would count double; name each file once")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.corpus import PACKED
+from sottovoce.data.corpus import PACKED, corpus_files, pieces, records
 from sottovoce.data.store import LARGEST_USER
 from sottovoce.errors import SottoError
 
@@ -24,6 +24,7 @@ class Grouping:
     """How records become users: which fields, who is kept, how far they are cut, who is held out.
 
     Every rule looks at one user alone: neither the order of the input nor one person joining moves anybody else.
+    With `plain_text` there are no users: pieces of text stand for them, and protect nobody.
     """
 
     user_field: str = "user"
@@ -32,6 +33,7 @@ class Grouping:
     tokens_per_user: int = 1600
     test_users: float = 0.1
     split_key: str = "sottovoce"
+    plain_text: bool = False
 
     def __post_init__(self) -> None:
         if not 2 <= self.tokens_per_user <= LARGEST_USER:
@@ -50,6 +52,15 @@ class Grouping:
             raise SottoError(f"test_users={self.test_users} must be in [0, 1); it is the share of users held out")
         if not self.split_key:
             raise SottoError("split_key is empty; give any text, it decides which users are held out")
+
+    def files(self, paths: str | Path | Iterable[str | Path]) -> list[Path]:
+        return corpus_files(paths, plain_text=self.plain_text)
+
+    def records(self, files: list[Path]) -> Iterator[tuple[str, str]]:
+        """The (user, text) pairs of a corpus."""
+        if self.plain_text:
+            return pieces(files, self.tokens_per_user)
+        return records(files, self.user_field, self.text_field)
 
     def name(self, user: str) -> bytes:
         """A user's name in the store: 16 bytes that sort and split the users and from which the id cannot be read."""

@@ -71,6 +71,7 @@ def prepare(
     tokens_per_user: int = 1600,
     test_users: float = 0.1,
     split_key: str = "sottovoce",
+    plain_text: bool = False,
     source: VocabularySource = DECLARED,
     progress: Callable[[int], None] | None = None,
 ) -> PreparationSummary:
@@ -80,8 +81,8 @@ def prepare(
     from a keyed hash of the user's id: neither the order of the input nor one person joining moves anybody else.
     `source` says where the vocabulary is from; `progress` is told the number of records read.
     """
-    grouping = Grouping(user_field, text_field, min_tokens, tokens_per_user, test_users, split_key)
-    files = corpus_files(paths)
+    grouping = Grouping(user_field, text_field, min_tokens, tokens_per_user, test_users, split_key, plain_text)
+    files = grouping.files(paths)
     with new_store(Path(out)) as folder:
         return write_store(folder, files, grouping, vocabulary, source, progress)
 
@@ -111,7 +112,7 @@ def write_store(
 ) -> PreparationSummary:
     """Write the store of a corpus into the empty folder of `new_store`."""
     spill = Spill(folder.parent / "spill", parts_for(files), wide=vocabulary.size > 2**16)
-    for number, (user, text) in enumerate(records(files, grouping.user_field, grouping.text_field), 1):
+    for number, (user, text) in enumerate(grouping.records(files), 1):
         spill.add(grouping.name(user), vocabulary.encode(text))
         if progress and number % PROGRESS_EVERY == 0:
             progress(number)
@@ -131,6 +132,7 @@ def write_store(
             "train": {"users": summary.train_users, "tokens": summary.train_tokens},
             "test": {"users": summary.test_users, "tokens": summary.test_tokens},
         },
+        "people": not grouping.plain_text,
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
         "fingerprint": _fingerprint(folder, vocabulary, grouping.tokens_per_user),

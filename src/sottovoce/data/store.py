@@ -50,7 +50,8 @@ class Batch:
 class Store:
     """The tokens of many users, by row.
 
-    `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private.
+    `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private. Not
+    `people`: pieces of plain text stand for users.
     """
 
     vocabulary: Vocabulary
@@ -61,6 +62,7 @@ class Store:
     path: Path | None = None
     vocabulary_source: VocabularySource = field(default_factory=lambda: DECLARED)
     mapping: mmap.mmap | None = None
+    people: bool = True
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> Store:
@@ -79,6 +81,7 @@ class Store:
             path=folder,
             vocabulary_source=facts.get("vocabulary", DECLARED),
             mapping=mapping,
+            people=facts.get("people", True),
         )
         written = (facts["splits"][split]["users"], facts["vocabulary_size"])
         if written != (store.users, store.vocabulary.size):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.corpus import records
 from sottovoce.data.grouping import Grouping, Spill, parts_for
 from sottovoce.data.tokens import tokenise
 from sottovoce.data.vocabulary import is_word
@@ -37,7 +36,7 @@ def count_users(
     ids = _Ids(known)
     spill = Spill(folder, parts_for(files), wide=True)
     number = 0
-    for number, (user, text) in enumerate(records(files, grouping.user_field, grouping.text_field), 1):
+    for number, (user, text) in enumerate(grouping.records(files), 1):
         name = grouping.name(user)
         if not grouping.holds_out(name):
             spill.add(name, [_NO_WORD, *map(ids.__getitem__, tokenise(text)), _NO_WORD])

@@ -67,4 +67,9 @@ def open_users(recipe: Recipe, run: RunFolder) -> tuple[Store, Store | None]:
             f"people were charged)"
         )
     train, test = Store.open(folder, "train"), Store.open(folder, "test")
+    if recipe.privacy.mode == "private" and not train.people:
+        raise SottoError(
+            f"{folder} was prepared from plain text: its users are pieces of text, and hiding one of them protects no "
+            f"person; train on it with privacy.mode = 'none', or prepare records that name their users"
+        )
     return train, test if test.users else None

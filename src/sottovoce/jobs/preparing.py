@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce.data.corpus import corpus_files
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, new_store, write_store
 from sottovoce.data.vocabulary import FRAME, Vocabulary
@@ -95,7 +94,9 @@ def prepare_privately(
     charge nowhere. After any other failure there is no store, and nothing of the draw was shown.
     """
     grouping = grouping or Grouping()
-    files = corpus_files(paths)
+    if grouping.plain_text:
+        raise SottoError("plain text has no users whose words could be hidden; leave --private-vocabulary out")
+    files = grouping.files(paths)
     with new_store(Path(out)) as folder:
         tell("finding the noise for ε")
         histogram = wanted.histogram()

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from sottovoce.data import corpus
-from sottovoce.data.corpus import records
+from sottovoce.data.corpus import pieces, records
 from sottovoce.errors import SottoError
 
 PAIRS = [("ann", "Hello, world"), ("bob", 'two\nlines and "quotes"'), ("7", "tab\there"), ("ann", "été 😂")]
@@ -102,6 +102,28 @@ def test_files_are_read_as_a_stream(tmp_path: Path) -> None:
     assert next(stream) == ("ann", "hi")
     with pytest.raises(SottoError, match=r"a\.jsonl:2: not JSON"):
         next(stream)
+
+
+def test_plain_text_is_cut_into_pieces_of_about_as_many_tokens(tmp_path: Path) -> None:
+    """A piece ends with the line that fills it; a line longer than a piece is cut, and files share no piece."""
+    (tmp_path / "a.txt").write_text("= One =\nthe sky is blue .\n\n" + "so it goes on and on " * 3)
+    (tmp_path / "b.tokens.gz").write_bytes(gzip.compress(b"two\n"))
+    found = list(pieces([tmp_path / "a.txt", tmp_path / "b.tokens.gz"], 10))
+    assert found == [
+        ("0 0", "= One ="),
+        ("0 0", "the sky is blue ."),
+        ("0 1", "so it goes on and on so it goes on"),
+        ("0 2", "and on so it goes on and on"),
+        ("1 0", "two"),
+    ]
+    assert "--plain-text out" in str(_refused(lambda: pieces(tmp_path / "a.jsonl", 10), tmp_path / "a.jsonl"))
+
+
+def _refused(call: Callable[[], object], path: Path) -> SottoError:
+    path.write_text(GOOD)
+    with pytest.raises(SottoError) as caught:
+        call()
+    return caught.value
 
 
 GOOD = '{"user": "ann", "text": "hi"}\n'
