@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.data.public import PublicText
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError, did_you_mean
 
@@ -24,6 +25,7 @@ STORE_FILE, VOCABULARY_FILE = "store.json", "vocabulary.txt"
 # A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
 BATCH_TOKENS = 2**22
 LARGEST_USER = 2**24
+MOST_PUBLIC = 2**28  # tokens of public text, which is kept in memory: 1 GiB
 
 # Where the words are from: "source" is public, file, private (then with what was spent) or, if nobody said, declared.
 VocabularySource = Mapping[str, str | int | float]
@@ -51,7 +53,7 @@ class Store:
     """The tokens of many users, by row.
 
     `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private. Not
-    `people`: pieces of plain text stand for users.
+    `people`: pieces of plain text stand for users. `public` is text that is sent along with the model.
     """
 
     vocabulary: Vocabulary
@@ -63,6 +65,7 @@ class Store:
     vocabulary_source: VocabularySource = field(default_factory=lambda: DECLARED)
     mapping: mmap.mmap | None = None
     people: bool = True
+    public: PublicText | None = None
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> Store:
@@ -110,6 +113,19 @@ class Store:
         seal.update(offsets.astype("<i8").tobytes())
         seal.update(values.astype("<i4").tobytes())
         return cls(vocabulary, cap, seal.hexdigest(), (Batch(values, offsets),))
+
+    def as_public(self) -> PublicText:
+        """All of a store of plain text. A store of people is refused: what they wrote is not public."""
+        if self.people:
+            raise SottoError(
+                f"{self.path} holds people's text, which rehearsal would give to everybody, unclipped and uncharged; "
+                f"prepare public text with `sotto prepare --plain-text`"
+            )
+        tokens = sum(batch.values.size for batch in self.batches)
+        if not 0 < tokens <= MOST_PUBLIC:
+            raise SottoError(f"{self.path} has {tokens:,} tokens of public text; from 1 to {MOST_PUBLIC:,} can be used")
+        stream = np.concatenate([batch.values.astype(np.int32) for batch in self.batches])
+        return PublicText(stream, self.vocabulary.fingerprint, self.fingerprint)
 
     @property
     def users(self) -> int:

@@ -66,6 +66,8 @@ def report_run(
     recipe["data"]["store"] = Path(recipe["data"]["store"]).name  # a page for others tells no paths of this machine
     if "initial" in recipe["model"]:
         recipe["model"]["initial"] = Path(recipe["model"]["initial"]).name
+    if "public" in recipe["local"]:
+        recipe["local"]["public"] = Path(recipe["local"]["public"]).name
     code = json.loads((run.model / "card.json").read_text(encoding="utf-8"))["code"]
     if "of the recipe" not in code:
         recipe["model"] = {"kind": code}  # the sizes in the recipe are not those of a caller's own model

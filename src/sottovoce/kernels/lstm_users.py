@@ -90,7 +90,7 @@ def train_users(
     steps = jax.tree.map(
         # [steps, users, tokens], the lanes of one moment side by side.
         lambda part: part.transpose(1, 0, 3, 2).reshape(part.shape[1], count, tokens_a_step),
-        jax.vmap(partial(cut_into_lanes, lanes=lanes, unroll=update.unroll))(users),
+        jax.vmap(lambda user: cut_into_lanes(update.text(user), lanes, update.unroll))(users),
     )
     table, recurrent = received.embedding.astype(kind), received.hidden.astype(kind)
     who, bound = jnp.arange(count)[:, None], clip_norms * SAFE_SHARE

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sottovoce.data.vocabulary import BOS
-from sottovoce.local.objective import Batch, Objective, plain
+from sottovoce.local.objective import Batch, Objective, plain, start_of
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm
 
@@ -20,10 +20,14 @@ TRAINING = 0x7261696E  # what FedSGD trains with is apart from what chooses its 
 
 
 class User(NamedTuple):
-    """One user's tokens, padded to a public length, and how many there are."""
+    """One user's tokens, padded to a public length, and how many there are.
+
+    `public` is text that came with the model, to be rehearsed: it is no part of `length`, which gives the weight w_k.
+    """
 
     tokens: Int[Array, " time"]
     length: Int[Array, ""]
+    public: Int[Array, " more"] | None = None
 
 
 class UserResult(NamedTuple):
@@ -65,9 +69,17 @@ def local_steps(tokens: Any, lanes: int, unroll: int) -> Any:
     return -(-each // unroll)
 
 
+# Public text is counted in parts of the user's own: in whole numbers, which are the same on host and device.
+PARTS = 192
+
+
 @dataclass(frozen=True)
 class FedAvg:
-    """E passes of SGD over the user's text; the update is what they changed, clipped."""
+    """E passes of SGD over the user's text; the update is what they changed, clipped.
+
+    With a `user_share` λ below 1 it is random rehearsal (Popov et al. 2018, section 2.2): public text joins the user's
+    until theirs is a share λ of all that is read.
+    """
 
     clipping: Clipping
     clip_every_step: bool
@@ -76,10 +88,24 @@ class FedAvg:
     unroll: int = 10
     learning_rate: float = 6.0
     objective: Objective = plain
+    user_share: float = 1.0
 
     def steps(self, length: Any) -> Any:
-        """The steps of one pass over a text of this length."""
-        return local_steps(length, self.batch, self.unroll)
+        """The steps of one pass over a text of this length, and over what is rehearsed with it."""
+        return local_steps(length + self.rehearsed(length), self.batch, self.unroll)
+
+    def rehearsed(self, length: Any) -> Any:
+        """How many public tokens go with so many of the user's."""
+        return length * round(PARTS * (1 / self.user_share - 1)) // PARTS
+
+    def text(self, user: User) -> User:
+        """All that is read: the user's tokens, then public ones. Cut into lanes, every step has some of both."""
+        if user.public is None:
+            return user
+        place = jnp.arange(user.tokens.shape[0] + user.public.shape[0])
+        own = user.tokens[jnp.minimum(place, user.tokens.shape[0] - 1)]
+        public = user.public[jnp.clip(place - user.length, 0, user.public.shape[0] - 1)]
+        return User(jnp.where(place < user.length, own, public), user.length + self.rehearsed(user.length))
 
     def __call__(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
@@ -89,7 +115,7 @@ class FedAvg:
         Every step of every pass trains with a key of its own, made from it. `last` is how many steps a pass takes:
         those of the user, or more where others share the program. A step without targets changes nothing.
         """
-        steps = cut_into_lanes(user, self.batch, self.unroll)
+        steps = cut_into_lanes(self.text(user), self.batch, self.unroll)
 
         def step(pass_key: PRNGKeyArray, index: Array, carry: tuple) -> tuple:
             update, state, cut, length, losses = carry
@@ -107,7 +133,7 @@ class FedAvg:
         def epoch(number: Array, carry: tuple) -> tuple:
             update, cut, length, _ = carry
             pass_key = jax.random.fold_in(key, number)
-            begin = (update, fresh_states(received, self.batch), cut, length, jnp.zeros(()))
+            begin = (update, fresh_states(self.objective, received, self.batch), cut, length, jnp.zeros(()))
             update, _, cut, length, losses = jax.lax.fori_loop(0, last, partial(step, pass_key), begin)
             return update, cut, length, losses
 
@@ -150,7 +176,8 @@ class FedSGD:
             gradient = jax.tree.map(lambda total, part: total + share * part, gradient, slope)
             return gradient, state, losses + loss * share
 
-        start = (jax.tree.map(jnp.zeros_like, received), fresh_states(received, self.batch), jnp.zeros(()))
+        states = fresh_states(self.objective, received, self.batch)
+        start = (jax.tree.map(jnp.zeros_like, received), states, jnp.zeros(()))
         gradient, _, loss = jax.lax.fori_loop(0, last, step, start)
         update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
         return send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss)
@@ -181,8 +208,9 @@ def mean_loss_and_gradient(
     return jax.value_and_grad(mean_loss, has_aux=True)(model)
 
 
-def fresh_states(model: LanguageModel, lanes: int) -> Any:
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), model.start())
+def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
+    start = start_of(objective, model)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), start)
 
 
 def send(clipping: Clipping, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array) -> UserResult:

@@ -132,8 +132,8 @@ def _train(
         return after, lane_states, losses + jnp.where(counts, loss * targets, 0), not_finite + (sound == 0)
 
     start = ServerState(jnp.zeros((), jnp.int32), model, optimiser)  # pyrefly: ignore
-    nothing = (jnp.zeros(()), jnp.zeros((), jnp.int32))
-    end, _, losses, not_finite = jax.lax.fori_loop(0, last, step, (start, fresh_states(model, lanes), *nothing))
+    begin = (start, fresh_states(objective, model, lanes), jnp.zeros(()), jnp.zeros((), jnp.int32))
+    end, _, losses, not_finite = jax.lax.fori_loop(0, last, step, begin)
     return end.model, end.optimiser, losses / jnp.maximum(jnp.sum(steps.mask), 1), not_finite
 
 
