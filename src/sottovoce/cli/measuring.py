@@ -62,9 +62,10 @@ def evaluate(
     json
         One JSON object.
     """
+    from sottovoce.data.corpus import corpus_files
     from sottovoce.errors import SottoError
     from sottovoce.evaluation.keystrokes import SUGGESTIONS
-    from sottovoce.evaluation.prediction import average_perplexity
+    from sottovoce.evaluation.prediction import averages
     from sottovoce.jobs.measuring import evaluate_run
 
     if suggestions is not None and not keystrokes:
@@ -77,17 +78,13 @@ def evaluate(
     split = split or "test"
     if split == "train":
         print("warning: exact figures of the people the guarantee protects, for the owner only", file=sys.stderr)
+    if public:
+        corpus_files(public)  # refused before the users' evaluation, which takes its time
     fields = {"user_field": user_field, "text_field": text_field, "suggestions": shown}
     found = {"users": evaluate_run(run, corpus=corpus or (), store=store, split=split, **fields)}
     if public:
         found["public"] = evaluate_run(run, corpus=public, **fields)
-    everyone = [one.evaluation for one in found.values()]
-    average = {
-        "average_perplexity": average_perplexity([(one.perplexity, one.targets) for one in everyone]),
-        "average_perplexity_in_vocabulary": average_perplexity(
-            [(one.perplexity_in_vocabulary, one.targets * (1 - one.oov_rate)) for one in everyone]
-        ),
-    }
+    average = averages([one.evaluation for one in found.values()])
     spread = found["users"].spread if internal else {}
     if json:
         answer = {**_json(found["users"]), **spread}

@@ -128,6 +128,16 @@ def average_perplexity(parts: Sequence[tuple[float, float]]) -> float:
     )
 
 
+def averages(evaluations: Sequence[Evaluation]) -> dict[str, float]:
+    """The average perplexity of several texts, over all targets and over those in the vocabulary."""
+    return {
+        "average_perplexity": average_perplexity([(one.perplexity, one.targets) for one in evaluations]),
+        "average_perplexity_in_vocabulary": average_perplexity(
+            [(one.perplexity_in_vocabulary, one.targets * (1 - one.oov_rate)) for one in evaluations]
+        ),
+    }
+
+
 def spread(counts: _Counts) -> dict[str, float]:
     """Quantiles of top-1 over users. Exact figures of single people: internal."""
     top1 = counts.top1 / np.maximum(counts.targets, 1)
