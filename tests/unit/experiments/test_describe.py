@@ -7,7 +7,7 @@ import pytest
 from sottovoce.errors import SottoError
 from sottovoce.experiments.describe import Trial
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
-from sottovoce.experiments.reproduce import choose, choose_size
+from sottovoce.experiments.papers import MCMAHAN2018
 from sottovoce.experiments.results import Outcome
 from sottovoce.privacy.accounting import NonPrivate
 from sottovoce.promise import build_mechanism, resolve
@@ -92,7 +92,7 @@ def test_central_training_promises_nothing_and_has_no_clip_in_its_name():
 
 def test_marks_are_the_papers_where_there_are_enough_rounds():
     assert GPU.marks == (100, 500, 1500)
-    assert choose_size("gpu", 3000).marks == (100, 500, 3000)
+    assert MCMAHAN2018.size("gpu", 3000).marks == (100, 500, 3000)
     for size in SIZES.values():
         assert all(mark % size.evaluate_every == 0 for mark in size.marks)
         assert sorted(set(size.marks)) == list(size.marks)
@@ -100,11 +100,11 @@ def test_marks_are_the_papers_where_there_are_enough_rounds():
 
 def test_what_does_not_exist_is_refused():
     with pytest.raises(SottoError, match="did you mean 'figure-2'"):
-        choose(["figur-2"])
+        MCMAHAN2018.choose(["figur-2"])
     with pytest.raises(SottoError, match="multiple of 20"):
-        choose_size("gpu", 1510)
+        MCMAHAN2018.size("gpu", 1510)
     with pytest.raises(SottoError, match="smoke, cpu, gpu"):
-        choose_size("paper")
+        MCMAHAN2018.size("paper")
 
 
 def test_published_results_are_of_the_recipes_their_trials_make_today():
