@@ -93,8 +93,8 @@ def reproduce(
     else:
         with gentle_stop() as stop:
             done = running.reproduce(
-                PAPERS[paper or "mcmahan2018"], names, size=size, out=out, users=users or (), other=other, seeds=seeds, rounds=rounds, say=say,
-                progress=partial(progress_of_rounds, quiet=json), stop=stop,
+                PAPERS[paper or "mcmahan2018"], names, size=size, out=out, users=users or (), other=other, seeds=seeds,
+                rounds=rounds, say=say, progress=partial(progress_of_rounds, quiet=json), stop=stop,
             )  # fmt: skip
     if json:
         print_json({"out": str(out), "finished": done, "experiments": running.summary(names, out)})

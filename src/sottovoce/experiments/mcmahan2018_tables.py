@@ -76,7 +76,8 @@ def _cell(cell: dict[str, Any], accountant: str, *, printed: bool) -> str:
 def table_2(size: Size, pool: Pool, out: Path) -> str:
     """Accuracy of the small-cohort runs, and ε projected for the cohorts that give their σ at z = 1."""
     header = [
-        "σ", "S", "users", "C̃ for z = 1", "ε printed", *(f"ε, {ACCOUNTANT_NAMES[name]}, *projected*" for name in ACCOUNTANT_NAMES),
+        "σ", "S", "users", "C̃ for z = 1", "ε printed",
+        *(f"ε, {name}, *projected*" for name in ACCOUNTANT_NAMES.values()),
         "top-1 printed", "top-1 here",
     ]  # fmt: skip
     baselines = ((BASELINE, "∞", f"{TABLE_2_BASELINE} %"), (noised(0.0), "15", ""))
