@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SottoError
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import evaluate
-from sottovoce.experiments.claims import claims_table, judge_claims
-from sottovoce.experiments.describe import Experiment, Size, Trial
-from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, PAPER, SIZES
+from sottovoce.experiments.describe import Experiment, Paper, Size, Trial
+from sottovoce.experiments.judging import claims_table, judge_claims
+from sottovoce.experiments.papers import PAPERS
 from sottovoce.experiments.present import page, present, summarise
 from sottovoce.experiments.results import Outcome, Pool
 from sottovoce.files import write_aside
@@ -25,6 +25,7 @@ from sottovoce.jobs.measuring import load_run
 from sottovoce.jobs.population import prepare_demo
 from sottovoce.jobs.training import Progress, resume, train
 from sottovoce.models.language_model import LanguageModel
+from sottovoce.promise import resolve
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
@@ -44,6 +45,7 @@ class People:
     stores: tuple[Path, ...] = ()
     other: Path | None = None
     synthetic: int = 0
+    synthetic_tokens: int = 160
 
     def store(self, trial: Trial) -> Path:
         if not self.stores:
@@ -67,7 +69,8 @@ class People:
         folder = self.folder / f"words-x{words}-seed{seed}"
         if not folder.exists():
             self.folder.mkdir(exist_ok=True)
-            prepare_demo(folder, self.synthetic, seed=seed, vocabulary=_padded(demo_vocabulary(), words))
+            vocabulary = _padded(demo_vocabulary(), words)
+            prepare_demo(folder, self.synthetic, seed=seed, vocabulary=vocabulary, tokens=self.synthetic_tokens)
         return folder
 
 
@@ -79,29 +82,8 @@ def _padded(vocabulary: Vocabulary, multiple: int) -> Vocabulary:
     return Vocabulary.from_words([*vocabulary.words, *(word for word, _ in zip(unused, range(wanted), strict=False))])
 
 
-def choose(names: Sequence[str]) -> list[Experiment]:
-    """Experiments by name, all of them by default."""
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise SottoError(
-                f"no experiment {name!r}: one of {', '.join(EXPERIMENTS)}{did_you_mean(name, EXPERIMENTS)}"
-            )
-    return [EXPERIMENTS[name] for name in names] or list(EXPERIMENTS.values())
-
-
-def choose_size(name: str, rounds: int | None = None) -> Size:
-    if name not in SIZES:
-        raise SottoError(f"size={name!r} must be one of {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
-    size = SIZES[name]
-    if rounds is not None and (rounds < size.evaluate_every or rounds % size.evaluate_every):
-        raise SottoError(
-            f"rounds={rounds} must be a multiple of {size.evaluate_every}, at which models of this size are evaluated"
-        )
-    return size if rounds is None else replace(size, rounds=rounds)
-
-
 def reproduce(
-    names: Sequence[str], *, size: str, out: Path, users: Sequence[Path] = (), other: Path | None = None,
+    paper: Paper, names: Sequence[str], *, size: str, out: Path, users: Sequence[Path] = (), other: Path | None = None,
     seeds: int = 1, rounds: int | None = None, say: Callable[[str], None], progress: ProgressDisplay,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:  # fmt: skip
@@ -112,10 +94,10 @@ def reproduce(
     """
     if seeds < 1:
         raise SottoError(f"seeds={seeds} must be 1 or more; it is how often every setting is run")
-    chosen, scale = choose(names), choose_size(size, rounds)
+    chosen, scale = paper.choose(names), paper.size(size, rounds)
     out.mkdir(parents=True, exist_ok=True)
-    people = People(out / "users", tuple(users), other, scale.synthetic)
-    work = _Work(out, scale, people, Pool(out / "results"), say, progress, stop)
+    people = People(out / "users", tuple(users), other, scale.synthetic, scale.synthetic_tokens)
+    work = _Work(paper, out, scale, people, Pool(out / "results"), say, progress, stop)
     ready = [experiment for experiment in chosen if names or work.can_run(experiment)]
     for experiment in ready:
         for trial, _ in experiment.runs(scale, seeds):
@@ -124,31 +106,31 @@ def reproduce(
     for experiment in ready:
         if not work.run(experiment, seeds):
             return False
-        say(present(experiment, scale, work.pool, out))
+        say(present(paper, experiment, scale, work.pool, out))
         write_page(out)
     return True
 
 
 def redraw(names: Sequence[str], out: Path) -> Iterator[str]:
     """The figures and tables of what is in a folder already; nothing is trained."""
-    size, pool = _size_of(out), Pool(out / "results")
-    for experiment in choose(names):
+    paper, size, pool = read_folder(out)
+    for experiment in paper.choose(names):
         if not experiment.trials(size) or any(pool.of(trial) for trial in experiment.trials(size)):
-            yield present(experiment, size, pool, out)
+            yield present(paper, experiment, size, pool, out)
     write_page(out)
 
 
 def summary(names: Sequence[str], out: Path) -> dict[str, list[dict[str, Any]]]:
     """What is known of every setting of some experiments."""
-    size, pool = _size_of(out), Pool(out / "results")
-    return {experiment.name: summarise(experiment.trials(size), size, pool) for experiment in choose(names)}
+    paper, size, pool = read_folder(out)
+    return {experiment.name: summarise(experiment.trials(size), size, pool) for experiment in paper.choose(names)}
 
 
 def judge(out: Path) -> tuple[list[dict[str, Any]], str]:
     """The claims of the paper against what is in a folder, and as a table; both are written there too."""
-    pool = Pool(out / "results")
-    judged = judge_claims(pool, _size_of(out))
-    text = claims_table(judged, pool.deviation())
+    paper, size, pool = read_folder(out)
+    judged = judge_claims(paper, pool, size)
+    text = claims_table(paper, judged, pool)
     write_aside(out / "claims.json", json.dumps(judged, indent=1, ensure_ascii=False).encode() + b"\n")
     write_aside(out / "claims.md", text.encode())
     write_page(out)
@@ -157,23 +139,37 @@ def judge(out: Path) -> tuple[list[dict[str, Any]], str]:
 
 def write_page(out: Path) -> None:
     """Put all tables and figures of a folder on one page, `results.md`."""
-    write_aside(out / "results.md", page(list(EXPERIMENTS.values()), _setting_of(out), out).encode())
+    paper, _, _ = read_folder(out)
+    write_aside(out / "results.md", page(paper, _setting_of(out), out).encode())
+
+
+def read_folder(out: Path) -> tuple[Paper, Size, Pool]:
+    """What a folder is a reproduction of, at which size, and what it found."""
+    known = _setting_of(out)
+    paper = PAPERS[known["paper"]]
+    return paper, paper.size(known["size"], known["rounds"]), Pool(out / "results")
+
+
+def check_paper(out: Path, name: str | None) -> None:
+    """Refuse a folder that is of another paper than the one named."""
+    known = _setting_of(out)["paper"]
+    if name not in (None, known):
+        raise SottoError(f"{out} holds a reproduction of {known}, not of {name}; name its folder, or that paper")
 
 
 def _setting_of(out: Path) -> dict[str, Any]:
     path = out / SETTING_FILE
     if not path.is_file():
         raise SottoError(f"{out} holds no reproduction: there is no {SETTING_FILE}; run one into it first")
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _size_of(out: Path) -> Size:
-    known = _setting_of(out)
-    return choose_size(known["size"], known["rounds"])
+    known = json.loads(path.read_text(encoding="utf-8"))
+    if known.get("paper") not in PAPERS:
+        raise SottoError(f"{path} is of the paper {known.get('paper')!r}, and this version has {', '.join(PAPERS)}")
+    return known
 
 
 @dataclass(frozen=True)
 class _Work:
+    paper: Paper
     out: Path
     size: Size
     people: People
@@ -193,7 +189,7 @@ class _Work:
         base = Trial("base")
         store, test = (Store.open(self.people.store(base), split) for split in ("train", "test"))
         setting = {
-            "paper": PAPER, "size": self.size.name, "rounds": self.size.rounds, "users": store.users,
+            "paper": self.paper.name, "size": self.size.name, "rounds": self.size.rounds, "users": store.users,
             "held_out_users": test.users, "vocabulary": store.vocabulary.size, "tokens_per_user": store.tokens_per_user,
             "synthetic": not self.people.stores,
         }  # fmt: skip
@@ -220,12 +216,14 @@ class _Work:
 
     def _recipe(self, trial: Trial, seed: int) -> Recipe:
         folder = self.people.store(trial)
-        base = Recipe.load(PAPER)
-        return trial.recipe(base, self.size, users=Store.open(folder).users, store=str(folder.resolve()), seed=seed)
+        base = Recipe.load(self.paper.name)
+        made = trial.recipe(base, self.size, users=Store.open(folder).users, store=str(folder.resolve()), seed=seed)
+        return resolve(made)  # as a run keeps it
 
     def _check_result(self, trial: Trial, seed: int) -> None:
         path = self.pool.path(trial, seed)
-        if Outcome.load(path).recipe != _told(self._recipe(trial, seed)):
+        # Compared as recipes: a key that came later has its default in older results.
+        if Recipe.from_dict(Outcome.load(path).recipe) != Recipe.from_dict(_told(self._recipe(trial, seed))):
             raise SottoError(f"{path} is of another recipe than it should be; delete it to run it again")
 
     def _folder(self, trial: Trial, seed: int) -> Path:
@@ -259,7 +257,7 @@ class _Work:
         return load_run(folder)[0] if kept or self._train(trial, seed) else None
 
     def _outcome(self, trial: Trial, seed: int, recipe: Recipe) -> Outcome:
-        if recipe.privacy.mode != "experiment":
+        if recipe.privacy.mode == "private":
             raise SottoError("what is kept of a run tells of its users: only runs that promise nothing are kept")
         run = RunFolder.open(self._folder(trial, seed))
         model, _ = load_run(run)
@@ -297,6 +295,14 @@ class _Work:
             seconds=round(sum(line["seconds"] for line in diagnostics), 1),
             elsewhere=elsewhere,
             facts={"vocabulary": test.vocabulary.size, "users": recipe.privacy.users},
+            series={
+                # Of the users a round was trained on, as their training went on: before anything was averaged.
+                "local loss": [
+                    (first + line["round"], line["loss"])
+                    for line in diagnostics
+                    if line["round"] % window == 0 and line["loss"] is not None
+                ]
+            },
         )
 
 
@@ -305,7 +311,7 @@ def _rounds_before(trial: Trial, size: Size) -> int:
 
 
 def _told(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as it is published: without where the users lie, and as JSON gives it back."""
+    """A recipe as it is published: without where the users lie."""
     sections = recipe.to_dict()
     del sections["data"]
-    return json.loads(json.dumps(sections))
+    return sections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,6 +16,7 @@ from sottovoce.files import write_aside
 
 SMOOTHED_OVER = 5  # evaluations, as in the paper
 LEAST_FREEDOM = 4  # second runs of a setting: fewer can agree by chance, and would make everything look certain
+RISING = ("top1",)  # measures of which more is better
 
 Curve = list[tuple[int, float]]
 
@@ -24,8 +25,8 @@ Curve = list[tuple[int, float]]
 class Outcome:
     """One finished run. `curve` has round, top-1 and perplexity; a model that diverged has no perplexity.
 
-    `first` is how many rounds the model had behind it already. None of these runs is private: what they tell of their
-    cohorts is part of the experiment.
+    `series` holds whatever else was measured by round, by name. `first` is how many rounds the model had behind it
+    already. None of these runs is private: what they tell of their cohorts is part of the experiment.
     """
 
     name: str
@@ -41,6 +42,24 @@ class Outcome:
     seconds: float
     elsewhere: dict[str, Any] | None = None  # as `evaluation`, where training was on another corpus
     facts: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, Curve] = field(default_factory=dict)
+
+    def measured(self, measure: str) -> Curve:
+        """A measure by round, where it is finite: `top1`, `perplexity`, `loss` (its logarithm) or one of `series`."""
+        if measure == "top1":
+            return self.top1
+        if measure in ("perplexity", "loss"):
+            known = [(number, value) for number, _, value in self.curve if value is not None]
+            return known if measure == "perplexity" else [(number, math.log(value)) for number, value in known]
+        return self.series.get(measure, [])
+
+    def best(self, measure: str) -> tuple[int, float] | None:
+        """The round a measure was best in, the first of equals, and how good it was."""
+        known = self.measured(measure)
+        if not known:
+            return None
+        find = max if measure in RISING else min
+        return find(known, key=lambda point: point[1])
 
     @property
     def top1(self) -> Curve:
@@ -53,6 +72,7 @@ class Outcome:
     def to_bytes(self) -> bytes:
         values = asdict(self)
         rows = {name: values.pop(name) for name in ("curve", "clipped_share")}
+        rows |= {f"series: {name}": curve for name, curve in values.pop("series").items()}
         # A line a row: small, and readable in a comparison of two versions.
         body = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False).rstrip("}").rstrip()
         for name, row in rows.items():
@@ -66,6 +86,10 @@ class Outcome:
             values = json.loads(path.read_text(encoding="utf-8"))
             for name in ("curve", "clipped_share"):
                 values[name] = [tuple(row) for row in values[name]]
+            named = [name for name in values if name.startswith("series: ")]
+            values["series"] = {
+                name.removeprefix("series: "): [tuple(row) for row in values.pop(name)] for name in named
+            }
             return Outcome(**values)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise SottoError(f"cannot read the result {path} ({error}); delete it to run it again") from None
@@ -137,12 +161,13 @@ class Pool:
         ends = [value_at(each.smoothed, each.first + (round_number or each.rounds)) for each in found]
         return Spread.of(ends)
 
-    def deviation(self) -> float | None:
-        """How far two runs of one setting lie apart, pooled over settings with several seeds, if these are enough."""
+    def deviation(self, figure: Callable[[Outcome], float]) -> float | None:
+        """How far a figure of two runs of one setting lies apart, pooled over settings with several seeds, if these
+        are enough."""
         finals: dict[str, list[float]] = {}
         for path in sorted(self.folder.glob("*.json")):
             outcome = Outcome.load(path)
-            finals.setdefault(outcome.name, []).append(outcome.smoothed[-1][1])
+            finals.setdefault(outcome.name, []).append(figure(outcome))
         several = [values for values in finals.values() if len(values) > 1]
         freedom = sum(len(values) - 1 for values in several)
         if freedom < LEAST_FREEDOM:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from sottovoce.errors import SottoError
-from sottovoce.experiments.claims import CLAIMS, FAILS, HOLDS, OPEN, Difference, all_of, claims_table, judge_claims
+from sottovoce.experiments.judging import FAILS, HOLDS, OPEN, Difference, all_of, claims_table, judge_claims
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES, noised
+from sottovoce.experiments.papers import MCMAHAN2018
 from sottovoce.experiments.present import page, present
 from sottovoce.experiments.results import Outcome, Pool, Spread, rounds_to, smooth, value_at
 
@@ -60,11 +62,24 @@ def test_results_come_back_from_disk_as_they_were(pool):
         pool.of(noised(0.003))
 
 
+def test_measures_other_than_accuracy_are_read_by_name(tmp_path):
+    saved = replace(outcome(noised(0.0), 0, 0.17), series={"local loss": [(20, 5.5), (40, 5.25)]})
+    saved = replace(saved, curve=[*saved.curve[:-1], (1500, 0.1, None)])  # diverged in the last round
+    pool = Pool(tmp_path / "results")
+    pool.save(saved)
+    (loaded,) = pool.of(noised(0.0))
+    assert loaded.measured("local loss") == [(20, 5.5), (40, 5.25)]
+    assert loaded.measured("loss")[-1] == (1480, pytest.approx(math.log(120)))
+    assert loaded.measured("perplexity")[0] == (20, 120.0)
+    assert loaded.measured("top1") == loaded.top1
+    assert loaded.measured("keystrokes") == []
+
+
 def test_the_spread_between_seeds_is_pooled(pool):
     final = pool.final(noised(0.0))
     assert final.seeds == 3
     assert final.deviation == pytest.approx(0.0003, rel=0.01)
-    assert pool.deviation() == pytest.approx(0.0003, rel=0.01)
+    assert MCMAHAN2018.yardstick.deviation(pool) == pytest.approx(0.03, rel=0.01)  # percentage points
     assert Spread.of([0.1]).deviation is None
 
 
@@ -86,8 +101,8 @@ def test_a_claim_of_several_parts_holds_if_all_do():
 
 
 def test_claims_are_judged_by_what_was_run(pool):
-    judged = {row["claim"]: row for row in judge_claims(pool, GPU)}
-    assert len(judged) == len(CLAIMS) >= 12
+    judged = {row["claim"]: row for row in judge_claims(MCMAHAN2018, pool, GPU)}
+    assert len(judged) == len(MCMAHAN2018.claims) >= 12
     assert judged["accounting"]["verdict"] == HOLDS
     assert judged["small noise"]["verdict"] == HOLDS
     assert judged["small noise"]["measured"].startswith("costs +0.10 ± ")
@@ -96,7 +111,7 @@ def test_claims_are_judged_by_what_was_run(pool):
     for name, row in judged.items():
         if name not in ("accounting", "small noise", "price"):
             assert (row["measured"], row["verdict"]) == ("not run", OPEN), name
-    assert "pooled" in claims_table(list(judged.values()), pool.deviation())
+    assert "pooled" in claims_table(MCMAHAN2018, list(judged.values()), pool)
 
 
 def test_one_seed_cannot_tell(tmp_path):
@@ -104,8 +119,8 @@ def test_one_seed_cannot_tell(tmp_path):
     alone.save(outcome(noised(0.0), 0, 0.175))
     alone.save(outcome(noised(0.003), 0, 0.175))
     alone.save(outcome(noised(0.003), 1, 0.175))  # two that agree by chance are not a spread either
-    assert alone.deviation() is None
-    judged = {row["claim"]: row for row in judge_claims(alone, GPU)}
+    assert MCMAHAN2018.yardstick.deviation(alone) is None
+    judged = {row["claim"]: row for row in judge_claims(MCMAHAN2018, alone, GPU)}
     assert judged["small noise"]["verdict"] == OPEN
 
 
@@ -118,15 +133,15 @@ def test_everything_is_drawn_from_results_alone(tmp_path):
     for experiment in EXPERIMENTS.values():
         if experiment.name == "table-1":  # accounting alone, which takes a while
             continue
-        text = present(experiment, GPU, pool, tmp_path)
+        text = present(MCMAHAN2018, experiment, GPU, pool, tmp_path)
         drawn = tmp_path / f"{experiment.name}.png"
         assert drawn.exists() == bool(experiment.view)
         assert not drawn.exists() or drawn.read_bytes().startswith(b"\x89PNG")
         for trial in experiment.trials(GPU):
             assert f"`{trial.name}`" in text
     setting = {"size": "gpu", "rounds": 1500, "users": 9, "held_out_users": 1, "vocabulary": 5, "tokens_per_user": 3}
-    text = page(list(EXPERIMENTS.values()), setting, tmp_path)
+    text = page(MCMAHAN2018, setting, tmp_path)
     assert "`sotto reproduce mcmahan2018 --figure 12 --size gpu --users STORE --out DIR`" in text
     assert "*projected*" in text
-    verdicts = {row["claim"]: row["verdict"] for row in judge_claims(pool, GPU)}
+    verdicts = {row["claim"]: row["verdict"] for row in judge_claims(MCMAHAN2018, pool, GPU)}
     assert set(verdicts.values()) <= {HOLDS, FAILS, OPEN}
