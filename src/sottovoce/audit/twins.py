@@ -19,6 +19,8 @@ from sottovoce.privacy.accounting import Event
 from sottovoce.privacy.generator import philox
 from sottovoce.runs.secrets import Secrets
 
+_RELEASE = "twins of an audit"  # names their keys
+
 
 class _Unpaid:
     """Of a twin nothing leaves the process."""
@@ -37,11 +39,18 @@ def twins(
         yield _train(assembly, start, store.without(int(row)), rounds, secrets, after_round)
 
 
-def choose_users(store: Store, count: int, key: bytes) -> np.ndarray:
-    """Different rows, from among all."""
-    if not 1 <= count <= store.users:
-        raise SottoError(f"leave_out={count} must be from 1 to {store.users}, the users of the store")
-    return philox(key).choice(store.users, size=count, replace=False)
+def choose_users(assembly: Assembly, store: Store, count: int, rounds: int, secrets: Secrets) -> np.ndarray:
+    """Different rows by chance, from among those whom some round of a twin draws: the others change nothing."""
+    drawn = np.unique(np.concatenate([_cohort(assembly, store, number + 1, secrets) for number in range(rounds)]))
+    if not 1 <= count <= len(drawn):
+        raise SottoError(f"leave_out={count} must be from 1 to {len(drawn)}, the users who take part in any round")
+    return philox(secrets.keys(1, "users").sampling).choice(drawn, size=count, replace=False)
+
+
+def _cohort(assembly: Assembly, store: Store, round_number: int, secrets: Secrets) -> np.ndarray:
+    if assembly.passes is not None:
+        return assembly.passes.rows(store.users, round_number)
+    return assembly.algorithm.mechanism.sampler.sample(store.users, secrets.keys(round_number, _RELEASE).sampling)
 
 
 def _train(
@@ -50,7 +59,7 @@ def _train(
 ) -> LanguageModel:  # fmt: skip
     state = assembly.algorithm.server.start(start, assembly.algorithm.mechanism.start())
     played = assembly.rounds(
-        state, store, lambda number: secrets.keys(number, "audit"), _Unpaid(), assembly.sum_updates
+        state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(), assembly.sum_updates
     )
     while state.round < rounds:
         state, _ = next(played)

@@ -32,7 +32,7 @@ from sottovoce.runs.secrets import Secrets
 NOTE = "an estimate from sampled texts, not a guarantee"
 _SHARED = (
     "every pair was trained from the recipe with the same initial weights, cohorts and noise, and differs by the text "
-    "of one user alone; noise that is shared hides nothing"
+    "of one user who took part; noise that is shared hides nothing"
 )
 _APART = (
     "the runs of a pair drew their own cohorts and their own noise, which sets them apart too: this is not the "
@@ -116,26 +116,24 @@ def audit_tails(
 
 
 def _compare(run: RunFolder, without: Sequence[str | Path], progress: Progress) -> Iterator[Pair]:
-    everybody, vocabulary = load_run(run)
     others = [RunFolder.open(other) for other in without]
     for other in others:
-        if other.path.resolve() == run.path.resolve():
-            raise SottoError(f"{other.path} is the run itself; name a run that was trained without one of its users")
-        _refuse_other_recipe(run, other)
-    for number, other in enumerate(others):
+        _refuse_no_pair(run, other)
+    everybody, _ = load_run(run)
+    for number, other in enumerate(others, 1):
+        yield other.path.resolve().name, everybody, load_run(other)[0]
         progress(number, len(others))
-        fewer, words = load_run(other)
-        if words.fingerprint != vocabulary.fingerprint:
-            raise SottoError(
-                f"{run.path} and {other.path} have different vocabularies, and no text the same meaning in both; "
-                f"prepare both stores with the same words (sotto prepare --vocabulary)"
-            )
-        yield other.path.resolve().name, everybody, fewer
-    progress(len(others), len(others))
 
 
-def _refuse_other_recipe(run: RunFolder, other: RunFolder) -> None:
+def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
     """Another learning rate or seed would pass for the influence of a user."""
+    if other.path.resolve() == run.path.resolve():
+        raise SottoError(f"{other.path} is the run itself; name a run that was trained without one of its users")
+    if load_run(run)[1].fingerprint != load_run(other)[1].fingerprint:
+        raise SottoError(
+            f"{run.path} and {other.path} have different vocabularies, and no text the same meaning in both; prepare "
+            f"both stores with the same words (sotto prepare --vocabulary)"
+        )
     mine, theirs = (Recipe.load(folder.recipe_file).to_dict() for folder in (run, other))
     for section in mine:
         for key in sorted({*mine[section], *theirs[section]} - {"store"}):
@@ -155,7 +153,7 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
     if code != assembly.code:
         raise SottoError(f"{run.path} was trained with {code}, which only Python knows; compare two runs of it instead")
     start = find_start(assembly.recipe, store, assembly.model)
-    rows = choose_users(store, count, secrets.keys(1, "users").sampling)
+    rows = choose_users(assembly, store, count, rounds, secrets)
     played = itertools.count(1)
     models = twins(
         assembly, start.model, store, rows, rounds, secrets, lambda: progress(next(played), (count + 1) * rounds)
