@@ -250,16 +250,22 @@ def draw_tail(log_ratios: np.ndarray, tail: Tail) -> bytes:
             color=BESIDE,
         )  # fmt: skip
 
-        larger = np.searchsorted(-values, -beyond, side="left")
+        counted = np.searchsorted(-values, -beyond, side="right")
         error = np.sqrt(tail.k * shares * (1 - shares))
-        right.plot(beyond, larger - tail.k * shares, color=DEEP)
+        right.step(beyond, counted - tail.k * shares, where="post", color=DEEP)
         for sign in (1, -1):
             right.plot(beyond, sign * error, color=INK, linewidth=1)
-        right.annotate("standard error", (beyond[-1], error[-1]), xytext=(0, 6), textcoords="offset points", ha="right")
+        right.annotate(
+            "standard error", (beyond[110], -error[110]), xytext=(4, -11), textcoords="offset points", color=INK
+        )
         right.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         right.set_title("texts beyond x, less those of the law", loc="left", fontsize=9, x=-0.09, pad=9)
         for axes in (left, right):
             axes.axvline(tail.start, color=MIDDLE, linewidth=1, dashes=(4, 3))
+            axes.annotate(
+                "tail", (tail.start, 1), xycoords=("data", "axes fraction"), xytext=(4, -2), fontsize=8,
+                textcoords="offset points", va="top", color=MIDDLE,
+            )  # fmt: skip
             axes.xaxis.set_major_locator(MaxNLocator(6))
             axes.set_xlabel("log c(s)", loc="right", labelpad=1)
         return _png(canvas)
