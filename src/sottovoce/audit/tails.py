@@ -39,6 +39,12 @@ class Tail:
         return math.log(self.k / self.texts) + self.alpha * self.start if math.isfinite(self.alpha) else math.nan
 
     @property
+    def constant(self) -> float:
+        """C, which is infinite to a float where the tail is thin and begins late."""
+        with np.errstate(over="ignore"):
+            return float(np.exp(self.log_constant))
+
+    @property
     def rejected(self) -> bool:
         """Does the test say that this tail is not Pareto's, so that its ε means little?"""
         return self.p_value < LEVEL

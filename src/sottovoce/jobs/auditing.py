@@ -39,7 +39,6 @@ _APART = (
     "influence of a user alone"
 )
 
-
 Progress = Callable[[int, int], None]  # so many steps of so many are done
 Pair = tuple[str, LanguageModel, LanguageModel]  # a name, the model of everybody, the model without a user
 
@@ -62,7 +61,7 @@ class PairTail:
             "k": tail.k,
             "log_start": tail.start,
             "alpha": _number(tail.alpha),
-            "constant": _number(float(np.exp(tail.log_constant))) if tail.log_constant < 700 else "infinity",
+            "constant": _number(tail.constant),
             "statistic": _number(tail.statistic),
             "p_value": _number(tail.p_value),
             "rejected": tail.rejected,

@@ -130,8 +130,15 @@ def test_a_p_value_at_the_papers_critical_value_is_its_level():
 def test_models_that_are_the_same_have_no_tail_and_epsilon_zero():
     tail = fit_tail(np.zeros(1000))
     assert math.isinf(tail.alpha)
+    assert math.isnan(tail.constant)
     assert tail.epsilon(1e-5) == 0
     assert not tail.rejected
+
+
+def test_a_constant_beyond_the_range_of_floats_leaves_epsilon_as_it_is():
+    tail = fit_tail(10 + np.random.default_rng(4).exponential(1e-3, size=1000))
+    assert math.isinf(tail.constant)
+    assert tail.epsilon(1e-5) == pytest.approx(10, abs=0.02)
 
 
 def test_a_delta_outside_the_tail_is_refused(tails):
