@@ -21,7 +21,7 @@ NOT_COVERED = (
     "held-out users: accuracy is measured on them exactly, and they are not protected",
     "choosing hyper-parameters by looking at results on the private text, other than through runs charged to the store",
     "the store's total, where later runs were chosen by the results of earlier ones",
-    "diagnostics.jsonl, preparation.json, the secrets, the checkpoints and timing: they are for the owner only",
+    "diagnostics.jsonl, preparation.json, audits, the secrets, the checkpoints and timing: they are for the owner only",
     "models of non-private or experimental runs on the same store: releasing one voids this statement",
     "a person who holds two user ids, or text about one person written by another",
 )
