@@ -18,6 +18,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
+from sottovoce.local.compression import EightBit, plain_size
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
 from sottovoce.models.language_model import LanguageModel, layer_names
@@ -62,6 +63,17 @@ class Assembly:
         if self.passes is not None:
             return central.rounds(self.algorithm, self.passes, state, store, last, keys_of, ledger)
         return simulation.rounds(self.algorithm, state, store, last, keys_of, ledger, sum_updates)
+
+    def traffic(self, store: Store) -> dict[str, float] | None:
+        """Bytes of a round: to one device, from one, and both for as many as are expected. None where nobody sends."""
+        if self.passes is not None:
+            return None
+        update = self.algorithm.user_update
+        down = plain_size(self.model)
+        if isinstance(update, FedAvg) and update.user_share < 1:
+            down += (2 if store.vocabulary.size < 2**16 else 4) * int(update.rehearsed(store.tokens_per_user))
+        up = update.compression.size(self.model) if update.compression else plain_size(self.model)
+        return {"down": down, "up": up, "round": (down + up) * self.recipe.privacy.cohort}
 
     @property
     def is_private(self) -> bool:
@@ -225,16 +237,19 @@ def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective)
                 f"1 / learning_rate: a step would take back more than the whole update"
             )
         objective = Penalised(objective, local.penalty)
+    compression = EightBit() if local.compression == "8bit" else None
+    if compression and recipe.run.algorithm == "central":
+        raise SottoError("local.compression has no meaning in central training, which sends no updates; use none")
     if recipe.run.algorithm == "fedavg":
         return FedAvg(
             clipping, recipe.privacy.clip_when == "every_step", epochs=local.epochs, batch=local.batch,
             unroll=local.unroll, learning_rate=local.learning_rate, objective=objective,
-            user_share=local.user_share if local.objective == "rehearsal" else 1.0,
+            user_share=local.user_share if local.objective == "rehearsal" else 1.0, compression=compression,
         )  # fmt: skip
     # Central training takes the steps of FedSGD, on other people's text each.
     return FedSGD(
         clipping, batch=local.batch, unroll=local.unroll, learning_rate=local.learning_rate, tokens=local.tokens,
-        objective=objective,
+        objective=objective, compression=compression,
     )  # fmt: skip
 
 

@@ -56,6 +56,9 @@ class Local:
         1.0, "λ: the user's own share of what is rehearsed, or of the target without forgetting", above=0
     )
     public: str | None = _value(None, "folder made by `sotto prepare --plain-text`: the text to rehearse")
+    compression: str = _value(
+        "none", "how an update travels: none is float32, 8bit a byte a number", choices=("none", "8bit")
+    )
 
 
 @dataclass(frozen=True)

@@ -311,6 +311,7 @@ class Training:
             "parameters": parameter_count(self.state.model),
             "vocabulary": self.store.vocabulary.size,
             "rounds": self.state.round,
+            "bytes": self.assembly.traffic(self.store),
             "privacy": statement.to_json(),
         }
         vocabulary = "\n".join(self.store.vocabulary.words) + "\n"

@@ -73,6 +73,7 @@ def fits(update: UserUpdate, model: Any) -> bool:
         isinstance(update, FedAvg)
         and update.objective is plain
         and update.epochs == 1
+        and update.compression is None
         and type(model) is LSTM  # a subclass may read otherwise
     )
 
@@ -195,11 +196,11 @@ def train_users(
         projection_bias=by_row(unscaled.projection_bias, stored.projection_bias),
     )
 
-    def clip_and_send(clip_norms: Array, change: Parts, *rest: Array) -> UserResult:
+    def clip_and_send(clip_norms: Array, change: Parts, length: Array, cut: Array, loss: Array) -> UserResult:
         """The last clip is the same for every way of training, in float32."""
         if not per_layer:
-            return send(update.clipping, clip_norms, change, *rest)
-        result = send(update.clipping, clip_norms, model_of(change), *rest)
+            return send(update.clipping, clip_norms, change, length, cut, loss)
+        result = send(update.clipping, clip_norms, model_of(change), length, cut, loss)
         return result._replace(update=parts_of(result.update))
 
     losses = losses / jnp.maximum(jnp.sum(steps.mask, axis=(0, 2)), 1)

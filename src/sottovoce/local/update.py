@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sottovoce.data.vocabulary import BOS
+from sottovoce.local.compression import EightBit
 from sottovoce.local.objective import Batch, Objective, plain, start_of
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm
@@ -89,6 +90,7 @@ class FedAvg:
     learning_rate: float = 6.0
     objective: Objective = plain
     user_share: float = 1.0
+    compression: EightBit | None = None
 
     def steps(self, length: Any) -> Any:
         """The steps of one pass over a text of this length, and over what is rehearsed with it."""
@@ -140,7 +142,8 @@ class FedAvg:
         nothing = jax.tree.map(jnp.zeros_like, received)
         start = (nothing, jnp.zeros(len(self.clipping.clip_norms), bool), jnp.zeros(()), jnp.zeros(()))
         update, cut, length, losses = jax.lax.fori_loop(0, self.epochs, epoch, start)
-        return send(self.clipping, clip_norms, update, length, cut, losses / jnp.maximum(jnp.sum(steps.mask), 1))
+        loss = losses / jnp.maximum(jnp.sum(steps.mask), 1)
+        return send(self.clipping, clip_norms, update, length, cut, loss, self.compression, key)
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,7 @@ class FedSGD:
     learning_rate: float = 6.0
     tokens: int = 0
     objective: Objective = plain
+    compression: EightBit | None = None
 
     def steps(self, length: Any) -> Any:
         """The steps over a text of this length."""
@@ -180,7 +184,7 @@ class FedSGD:
         start = (jax.tree.map(jnp.zeros_like, received), states, jnp.zeros(()))
         gradient, _, loss = jax.lax.fori_loop(0, last, step, start)
         update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
-        return send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss)
+        return send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss, self.compression, key)
 
     def _select(self, user: User, key: PRNGKeyArray) -> User:
         """A random run of `tokens` tokens of the user."""
@@ -213,9 +217,18 @@ def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), start)
 
 
-def send(clipping: Clipping, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array) -> UserResult:
-    """The last clip, in float32 whatever came before it, and zeros in place of what is not finite."""
+def send(
+    clipping: Clipping, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array,
+    compression: EightBit | None = None, key: PRNGKeyArray | None = None,
+) -> UserResult:  # fmt: skip
+    """The last clip, in float32 whatever came before it, and zeros in place of what is not finite.
+
+    An update that is packed on the way is clipped on both sides of it: what is unpacked may be longer.
+    """
     update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), update)
     update, clipped = clipping.clip(update, clip_norms)
     update, sound = finite_or_zero(update)
+    if compression is not None:
+        assert key is not None
+        update, _ = clipping.clip(compression.unpack(compression.pack(update, key)), clip_norms)
     return UserResult(update, sound, length, cut | clipped, loss)
