@@ -2,7 +2,7 @@
 
     python benchmarks/keystrokes.py --vocabulary 10000 30000 --tokens 200000
 
-Prints a JSON object a vocabulary: seconds on the clock and of all cores, of a second call, which compiles nothing.
+Prints a JSON object a vocabulary: seconds on the clock and of all cores together, compiling left out.
 """
 
 from __future__ import annotations

@@ -700,6 +700,9 @@ def test_a_run_in_use_by_another_process_is_left_alone(refused: Refused, sotto: 
         (["--keystrokes", "--suggestions", "0"], ["--suggestions 0", "at least 1"]),
         (["--keystrokes", "--suggestions", "101"], ["suggestions=101", "[1, 100]"]),
         (["--keystrokes", "--suggestions", "three"], ["three"]),
+        (["--epochs", "2"], ["--epochs", "--personalise"]),
+        (["--personalise", "--epochs", "0"], ["epochs=0", "at least 1"]),
+        (["--personalise", "--learning-rate", "-1"], ["learning_rate=-1", "above 0"]),
     ],
 )
 def test_an_evaluation_is_refused(refused: Refused, world: World, options: list[str], words: list[str]) -> None:

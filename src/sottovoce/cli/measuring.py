@@ -13,8 +13,10 @@ from sottovoce.cli.display import print_beside, print_json, print_rows, print_ta
 
 if TYPE_CHECKING:
     from sottovoce.evaluation.keystrokes import KeystrokeSaving
+    from sottovoce.evaluation.prediction import Evaluation
     from sottovoce.experiments.bench import Measurement
     from sottovoce.jobs.measuring import Measured
+    from sottovoce.jobs.personalising import Personalised
 
 Flag = Annotated[bool, Parameter(negative=())]
 Paths = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())]
@@ -30,6 +32,9 @@ def evaluate(
     public: Paths = None,
     keystrokes: Flag = False,
     suggestions: int | None = None,
+    personalise: Flag = False,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
     user_field: str = "user",
     text_field: str = "text",
     internal: Flag = False,
@@ -53,6 +58,12 @@ def evaluate(
         Also the share of keystrokes that a keyboard with the model's suggestions saves.
     suggestions
         How many words that keyboard shows (default: 3).
+    personalise
+        Also what users gain who train the model on the first half of their own text: both measured on the second.
+    epochs
+        Passes of that training (default: local.epochs of the recipe).
+    learning_rate
+        Its learning rate (default: local.learning_rate of the recipe).
     user_field
         Field of the corpus that names the user.
     text_field
@@ -72,6 +83,8 @@ def evaluate(
         raise SottoError(f"--suggestions {suggestions} is for --keystrokes; add it")
     if suggestions is not None and suggestions < 1:
         raise SottoError(f"--suggestions {suggestions} must be at least 1; it is how many words the keyboard shows")
+    if not personalise and (epochs is not None or learning_rate is not None):
+        raise SottoError("--epochs and --learning-rate are for --personalise; add it")
     shown = (SUGGESTIONS if suggestions is None else suggestions) if keystrokes else 0
     if corpus and (store or split):
         raise SottoError("--corpus goes without --store and --split; evaluate on one of them at a time")
@@ -81,7 +94,8 @@ def evaluate(
     if public:
         corpus_files(public)  # refused before the users' evaluation, which takes its time
     fields = {"user_field": user_field, "text_field": text_field, "suggestions": shown}
-    found = {"users": evaluate_run(run, corpus=corpus or (), store=store, split=split, **fields)}
+    own = {"personalise": personalise, "local_epochs": epochs, "local_learning_rate": learning_rate}
+    found = {"users": evaluate_run(run, corpus=corpus or (), store=store, split=split, **fields, **own)}
     if public:
         found["public"] = evaluate_run(run, corpus=public, **fields)
     average = averages([one.evaluation for one in found.values()])
@@ -100,10 +114,37 @@ def evaluate(
         print_beside(f"Evaluation of {run}", columns)
     else:
         print_table(f"Evaluation of {run}", columns["users"])
+    if gain := found["users"].personalised:
+        print_beside("The second half of each user's text", _gain_columns(gain))
 
 
 def _json(measured: Measured) -> dict[str, Any]:
-    return {**measured.evaluation.to_json(), **(measured.keystrokes.to_json() if measured.keystrokes else {})}
+    keystrokes, gain = measured.keystrokes, measured.personalised
+    return {
+        **measured.evaluation.to_json(),
+        **(keystrokes.to_json() if keystrokes else {}),
+        **({"personalised": gain.to_json()} if gain else {}),
+    }
+
+
+def _gain_columns(gain: Personalised) -> dict[str, dict[str, str]]:
+    def column(evaluation: Evaluation, keystrokes: KeystrokeSaving) -> dict[str, str]:
+        saved = keystrokes.keystroke_saving_in_vocabulary
+        return {
+            "top-1": f"{evaluation.top1:.2%}",
+            "perplexity": f"{evaluation.perplexity:.4g}",
+            "keystroke saving in vocabulary": f"{saved:.2%}",
+        }
+
+    return {
+        "as released": column(gain.before, gain.keystrokes_before),
+        "trained on the first half": column(gain.after, gain.keystrokes_after),
+        "users who gain": {
+            "top-1": f"{gain.gained['top1']:.1%}",
+            "perplexity": f"{gain.gained['perplexity']:.1%}",
+            "keystroke saving in vocabulary": f"{gain.gained['keystrokes']:.1%}",
+        },
+    }
 
 
 def _rows(measured: Measured) -> dict[str, str]:

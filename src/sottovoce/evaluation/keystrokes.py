@@ -154,13 +154,18 @@ def spread_of_saving(counts: KeystrokeCounts) -> dict[str, float]:
 def _count_block(
     model: LanguageModel, tokens: Array, lengths: Array, typing: Typing, suggestions: Array
 ) -> tuple[Array, Array, Array]:
-    def measure(scores: Array, targets: Array, counted: Array) -> tuple[Array, Array, Array]:
-        counts = counted.astype(jnp.int32)
-        letters = counts * typing.letters[targets]
-        typed = jnp.minimum(counts * _letters_to_type(scores, targets, typing, suggestions), letters)
-        return jnp.sum(counts * typing.marks[targets]), jnp.sum(letters), jnp.sum(typed)
-
+    measure = partial(keystrokes_of_targets, typing=typing, suggestions=suggestions)
     return jax.vmap(lambda tokens, length: sum_over_targets(model, tokens, length, measure))(tokens, lengths)
+
+
+def keystrokes_of_targets(
+    scores: Array, targets: Array, counted: Array, typing: Typing, suggestions: Array
+) -> tuple[Array, Array, Array]:
+    """Marks, letters and typed letters of some targets."""
+    counts = counted.astype(jnp.int32)
+    letters = counts * typing.letters[targets]
+    typed = jnp.minimum(counts * _letters_to_type(scores, targets, typing, suggestions), letters)
+    return jnp.sum(counts * typing.marks[targets]), jnp.sum(letters), jnp.sum(typed)
 
 
 def _letters_to_type(

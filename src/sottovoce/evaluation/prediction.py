@@ -48,7 +48,7 @@ class Evaluation:
         return Evaluation(**plain)
 
 
-class _Counts(NamedTuple):
+class Counts(NamedTuple):
     """Sums over the targets: of one user on the device, arrays over users or floats on the host."""
 
     targets: Any
@@ -65,14 +65,14 @@ class _Counts(NamedTuple):
 _CHUNK = 64  # tokens scored at once: bounds memory at users x 64 x vocabulary
 
 
-def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = None, block: int = 0) -> _Counts:
+def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = None, block: int = 0) -> Counts:
     """The sums of every user in `rows` (all users by default), each as an array over users, `block` at a time."""
     is_word = jnp.asarray(store.vocabulary.word_mask)
     parts = []
     for tokens, lengths, users in blocks_of(store, rows, block):
         counts = _count_block(model, tokens, lengths, is_word)
         parts.append([np.asarray(column, np.float64)[:users] for column in counts])
-    return _Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def blocks_of(store: Store, rows: Sequence[int] | None, block: int = 0) -> Iterator[tuple[Array, Array, int]]:
@@ -99,8 +99,8 @@ def evaluate(model: LanguageModel, store: Store, rows: Sequence[int] | None = No
     return summarise(count_hits(model, store, rows))
 
 
-def summarise(counts: _Counts) -> Evaluation:
-    total = _Counts(*(float(np.sum(column)) for column in counts))
+def summarise(counts: Counts) -> Evaluation:
+    total = Counts(*(float(np.sum(column)) for column in counts))
     if not total.targets:
         raise SottoError("the users to evaluate on have no words at all")
     return Evaluation(
@@ -138,7 +138,7 @@ def averages(evaluations: Sequence[Evaluation]) -> dict[str, float]:
     }
 
 
-def spread(counts: _Counts) -> dict[str, float]:
+def spread(counts: Counts) -> dict[str, float]:
     """Quantiles of top-1 over users. Exact figures of single people: internal."""
     top1 = counts.top1 / np.maximum(counts.targets, 1)
     return {f"top1_p{share}": float(np.quantile(top1, share / 100)) for share in (5, 25, 50, 75, 95)}
@@ -161,15 +161,21 @@ def most_frequent_word_baseline(train: Store, test: Store, sample: int = 1000) -
 @partial(jax.jit)
 def _count_block(
     model: LanguageModel, tokens: Int[Array, "users time"], lengths: Int[Array, " users"], is_word: Array
-) -> _Counts:
-    count = partial(_count_targets, is_word=is_word)
+) -> Counts:
+    count = partial(count_targets, is_word=is_word)
     return jax.vmap(lambda tokens, length: sum_over_targets(model, tokens, length, count))(tokens, lengths)
 
 
-def sum_over_targets(model: LanguageModel, tokens: Int[Array, " time"], length: Array, measure: Callable) -> Any:
-    """Read all of a user's text; add up `measure(scores, targets, counted)`, which sums over some targets."""
+def sum_over_targets(
+    model: LanguageModel, tokens: Int[Array, " time"], length: Array, measure: Callable, start: Array | int = 0
+) -> Any:
+    """Read all of a user's text; add up `measure(scores, targets, counted)`, which sums over some targets.
+
+    Targets before place `start` are read and not counted.
+    """
     inputs = jnp.concatenate([jnp.full((1,), BOS, tokens.dtype), tokens[:-1]])
-    counted = (jnp.arange(tokens.shape[0]) < length) & (tokens != BOS)
+    place = jnp.arange(tokens.shape[0])
+    counted = (start <= place) & (place < length) & (tokens != BOS)
     chunks = (inputs.reshape(-1, _CHUNK), tokens.reshape(-1, _CHUNK), counted.reshape(-1, _CHUNK))
 
     def chunk(state: Any, part: tuple[Array, Array, Array]) -> tuple[Any, Any]:
@@ -181,15 +187,15 @@ def sum_over_targets(model: LanguageModel, tokens: Int[Array, " time"], length: 
     return jax.tree.map(partial(jnp.sum, axis=0), sums)
 
 
-def _count_targets(
+def count_targets(
     scores: Float[Array, "time vocabulary"], targets: Int[Array, " time"], counted: Array, is_word: Array
-) -> _Counts:
+) -> Counts:
     rank = _rank(scores, targets)
     loss = cross_entropy(scores, targets)
     known = counted * (targets != UNK)
     # What is outside the vocabulary is a word nearly always, and always a mistake.
     words = counted * (is_word[targets] | (targets == UNK))
-    return _Counts(
+    return Counts(
         targets=jnp.sum(counted), known=jnp.sum(known), words=jnp.sum(words),
         top1=jnp.sum(known * (rank < 1)), top3=jnp.sum(known * (rank < 3)), top5=jnp.sum(known * (rank < 5)),
         top1_words=jnp.sum(known * words * (rank < 1)),

@@ -12,11 +12,13 @@ from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.evaluation.keystrokes import KeystrokeSaving, count_keystrokes, saving, spread_of_saving
+from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeSaving, count_keystrokes, saving, spread_of_saving
 from sottovoce.evaluation.prediction import Evaluation, count_hits, spread, summarise
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import write_aside
+from sottovoce.jobs.personalising import Personalised, evaluate_personalised
 from sottovoce.jobs.population import store_folder
+from sottovoce.local.personalise import Personalise
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.report import Evidence, render
@@ -35,18 +37,28 @@ class Measured(NamedTuple):
     evaluation: Evaluation
     spread: dict[str, float]
     keystrokes: KeystrokeSaving | None = None
+    personalised: Personalised | None = None
 
 
 def evaluate_run(
     path: str | Path, *, corpus: Sequence[str | Path] = (), store: str | Path | None = None, split: str = "test",
     user_field: str = "user", text_field: str = "text", model: LanguageModel | None = None,
-    suggestions: int = 0,
+    suggestions: int = 0, personalise: bool = False, local_epochs: int | None = None,
+    local_learning_rate: float | None = None,
 ) -> Measured:  # fmt: skip
     """How well a run's model predicts the people of a corpus or a store.
 
-    With `suggestions`, also how many keystrokes a keyboard saves that shows so many.
+    With `suggestions`, also how many keystrokes a keyboard saves that shows so many. With `personalise`, also what each
+    of them gains by training the model on the first half of their text; what is not given is as in the run's recipe.
     """
     run = RunFolder.open(path)
+    local = Recipe.load(run.recipe_file).local
+    training = Personalise(
+        epochs=local.epochs if local_epochs is None else local_epochs,
+        learning_rate=local.learning_rate if local_learning_rate is None else local_learning_rate,
+        batch=local.batch,
+        unroll=local.unroll,
+    )
     released, vocabulary = load_run(run, model)
     if corpus:
         users = collect(corpus, vocabulary, user_field=user_field, text_field=text_field)
@@ -55,12 +67,17 @@ def evaluate_run(
         users = Store.open(folder, split)
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
             raise SottoError(f"the store {folder} has another vocabulary than the model; give --corpus instead")
-    keystrokes = count_keystrokes(released, users, suggestions) if suggestions else None
+    typed = count_keystrokes(released, users, suggestions) if suggestions else None
     counts = count_hits(released, users)
-    evaluation = summarise(counts)
-    if keystrokes is None:
-        return Measured(evaluation, spread(counts))
-    return Measured(evaluation, spread(counts) | spread_of_saving(keystrokes), saving(keystrokes, suggestions))
+    measured = Measured(
+        evaluation=summarise(counts),
+        spread=spread(counts) | (spread_of_saving(typed) if typed else {}),
+        keystrokes=saving(typed, suggestions) if typed else None,
+    )
+    if not personalise:
+        return measured
+    gain = evaluate_personalised(released, users, training, suggestions=suggestions or SUGGESTIONS)
+    return measured._replace(personalised=gain, spread=measured.spread | gain.spread)
 
 
 def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:
