@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import tied_scores, unit_rows
+from sottovoce.models.head import check_tied, tied_scores, unit_rows
 
 Past = Float[Array, "before bottleneck"]  # what a wide convolution still needs: its last kernel - 1 inputs
 
@@ -90,11 +90,12 @@ class GatedCNN(eqx.Module):
     output: Float[Array, "vocabulary hidden"] | None  # None: tied to the embedding
 
     def __init__(
-        self, vocabulary: int, *, embedding: int = 300, hidden: int = 300, layers: int = 1, kernel: int = 4,
+        self, vocabulary: int, *, embedding: int = 300, hidden: int | None = None, layers: int = 1, kernel: int = 4,
         bottleneck: int = 15, tied: bool = False, key: PRNGKeyArray,
     ):  # fmt: skip
-        if tied and hidden != embedding:
-            raise ValueError(f"a tied output scores outputs of the embedding's size {embedding}, not {hidden}")
+        hidden = hidden or embedding
+        if tied:
+            check_tied(embedding, hidden)
         first, last, *keys = jax.random.split(key, 2 + layers)
         words = jax.random.normal(first, (vocabulary, embedding))
         # Tied rows are held at norm 1 in the forward pass: see `head`. Free ones begin at about √size.
