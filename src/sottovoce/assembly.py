@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,8 +20,8 @@ from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
 from sottovoce.local.objective import Objective, Penalised, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
+from sottovoce.models import kinds
 from sottovoce.models.language_model import LanguageModel, layer_names
-from sottovoce.models.lstm import LSTM
 from sottovoce.privacy import accounting
 from sottovoce.privacy.clipping import Clipping
 from sottovoce.privacy.noise import noise_key
@@ -77,6 +78,8 @@ def assemble(
     spent on the store's vocabulary, and counts towards the recipe's ε. `processes` share out every cohort.
     """
     recipe = resolve(recipe, before)
+    if model is None:
+        recipe = _fill_model(recipe)
     code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_name(objective, 'the plain objective')}"
     own_code = model is not None or objective is not plain
     if model is None:
@@ -128,7 +131,18 @@ def assemble(
 
 def build_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
     seed = hashlib.blake2b(f"initial weights {recipe.run.seed}".encode(), digest_size=8).digest()
-    return LSTM(vocabulary, embedding=recipe.model.embedding, hidden=recipe.model.hidden, key=noise_key(seed))
+    return kinds.build(recipe.model.kind, vocabulary, _model_settings(recipe), noise_key(seed))
+
+
+def _model_settings(recipe: Recipe) -> dict[str, Any]:
+    return {name: value for name, value in recipe.to_dict()["model"].items() if name not in ("kind", "initial")}
+
+
+def _fill_model(recipe: Recipe) -> Recipe:
+    """With what was not set as the kind has it: a run's recipe tells its sizes, whatever the defaults become."""
+    settings = _model_settings(recipe)
+    kinds.check_settings(recipe.model.kind, settings)
+    return recipe.replace(model={**kinds.defaults(recipe.model.kind), **settings})
 
 
 def load_model(like: LanguageModel, weights: dict[str, np.ndarray]) -> LanguageModel:
@@ -246,10 +260,16 @@ def _check_model(model: LanguageModel, vocabulary: int) -> None:
                 f"with eqx.field(static=True)"
             )
     tokens = jax.ShapeDtypeStruct((3,), "int32")
+
+    def score(model: LanguageModel, tokens: Any, key: Any) -> Any:
+        model.read(tokens, model.start(), key)  # as it is trained
+        return model.score(model.read(tokens, model.start())[0])
+
     try:
-        scores = jax.eval_shape(lambda model, tokens: model.score(model.read(tokens, model.start())[0]), model, tokens)
+        scores = jax.eval_shape(score, model, tokens, jax.random.key(0))
     except Exception as error:
-        raise SottoError(f"the model does not keep the contract (start, read, score): {_one_line(error)}") from error
+        contract = "start(), read(tokens, state, key=None), score(outputs)"
+        raise SottoError(f"the model does not keep the contract ({contract}): {_one_line(error)}") from error
     if scores.shape != (3, vocabulary):
         raise SottoError(
             f"the model's score of 3 outputs has shape {scores.shape}, not {(3, vocabulary)}: it must score every "

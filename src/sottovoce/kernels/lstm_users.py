@@ -69,7 +69,7 @@ def fits(update: UserUpdate, model: Any) -> bool:
         and update.objective is plain
         and update.epochs == 1
         and isinstance(update.clipping, FlatClip)
-        and isinstance(model, LSTM)
+        and type(model) is LSTM  # a subclass may read otherwise
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sottovoce.models.head import cross_entropy
 from sottovoce.models.language_model import LanguageModel, State
@@ -22,16 +22,18 @@ class Batch(NamedTuple):
     mask: Float[Array, "lanes unroll"]
 
 
-# (model, the model as received, batch, state of each lane) -> (a loss for each target, the new states)
-Objective = Callable[[LanguageModel, LanguageModel, Batch, State], tuple[Float[Array, "lanes unroll"], State]]
+# (model, the model as received, batch, state of each lane, key of the batch) -> (a loss for each target, new states)
+Objective = Callable[
+    [LanguageModel, LanguageModel, Batch, State, PRNGKeyArray], tuple[Float[Array, "lanes unroll"], State]
+]
 
 
 def plain(
-    model: LanguageModel, received: LanguageModel, batch: Batch, state: State
+    model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
 ) -> tuple[Float[Array, "lanes unroll"], State]:
-    """Cross-entropy of the user's next word."""
+    """Cross-entropy of the user's next word. Every lane has a key of its own."""
     del received
-    outputs, state = jax.vmap(model.read)(batch.inputs, state)
+    outputs, state = jax.vmap(model.read)(batch.inputs, state, jax.random.split(key, len(batch.inputs)))
     return cross_entropy(model.score(outputs), batch.targets), state
 
 
@@ -43,9 +45,9 @@ class Penalised:
     weight: float
 
     def __call__(
-        self, model: LanguageModel, received: LanguageModel, batch: Batch, state: State
+        self, model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
     ) -> tuple[Float[Array, "lanes unroll"], State]:
-        losses, state = self.objective(model, received, batch, state)
+        losses, state = self.objective(model, received, batch, state, key)
         pairs = zip(jax.tree.leaves(model), jax.tree.leaves(received), strict=True)
         # The same for every target, so it is in the mean once.
         return losses + self.weight * sum(jnp.sum(jnp.square(now - before)) for now, before in pairs), state

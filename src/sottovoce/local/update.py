@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,8 @@ from sottovoce.data.vocabulary import BOS
 from sottovoce.local.objective import Batch, Objective, plain
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm
+
+TRAINING = 0x7261696E  # what FedSGD trains with is apart from what chooses its tokens: a draw uses the first folds
 
 
 class User(NamedTuple):
@@ -83,17 +86,17 @@ class FedAvg:
     ) -> UserResult:
         """What is sent for a user, given the model received and the norms to clip to; `key` is the user's own.
 
-        `last` is how many steps a pass takes: those of the user, or more where others share the program. A step without
-        targets changes nothing.
+        Every step of every pass trains with a key of its own, made from it. `last` is how many steps a pass takes:
+        those of the user, or more where others share the program. A step without targets changes nothing.
         """
-        del key
         steps = cut_into_lanes(user, self.batch, self.unroll)
 
-        def step(index: Array, carry: tuple) -> tuple:
+        def step(pass_key: PRNGKeyArray, index: Array, carry: tuple) -> tuple:
             update, state, cut, length, losses = carry
+            step_key = jax.random.fold_in(pass_key, index)
             batch = jax.tree.map(lambda part: part[index], steps)
             model = jax.tree.map(jnp.add, received, update)
-            (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state)
+            (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state, step_key)
             update = jax.tree.map(lambda change, slope: change - self.learning_rate * slope, update, gradient)
             length = jnp.where(jnp.sum(batch.mask) > 0, norm(update), length)
             if self.clip_every_step:
@@ -101,10 +104,11 @@ class FedAvg:
                 cut |= clipped
             return update, state, cut, length, losses + loss * jnp.sum(batch.mask)
 
-        def epoch(_: Array, carry: tuple) -> tuple:
+        def epoch(number: Array, carry: tuple) -> tuple:
             update, cut, length, _ = carry
+            pass_key = jax.random.fold_in(key, number)
             begin = (update, fresh_states(received, self.batch), cut, length, jnp.zeros(()))
-            update, _, cut, length, losses = jax.lax.fori_loop(0, last, step, begin)
+            update, _, cut, length, losses = jax.lax.fori_loop(0, last, partial(step, pass_key), begin)
             return update, cut, length, losses
 
         nothing = jax.tree.map(jnp.zeros_like, received)
@@ -131,14 +135,17 @@ class FedSGD:
     def __call__(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
-        """As `FedAvg`; `key` chooses the tokens."""
+        """As `FedAvg`; `key` chooses the tokens too."""
+        training_key = jax.random.fold_in(key, TRAINING)
         steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll)
         targets = jnp.maximum(jnp.sum(steps.mask), 1)
 
         def step(index: Array, carry: tuple) -> tuple:
             gradient, state, losses = carry
             batch = jax.tree.map(lambda part: part[index], steps)
-            (loss, state), slope = mean_loss_and_gradient(self.objective, received, received, batch, state)
+            (loss, state), slope = mean_loss_and_gradient(
+                self.objective, received, received, batch, state, jax.random.fold_in(training_key, index)
+            )
             share = jnp.sum(batch.mask) / targets
             gradient = jax.tree.map(lambda total, part: total + share * part, gradient, slope)
             return gradient, state, losses + loss * share
@@ -162,12 +169,12 @@ UserUpdate = FedAvg | FedSGD
 
 
 def mean_loss_and_gradient(
-    objective: Objective, model: LanguageModel, received: LanguageModel, batch: Batch, state: Any
+    objective: Objective, model: LanguageModel, received: LanguageModel, batch: Batch, state: Any, key: PRNGKeyArray
 ) -> tuple[tuple[Array, Any], LanguageModel]:
     """The mean over the targets of one batch. Without targets it is 0, and so is its gradient."""
 
     def mean_loss(model: LanguageModel) -> tuple[Array, Any]:
-        losses, new_state = objective(model, received, batch, state)
+        losses, new_state = objective(model, received, batch, state, key)
         return jnp.sum(losses * batch.mask) / jnp.maximum(jnp.sum(batch.mask), 1), new_state
 
     # The carried state is a constant of the next step: gradients stop at the unroll.

@@ -14,6 +14,7 @@ from sottovoce.kernels import cpu
 from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_products, train_users
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD, User
+from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.recipe import Recipe
 
@@ -130,6 +131,12 @@ def test_only_what_it_computes_is_given_to_it(model):
     ]
     assert not any(fits(update, model) for update in others)
     assert not fits(FedAvg(FlatClip(1.0), True), {"a": 1})
+
+    class Otherwise(LSTM):
+        pass
+
+    own = Otherwise(60, embedding=6, hidden=8, key=jax.random.key(0))
+    assert not fits(FedAvg(FlatClip(1.0), True), own)
 
 
 def test_powers_of_two_are_right_to_the_last_bits_of_a_float():
