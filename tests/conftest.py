@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from family import FAMILY, of_family
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.models.language_model import LanguageModel
 from sottovoce.models.lstm import LSTM
 
 WORDS = 60
@@ -64,3 +66,9 @@ def store(vocabulary: Vocabulary) -> Store:
 @pytest.fixture(scope="session")
 def model(vocabulary: Vocabulary) -> LSTM:
     return LSTM(vocabulary.size, embedding=6, hidden=8, key=jax.random.key(7))
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow) if "," in name else name for name in FAMILY])
+def any_model(request: pytest.FixtureRequest, vocabulary: Vocabulary) -> LanguageModel:
+    """A test that takes this is run for every kind, or for those it names; variants of a kind are slow tests."""
+    return of_family(request.param, vocabulary.size)

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from sottovoce.jobs.auditing import audit_tails
     from sottovoce.jobs.preparing import PrivateVocabulary, prepare_privately
     from sottovoce.local.objective import Batch, plain
+    from sottovoce.models.gated_cnn import GatedCNN
+    from sottovoce.models.gru import GRU
     from sottovoce.models.language_model import LanguageModel
     from sottovoce.models.lstm import LSTM
+    from sottovoce.models.stacked_lstm import StackedLSTM
     from sottovoce.planning.plan import make_plan
     from sottovoce.recipe import Recipe
 
@@ -30,13 +33,14 @@ _HOMES = {
     "audit_tails": "jobs.auditing", "evaluate_run": "jobs", "load_run": "jobs", "report_run": "jobs", "resume": "jobs",
     "train": "jobs",
     "Batch": "local.objective", "plain": "local.objective", "LanguageModel": "models.language_model",
-    "LSTM": "models.lstm", "make_plan": "planning.plan", "Recipe": "recipe",
+    "GatedCNN": "models.gated_cnn", "GRU": "models.gru", "LSTM": "models.lstm", "StackedLSTM": "models.stacked_lstm",
+    "make_plan": "planning.plan", "Recipe": "recipe",
 }  # fmt: skip
 
 __all__ = [
-    "LSTM", "Batch", "Evaluation", "Grouping", "LanguageModel", "PrivateVocabulary", "Recipe", "SottoError", "Store",
-    "Vocabulary", "audit_tails", "evaluate", "evaluate_run", "load_run", "make_plan", "plain", "prepare",
-    "prepare_privately", "report_run", "resume", "suggest", "train",
+    "GRU", "LSTM", "Batch", "Evaluation", "GatedCNN", "Grouping", "LanguageModel", "PrivateVocabulary", "Recipe",
+    "SottoError", "StackedLSTM", "Store", "Vocabulary", "audit_tails", "evaluate", "evaluate_run", "load_run",
+    "make_plan", "plain", "prepare", "prepare_privately", "report_run", "resume", "suggest", "train",
 ]  # fmt: skip
 
 

@@ -21,8 +21,8 @@ from sottovoce.kernels.lstm_users import Products, fits
 from sottovoce.local.compression import EightBit, plain_size
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
+from sottovoce.models import kinds
 from sottovoce.models.language_model import LanguageModel, layer_names
-from sottovoce.models.lstm import LSTM
 from sottovoce.privacy import accounting
 from sottovoce.privacy.clipping import Clipping
 from sottovoce.privacy.noise import noise_key
@@ -91,6 +91,8 @@ def assemble(
     spent on the store's vocabulary, and counts towards the recipe's ε. `processes` share out every cohort.
     """
     recipe = resolve(recipe, before)
+    if model is None:
+        recipe = _fill_model(recipe)
     own_code = model is not None or objective is not plain
     if objective is plain:
         objective = _build_objective(recipe, store)
@@ -149,7 +151,18 @@ def assemble(
 
 def build_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
     seed = hashlib.blake2b(f"initial weights {recipe.run.seed}".encode(), digest_size=8).digest()
-    return LSTM(vocabulary, embedding=recipe.model.embedding, hidden=recipe.model.hidden, key=noise_key(seed))
+    return kinds.build(recipe.model.kind, vocabulary, _model_settings(recipe), noise_key(seed))
+
+
+def _model_settings(recipe: Recipe) -> dict[str, Any]:
+    return {name: value for name, value in recipe.to_dict()["model"].items() if name not in ("kind", "initial")}
+
+
+def _fill_model(recipe: Recipe) -> Recipe:
+    """With what was not set as the kind has it: a run's recipe tells its sizes, whatever the defaults become."""
+    settings = _model_settings(recipe)
+    kinds.check_settings(recipe.model.kind, settings)
+    return recipe.replace(model={**kinds.defaults(recipe.model.kind), **settings})
 
 
 def load_model(like: LanguageModel, weights: dict[str, np.ndarray]) -> LanguageModel:

@@ -32,9 +32,16 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    kind: str = _value("lstm", "the architecture", choices=("lstm",))
-    embedding: int = _value(96, "size of a word's embedding", low=1, below=65536)
-    hidden: int = _value(256, "size of the recurrent state", low=1, below=65536)
+    kind: str = _value("lstm", "the architecture", choices=("lstm", "gru", "stacked_lstm", "gated_cnn"))
+    # What is not set is as the kind has it; what the kind does not have is refused.
+    embedding: int | None = _value(None, "size of a word's embedding", low=1, below=65536)
+    hidden: int | None = _value(None, "size of the recurrent state, or of a block's output", low=1, below=65536)
+    layers: int | None = _value(None, "recurrent layers, or gated blocks, one above the other", low=1, below=257)
+    dropout: float | None = _value(None, "chance that a value between layers is left out in training", low=0, below=1)
+    variational: bool | None = _value(None, "one dropout mask for a whole unroll, on the recurrent state too")
+    tied: bool | None = _value(None, "score words by their embeddings, not by a table of their own")
+    kernel: int | None = _value(None, "k: words that the wide convolution of a block sees", low=1, below=257)
+    bottleneck: int | None = _value(None, "h: channels of that convolution", low=1, below=65536)
     initial: str | None = _value(
         None, "folder of a run whose model is trained further; its vocabulary must be the store's"
     )

@@ -12,7 +12,7 @@ from small_world import Sotto
 from sottovoce.errors import SottoError
 from sottovoce.experiments import reproduce as running
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES
-from sottovoce.experiments.papers import MCMAHAN2018, PAPERS
+from sottovoce.experiments.papers import MCMAHAN2018, PAPERS, SCHULTZ2019
 
 
 @contextmanager
@@ -140,3 +140,47 @@ def test_everything_runs_at_the_smallest_size(compiled_once: None, tmp_path: Pat
     told = {row["claim"]: row for row in judged}
     assert told["accounting"]["verdict"] == "holds"
     assert told["other corpus"]["measured"] != "not run"
+
+
+@pytest.fixture(scope="module")
+def schultz(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Interrupted in the second model, central training, and taken up again."""
+    out, rounds_seen = tmp_path_factory.mktemp("schultz2019") / "out", 0
+
+    @contextmanager
+    def counting(name: str):
+        def observe(progress) -> None:
+            nonlocal rounds_seen
+            rounds_seen += 1
+
+        yield observe
+
+    told = {"size": "smoke", "out": out, "say": lambda text: None, "progress": counting}
+    assert not running.reproduce(SCHULTZ2019, ["table-1"], stop=lambda: rounds_seen >= 5, **told)
+    assert len(results_of(out)) == 1
+    assert (out / "runs" / "central-seed0").is_dir()
+    assert running.reproduce(SCHULTZ2019, ["table-1", "figure-2"], **told)
+    return out
+
+
+@pytest.mark.slow
+def test_another_paper_runs_in_the_same_frame(schultz: Path):
+    results = results_of(schultz)
+    assert len(results) == 12 + 4  # the twelve models, and four of them at the other learning rate
+    central, clipped = results["central-seed0"], results["fedavg-flat-S5-sigma0-sampling-poisson-seed0"]
+    assert central["recipe"]["privacy"]["mode"] == "none"
+    for row in (central, clipped):
+        assert [point[0] for point in row["curve"]] == [1, 2, 3]
+        assert [point[0] for point in row["series: local loss"]] == [1, 2, 3]
+    assert "| Central | not private | 39.13 (8) |" in (schultz / "table-1.md").read_text()
+    assert (schultz / "figure-2.png").is_file()
+
+
+@pytest.mark.slow
+def test_a_folder_is_of_one_paper(sotto: Sotto, schultz: Path):
+    told = sotto("reproduce", "schultz2019", "--claims", "--out", schultz, "--json").json()["claims"]
+    assert {row["claim"] for row in told} >= {"accounting", "federated, η = 0.01"}
+    refused = sotto("reproduce", "mcmahan2018", "--from-results", "--out", schultz)
+    assert (refused.status, "reproduction of schultz2019" in refused.err) == (2, True)
+    refused = sotto("reproduce", "mcmahan2018", "--table", 1, "--out", schultz)
+    assert (refused.status, "paper = schultz2019, not mcmahan2018" in refused.err) == (2, True)

@@ -10,21 +10,30 @@ import numpy as np
 import optax
 import pytest
 
+from family import FAMILY, of_family
 from sottovoce.data.public import PublicText
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS, EOS
 from sottovoce.kernels.lstm_users import PLAIN
 from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import Algorithm, play_round, sum_one_by_one
 from sottovoce.training.server import Server
 from sottovoce.training.simulation import SumInBlocks
 
+FLAT = FlatClip(0.4)
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 2.0}
-CLIPS = {"flat": FlatClip(0.4), "per_layer": PerLayerClip.even(0.4, 11), "none": NoClip()}
+CLIPS = {
+    "flat": lambda model: FLAT,
+    "per_layer": lambda model: PerLayerClip.even(0.4, len(jax.tree.leaves(model))),
+    "none": lambda model: NoClip(),
+}
 ESTIMATORS = {"fixed": FixedDenominator(6.0), "clipped": ClippedDenominator(5.0), "average": TrueAverage()}
 UPDATES = {
     "fedavg, every step": lambda clip: FedAvg(clip, True, **LOCAL),
@@ -54,20 +63,30 @@ def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight
 
 # A compilation for each update and clip: the variants of variants are left to `make test-slow`.
 COMBINATIONS = [
-    pytest.param(*names, marks=[pytest.mark.slow] if names[0] in VARIANTS else [])
+    pytest.param("lstm", *names, marks=[pytest.mark.slow] if names[0] in VARIANTS else [])
     for names in itertools.product(UPDATES, CLIPS, ESTIMATORS)
+]
+QUICK = ("stacked_lstm", "gated_cnn")
+# Of the other kinds, what a model could break: the order of its layers, and whose randomness it trains with.
+COMBINATIONS += [
+    pytest.param(name, update, clip, "fixed", marks=[pytest.mark.slow] if clip == "flat" or name not in QUICK else [])
+    for name, (update, clip) in itertools.product(
+        FAMILY, [("fedavg, every step", "per_layer"), ("fedavg, two epochs", "flat"), ("fedsgd, some tokens", "flat")]
+    )
+    if name != "lstm"
 ]
 
 
-@pytest.mark.parametrize(("update", "clip", "estimator"), COMBINATIONS)
-def test_the_two_rounds_are_equal(store, model, update, clip, estimator):
-    parts = (UPDATES[update](CLIPS[clip]), ESTIMATORS[estimator], CLIPS[clip])
+@pytest.mark.parametrize(("any_model", "update", "clip", "estimator"), COMBINATIONS, indirect=["any_model"])
+def test_the_two_rounds_are_equal(store, any_model, update, clip, estimator):
+    clipping = CLIPS[clip](any_model)
+    parts = (UPDATES[update](clipping), ESTIMATORS[estimator], clipping)
     if update == "rehearsal":
         text = np.arange(500, dtype=np.int32) % store.vocabulary.size
         store = replace(store, public=PublicText(text, store.vocabulary.fingerprint, "text"))
-    slow, slow_sum = end_of_round(store, model, sum_one_by_one, *parts)
-    fast, fast_sum = end_of_round(store, model, SumInBlocks(4), *parts)
-    for before, a, b in zip(*map(jax.tree.leaves, (model, slow.model, fast.model)), strict=True):
+    slow, slow_sum = end_of_round(store, any_model, sum_one_by_one, *parts)
+    fast, fast_sum = end_of_round(store, any_model, SumInBlocks(4), *parts)
+    for before, a, b in zip(*map(jax.tree.leaves, (any_model, slow.model, fast.model)), strict=True):
         assert not np.allclose(before, a, atol=1e-4), "the round changed nothing, so equality says nothing"
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
     np.testing.assert_allclose(slow_sum.weight, fast_sum.weight, rtol=1e-6)
@@ -76,11 +95,15 @@ def test_the_two_rounds_are_equal(store, model, update, clip, estimator):
     np.testing.assert_allclose(slow_sum.losses, fast_sum.losses, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 5, 13, 40])
-def test_the_block_size_does_not_change_the_round(store, model, block):
-    parts = (UPDATES["fedavg, every step"](CLIPS["flat"]), ESTIMATORS["fixed"], CLIPS["flat"])
-    reference, _ = end_of_round(store, model, sum_one_by_one, *parts)
-    other, _ = end_of_round(store, model, SumInBlocks(block), *parts)
+BLOCKS = [("lstm", block) for block in (1, 2, 3, 5, 13, 40)]
+BLOCKS += [pytest.param(name, block, marks=pytest.mark.slow) for name in FAMILY if name != "lstm" for block in (1, 13)]
+
+
+@pytest.mark.parametrize(("any_model", "block"), BLOCKS, indirect=["any_model"])
+def test_the_block_size_does_not_change_the_round(store, any_model, block):
+    parts = (UPDATES["fedavg, every step"](FLAT), ESTIMATORS["fixed"], FLAT)
+    reference, _ = end_of_round(store, any_model, sum_one_by_one, *parts)
+    other, _ = end_of_round(store, any_model, SumInBlocks(block), *parts)
     for a, b in zip(jax.tree.leaves(reference.model), jax.tree.leaves(other.model), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
 
@@ -88,10 +111,39 @@ def test_the_block_size_does_not_change_the_round(store, model, block):
 @pytest.mark.parametrize("latency", [0, 100], ids=["many blocks", "one block"])
 def test_the_program_for_many_users_does_not_change_the_round(store, model, latency):
     """Its sums are put together from parts; in one block, users who have finished and empty seats are passed over."""
-    parts = (UPDATES["fedavg, every step"](CLIPS["flat"]), ESTIMATORS["fixed"], CLIPS["flat"])
+    parts = (UPDATES["fedavg, every step"](FLAT), ESTIMATORS["fixed"], FLAT)
     reference, one_by_one = end_of_round(store, model, sum_one_by_one, *parts)
     other, summed = end_of_round(store, model, SumInBlocks(16, PLAIN, latency=latency), *parts)
     assert len(summed.results) == 1 if latency else len(summed.results) > 1
     for a, b in zip(jax.tree.leaves(reference.model), jax.tree.leaves(other.model), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
     np.testing.assert_allclose(one_by_one.losses, summed.losses, rtol=1e-4, atol=1e-6)
+
+
+def test_users_and_rounds_have_dropout_of_their_own_and_the_same_again_when_redone(vocabulary):
+    """Two users with the same text differ by their masks alone; a model without dropout gives them the same update."""
+    twins = Store.from_users([[BOS, 5, 6, 7, EOS] * 4] * 2, vocabulary, tokens_per_user=20)
+
+    def updates(name, round_number=1):
+        update = UPDATES["fedavg, every step"](FLAT)
+        mechanism = Mechanism(Poisson(1.0), FLAT, FixedDenominator(2.0), noise_multiplier=0.0, experiment=True)
+        algorithm = Algorithm(mechanism, update, Server(optax.sgd(1.0)))
+        key = noise_key(Secrets.seeded(3).keys(round_number, "a").local)
+        norms = mechanism.clip_norms(1, None)
+        return [
+            np.concatenate(
+                [
+                    np.ravel(leaf)
+                    for leaf in jax.tree.leaves(
+                        SumInBlocks(1)(algorithm, of_family(name), twins, np.array([row]), key, norms).total
+                    )
+                ]
+            )
+            for row in (0, 1)
+        ]
+
+    first, second = updates("stacked_lstm")
+    assert not np.allclose(first, second)
+    np.testing.assert_array_equal(np.stack(updates("stacked_lstm")), np.stack([first, second]))
+    assert not np.allclose(updates("stacked_lstm", 2)[0], first)
+    np.testing.assert_array_equal(*updates("gated_cnn"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce.models.kinds import KINDS, defaults
 from sottovoce.recipe import SECTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,27 @@ def test_the_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "differential privacy for users" in printed
     assert len([line for line in example.splitlines() if line.strip() and not line.strip().startswith("#")]) <= 20
+
+
+def test_the_model_of_ones_own_is_trained(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs" / "your-own-model.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "your-own-model.md", "exec"), {"__name__": "your_own_model"})
+    printed = capsys.readouterr().out
+    assert "differential privacy for users" in printed
+    assert 0 < float(printed.splitlines()[-1]) < 1
+
+
+def test_the_sizes_of_the_family_are_those_of_its_code():
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \| [\d,]+ \|$", page, re.MULTILINE))
+    assert list(rows) == list(KINDS)
+    for kind, keys in rows.items():
+        said = dict(re.findall(r"`(\w+)` ([\w.]+)", keys))
+        assert said == {
+            name: "as" if value is None else str(value).lower() for name, value in defaults(kind).items()
+        }, kind
 
 
 def test_every_key_of_a_recipe_is_documented():

@@ -148,6 +148,7 @@ class Experiment:
     view: str = "curves"
     x: str = "round"
     measures: tuple[str, ...] = ("top1",)
+    columns: int = 0  # panels beside one another; 0: one for each measure, or all of them if there is but one
     upright: Callable[[Size], tuple[float, str]] | None = None
 
     def user_updates(self, size: Size, seeds: int = 1) -> int:

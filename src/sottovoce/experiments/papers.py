@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from sottovoce.experiments import mcmahan2018, mcmahan2018_claims, mcmahan2018_tables
+from sottovoce.experiments import (
+    mcmahan2018,
+    mcmahan2018_claims,
+    mcmahan2018_tables,
+    schultz2019,
+    schultz2019_claims,
+    schultz2019_tables,
+)
 from sottovoce.experiments.describe import Paper
 from sottovoce.experiments.results import SMOOTHED_OVER
 
@@ -22,4 +29,24 @@ MCMAHAN2018 = Paper(
     smoothed=SMOOTHED_OVER,
 )
 
-PAPERS = {paper.name: paper for paper in (MCMAHAN2018,)}
+SCHULTZ2019 = Paper(
+    name="schultz2019",
+    title=schultz2019.TITLE,
+    sizes=schultz2019.SIZES,
+    experiments=schultz2019.EXPERIMENTS,
+    claims=schultz2019_claims.CLAIMS,
+    yardstick=schultz2019_claims.YARDSTICK,
+    about=(
+        "No run here is private: σ = S/100 is given, and ε infinite. Targets are words, punctuation and EOS, never "
+        "padding, and a word outside the vocabulary is always a mistake; the best of the rounds is shown with, in "
+        "brackets, the round it was reached in;"
+    ),
+    rows=schultz2019_tables.setting_table,
+    tables={
+        "table-1": schultz2019_tables.table_1,
+        "table-2": schultz2019_tables.table_2,
+        "tuned": schultz2019_tables.tuned_table,
+    },
+)
+
+PAPERS = {paper.name: paper for paper in (MCMAHAN2018, SCHULTZ2019)}

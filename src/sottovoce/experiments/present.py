@@ -60,9 +60,11 @@ def _draw(paper: Paper, experiment: Experiment, size: Size, pool: Pool, trials: 
             for title, members in chosen
             for measure in experiment.measures
         ]
-        return draw_panels(panels, columns=len(experiment.measures) if len(experiment.measures) > 1 else 0)
+        measures = len(experiment.measures)
+        return draw_panels(panels, columns=experiment.columns or (measures if measures > 1 else 0))
     if experiment.view == "sweep":
-        return draw_panels([_sweep(experiment, title, chosen, size, pool) for title, chosen in _panels(trials)])
+        panels = [_sweep(paper, experiment, title, chosen, size, pool) for title, chosen in _panels(trials)]
+        return draw_panels(panels)
     if experiment.view == "histograms":
         rows = [
             Row(f"{percent(pool.final(trial))}   {trial.label}", [_histogram(pool, trial, n) for n in HEADS])
@@ -96,15 +98,17 @@ def _over_rounds(outcomes: Sequence[Outcome], measure: str, smoothed: int) -> li
     return [Point(number, fmean(values), min(values), max(values)) for number, values in sorted(by_round.items())]
 
 
-def _sweep(experiment: Experiment, title: str, trials: Sequence[Trial], size: Size, pool: Pool) -> Panel:
+def _sweep(paper: Paper, experiment: Experiment, title: str, trials: Sequence[Trial], size: Size, pool: Pool) -> Panel:
     """A line for each mark, the second group dotted; where there are more groups, one for each at the last mark."""
+    measure = experiment.measures[0]
     groups = list(dict.fromkeys(trial.group for trial in trials))
     by_mark = len(groups) <= 2
     series = []
     for place, group in enumerate(groups):
         members = [trial for trial in trials if trial.group == group]
         for mark, shade in zip(size.marks, _EARLY_TO_LATE, strict=True):
-            points = [_at_mark(trial, mark, pool) for trial in members]
+            found = [_at_mark(trial, mark, measure, paper.smoothed, pool) for trial in members]
+            points = [point for point in found if point is not None]
             if by_mark:
                 series.append(Series(f"round {mark:,}" if place == 0 else "", points, shade, dotted=place > 0))
             elif mark == size.marks[-1]:
@@ -113,12 +117,17 @@ def _sweep(experiment: Experiment, title: str, trials: Sequence[Trial], size: Si
         title = f"{groups[0]}; dotted: {groups[1]}"
     upright = experiment.upright(size) if experiment.upright else None
     places = [trial.x for trial in trials if trial.x is not None]
-    return Panel(title, series, experiment.x, places, upright)
+    series = [each for each in series if each.points]
+    return Panel(title, series, experiment.x, places, upright, scale=_SCALES[measure])
 
 
-def _at_mark(trial: Trial, mark: int, pool: Pool) -> Point:
+def _at_mark(trial: Trial, mark: int, measure: str, smoothed: int, pool: Pool) -> Point | None:
+    """None where no run has a finite value."""
     assert trial.x is not None
-    values = [value_at(outcome.smoothed, outcome.first + mark) for outcome in pool.of(trial)]
+    curves = [(outcome.first, smooth(outcome.measured(measure), smoothed)) for outcome in pool.of(trial)]
+    values = [value_at(curve, first + mark) for first, curve in curves if curve]
+    if not values:
+        return None
     return Point(trial.x, fmean(values), min(values), max(values))
 
 

@@ -22,5 +22,5 @@ def percent(spread: Spread | None) -> str:
 
 
 def number(spread: Spread, digits: int = 4) -> str:
-    shown = f"{spread.mean:.{digits}g}"
+    shown = f"{spread.mean:,.0f}" if 10**digits <= spread.mean < 10**9 else f"{spread.mean:.{digits}g}"
     return shown if spread.deviation is None else f"{shown} ± {spread.deviation:.2g}"

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from sottovoce.errors import SottoError
+
 
 def unit_rows(embedding: Float[Array, "vocabulary size"]) -> Float[Array, "vocabulary size"]:
     """The embedding with every row at L2 norm 1.
@@ -21,6 +23,14 @@ def tied_scores(
     outputs: Float[Array, "*any size"], embedding: Float[Array, "vocabulary size"]
 ) -> Float[Array, "*any vocabulary"]:
     return outputs @ unit_rows(embedding).T
+
+
+def check_tied(embedding: int, hidden: int) -> None:
+    if hidden != embedding:
+        raise SottoError(
+            f"hidden={hidden} cannot be scored by the embedding, whose size is {embedding}: make them equal, or say "
+            f"tied = false"
+        )
 
 
 def cross_entropy(scores: Float[Array, "*any vocabulary"], targets: Int[Array, "*any"]) -> Float[Array, "*any"]:

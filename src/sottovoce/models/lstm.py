@@ -22,6 +22,28 @@ class Gate(eqx.Module):
         self.bias = jnp.full((hidden,), bias)
 
 
+def read_layer(
+    gates: tuple[Gate, Gate, Gate, Gate], inputs: Float[Array, "time inputs"], state: tuple[Array, Array],
+    mask: Float[Array, " hidden"] | None = None,
+) -> tuple[Float[Array, "time hidden"], tuple[Array, Array]]:  # fmt: skip
+    """One LSTM layer over time, given its input, forget, cell and output gate; `mask` is on the recurrent input."""
+    weight = jnp.concatenate([gate.weight for gate in gates])  # [4 hidden, inputs + hidden]
+    bias = jnp.concatenate([gate.bias for gate in gates])
+    from_word, from_hidden = jnp.split(weight, [inputs.shape[1]], axis=1)
+    words = inputs @ from_word.T + bias  # [time, 4 hidden]: the words' share of all gates is one product
+
+    def step(state: tuple[Array, Array], word: Array) -> tuple[tuple[Array, Array], Array]:
+        hidden, cell = state
+        recurrent = hidden if mask is None else hidden * mask
+        i, f, g, o = jnp.split(word + from_hidden @ recurrent, 4)
+        cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+        hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    state, hidden = jax.lax.scan(step, state, words)
+    return hidden, state
+
+
 class LSTM(eqx.Module):
     """Embedding, one LSTM layer, a projection back to the embedding, softmax against the same embedding.
 
@@ -56,21 +78,9 @@ class LSTM(eqx.Module):
         self, tokens: Int[Array, " time"], state: tuple[Array, Array], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], tuple[Array, Array]]:
         del key
+        # Only the rows that are read are normalised here.
         gates = (self.input_gate, self.forget_gate, self.cell_gate, self.output_gate)
-        weight = jnp.concatenate([gate.weight for gate in gates])  # [4 hidden, embedding + hidden]
-        bias = jnp.concatenate([gate.bias for gate in gates])
-        from_word, from_hidden = jnp.split(weight, [self.embedding.shape[1]], axis=1)
-        # Only the rows that are read are normalised here; the words' share of all gates is one product.
-        words = unit_rows(self.embedding[tokens]) @ from_word.T + bias  # [time, 4 hidden]
-
-        def step(state: tuple[Array, Array], word: Array) -> tuple[tuple[Array, Array], Array]:
-            hidden, cell = state
-            i, f, g, o = jnp.split(word + from_hidden @ hidden, 4)
-            cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-            hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
-            return (hidden, cell), hidden
-
-        state, hidden = jax.lax.scan(step, state, words)
+        hidden, state = read_layer(gates, unit_rows(self.embedding[tokens]), state)
         return hidden @ self.projection.T + self.projection_bias, state
 
     def score(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:

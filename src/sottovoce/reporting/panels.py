@@ -81,9 +81,9 @@ def draw_panels(panels: Sequence[Panel], columns: int = 0) -> bytes:
 
     columns = columns or len(panels)
     rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
-    # A column is as wide as the longest name in it.
+    # A column is as wide as the longest name in it, and an arrow behind that.
     margins = [
-        max(_LETTER * len(series.label) + 0.25 for panel in panels[place::columns] for series in panel.series)
+        max(_LETTER * (len(series.label) + 2) + 0.25 for panel in panels[place::columns] for series in panel.series)
         for place in range(columns)
     ]
     wide = sum(_LEFT + _WIDE + margin for margin in margins)

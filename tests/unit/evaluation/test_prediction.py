@@ -56,7 +56,8 @@ def test_accuracy_by_hand(vocabulary):
     assert result.top1_words == pytest.approx(1 / 6)
 
 
-def test_perplexity_by_hand(model, vocabulary):
+def test_perplexity_by_hand(any_model, vocabulary):
+    model = any_model
     stream = [BOS, 50, UNK, 51, EOS, BOS, 52, EOS]
     store = Store.from_users([stream], vocabulary, tokens_per_user=20)
     outputs, _ = model.read(jnp.asarray([BOS, *stream[:-1]]), model.start())

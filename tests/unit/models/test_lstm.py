@@ -3,7 +3,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from sottovoce.models.head import cross_entropy, unit_rows
 from sottovoce.models.language_model import layer_names, parameter_count
@@ -46,23 +45,6 @@ def test_reading_matches_the_textbook_lstm(model):
     np.testing.assert_allclose(model.score(outputs), np.array(wanted) @ embedding.T, atol=1e-5)
 
 
-def test_reading_in_two_parts_is_reading_at_once(model):
-    tokens = jnp.arange(3, 15)
-    whole, end = model.read(tokens, model.start())
-    first, state = model.read(tokens[:5], model.start())
-    second, end_of_parts = model.read(tokens[5:], state)
-    np.testing.assert_allclose(whole, jnp.concatenate([first, second]), atol=1e-6)
-    np.testing.assert_allclose(end[0], end_of_parts[0], atol=1e-6)
-
-
-def test_no_output_sees_its_future(model):
-    tokens = jnp.arange(3, 11)
-    changed = tokens.at[5].set(40)
-    before, after = model.read(tokens, model.start())[0], model.read(changed, model.start())[0]
-    np.testing.assert_array_equal(before[:5], after[:5])
-    assert not np.allclose(before[5], after[5])
-
-
 def test_embeddings_are_held_at_norm_one_in_the_forward_pass(model):
     scaled = jax.tree.map(lambda leaf: leaf, model)
     object.__setattr__(scaled, "embedding", model.embedding * 3.7)
@@ -85,11 +67,3 @@ def test_cross_entropy_is_minus_the_log_probability():
     scores = jnp.array([[1.0, 2.0, 3.0], [1000.0, 0.0, 0.0]])
     wanted = -np.log(np.exp(2.0) / np.exp([1.0, 2.0, 3.0]).sum())
     np.testing.assert_allclose(cross_entropy(scores, jnp.array([1, 0])), [wanted, 0.0], atol=1e-6)
-
-
-def test_the_initial_weights_depend_on_the_key_alone():
-    make = lambda seed: jax.tree.leaves(LSTM(20, embedding=4, hidden=5, key=jax.random.key(seed)))  # noqa: E731
-    for same, other in zip(make(1), make(1), strict=True):
-        np.testing.assert_array_equal(same, other)
-    assert not np.allclose(make(1)[0], make(2)[0])
-    assert float(jnp.sum(make(1)[0] ** 2)) == pytest.approx(20, rel=1e-4)  # rows start at norm 1

@@ -1,0 +1,64 @@
+"""A GRU (Cho et al. 2014) in place of the LSTM of McMahan et al. 2018: three gates for four, all else alike."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sottovoce.models.head import tied_scores, unit_rows
+from sottovoce.models.lstm import Gate
+
+
+class GRU(eqx.Module):
+    """Embedding, one GRU layer, a projection back to the embedding, softmax against the same embedding.
+
+    Nine parameter vectors: the embedding, weight and bias of each of three gates, weight and bias of the projection.
+    """
+
+    embedding: Float[Array, "vocabulary size"]
+    reset_gate: Gate
+    update_gate: Gate
+    candidate: Gate
+    projection: Float[Array, "size hidden"]
+    projection_bias: Float[Array, " size"]
+
+    def __init__(self, vocabulary: int, *, embedding: int = 96, hidden: int = 256, key: PRNGKeyArray):
+        keys = jax.random.split(key, 5)
+        # Rows start at norm 1: a gradient through the normalisation scales like 1 / norm.
+        self.embedding = unit_rows(jax.random.normal(keys[0], (vocabulary, embedding)))
+        self.reset_gate = Gate(embedding, hidden, bias=0.0, key=keys[1])
+        self.update_gate = Gate(embedding, hidden, bias=0.0, key=keys[2])
+        self.candidate = Gate(embedding, hidden, bias=0.0, key=keys[3])
+        bound = hidden**-0.5
+        self.projection = jax.random.uniform(keys[4], (embedding, hidden), minval=-bound, maxval=bound)
+        self.projection_bias = jnp.zeros((embedding,))
+
+    def start(self) -> Array:
+        return jnp.zeros((self.projection.shape[1],))
+
+    def read(
+        self, tokens: Int[Array, " time"], state: Array, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "time size"], Array]:
+        del key
+        gates, size = (self.reset_gate, self.update_gate, self.candidate), self.embedding.shape[1]
+        weight = jnp.concatenate([gate.weight for gate in gates])  # [3 hidden, embedding + hidden]
+        bias = jnp.concatenate([gate.bias for gate in gates])
+        words = unit_rows(self.embedding[tokens]) @ weight[:, :size].T + bias  # [time, 3 hidden]
+        # The candidate sees the state after the reset gate, so its product comes after that of the two gates.
+        to_gates, to_candidate = jnp.split(weight[:, size:], [2 * len(state)])
+
+        def step(hidden: Array, word: Array) -> tuple[Array, Array]:
+            for_reset, for_update, for_candidate = jnp.split(word, 3)
+            from_reset, from_update = jnp.split(to_gates @ hidden, 2)
+            reset, update = jax.nn.sigmoid(for_reset + from_reset), jax.nn.sigmoid(for_update + from_update)
+            candidate = jnp.tanh(for_candidate + to_candidate @ (reset * hidden))
+            hidden = update * hidden + (1 - update) * candidate
+            return hidden, hidden
+
+        state, hidden = jax.lax.scan(step, state, words)
+        return hidden @ self.projection.T + self.projection_bias, state
+
+    def score(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:
+        return tied_scores(outputs, self.embedding)

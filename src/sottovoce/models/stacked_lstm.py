@@ -1,0 +1,100 @@
+"""LSTM layers with dropout between them (Zaremba et al. 2014), as Popov et al. 2018 use: 2 x 650, dropout 0.5."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sottovoce.models.head import check_tied, tied_scores, unit_rows
+from sottovoce.models.lstm import Gate, read_layer
+
+LayerState = tuple[Array, Array]
+
+
+class Layer(eqx.Module):
+    """The four gates of one LSTM layer."""
+
+    input_gate: Gate
+    forget_gate: Gate
+    cell_gate: Gate
+    output_gate: Gate
+
+    def __init__(self, inputs: int, hidden: int, *, key: PRNGKeyArray):
+        keys = jax.random.split(key, 4)
+        self.input_gate = Gate(inputs, hidden, bias=0.0, key=keys[0])
+        self.forget_gate = Gate(inputs, hidden, bias=1.0, key=keys[1])
+        self.cell_gate = Gate(inputs, hidden, bias=0.0, key=keys[2])
+        self.output_gate = Gate(inputs, hidden, bias=0.0, key=keys[3])
+
+    def __call__(
+        self, inputs: Float[Array, "time inputs"], state: LayerState, mask: Float[Array, " hidden"] | None
+    ) -> tuple[Float[Array, "time hidden"], LayerState]:
+        return read_layer((self.input_gate, self.forget_gate, self.cell_gate, self.output_gate), inputs, state, mask)
+
+
+class StackedLSTM(eqx.Module):
+    """Embedding, LSTM layers, softmax over a table of its own or the embedding.
+
+    Dropout is on what goes into a layer and out of the last, never on what a layer says to itself; every moment has a
+    mask of its own. With `variational` (Gal and Ghahramani 2016) the moments of an unroll share one, and what a layer
+    says to itself has one too. There is no dropout where the model is used.
+    """
+
+    embedding: Float[Array, "vocabulary size"]
+    layers: tuple[Layer, ...]
+    output: Float[Array, "vocabulary hidden"] | None  # None: tied to the embedding
+    output_bias: Float[Array, " vocabulary"] | None
+    dropout: float = eqx.field(static=True)
+    variational: bool = eqx.field(static=True)
+
+    def __init__(
+        self, vocabulary: int, *, embedding: int = 650, hidden: int | None = None, layers: int = 2,
+        dropout: float = 0.5, variational: bool = False, tied: bool = False, key: PRNGKeyArray,
+    ):  # fmt: skip
+        hidden = hidden or embedding
+        if tied:
+            check_tied(embedding, hidden)
+        first, last, *keys = jax.random.split(key, 2 + layers)
+        self.embedding = unit_rows(jax.random.normal(first, (vocabulary, embedding)))
+        sizes = [embedding, *[hidden] * (layers - 1)]
+        self.layers = tuple(Layer(size, hidden, key=each) for size, each in zip(sizes, keys, strict=True))
+        bound = hidden**-0.5
+        table = jax.random.uniform(last, (vocabulary, hidden), minval=-bound, maxval=bound)
+        self.output = None if tied else table
+        self.output_bias = None if tied else jnp.zeros((vocabulary,))
+        self.dropout, self.variational = dropout, variational
+
+    def start(self) -> tuple[LayerState, ...]:
+        hidden = self.layers[0].input_gate.bias
+        return tuple((jnp.zeros_like(hidden), jnp.zeros_like(hidden)) for _ in self.layers)
+
+    def read(
+        self, tokens: Int[Array, " time"], state: tuple[LayerState, ...], key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "time hidden"], tuple[LayerState, ...]]:
+        words, states = self.embedding[tokens], []
+        if self.output is None:
+            words = unit_rows(words)
+        for number, (layer, before) in enumerate(zip(self.layers, state, strict=True)):
+            recurrent = self._mask(key, 2 * number + 1, before[0].shape) if self.variational else None
+            words, after = layer(self._drop(words, key, 2 * number), before, recurrent)
+            states.append(after)
+        return self._drop(words, key, 2 * len(self.layers)), tuple(states)
+
+    def score(self, outputs: Float[Array, "*any hidden"]) -> Float[Array, "*any vocabulary"]:
+        if self.output is None or self.output_bias is None:
+            return tied_scores(outputs, self.embedding)
+        return outputs @ self.output.T + self.output_bias
+
+    def _drop(self, values: Float[Array, "time size"], key: PRNGKeyArray | None, place: int) -> Array:
+        shape = values.shape[1:] if self.variational else values.shape
+        mask = self._mask(key, place, shape)
+        return values if mask is None else values * mask
+
+    def _mask(self, key: PRNGKeyArray | None, place: int, shape: tuple[int, ...]) -> Array | None:
+        """Zeros, and 1 / (1 - dropout) for what is kept, so that means stay; None where nothing is dropped."""
+        if key is None or not self.dropout:
+            return None
+        kept = jax.random.bernoulli(jax.random.fold_in(key, place), 1 - self.dropout, shape)
+        return kept / jnp.float32(1 - self.dropout)
