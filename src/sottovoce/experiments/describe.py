@@ -68,16 +68,24 @@ class Trial:
         return replace(self, label=label, x=x, group=group, panel=panel)
 
     @property
+    def is_central(self) -> bool:
+        """SGD on pooled text: no cohort is drawn, nothing is clipped or noised."""
+        return self.run.get("algorithm") == "central"
+
+    @property
     def name(self) -> str:
         """Says all that is particular about the setting, so that figures with the same setting share its runs."""
         kept = dict(self.privacy)
         clipping, norm = kept.pop("clipping", "flat"), kept.pop("clip_norm", 15.0)
-        parts = [
-            str(self.run.get("algorithm", "fedavg")),
+        bounds = [
             "no-clip" if clipping == "none" else f"{clipping.replace('_', '-')}-S{norm:g}",
             f"sigma{kept.pop('noise_std', 0.0):g}",
+        ]
+        parts = [
+            str(self.run.get("algorithm", "fedavg")),
+            *([] if self.is_central else bounds),
             *(f"{key.replace('_', '-')}-{value}".replace("_", "-") for key, value in sorted(kept.items())),
-            *(f"{key}{value:g}" for key, value in sorted(self.local.items())),
+            *(f"{key.replace('_', '-')}{value:g}" for key, value in sorted(self.local.items())),
             "" if self.cohort == 1 else f"cohort-x{self.cohort:g}",
             "" if self.rounds == 1 else f"rounds-x{self.rounds:.3g}",
             "" if self.words == 1 else f"words-x{self.words}",
@@ -98,16 +106,17 @@ class Trial:
     def recipe(self, base: Recipe, size: Size, *, users: int, store: str, seed: int) -> Recipe:
         """The recipe of one run. Nothing is promised, so the population is simply what the store holds."""
         made = base.replace(**size.changes)
-        noise = {"noise_std": 0.0, **self.privacy}
+        promised = {"mode": "none"} if self.is_central else {"mode": "experiment", "noise_std": 0.0}
         cohort = self.cohort_of(size)
         # A cohort of known size fills its blocks; one of random size is cut as the program chooses.
-        filled = -(-cohort // -(-cohort // _MOST_AT_ONCE)) if size.full and "sampling" not in self.privacy else 0
+        known = size.full and not self.is_central and "sampling" not in self.privacy
+        filled = -(-cohort // -(-cohort // _MOST_AT_ONCE)) if known else 0
         return made.replace(
             data={"store": store},
             local=self.local,
             privacy={
-                "mode": "experiment", "noise_multiplier": None, "users": users, "cohort": cohort,
-                "sampling": "fixed", "secrets": "seeded", **noise,
+                "noise_multiplier": None, "users": users, "cohort": cohort, "sampling": "fixed", "secrets": "seeded",
+                **promised, **self.privacy,
             },
             run={
                 "rounds": self.rounds_of(size), "evaluate_every": size.evaluate_every,

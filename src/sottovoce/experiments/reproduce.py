@@ -25,6 +25,7 @@ from sottovoce.jobs.measuring import load_run
 from sottovoce.jobs.population import prepare_demo
 from sottovoce.jobs.training import Progress, resume, train
 from sottovoce.models.language_model import LanguageModel
+from sottovoce.promise import resolve
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
@@ -221,11 +222,13 @@ class _Work:
     def _recipe(self, trial: Trial, seed: int) -> Recipe:
         folder = self.people.store(trial)
         base = Recipe.load(PAPER)
-        return trial.recipe(base, self.size, users=Store.open(folder).users, store=str(folder.resolve()), seed=seed)
+        made = trial.recipe(base, self.size, users=Store.open(folder).users, store=str(folder.resolve()), seed=seed)
+        return resolve(made)  # as a run keeps it
 
     def _check_result(self, trial: Trial, seed: int) -> None:
         path = self.pool.path(trial, seed)
-        if Outcome.load(path).recipe != _told(self._recipe(trial, seed)):
+        # Compared as recipes: a key that came later has its default in older results.
+        if Recipe.from_dict(Outcome.load(path).recipe) != Recipe.from_dict(_told(self._recipe(trial, seed))):
             raise SottoError(f"{path} is of another recipe than it should be; delete it to run it again")
 
     def _folder(self, trial: Trial, seed: int) -> Path:
@@ -259,7 +262,7 @@ class _Work:
         return load_run(folder)[0] if kept or self._train(trial, seed) else None
 
     def _outcome(self, trial: Trial, seed: int, recipe: Recipe) -> Outcome:
-        if recipe.privacy.mode != "experiment":
+        if recipe.privacy.mode == "private":
             raise SottoError("what is kept of a run tells of its users: only runs that promise nothing are kept")
         run = RunFolder.open(self._folder(trial, seed))
         model, _ = load_run(run)
@@ -297,6 +300,14 @@ class _Work:
             seconds=round(sum(line["seconds"] for line in diagnostics), 1),
             elsewhere=elsewhere,
             facts={"vocabulary": test.vocabulary.size, "users": recipe.privacy.users},
+            series={
+                # Of the users a round was trained on, as their training went on: before anything was averaged.
+                "local loss": [
+                    (first + line["round"], line["loss"])
+                    for line in diagnostics
+                    if line["round"] % window == 0 and line["loss"] is not None
+                ]
+            },
         )
 
 
@@ -305,7 +316,7 @@ def _rounds_before(trial: Trial, size: Size) -> int:
 
 
 def _told(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as it is published: without where the users lie, and as JSON gives it back."""
+    """A recipe as it is published: without where the users lie."""
     sections = recipe.to_dict()
     del sections["data"]
-    return json.loads(json.dumps(sections))
+    return sections

@@ -24,8 +24,8 @@ Curve = list[tuple[int, float]]
 class Outcome:
     """One finished run. `curve` has round, top-1 and perplexity; a model that diverged has no perplexity.
 
-    `first` is how many rounds the model had behind it already. None of these runs is private: what they tell of their
-    cohorts is part of the experiment.
+    `series` holds whatever else was measured by round, by name. `first` is how many rounds the model had behind it
+    already. None of these runs is private: what they tell of their cohorts is part of the experiment.
     """
 
     name: str
@@ -41,6 +41,16 @@ class Outcome:
     seconds: float
     elsewhere: dict[str, Any] | None = None  # as `evaluation`, where training was on another corpus
     facts: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, Curve] = field(default_factory=dict)
+
+    def measured(self, measure: str) -> Curve:
+        """A measure by round, where it is finite: `top1`, `perplexity`, `loss` (its logarithm) or one of `series`."""
+        if measure == "top1":
+            return self.top1
+        if measure in ("perplexity", "loss"):
+            known = [(number, value) for number, _, value in self.curve if value is not None]
+            return known if measure == "perplexity" else [(number, math.log(value)) for number, value in known]
+        return self.series.get(measure, [])
 
     @property
     def top1(self) -> Curve:
@@ -53,6 +63,7 @@ class Outcome:
     def to_bytes(self) -> bytes:
         values = asdict(self)
         rows = {name: values.pop(name) for name in ("curve", "clipped_share")}
+        rows |= {f"series: {name}": curve for name, curve in values.pop("series").items()}
         # A line a row: small, and readable in a comparison of two versions.
         body = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False).rstrip("}").rstrip()
         for name, row in rows.items():
@@ -66,6 +77,10 @@ class Outcome:
             values = json.loads(path.read_text(encoding="utf-8"))
             for name in ("curve", "clipped_share"):
                 values[name] = [tuple(row) for row in values[name]]
+            named = [name for name in values if name.startswith("series: ")]
+            values["series"] = {
+                name.removeprefix("series: "): [tuple(row) for row in values.pop(name)] for name in named
+            }
             return Outcome(**values)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise SottoError(f"cannot read the result {path} ({error}); delete it to run it again") from None

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sottovoce.errors import SottoError
+from sottovoce.experiments.describe import Trial
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
 from sottovoce.experiments.reproduce import choose, choose_size
+from sottovoce.experiments.results import Outcome
+from sottovoce.privacy.accounting import NonPrivate
 from sottovoce.promise import build_mechanism, resolve
 from sottovoce.recipe import Recipe
 
@@ -74,6 +79,17 @@ def test_a_trial_that_goes_on_comes_after_what_it_goes_on_from():
     }
 
 
+def test_central_training_promises_nothing_and_has_no_clip_in_its_name():
+    trial = Trial("central", run={"algorithm": "central"}, local={"learning_rate": 0.5})
+    assert trial.name == "central-learning-rate0.5"
+    made = recipe_of(trial, GPU)
+    assert (made.privacy.mode, made.privacy.noise_std, made.run.block) == ("none", None, 0)
+    resolved = resolve(made)
+    assert (resolved.privacy.clipping, resolved.privacy.cohort) == ("none", 100)
+    mechanism = build_mechanism(resolved, LAYERS)
+    assert isinstance(mechanism.event(1), NonPrivate)
+
+
 def test_marks_are_the_papers_where_there_are_enough_rounds():
     assert GPU.marks == (100, 500, 1500)
     assert choose_size("gpu", 3000).marks == (100, 500, 3000)
@@ -89,3 +105,15 @@ def test_what_does_not_exist_is_refused():
         choose_size("gpu", 1510)
     with pytest.raises(SottoError, match="smoke, cpu, gpu"):
         choose_size("paper")
+
+
+def test_published_results_are_of_the_recipes_their_trials_make_today():
+    published = Path(__file__).parents[3] / "docs" / "results" / "mcmahan2018" / "results"
+    trials = {trial.name: trial for experiment in EXPERIMENTS.values() for trial, _ in experiment.runs(GPU)}
+    files = list(published.glob("*.json"))
+    assert len(files) > 20
+    for file in files:
+        outcome = Outcome.load(file)
+        trial = trials[outcome.name]
+        made = trial.recipe(Recipe.load("mcmahan2018"), GPU, users=7818, store="", seed=outcome.seed)
+        assert Recipe.from_dict(outcome.recipe) == resolve(made), file.name

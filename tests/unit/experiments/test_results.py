@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,19 @@ def test_results_come_back_from_disk_as_they_were(pool):
     path.write_text("{")
     with pytest.raises(SottoError, match="delete it to run it again"):
         pool.of(noised(0.003))
+
+
+def test_measures_other_than_accuracy_are_read_by_name(tmp_path):
+    saved = replace(outcome(noised(0.0), 0, 0.17), series={"local loss": [(20, 5.5), (40, 5.25)]})
+    saved = replace(saved, curve=[*saved.curve[:-1], (1500, 0.1, None)])  # diverged in the last round
+    pool = Pool(tmp_path / "results")
+    pool.save(saved)
+    (loaded,) = pool.of(noised(0.0))
+    assert loaded.measured("local loss") == [(20, 5.5), (40, 5.25)]
+    assert loaded.measured("loss")[-1] == (1480, pytest.approx(math.log(120)))
+    assert loaded.measured("perplexity")[0] == (20, 120.0)
+    assert loaded.measured("top1") == loaded.top1
+    assert loaded.measured("keystrokes") == []
 
 
 def test_the_spread_between_seeds_is_pooled(pool):
