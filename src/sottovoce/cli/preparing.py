@@ -70,8 +70,8 @@ def prepare(
     split_key
         Key of the hash that decides who is held out.
     plain_text
-        The files are text that is nobody's: pieces of --tokens-per-user tokens stand for users. No private run may train
-        on it.
+        The files are text that is nobody's: pieces of --tokens-per-user tokens stand for users. No private run may
+        train on it.
     json
         One JSON object.
     """

@@ -11,7 +11,7 @@ from sottovoce.evaluation.head_words import HEADS
 from sottovoce.experiments.describe import Experiment, Size, Trial
 from sottovoce.experiments.mcmahan2018 import TITLE
 from sottovoce.experiments.results import SMOOTHED_OVER, Outcome, Pool, Spread, value_at
-from sottovoce.experiments.tables import markdown, table_1, table_2
+from sottovoce.experiments.tables import markdown, private_table, table_1, table_2
 from sottovoce.files import write_aside
 from sottovoce.reporting.figures import DEEP, MIDDLE
 from sottovoce.reporting.panels import COLOURS, Panel, Point, Row, Series, draw_histograms, draw_panels
@@ -28,6 +28,8 @@ def present(experiment: Experiment, size: Size, pool: Pool, out: Path) -> str:
     elif trials:
         if experiment.name == "table-2":
             parts += [table_2(pool), ""]
+        if experiment.name == "private-model":
+            parts += [private_table(trials, pool), ""]
         try:
             drawing = _draw(experiment, size, pool, trials)
         except ImportError:  # a machine that trains may lack matplotlib

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, PAPER, SIZES
 from sottovoce.experiments.present import page, present, summarise
 from sottovoce.experiments.results import Outcome, Pool
 from sottovoce.files import write_aside
+from sottovoce.jobs.budget import vocabulary_charges
 from sottovoce.jobs.measuring import load_run
 from sottovoce.jobs.population import prepare_demo
 from sottovoce.jobs.training import Progress, resume, train
-from sottovoce.models.language_model import LanguageModel
 from sottovoce.promise import resolve
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
@@ -38,18 +38,24 @@ ProgressDisplay = Callable[[str], AbstractContextManager[Callable[[Progress], No
 class People:
     """Whom to train on: stores of the same users with the paper's dictionary, twice and three times it; and others.
 
-    Without stores, synthetic users are made in `folder`.
+    Without stores, synthetic users are made in `folder`. `declared` is the population that private trials say they have.
     """
 
     folder: Path
     stores: tuple[Path, ...] = ()
     other: Path | None = None
+    public: Path | None = None
+    declared: int = 0
     synthetic: int = 0
 
     def store(self, trial: Trial) -> Path:
         if not self.stores:
-            return self._synthetic(trial.words, 2019 if trial.elsewhere else 2018)
-        if trial.elsewhere:
+            return self._synthetic(trial.words, 2020 if trial.on == "public" else 2019 if self._others(trial) else 2018)
+        if trial.on == "public":
+            if self.public is None:
+                raise SottoError("pre-training needs public text: name its store with --public")
+            return self.public
+        if self._others(trial):
             if self.other is None:
                 raise SottoError("training on another corpus needs one: name its store with --other")
             return self.other
@@ -60,9 +66,29 @@ class People:
             )
         return self.stores[trial.words - 1]
 
+    def users(self, trial: Trial) -> int:
+        """How many there are; how many are declared, where those are promised something."""
+        if not trial.is_guarded:
+            return Store.open(self.store(trial)).users
+        if self.stores and not self.declared:
+            raise SottoError(
+                "a private model declares its population: give --declared-users, a round number known without counting "
+                "the users (the exact one is private)"
+            )
+        return self.declared or self.synthetic
+
     def has(self, trial: Trial) -> bool:
-        """Is there a store to run this on?"""
-        return not self.stores or (trial.words <= len(self.stores) and (self.other is not None or not trial.elsewhere))
+        """Is there all that it takes to run this?"""
+        return not self.stores or (
+            trial.words <= len(self.stores)
+            and (self.other is not None or not self._others(trial))
+            and (self.public is not None or trial.on != "public")
+            and (self.declared > 0 or not trial.is_guarded)
+        )
+
+    @staticmethod
+    def _others(trial: Trial) -> bool:
+        return trial.on == "other" or (trial.elsewhere and trial.on != "public")
 
     def _synthetic(self, words: int, seed: int) -> Path:
         folder = self.folder / f"words-x{words}-seed{seed}"
@@ -103,7 +129,7 @@ def choose_size(name: str, rounds: int | None = None) -> Size:
 
 def reproduce(
     names: Sequence[str], *, size: str, out: Path, users: Sequence[Path] = (), other: Path | None = None,
-    seeds: int = 1, rounds: int | None = None, say: Callable[[str], None], progress: ProgressDisplay,
+    public: Path | None = None, declared: int = 0, seeds: int = 1, rounds: int | None = None, say: Callable[[str], None], progress: ProgressDisplay,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:  # fmt: skip
     """Run experiments into a folder and draw each when it is done. False when it was asked to stop.
@@ -115,12 +141,12 @@ def reproduce(
         raise SottoError(f"seeds={seeds} must be 1 or more; it is how often every setting is run")
     chosen, scale = choose(names), choose_size(size, rounds)
     out.mkdir(parents=True, exist_ok=True)
-    people = People(out / "users", tuple(users), other, scale.synthetic)
+    people = People(out / "users", tuple(users), other, public, declared, scale.synthetic)
     work = _Work(out, scale, people, Pool(out / "results"), say, progress, stop)
     ready = [experiment for experiment in chosen if names or work.can_run(experiment)]
     for experiment in ready:
         for trial, _ in experiment.runs(scale, seeds):
-            people.store(trial)  # whatever is missing is told before the first run
+            people.store(trial), people.users(trial)  # whatever is missing is told before the first run
     work.hold_to_one_setting()
     for experiment in ready:
         if not work.run(experiment, seeds):
@@ -182,11 +208,15 @@ class _Work:
     say: Callable[[str], None]
     progress: ProgressDisplay
     stop: Callable[[], bool]
+    recipes: dict[tuple[str, int], Recipe] = field(default_factory=dict)
 
     def can_run(self, experiment: Experiment) -> bool:
         able = all(self.people.has(trial) for trial, _ in experiment.runs(self.size))
         if not able:
-            self.say(f"{experiment.name} is left out: it needs more stores (--users with three folders, or --other)")
+            self.say(
+                f"{experiment.name} is left out: it needs more stores (--users with three folders, --other, --public) "
+                f"or --declared-users"
+            )
         return able
 
     def hold_to_one_setting(self) -> None:
@@ -194,7 +224,7 @@ class _Work:
         base = Trial("base")
         store, test = (Store.open(self.people.store(base), split) for split in ("train", "test"))
         setting = {
-            "paper": PAPER, "size": self.size.name, "rounds": self.size.rounds, "users": store.users,
+            "paper": PAPER, "size": self.size.name, "rounds": self.size.rounds, "users": self.people.declared or store.users,
             "held_out_users": test.users, "vocabulary": store.vocabulary.size, "tokens_per_user": store.tokens_per_user,
             "synthetic": not self.people.stores,
         }  # fmt: skip
@@ -220,10 +250,17 @@ class _Work:
         return True
 
     def _recipe(self, trial: Trial, seed: int) -> Recipe:
-        folder = self.people.store(trial)
-        base = Recipe.load(PAPER)
-        made = trial.recipe(base, self.size, users=Store.open(folder).users, store=str(folder.resolve()), seed=seed)
-        return resolve(made)  # as a run keeps it
+        """As a run keeps it. Found once: the noise for an ε takes seconds."""
+        if (known := self.recipes.get((trial.name, seed))) is not None:
+            return known
+        folder, base = self.people.store(trial), Recipe.load(PAPER)
+        made = trial.recipe(
+            base, self.size, users=self.people.users(trial), store=str(folder.resolve()), seed=seed
+        )  # fmt: skip
+        if trial.after is not None:
+            made = made.replace(model={"initial": str(self._folder(trial.after, seed).resolve())})
+        before = vocabulary_charges(Store.open(folder)) if trial.is_private else ()
+        return self.recipes.setdefault((trial.name, seed), resolve(made, before))
 
     def _check_result(self, trial: Trial, seed: int) -> None:
         path = self.pool.path(trial, seed)
@@ -237,40 +274,37 @@ class _Work:
     def _train(self, trial: Trial, seed: int) -> bool:
         """Train a run, or go on with it, and keep its result. False when it was asked to stop."""
         recipe, folder = self._recipe(trial, seed), self._folder(trial, seed)
-        start = None
-        if trial.after is not None:
-            start = self._model(trial.after, seed)
-            if start is None:
-                return False
+        begun = RunFolder(folder).recipe_file.exists()
+        if trial.after is not None and not begun and not self._has_model(trial.after, seed):
+            return False
         folder.parent.mkdir(exist_ok=True)
         with self.progress(f"{trial.label} (seed {seed})") as observer:
-            if RunFolder(folder).recipe_file.exists():
+            if begun:
                 if _told(Recipe.load(RunFolder(folder).recipe_file)) != _told(recipe):
                     raise SottoError(f"{folder} was begun with another recipe than it should be; delete it")
-                result = resume(folder, model=start, observer=observer, stop=self.stop)
+                result = resume(folder, observer=observer, stop=self.stop)
             else:
-                result = train(recipe, folder, model=start, observer=observer, stop=self.stop)
+                result = train(recipe, folder, observer=observer, stop=self.stop)
         if result.ended == "stopped":
             return False
         self.pool.save(self._outcome(trial, seed, recipe))
         return True
 
-    def _model(self, trial: Trial, seed: int) -> LanguageModel | None:
-        """The model a run ended with; the run is done again where only its result was kept. None: asked to stop."""
+    def _has_model(self, trial: Trial, seed: int) -> bool:
+        """See that a run's model is there: it is done again where only its result was kept. False: asked to stop."""
         folder = self._folder(trial, seed)
         kept = self.pool.path(trial, seed).exists() and (RunFolder(folder).model / "weights.safetensors").exists()
-        return load_run(folder)[0] if kept or self._train(trial, seed) else None
+        return kept or self._train(trial, seed)
 
     def _outcome(self, trial: Trial, seed: int, recipe: Recipe) -> Outcome:
-        if recipe.privacy.mode == "private":
-            raise SottoError("what is kept of a run tells of its users: only runs that promise nothing are kept")
+        """What is kept of a run. Of people who are promised something, nothing that is not public or noised."""
         run = RunFolder.open(self._folder(trial, seed))
         model, _ = load_run(run)
         store = self.people.store(trial)
         test = Store.open(store, "test")
         rows = range(min(recipe.run.evaluate_users or test.users, test.users))
         first = _rounds_before(trial, self.size)
-        lines, diagnostics = run.record.read(), run.diagnostics.read()
+        lines, diagnostics = run.record.read(), [] if trial.is_guarded else run.diagnostics.read()
         evaluated = [(line["round"], line["evaluation"]) for line in lines if "evaluation" in line]
         window = recipe.run.evaluate_every
         shares = []
@@ -279,28 +313,39 @@ class _Work:
             near = [share for share in near if share is not None]
             if near:
                 shares.append((first + mark, sum(near) / len(near)))
-        elsewhere = None
+        elsewhere, compared = None, test
         if trial.elsewhere:
             elsewhere = evaluated[-1][1]
-            home = Store.open(self.people.store(Trial("base")), "test")
+            compared = home = Store.open(self.people.store(Trial("base")), "test")
             if home.vocabulary.fingerprint != test.vocabulary.fingerprint:
                 raise SottoError(f"{store} has another vocabulary than the users it is compared on; prepare it alike")
-            evaluated = [(evaluated[-1][0], evaluate(model, home, range(len(rows))).to_json())]
+            evaluated = [(evaluated[-1][0], evaluate(model, home, range(min(len(rows), home.users))).to_json())]
+        final = evaluated[-1][1]
+        facts = {"vocabulary": test.vocabulary.size, "users": recipe.privacy.users}
+        if trial.is_guarded or trial.on == "public":
+            # These are few and end with a table of small differences: on everybody held out.
+            final, facts["evaluated_users"] = evaluate(model, compared).to_json(), compared.users
+        if trial.is_private:
+            facts |= _promised(run.read_statement())
         return Outcome(
             name=trial.name,
             seed=seed,
             recipe=_told(recipe),
             first=first,
             rounds=recipe.run.rounds,
-            user_updates=sum(line["users"] for line in diagnostics),
+            user_updates=trial.user_updates(self.size)
+            if trial.is_guarded
+            else sum(line["users"] for line in diagnostics),
             curve=[(first + number, found["top1"], found["perplexity"]) for number, found in evaluated],
-            evaluation=evaluated[-1][1],
+            evaluation=final,
             head_words=head_words(model, test, rows).to_json(),
             clipped_share=shares,
-            seconds=round(sum(line["seconds"] for line in diagnostics), 1),
+            seconds=None if trial.is_guarded else round(sum(line["seconds"] for line in diagnostics), 1),
             elsewhere=elsewhere,
-            facts={"vocabulary": test.vocabulary.size, "users": recipe.privacy.users},
-            series={
+            facts=facts,
+            series={}
+            if trial.is_guarded
+            else {
                 # Of the users a round was trained on, as their training went on: before anything was averaged.
                 "local loss": [
                     (first + line["round"], line["loss"])
@@ -311,12 +356,23 @@ class _Work:
         )
 
 
+def _promised(statement: dict[str, Any]) -> dict[str, Any]:
+    """Of a private run's statement, what a table shows. The store's total is of all runs on it until then."""
+    facts = {key: statement[key] for key in ("epsilon", "delta", "epsilon_store", "declared")}
+    facts |= {key: statement["mechanism"][key] for key in ("noise_multiplier", "noise_std")}
+    return facts | ({"start": statement["start"]["source"]} if "start" in statement else {})
+
+
 def _rounds_before(trial: Trial, size: Size) -> int:
-    return 0 if trial.after is None else trial.after.rounds_of(size) + _rounds_before(trial.after, size)
+    """On the same people: pre-training is not counted."""
+    if trial.after is None or trial.after.on != trial.on:
+        return 0
+    return trial.after.rounds_of(size) + _rounds_before(trial.after, size)
 
 
 def _told(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as it is published: without where the users lie."""
+    """A recipe as it is published: without where the users lie, and the model it began with."""
     sections = recipe.to_dict()
     del sections["data"]
+    sections["model"].pop("initial", None)
     return sections

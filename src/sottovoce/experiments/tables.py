@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sottovoce.experiments.describe import Trial
 from sottovoce.experiments.mcmahan2018 import (
     BASELINE,
     TABLE_1,
@@ -97,6 +98,44 @@ def table_2(pool: Pool) -> str:
         f"the accuracy is of runs with the same σ and S and the cohort of this reproduction."
     )
     return f"{markdown(header, rows)}\n\n{note}"
+
+
+def private_table(trials: Sequence[Trial], pool: Pool) -> str:
+    """What is promised and what is reached, a row a trial, and what all of it cost the people together."""
+    header = [
+        "setting", "ε", "S", "C̃", "rounds", "z", "σ", "user updates, expected", "top-1, all held out", "perplexity",
+    ]  # fmt: skip
+    rows, totals, counted = [], [], 0
+    for trial in trials:
+        for outcome in pool.of(trial):
+            recipe, facts = outcome.recipe, outcome.facts
+            promised = trial.is_private
+            if promised:
+                totals.append(facts["epsilon_store"])
+                counted += 1
+            perplexity = outcome.evaluation["perplexity"]
+            people = not trial.on
+            rows.append([
+                trial.label,
+                rounded_up(facts["epsilon"]) if promised else "∞" if people else "0",
+                f"{recipe['privacy']['clip_norm']:g}" if people else "",
+                f"{recipe['privacy']['cohort']:,.0f}" if people else "",
+                f"{outcome.rounds:,}" if people else "",
+                f"{facts['noise_multiplier']:.3g}" if promised else "",
+                f"{facts['noise_std']:.2g}" if promised else "0" if people else "",
+                f"{outcome.user_updates:,}" if people else "",
+                f"{100 * outcome.evaluation['top1']:.2f} %",
+                "diverged" if perplexity is None else f"{perplexity:.4g}",
+            ])  # fmt: skip
+    known = [value for value in totals if isinstance(value, int | float)]
+    total = rounded_up(max(known)) if known and len(known) == len(totals) else "not known to be finite"
+    deltas = {outcome.facts["delta"] for trial in trials if trial.is_private for outcome in pool.of(trial)}
+    note = (
+        f"ε at δ = {', '.join(f'{delta:g}' for delta in sorted(deltas))} is of each model alone; S, z and σ are those of "
+        f"the first round. All {counted} private runs on this store together: ε = {total}. A trial with ε = ∞ promises "
+        f"nothing, and its model is not to be released; ε = 0 saw nobody of the store."
+    )
+    return f"{markdown(header, rows)}\n\n{note}" if counted else markdown(header, rows)
 
 
 def _top1(pool: Pool, trial: Any) -> str:
