@@ -12,6 +12,7 @@ from small_world import Sotto
 from sottovoce.errors import SottoError
 from sottovoce.experiments import reproduce as running
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES
+from sottovoce.experiments.papers import MCMAHAN2018, PAPERS
 
 
 @contextmanager
@@ -20,7 +21,7 @@ def quiet(name: str):
 
 
 def run(names: list[str], out: Path, **more) -> bool:
-    return running.reproduce(names, size="smoke", out=out, say=lambda text: None, progress=quiet, **more)
+    return running.reproduce(MCMAHAN2018, names, size="smoke", out=out, say=lambda text: None, progress=quiet, **more)
 
 
 def results_of(out: Path) -> dict[str, dict]:
@@ -91,10 +92,10 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_end(done: Path, tmp_pat
     out = tmp_path / "out"
     arguments = {"size": "smoke", "out": out, "say": lambda text: None, "progress": counting, "seeds": 2}
     # Ten rounds on: the second run is half done.
-    assert not running.reproduce(["sigma"], stop=lambda: rounds_seen >= 10, **arguments)
+    assert not running.reproduce(MCMAHAN2018, ["sigma"], stop=lambda: rounds_seen >= 10, **arguments)
     assert len(results_of(out)) == 1
     assert len(list((out / "runs").iterdir())) == 2
-    assert running.reproduce(["sigma"], **arguments)
+    assert running.reproduce(MCMAHAN2018, ["sigma"], **arguments)
     whole = results_of(done)
     assert results_of(out) == {name: row for name, row in whole.items() if name in results_of(out)}
 
@@ -109,10 +110,11 @@ def test_claims_and_drawings_need_no_training(sotto: Sotto, done: Path):
 
 
 def test_the_list_says_what_there_is_and_what_it_costs(sotto: Sotto):
-    told = sotto("reproduce", "--list", "--json", "--seeds", 3).json()["experiments"]
+    told = sotto("reproduce", "mcmahan2018", "--list", "--json", "--seeds", 3).json()["experiments"]
     assert [row["name"] for row in told] == list(EXPERIMENTS)
     (sigma,) = (row for row in told if row["name"] == "sigma")
     assert sigma["user_updates"]["gpu"] == 1_800_000
+    assert [paper["paper"] for paper in sotto("reproduce", "--list", "--json").json()["papers"]] == list(PAPERS)
     shown = sotto("reproduce", "--list", "--figure", 2)
     assert shown.status == 0
     assert "figure-2" in shown.out

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, progress_of_rounds
 from sottovoce.errors import SottoError
 
+if TYPE_CHECKING:
+    from sottovoce.experiments.describe import Paper
+
 Flag = Annotated[bool, Parameter(negative=())]
 Many = Parameter(consume_multiple=True, negative=())
 
 
 def reproduce(
-    paper: Literal["mcmahan2018"] = "mcmahan2018",
+    paper: Literal["mcmahan2018", "schultz2019"] | None = None,
     *,
     figure: Annotated[list[int] | None, Many] = None,
     table: Annotated[list[int] | None, Many] = None,
@@ -39,7 +42,7 @@ def reproduce(
     Parameters
     ----------
     paper
-        Which paper.
+        Which paper; mcmahan2018 unless told. `--list` without one lists them all.
     figure
         Figures by number.
     table
@@ -47,7 +50,7 @@ def reproduce(
     experiment
         Others by name, as `--list` shows them. Without any of these: everything.
     size
-        smoke: seconds. cpu: minutes. gpu: the paper's model, 100 users a round, 1,500 rounds.
+        smoke: seconds. cpu: minutes. gpu: the paper's model, with 100 users a round.
     users
         A prepared store; three of the same users for Figures 11 and 12, with 10,000, 20,000 and 30,000 words. Without:
         synthetic users.
@@ -75,12 +78,15 @@ def reproduce(
     names = [f"figure-{number}" for number in figure or ()] + [f"table-{number}" for number in table or ()]
     names += experiment or ()
     if list:
-        _list(names, seeds, rounds, json=json)
+        _list(paper, names, seeds, rounds, json=json)
         return
     if out is None:
         raise SottoError("--out is missing: name a folder for runs, results, figures and tables (or say --list)")
     from sottovoce.experiments import reproduce as running
+    from sottovoce.experiments.papers import PAPERS
 
+    if claims or from_results:
+        running.check_paper(out, paper)
     if claims:
         judged, text = running.judge(out)
         print_json({"claims": judged}) if json else print(text)
@@ -93,8 +99,8 @@ def reproduce(
     else:
         with gentle_stop() as stop:
             done = running.reproduce(
-                names, size=size, out=out, users=users or (), other=other, public=public,
-                declared=declared_users, seeds=seeds, rounds=rounds, say=say,
+                PAPERS[paper or "mcmahan2018"], names, size=size, out=out, users=users or (), other=other,
+                public=public, declared=declared_users, seeds=seeds, rounds=rounds, say=say,
                 progress=partial(progress_of_rounds, quiet=json), stop=stop,
             )  # fmt: skip
     if json:
@@ -103,11 +109,28 @@ def reproduce(
         print(f"figures, tables and results are in {out}" if done else "stopped; the same command goes on")
 
 
-def _list(names: list[str], seeds: int, rounds: int | None, *, json: bool) -> None:
-    from sottovoce.experiments.mcmahan2018 import PAPER, SIZES, TITLE
-    from sottovoce.experiments.reproduce import choose, choose_size
+def _list(name: str | None, names: list[str], seeds: int, rounds: int | None, *, json: bool) -> None:
+    from sottovoce.experiments.papers import PAPERS
 
-    sizes = [choose_size(name, rounds if name == "gpu" else None) for name in SIZES]
+    if name is None and names:
+        name = "mcmahan2018"
+    told = [_costs(paper, names, seeds, rounds) for paper in PAPERS.values() if name in (None, paper.name)]
+    if json:
+        print_json(told[0] if name else {"papers": told})
+        return
+    for paper in told:
+        print(f"{paper['paper']}: {paper['title']}\n")
+        for row in paper["experiments"]:
+            costs = [
+                f"{size}: {row['runs'][size]} runs, {row['user_updates'][size]:,} user updates" for size in row["runs"]
+            ]
+            print(f"{row['name']:<14}{row['title']}\n{'':<14}{row['shows']}")
+            print(f"{'':<14}{' · '.join(costs)}\n" if row["runs"]["gpu"] else f"{'':<14}no runs\n")
+    print("Settings that several of them share are run once.")
+
+
+def _costs(paper: Paper, names: list[str], seeds: int, rounds: int | None) -> dict[str, Any]:
+    sizes = [paper.size(name, rounds if name == "gpu" else None) for name in paper.sizes]
     rows = [
         {
             "name": experiment.name,
@@ -116,17 +139,6 @@ def _list(names: list[str], seeds: int, rounds: int | None, *, json: bool) -> No
             "runs": {size.name: sum(count for _, count in experiment.runs(size, seeds)) for size in sizes},
             "user_updates": {size.name: experiment.user_updates(size, seeds) for size in sizes},
         }
-        for experiment in choose(names)
+        for experiment in paper.choose(names)
     ]
-    if json:
-        print_json({"paper": PAPER, "title": TITLE, "experiments": rows})
-        return
-    print(f"{TITLE}\n")
-    for row in rows:
-        costs = [
-            f"{size.name}: {row['runs'][size.name]} runs, {row['user_updates'][size.name]:,} user updates"
-            for size in sizes
-        ]
-        print(f"{row['name']:<14}{row['title']}\n{'':<14}{row['shows']}")
-        print(f"{'':<14}{' · '.join(costs)}\n" if row["runs"]["gpu"] else f"{'':<14}no runs\n")
-    print("Settings that several of them share are run once.")
+    return {"paper": paper.name, "title": paper.title, "experiments": rows}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.recipe import Recipe
+
+if TYPE_CHECKING:
+    from sottovoce.experiments.judging import Claim, Yardstick
+    from sottovoce.experiments.results import Pool
 
 Changes = Mapping[str, Mapping[str, Any]]
 _MOST_AT_ONCE = 640  # users on a GPU: 7 GB of updates of the paper's model
@@ -16,8 +22,8 @@ _MOST_AT_ONCE = 640  # users on a GPU: 7 GB of updates of the paper's model
 class Size:
     """How much is computed, never what: the paper's S, σ and η hold in every size.
 
-    `synthetic` is how many users are made up where none are given, and `target` the accuracy to which rounds are
-    counted.
+    `synthetic` is how many users are made up where none are given, with `synthetic_tokens` each, and `target` the
+    accuracy to which rounds are counted.
     """
 
     name: str
@@ -25,8 +31,9 @@ class Size:
     cohort: int
     evaluate_every: int
     evaluate_users: int
-    target: float
     synthetic: int
+    synthetic_tokens: int = 160
+    target: float = 0.0
     changes: Changes = field(default_factory=dict)
     full: bool = False  # every point of a grid, or a few
 
@@ -164,8 +171,8 @@ def _plain(value: Any) -> str:
 class Experiment:
     """A table or a figure of the paper.
 
-    `view` says how it is drawn: `curves` over rounds, `sweep` over `x` at the size's marks, `histograms` of head words,
-    or nothing but a table.
+    `view` says how it is drawn: `curves` of some `measures` over rounds, `sweep` over `x` at the size's marks,
+    `histograms` of head words, or nothing but a table. `upright` marks a place on the axis of a sweep.
     """
 
     name: str
@@ -174,6 +181,8 @@ class Experiment:
     trials: Callable[[Size], list[Trial]]
     view: str = "curves"
     x: str = "round"
+    measures: tuple[str, ...] = ("top1",)
+    upright: Callable[[Size], tuple[float, str]] | None = None
 
     def user_updates(self, size: Size, seeds: int = 1) -> int:
         """What it computes if nothing of it was run before."""
@@ -190,3 +199,44 @@ class Experiment:
                 known, count = found.get(each.name, (each, 0))
                 found[each.name] = known, max(count, seeds + each.more_seeds)
         return list(found.values())
+
+
+@dataclass(frozen=True)
+class Paper:
+    """All that is particular to one paper. Its trials change the shipped recipe of the same name.
+
+    `about` tells a reader of results how to read them. `tables` are those an experiment has besides, or instead of, the
+    one with a row a trial, which `rows` makes. Curves are drawn `smoothed` over so many evaluations.
+    """
+
+    name: str
+    title: str
+    sizes: Mapping[str, Size]
+    experiments: Mapping[str, Experiment]
+    claims: Sequence[Claim]
+    yardstick: Yardstick
+    about: str
+    rows: Callable[[Sequence[Trial], Size, Pool], str]
+    tables: Mapping[str, Callable[[Size, Pool, Path], str]] = field(default_factory=dict)
+    smoothed: int = 1
+
+    def choose(self, names: Sequence[str]) -> list[Experiment]:
+        """Experiments by name, all of them by default."""
+        for name in names:
+            if name not in self.experiments:
+                raise SottoError(
+                    f"{self.name} has no experiment {name!r}: one of {', '.join(self.experiments)}"
+                    f"{did_you_mean(name, self.experiments)}"
+                )
+        return [self.experiments[name] for name in names] or list(self.experiments.values())
+
+    def size(self, name: str, rounds: int | None = None) -> Size:
+        if name not in self.sizes:
+            raise SottoError(f"size={name!r} must be one of {', '.join(self.sizes)}{did_you_mean(name, self.sizes)}")
+        size = self.sizes[name]
+        if rounds is not None and (rounds < size.evaluate_every or rounds % size.evaluate_every):
+            raise SottoError(
+                f"rounds={rounds} must be a multiple of {size.evaluate_every}, at which models of this size are "
+                f"evaluated"
+            )
+        return size if rounds is None else replace(size, rounds=rounds)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from sottovoce.experiments import private_model
 from sottovoce.experiments.describe import Experiment, Size, Trial
 
-PAPER = "mcmahan2018"
 TITLE = "McMahan et al. 2018, Learning differentially private recurrent language models"
 
 # Section 3: evaluated every 20 rounds on about 75,000 tokens; 60 users of 1,600 tokens are 96,000.
@@ -263,7 +262,7 @@ EXPERIMENTS = {
         Experiment("figure-2", "Figure 2: clipping", "S from 10 to 20 hardly matters, flat or per layer", _figure_2,
                    view="sweep", x="S"),
         Experiment("figure-3", "Figure 3: noise at S = 20", "Noise hurts late in training, not early", _figure_3,
-                   view="sweep", x="σ"),
+                   view="sweep", x="σ", upright=lambda size: (20 / size.cohort, "z = 1")),
         Experiment("figure-5", "Figure 5: samplers and estimators", "None of them changes convergence", _figure_5),
         Experiment("figure-7", "Figure 7: σ = 0.012 with small and large cohorts",
                    "A small cohort at the same σ predicts a large one", _figure_7),

@@ -8,54 +8,64 @@ from statistics import fmean
 from typing import Any
 
 from sottovoce.evaluation.head_words import HEADS
-from sottovoce.experiments.describe import Experiment, Size, Trial
-from sottovoce.experiments.mcmahan2018 import TITLE
-from sottovoce.experiments.results import SMOOTHED_OVER, Outcome, Pool, Spread, value_at
-from sottovoce.experiments.tables import markdown, private_table, table_1, table_2
+from sottovoce.experiments.describe import Experiment, Paper, Size, Trial
+from sottovoce.experiments.results import Outcome, Pool, smooth, value_at
+from sottovoce.experiments.tables import markdown, percent
 from sottovoce.files import write_aside
 from sottovoce.reporting.figures import DEEP, MIDDLE
-from sottovoce.reporting.panels import COLOURS, Panel, Point, Row, Series, draw_histograms, draw_panels
+from sottovoce.reporting.panels import COLOURS, TOP1, Panel, Point, Row, Scale, Series, draw_histograms, draw_panels
 
 _EARLY_TO_LATE = ("#9dbdd9", MIDDLE, DEEP)
+# A perplexity of four times the best, or a loss of half more, has failed and may leave the frame.
+_SCALES = {
+    "top1": TOP1,
+    "perplexity": Scale("perplexity", percent=False, far=4.0),
+    "loss": Scale("cross-entropy", percent=False, far=1.5),
+    "local loss": Scale("cross-entropy on the clients", percent=False, far=1.5),
+}
 
 
-def present(experiment: Experiment, size: Size, pool: Pool, out: Path) -> str:
+def present(paper: Paper, experiment: Experiment, size: Size, pool: Pool, out: Path) -> str:
     """Write the table, and the figure where there is one, of what was run so far. The table is returned."""
-    trials = [trial for trial in experiment.trials(size) if pool.of(trial)]
+    planned = experiment.trials(size)
+    trials = [trial for trial in planned if pool.of(trial)]
     parts = [f"## {experiment.title}", ""]
-    if experiment.name == "table-1":
-        parts.append(table_1(out))
-    elif trials:
-        if experiment.name == "table-2":
-            parts += [table_2(pool), ""]
-        if experiment.name == "private-model":
-            parts += [private_table(trials, pool), ""]
+    own = paper.tables.get(experiment.name)
+    if own is not None and (trials or not planned):
+        parts += [own(size, pool, out), ""]
+    if trials:
         try:
-            drawing = _draw(experiment, size, pool, trials)
+            drawing = _draw(paper, experiment, size, pool, trials)
         except ImportError:  # a machine that trains may lack matplotlib
             drawing = None
             parts += ["The figure waits for matplotlib: `sotto reproduce --from-results` draws it.", ""]
         if drawing is not None:
             write_aside(out / f"{experiment.name}.png", drawing)
             parts += [f"![{experiment.title}]({experiment.name}.png)", ""]
-        parts.append(_table(trials, size, pool))
+        parts.append(paper.rows(trials, size, pool))
         if experiment.view == "histograms":
             parts += ["", _head_word_table(trials, pool)]
-    else:
+    elif planned:
         parts.append("Nothing was run yet.")
-    text = "\n".join(parts) + "\n"
+    text = "\n".join(parts).rstrip() + "\n"
     write_aside(out / f"{experiment.name}.md", text.encode())
     return text
 
 
-def _draw(experiment: Experiment, size: Size, pool: Pool, trials: Sequence[Trial]) -> bytes | None:
+def _draw(paper: Paper, experiment: Experiment, size: Size, pool: Pool, trials: Sequence[Trial]) -> bytes | None:
     if experiment.view == "curves":
-        return draw_panels([_curves(title, chosen, size, pool) for title, chosen in _panels(trials)])
+        chosen = _panels(trials)
+        panels = [
+            _curves(title, members, measure, paper.smoothed, pool)
+            for title, members in chosen
+            for measure in experiment.measures
+        ]
+        return draw_panels(panels, columns=len(experiment.measures) if len(experiment.measures) > 1 else 0)
     if experiment.view == "sweep":
         return draw_panels([_sweep(experiment, title, chosen, size, pool) for title, chosen in _panels(trials)])
     if experiment.view == "histograms":
         rows = [
-            Row(f"{_percent(pool.final(trial))}   {trial.label}", [_histogram(pool, trial, n) for n in HEADS])
+            Row(f"{percent(pool.final(trial))}   {trial.label}", [_histogram(pool, trial, n) for n in HEADS])
             for trial in trials
         ]
         return draw_histograms([f"in the top {n}" for n in HEADS], rows)
@@ -67,19 +77,21 @@ def _panels(trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
     return [(title, [trial for trial in trials if trial.panel == title]) for title in titles]
 
 
-def _curves(title: str, trials: Sequence[Trial], size: Size, pool: Pool) -> Panel:
+def _curves(title: str, trials: Sequence[Trial], measure: str, smoothed: int, pool: Pool) -> Panel:
+    drawn = [(trial.label, _over_rounds(pool.of(trial), measure, smoothed)) for trial in trials]
     series = [
-        Series(trial.label, _over_rounds(pool.of(trial)), COLOURS[place % len(COLOURS)], dotted=place >= len(COLOURS))
-        for place, trial in enumerate(trials)
+        Series(label, points, COLOURS[place % len(COLOURS)], dotted=place >= len(COLOURS))
+        for place, (label, points) in enumerate(drawn)
+        if points  # a run that diverged at once has no perplexity to draw
     ]
     start = min(outcome.first for trial in trials for outcome in pool.of(trial))
-    return Panel(title, series, start=float(start))
+    return Panel(title, series, start=float(start), scale=_SCALES.get(measure, Scale(measure, percent=False)))
 
 
-def _over_rounds(outcomes: Sequence[Outcome]) -> list[Point]:
+def _over_rounds(outcomes: Sequence[Outcome], measure: str, smoothed: int) -> list[Point]:
     by_round: dict[int, list[float]] = {}
     for outcome in outcomes:
-        for number, value in outcome.smoothed:
+        for number, value in smooth(outcome.measured(measure), smoothed):
             by_round.setdefault(number, []).append(value)
     return [Point(number, fmean(values), min(values), max(values)) for number, values in sorted(by_round.items())]
 
@@ -99,7 +111,7 @@ def _sweep(experiment: Experiment, title: str, trials: Sequence[Trial], size: Si
                 series.append(Series(group, points, COLOURS[place]))
     if by_mark and len(groups) == 2:
         title = f"{groups[0]}; dotted: {groups[1]}"
-    upright = (20 / size.cohort, "z = 1") if experiment.name == "figure-3" else None
+    upright = experiment.upright(size) if experiment.upright else None
     places = [trial.x for trial in trials if trial.x is not None]
     return Panel(title, series, experiment.x, places, upright)
 
@@ -115,17 +127,15 @@ def _histogram(pool: Pool, trial: Trial, head: int) -> list[float]:
     return [fmean(column) for column in zip(*rows, strict=True)]
 
 
-def page(experiments: Sequence[Experiment], setting: dict[str, Any], out: Path) -> str:
+def page(paper: Paper, setting: dict[str, Any], out: Path) -> str:
     """One page of all tables and figures in a folder, each with the command that makes it."""
     people = "synthetic users" if setting.get("synthetic") else "users"
     parts = [
-        f"# {TITLE}",
+        f"# {paper.title}",
         "",
         f"Size `{setting['size']}`, {setting['rounds']:,} rounds, {setting['users']:,} {people} to train on, "
         f"{setting['held_out_users']:,} held out, {setting['vocabulary']:,} words, at most "
-        f"{setting['tokens_per_user']:,} tokens a user. No run here is private: σ is given, and ε infinite unless "
-        f"it is called *projected*. Top-1 counts words, punctuation and EOS as targets; smoothed is over "
-        f"{SMOOTHED_OVER} evaluations; ± is the standard deviation between seeds.",
+        f"{setting['tokens_per_user']:,} tokens a user. {paper.about} ± is the standard deviation between seeds.",
         "",
     ]
     claims = out / "claims.md"
@@ -134,15 +144,15 @@ def page(experiments: Sequence[Experiment], setting: dict[str, Any], out: Path) 
             "## Claims",
             "",
             claims.read_text(encoding="utf-8"),
-            "`sotto reproduce mcmahan2018 --claims --out DIR`",
+            f"`sotto reproduce {paper.name} --claims --out DIR`",
             "",
         ]
-    for experiment in experiments:
+    for experiment in paper.experiments.values():
         file = out / f"{experiment.name}.md"
         if file.exists():
             flag = " ".join(f"--{experiment.name}".rsplit("-", 1)) if experiment.name[-1].isdecimal() else ""
             flag = flag or f"--experiment {experiment.name}"
-            command = f"`sotto reproduce mcmahan2018 {flag} --size {setting['size']} --users STORE --out DIR`"
+            command = f"`sotto reproduce {paper.name} {flag} --size {setting['size']} --users STORE --out DIR`"
             parts += [file.read_text(encoding="utf-8"), command, ""]
     return "\n".join(parts)
 
@@ -161,34 +171,18 @@ def summarise(trials: Sequence[Trial], size: Size, pool: Pool) -> list[dict[str,
             "top1": fmean(outcome.evaluation["top1"] for outcome in found), "top1_smoothed": final.mean,
             "deviation": final.deviation, "rounds_to_target": None if reached is None else reached.mean,
             "users_processed": fmean(outcome.user_updates for outcome in found),
+            "best": {measure: _best(found, measure) for measure in ("top1", "perplexity", "loss")},
         })  # fmt: skip
     return rows
 
 
-def _table(trials: Sequence[Trial], size: Size, pool: Pool) -> str:
-    header = [
-        "setting", "seeds", "top-1", "top-1, smoothed", "perplexity", f"rounds to {size.target:.0%}",
-        "users processed", "clipped, at the end", "run",
-    ]  # fmt: skip
-    rows = []
-    for trial in trials:
-        found = pool.of(trial)
-        reached = pool.rounds_to(trial, size)
-        perplexities = [outcome.evaluation["perplexity"] for outcome in found]
-        known = [value for value in perplexities if value is not None]
-        clipped = [outcome.clipped_share[-1][1] for outcome in found if outcome.clipped_share]
-        rows.append([
-            trial.label,
-            str(len(found)),
-            _percent(Spread.of([outcome.evaluation["top1"] for outcome in found])),
-            _percent(pool.final(trial)),
-            _number(Spread.of(known)) if len(known) == len(found) else "diverged",
-            "not reached" if reached is None else f"{reached.mean:,.0f}",
-            f"{fmean(outcome.user_updates for outcome in found):,.0f}",
-            f"{fmean(clipped):.0%}" if clipped else "",
-            f"`{trial.name}`",
-        ])  # fmt: skip
-    return markdown(header, rows)
+def _best(found: Sequence[Outcome], measure: str) -> dict[str, float] | None:
+    """Means over seeds of the best value and of the round it was reached in; None where a run had none."""
+    best = [outcome.best(measure) for outcome in found]
+    known = [each for each in best if each is not None]
+    if len(known) < len(best):
+        return None
+    return {"value": fmean(value for _, value in known), "round": fmean(number for number, _ in known)}
 
 
 def _head_word_table(trials: Sequence[Trial], pool: Pool) -> str:
@@ -196,17 +190,5 @@ def _head_word_table(trials: Sequence[Trial], pool: Pool) -> str:
     rows = []
     for trial in trials:
         means = [sum(count * share for count, share in enumerate(_histogram(pool, trial, n))) for n in HEADS]
-        rows.append([trial.label, _percent(pool.final(trial)), *(f"{mean:.2f}" for mean in means)])
+        rows.append([trial.label, percent(pool.final(trial)), *(f"{mean:.2f}" for mean in means)])
     return markdown(header, rows)
-
-
-def _percent(spread: Spread | None) -> str:
-    if spread is None:
-        return ""
-    shown = f"{100 * spread.mean:.2f} %"
-    return shown if spread.deviation is None else f"{shown} ± {100 * spread.deviation:.2f}"
-
-
-def _number(spread: Spread) -> str:
-    shown = f"{spread.mean:.4g}"
-    return shown if spread.deviation is None else f"{shown} ± {spread.deviation:.2g}"

@@ -8,9 +8,13 @@ are protected. What a trial keeps of these people is public (`Trial.is_guarded`)
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sottovoce.experiments.describe import Size, Trial
+from sottovoce.experiments.results import Pool
+from sottovoce.experiments.tables import markdown
+from sottovoce.privacy.accounting import rounded_up
 
 DELTA = 1e-5
 BUDGETS = (8.0, 4.0)
@@ -128,3 +132,42 @@ def tuning(size: Size) -> list[Trial]:
         tuned("server momentum 0.9, rate 0.2", server=MOMENTUM),
         replace(tuned("no pre-training"), after=None),
     ]
+
+
+def table(size: Size, pool: Pool, out: Path) -> str:
+    """What is promised and what is reached, a row a trial, and what all of it cost the people together."""
+    header = [
+        "setting", "ε", "S", "C̃", "rounds", "z", "σ", "user updates, expected", "top-1, all held out", "perplexity",
+    ]  # fmt: skip
+    rows, totals, counted = [], [], 0
+    shown = [trial for trial in trials(size) if pool.of(trial)]
+    for trial in shown:
+        for outcome in pool.of(trial):
+            recipe, facts = outcome.recipe, outcome.facts
+            promised = trial.is_private
+            if promised:
+                totals.append(facts["epsilon_store"])
+                counted += 1
+            perplexity = outcome.evaluation["perplexity"]
+            people = not trial.on
+            rows.append([
+                trial.label,
+                rounded_up(facts["epsilon"]) if promised else "∞" if people else "0",
+                f"{recipe['privacy']['clip_norm']:g}" if people else "",
+                f"{recipe['privacy']['cohort']:,.0f}" if people else "",
+                f"{outcome.rounds:,}" if people else "",
+                f"{facts['noise_multiplier']:.3g}" if promised else "",
+                f"{facts['noise_std']:.2g}" if promised else "0" if people else "",
+                f"{outcome.user_updates:,}" if people else "",
+                f"{100 * outcome.evaluation['top1']:.2f} %",
+                "diverged" if perplexity is None else f"{perplexity:.4g}",
+            ])  # fmt: skip
+    known = [value for value in totals if isinstance(value, int | float)]
+    total = rounded_up(max(known)) if known and len(known) == len(totals) else "not known to be finite"
+    deltas = {outcome.facts["delta"] for trial in shown if trial.is_private for outcome in pool.of(trial)}
+    note = (
+        f"ε at δ = {', '.join(f'{delta:g}' for delta in sorted(deltas))} is of each model alone; S, z and σ are of the "
+        f"first round. All private runs on this store, until the last of these {counted}, together: ε = {total}. A "
+        f"trial with ε = ∞ promises nothing, and its model is not to be released; ε = 0 saw nobody of the store."
+    )
+    return f"{markdown(header, rows)}\n\n{note}" if counted else markdown(header, rows)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SottoError
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import evaluate
-from sottovoce.experiments.claims import claims_table, judge_claims
-from sottovoce.experiments.describe import Experiment, Size, Trial
-from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, PAPER, SIZES
+from sottovoce.experiments.describe import Experiment, Paper, Size, Trial
+from sottovoce.experiments.judging import claims_table, judge_claims
+from sottovoce.experiments.papers import PAPERS
 from sottovoce.experiments.present import page, present, summarise
 from sottovoce.experiments.results import Outcome, Pool
 from sottovoce.files import write_aside
@@ -38,7 +38,7 @@ ProgressDisplay = Callable[[str], AbstractContextManager[Callable[[Progress], No
 class People:
     """Whom to train on: stores of the same users with the paper's dictionary, twice and three times it; and others.
 
-    Without stores, synthetic users are made in `folder`. `declared` is the population that private trials say they have.
+    Without stores, synthetic users are made in `folder`. `declared` is the population that private trials declare.
     """
 
     folder: Path
@@ -47,6 +47,7 @@ class People:
     public: Path | None = None
     declared: int = 0
     synthetic: int = 0
+    synthetic_tokens: int = 160
 
     def store(self, trial: Trial) -> Path:
         if not self.stores:
@@ -94,7 +95,8 @@ class People:
         folder = self.folder / f"words-x{words}-seed{seed}"
         if not folder.exists():
             self.folder.mkdir(exist_ok=True)
-            prepare_demo(folder, self.synthetic, seed=seed, vocabulary=_padded(demo_vocabulary(), words))
+            vocabulary = _padded(demo_vocabulary(), words)
+            prepare_demo(folder, self.synthetic, seed=seed, vocabulary=vocabulary, tokens=self.synthetic_tokens)
         return folder
 
 
@@ -106,30 +108,10 @@ def _padded(vocabulary: Vocabulary, multiple: int) -> Vocabulary:
     return Vocabulary.from_words([*vocabulary.words, *(word for word, _ in zip(unused, range(wanted), strict=False))])
 
 
-def choose(names: Sequence[str]) -> list[Experiment]:
-    """Experiments by name, all of them by default."""
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise SottoError(
-                f"no experiment {name!r}: one of {', '.join(EXPERIMENTS)}{did_you_mean(name, EXPERIMENTS)}"
-            )
-    return [EXPERIMENTS[name] for name in names] or list(EXPERIMENTS.values())
-
-
-def choose_size(name: str, rounds: int | None = None) -> Size:
-    if name not in SIZES:
-        raise SottoError(f"size={name!r} must be one of {', '.join(SIZES)}{did_you_mean(name, SIZES)}")
-    size = SIZES[name]
-    if rounds is not None and (rounds < size.evaluate_every or rounds % size.evaluate_every):
-        raise SottoError(
-            f"rounds={rounds} must be a multiple of {size.evaluate_every}, at which models of this size are evaluated"
-        )
-    return size if rounds is None else replace(size, rounds=rounds)
-
-
 def reproduce(
-    names: Sequence[str], *, size: str, out: Path, users: Sequence[Path] = (), other: Path | None = None,
-    public: Path | None = None, declared: int = 0, seeds: int = 1, rounds: int | None = None, say: Callable[[str], None], progress: ProgressDisplay,
+    paper: Paper, names: Sequence[str], *, size: str, out: Path, users: Sequence[Path] = (), other: Path | None = None,
+    public: Path | None = None, declared: int = 0, seeds: int = 1, rounds: int | None = None,
+    say: Callable[[str], None], progress: ProgressDisplay,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:  # fmt: skip
     """Run experiments into a folder and draw each when it is done. False when it was asked to stop.
@@ -139,10 +121,12 @@ def reproduce(
     """
     if seeds < 1:
         raise SottoError(f"seeds={seeds} must be 1 or more; it is how often every setting is run")
-    chosen, scale = choose(names), choose_size(size, rounds)
+    chosen, scale = paper.choose(names), paper.size(size, rounds)
     out.mkdir(parents=True, exist_ok=True)
-    people = People(out / "users", tuple(users), other, public, declared, scale.synthetic)
-    work = _Work(out, scale, people, Pool(out / "results"), say, progress, stop)
+    people = People(
+        out / "users", tuple(users), other, public, declared, scale.synthetic, scale.synthetic_tokens
+    )  # fmt: skip
+    work = _Work(paper, out, scale, people, Pool(out / "results"), say, progress, stop)
     ready = [experiment for experiment in chosen if names or work.can_run(experiment)]
     for experiment in ready:
         for trial, _ in experiment.runs(scale, seeds):
@@ -151,31 +135,31 @@ def reproduce(
     for experiment in ready:
         if not work.run(experiment, seeds):
             return False
-        say(present(experiment, scale, work.pool, out))
+        say(present(paper, experiment, scale, work.pool, out))
         write_page(out)
     return True
 
 
 def redraw(names: Sequence[str], out: Path) -> Iterator[str]:
     """The figures and tables of what is in a folder already; nothing is trained."""
-    size, pool = _size_of(out), Pool(out / "results")
-    for experiment in choose(names):
+    paper, size, pool = read_folder(out)
+    for experiment in paper.choose(names):
         if not experiment.trials(size) or any(pool.of(trial) for trial in experiment.trials(size)):
-            yield present(experiment, size, pool, out)
+            yield present(paper, experiment, size, pool, out)
     write_page(out)
 
 
 def summary(names: Sequence[str], out: Path) -> dict[str, list[dict[str, Any]]]:
     """What is known of every setting of some experiments."""
-    size, pool = _size_of(out), Pool(out / "results")
-    return {experiment.name: summarise(experiment.trials(size), size, pool) for experiment in choose(names)}
+    paper, size, pool = read_folder(out)
+    return {experiment.name: summarise(experiment.trials(size), size, pool) for experiment in paper.choose(names)}
 
 
 def judge(out: Path) -> tuple[list[dict[str, Any]], str]:
     """The claims of the paper against what is in a folder, and as a table; both are written there too."""
-    pool = Pool(out / "results")
-    judged = judge_claims(pool, _size_of(out))
-    text = claims_table(judged, pool.deviation())
+    paper, size, pool = read_folder(out)
+    judged = judge_claims(paper, pool, size)
+    text = claims_table(paper, judged, pool)
     write_aside(out / "claims.json", json.dumps(judged, indent=1, ensure_ascii=False).encode() + b"\n")
     write_aside(out / "claims.md", text.encode())
     write_page(out)
@@ -184,23 +168,37 @@ def judge(out: Path) -> tuple[list[dict[str, Any]], str]:
 
 def write_page(out: Path) -> None:
     """Put all tables and figures of a folder on one page, `results.md`."""
-    write_aside(out / "results.md", page(list(EXPERIMENTS.values()), _setting_of(out), out).encode())
+    paper, _, _ = read_folder(out)
+    write_aside(out / "results.md", page(paper, _setting_of(out), out).encode())
+
+
+def read_folder(out: Path) -> tuple[Paper, Size, Pool]:
+    """What a folder is a reproduction of, at which size, and what it found."""
+    known = _setting_of(out)
+    paper = PAPERS[known["paper"]]
+    return paper, paper.size(known["size"], known["rounds"]), Pool(out / "results")
+
+
+def check_paper(out: Path, name: str | None) -> None:
+    """Refuse a folder that is of another paper than the one named."""
+    known = _setting_of(out)["paper"]
+    if name not in (None, known):
+        raise SottoError(f"{out} holds a reproduction of {known}, not of {name}; name its folder, or that paper")
 
 
 def _setting_of(out: Path) -> dict[str, Any]:
     path = out / SETTING_FILE
     if not path.is_file():
         raise SottoError(f"{out} holds no reproduction: there is no {SETTING_FILE}; run one into it first")
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _size_of(out: Path) -> Size:
-    known = _setting_of(out)
-    return choose_size(known["size"], known["rounds"])
+    known = json.loads(path.read_text(encoding="utf-8"))
+    if known.get("paper") not in PAPERS:
+        raise SottoError(f"{path} is of the paper {known.get('paper')!r}, and this version has {', '.join(PAPERS)}")
+    return known
 
 
 @dataclass(frozen=True)
 class _Work:
+    paper: Paper
     out: Path
     size: Size
     people: People
@@ -224,7 +222,8 @@ class _Work:
         base = Trial("base")
         store, test = (Store.open(self.people.store(base), split) for split in ("train", "test"))
         setting = {
-            "paper": PAPER, "size": self.size.name, "rounds": self.size.rounds, "users": self.people.declared or store.users,
+            "paper": self.paper.name, "size": self.size.name, "rounds": self.size.rounds,
+            "users": self.people.declared or store.users,
             "held_out_users": test.users, "vocabulary": store.vocabulary.size, "tokens_per_user": store.tokens_per_user,
             "synthetic": not self.people.stores,
         }  # fmt: skip
@@ -253,10 +252,9 @@ class _Work:
         """As a run keeps it. Found once: the noise for an ε takes seconds."""
         if (known := self.recipes.get((trial.name, seed))) is not None:
             return known
-        folder, base = self.people.store(trial), Recipe.load(PAPER)
-        made = trial.recipe(
-            base, self.size, users=self.people.users(trial), store=str(folder.resolve()), seed=seed
-        )  # fmt: skip
+        folder, base = self.people.store(trial), Recipe.load(self.paper.name)
+        users, store = self.people.users(trial), str(folder.resolve())
+        made = trial.recipe(base, self.size, users=users, store=store, seed=seed)
         if trial.after is not None:
             made = made.replace(model={"initial": str(self._folder(trial.after, seed).resolve())})
         before = vocabulary_charges(Store.open(folder)) if trial.is_private else ()
@@ -320,11 +318,13 @@ class _Work:
             if home.vocabulary.fingerprint != test.vocabulary.fingerprint:
                 raise SottoError(f"{store} has another vocabulary than the users it is compared on; prepare it alike")
             evaluated = [(evaluated[-1][0], evaluate(model, home, range(min(len(rows), home.users))).to_json())]
-        final = evaluated[-1][1]
+        final, updates = evaluated[-1][1], sum(line["users"] for line in diagnostics)
         facts = {"vocabulary": test.vocabulary.size, "users": recipe.privacy.users}
         if trial.is_guarded or trial.on == "public":
             # These are few and end with a table of small differences: on everybody held out.
             final, facts["evaluated_users"] = evaluate(model, compared).to_json(), compared.users
+        if trial.is_guarded:
+            updates = trial.user_updates(self.size)  # as planned: how many there were is private
         if trial.is_private:
             facts |= _promised(run.read_statement())
         return Outcome(
@@ -333,9 +333,7 @@ class _Work:
             recipe=_told(recipe),
             first=first,
             rounds=recipe.run.rounds,
-            user_updates=trial.user_updates(self.size)
-            if trial.is_guarded
-            else sum(line["users"] for line in diagnostics),
+            user_updates=updates,
             curve=[(first + number, found["top1"], found["perplexity"]) for number, found in evaluated],
             evaluation=final,
             head_words=head_words(model, test, rows).to_json(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,6 +16,7 @@ from sottovoce.files import write_aside
 
 SMOOTHED_OVER = 5  # evaluations, as in the paper
 LEAST_FREEDOM = 4  # second runs of a setting: fewer can agree by chance, and would make everything look certain
+RISING = ("top1",)  # measures of which more is better
 
 Curve = list[tuple[int, float]]
 
@@ -52,6 +53,14 @@ class Outcome:
             known = [(number, value) for number, _, value in self.curve if value is not None]
             return known if measure == "perplexity" else [(number, math.log(value)) for number, value in known]
         return self.series.get(measure, [])
+
+    def best(self, measure: str) -> tuple[int, float] | None:
+        """The round a measure was best in, the first of equals, and how good it was."""
+        known = self.measured(measure)
+        if not known:
+            return None
+        find = max if measure in RISING else min
+        return find(known, key=lambda point: point[1])
 
     @property
     def top1(self) -> Curve:
@@ -153,12 +162,13 @@ class Pool:
         ends = [value_at(each.smoothed, each.first + (round_number or each.rounds)) for each in found]
         return Spread.of(ends)
 
-    def deviation(self) -> float | None:
-        """How far two runs of one setting lie apart, pooled over settings with several seeds, if these are enough."""
+    def deviation(self, figure: Callable[[Outcome], float]) -> float | None:
+        """How far a figure of two runs of one setting lies apart, pooled over settings with several seeds, if these
+        are enough."""
         finals: dict[str, list[float]] = {}
         for path in sorted(self.folder.glob("*.json")):
             outcome = Outcome.load(path)
-            finals.setdefault(outcome.name, []).append(outcome.smoothed[-1][1])
+            finals.setdefault(outcome.name, []).append(figure(outcome))
         several = [values for values in finals.values() if len(values) > 1]
         freedom = sum(len(values) - 1 for values in several)
         if freedom < LEAST_FREEDOM:

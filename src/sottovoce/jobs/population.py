@@ -42,14 +42,17 @@ def make_own_store(recipe: Recipe, run: RunFolder) -> None:
 
 
 def prepare_demo(
-    out: Path, users: int, *, seed: int = 2018, vocabulary: Vocabulary | None = None
+    out: Path, users: int, *, seed: int = 2018, vocabulary: Vocabulary | None = None, tokens: int = DEMO_TOKENS_PER_USER
 ) -> PreparationSummary:
-    """The synthetic population as a store: about `users` to train on, and a tenth as many held out."""
+    """The synthetic population as a store: about `users` to train on, and a tenth as many held out.
+
+    People write between three quarters of `tokens` and half more, and are cut to it.
+    """
     corpus = out.with_name(out.name + ".jsonl")
     try:
-        write_demo(corpus, users=round(users / 0.9), seed=seed)
+        write_demo(corpus, users=round(users / 0.9), seed=seed, tokens=(tokens * 3 // 4, tokens * 3 // 2))
         vocabulary = vocabulary or demo_vocabulary()
-        return prepare([corpus], out, vocabulary=vocabulary, tokens_per_user=DEMO_TOKENS_PER_USER, test_users=0.1)
+        return prepare([corpus], out, vocabulary=vocabulary, tokens_per_user=tokens, test_users=0.1)
     finally:
         corpus.unlink(missing_ok=True)
 

@@ -17,7 +17,23 @@ COLOURS = (DEEP, BESIDE, "#5f8f3f", "#7d4f98", MIDDLE, "#bd8a12", "#3b9a9c", "#c
 _DOTS = 160  # a side inch
 _WIDE, _HIGH, _LETTER, _LINE = 3.7, 2.7, 0.068, 0.155  # inches: the axes of a panel, and the size of its labels
 _LEFT, _BOTTOM, _TOP = 0.55, 0.5, 0.45
-_FAR_BELOW = 0.6  # of the best: a curve that ends below this has failed, and may leave the frame
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The vertical axis. A curve that ends beyond `far` times the best has failed, and may leave the frame; above 1,
+    less is better."""
+
+    unit: str
+    percent: bool
+    far: float = 0.6
+
+    @property
+    def falling(self) -> bool:
+        return self.far > 1
+
+
+TOP1 = Scale("top-1", percent=True)
 
 
 @dataclass(frozen=True)
@@ -53,22 +69,32 @@ class Panel:
     places: Sequence[float] = ()
     upright: tuple[float, str] | None = None
     start: float = 0.0
+    scale: Scale = TOP1
 
 
-def draw_panels(panels: Sequence[Panel], unit: str = "top-1") -> bytes:
-    """Panels side by side, each line named at its end."""
+def draw_panels(panels: Sequence[Panel], columns: int = 0) -> bytes:
+    """Panels side by side, in rows of so many (0: one row), each line named at its end."""
     from matplotlib import style
 
-    margins = [_LETTER * max(len(series.label) for series in panel.series) + 0.25 for panel in panels]
+    columns = columns or len(panels)
+    rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
+    # A column is as wide as the longest name in it.
+    margins = [
+        max(_LETTER * len(series.label) + 0.25 for panel in panels[place::columns] for series in panel.series)
+        for place in range(columns)
+    ]
     wide = sum(_LEFT + _WIDE + margin for margin in margins)
-    high = _BOTTOM + _HIGH + _TOP
+    each = _BOTTOM + _HIGH + _TOP
+    high = each * len(rows)
     with style.context(["default", STYLE]):
         canvas = _canvas(wide, high)
-        left = 0.0
-        for panel, margin in zip(panels, margins, strict=True):
-            box = ((left + _LEFT) / wide, _BOTTOM / high, _WIDE / wide, _HIGH / high)
-            _draw(canvas.add_axes(box), panel, unit)
-            left += _LEFT + _WIDE + margin
+        for down, row in enumerate(rows):
+            left = 0.0
+            for panel, margin in zip(row, margins, strict=False):
+                bottom = (len(rows) - 1 - down) * each + _BOTTOM
+                box = ((left + _LEFT) / wide, bottom / high, _WIDE / wide, _HIGH / high)
+                _draw(canvas.add_axes(box), panel)
+                left += _LEFT + _WIDE + margin
         return _png(canvas)
 
 
@@ -87,7 +113,7 @@ def _png(canvas: Canvas) -> bytes:
     return file.getvalue()
 
 
-def _draw(axes: Axes, panel: Panel, unit: str) -> None:
+def _draw(axes: Axes, panel: Panel) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     place = _placing(panel.places)
@@ -103,8 +129,8 @@ def _draw(axes: Axes, panel: Panel, unit: str) -> None:
     _set_horizontal(axes, panel, place)
     axes.set_ylim(*_vertical_range(panel))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value, percent=True)))
-    heading = f"{unit} — {panel.title}" if panel.title else unit
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value, percent=panel.scale.percent)))
+    heading = f"{panel.scale.unit} — {panel.title}" if panel.title else panel.scale.unit
     axes.set_title(heading, loc="left", fontsize=9, x=-0.09, pad=9)
     _name_lines(axes, panel, place)
 
@@ -140,21 +166,25 @@ def _set_horizontal(axes: Axes, panel: Panel, place) -> None:
 
 
 def _vertical_range(panel: Panel) -> tuple[float, float]:
-    """Curves all rise steeply at first and differ by little at the end: what is left out is the first tenth, and
-    whatever ends far below the best."""
-    if panel.places:
-        values = [point.mean for series in panel.series for point in series.points]
-        low, high = min(values), max(values)
-    else:
+    """Curves all move steeply at first and differ by little at the end: what is left out is the first tenth, and
+    whatever ends far from the best."""
+    values = [point.mean for series in panel.series for point in series.points]
+    low, high = min(values), max(values)
+    if not panel.places:
         last = max(point.x for series in panel.series for point in series.points)
         early = panel.start + 0.1 * (last - panel.start)
-        high = max(point.high for series in panel.series for point in series.points)
         begun = sorted(
             next(point.mean for point in series.points if point.x >= min(early, series.points[-1].x))
             for series in panel.series
         )
         ends = [series.points[-1].mean for series in panel.series]
-        low = min([begun[len(begun) // 2], *(end for end in ends if end > _FAR_BELOW * max(ends))])
+        middle, far = begun[len(begun) // 2], panel.scale.far
+        if panel.scale.falling:
+            low = min(point.low for series in panel.series for point in series.points)
+            high = max([middle, *(end for end in ends if end < far * min(ends))])
+        else:
+            high = max(point.high for series in panel.series for point in series.points)
+            low = min([middle, *(end for end in ends if end > far * max(ends))])
     room = (high - low) * 0.06 or 0.01
     return max(0.0, low - room), high + room
 
@@ -166,9 +196,9 @@ def _name_lines(axes: Axes, panel: Panel, place) -> None:
     named = [series for series in panel.series if series.label]
     for series in named:
         height = (series.points[-1].mean - low) / (high - low)
-        # A line that ends below the frame is still named, with where it went.
-        labels.append(series.label if height >= 0 else f"{series.label} ↓")
-        heights.append(max(0.04, height))
+        # A line that ends outside the frame is still named, with where it went.
+        labels.append(f"{series.label} {'↓' if height < 0 else '↑' if height > 1 else ''}".rstrip())
+        heights.append(min(max(0.04, height), 0.96) if not 0 <= height <= 1 else max(0.04, height))
     gap = _LINE / _HIGH
     for series, height, label in zip(named, spread(heights, gap), labels, strict=True):
         axes.annotate(

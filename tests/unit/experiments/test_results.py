@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from sottovoce.errors import SottoError
-from sottovoce.experiments.claims import CLAIMS, FAILS, HOLDS, OPEN, Difference, all_of, claims_table, judge_claims
+from sottovoce.experiments.judging import FAILS, HOLDS, OPEN, Difference, all_of, claims_table, judge_claims
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES, noised
+from sottovoce.experiments.papers import MCMAHAN2018
 from sottovoce.experiments.present import page, present
 from sottovoce.experiments.results import Outcome, Pool, Spread, rounds_to, smooth, value_at
 
@@ -19,9 +20,15 @@ def outcome(trial, seed, end, first=0):
     curve = [(first + at, end * (1 - math.exp(-at / 200)), 120.0) for at in range(20, rounds + 1, 20)]
     heads = {n: [0.0] * 4 + [1.0] + [0.0] * 6 for n in ("10", "50", "100")}
     evaluation = {"top1": curve[-1][1], "perplexity": 120.0}
+    recipe = {"privacy": {"clip_norm": 15.0, "cohort": 2000.0}}
+    promised = {
+        "epsilon": 7.99, "epsilon_store": 8.0 + end, "delta": 1e-5, "noise_multiplier": 1.06, "noise_std": 0.0086,
+    }  # fmt: skip
+    facts = promised if trial.is_private else {}
     return Outcome(
-        trial.name, seed, {}, first, rounds, trial.user_updates(GPU), curve, evaluation, heads, [(100, 0.5)], 1.0
-    )
+        trial.name, seed, recipe, first, rounds, trial.user_updates(GPU), curve, evaluation, heads, [(100, 0.5)], 1.0,
+        facts=facts,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -78,7 +85,7 @@ def test_the_spread_between_seeds_is_pooled(pool):
     final = pool.final(noised(0.0))
     assert final.seeds == 3
     assert final.deviation == pytest.approx(0.0003, rel=0.01)
-    assert pool.deviation() == pytest.approx(0.0003, rel=0.01)
+    assert MCMAHAN2018.yardstick.deviation(pool) == pytest.approx(0.03, rel=0.01)  # percentage points
     assert Spread.of([0.1]).deviation is None
 
 
@@ -100,8 +107,8 @@ def test_a_claim_of_several_parts_holds_if_all_do():
 
 
 def test_claims_are_judged_by_what_was_run(pool):
-    judged = {row["claim"]: row for row in judge_claims(pool, GPU)}
-    assert len(judged) == len(CLAIMS) >= 12
+    judged = {row["claim"]: row for row in judge_claims(MCMAHAN2018, pool, GPU)}
+    assert len(judged) == len(MCMAHAN2018.claims) >= 12
     assert judged["accounting"]["verdict"] == HOLDS
     assert judged["small noise"]["verdict"] == HOLDS
     assert judged["small noise"]["measured"].startswith("costs +0.10 ± ")
@@ -110,7 +117,7 @@ def test_claims_are_judged_by_what_was_run(pool):
     for name, row in judged.items():
         if name not in ("accounting", "small noise", "price"):
             assert (row["measured"], row["verdict"]) == ("not run", OPEN), name
-    assert "pooled" in claims_table(list(judged.values()), pool.deviation())
+    assert "pooled" in claims_table(MCMAHAN2018, list(judged.values()), pool)
 
 
 def test_one_seed_cannot_tell(tmp_path):
@@ -118,8 +125,8 @@ def test_one_seed_cannot_tell(tmp_path):
     alone.save(outcome(noised(0.0), 0, 0.175))
     alone.save(outcome(noised(0.003), 0, 0.175))
     alone.save(outcome(noised(0.003), 1, 0.175))  # two that agree by chance are not a spread either
-    assert alone.deviation() is None
-    judged = {row["claim"]: row for row in judge_claims(alone, GPU)}
+    assert MCMAHAN2018.yardstick.deviation(alone) is None
+    judged = {row["claim"]: row for row in judge_claims(MCMAHAN2018, alone, GPU)}
     assert judged["small noise"]["verdict"] == OPEN
 
 
@@ -128,19 +135,29 @@ def test_everything_is_drawn_from_results_alone(tmp_path):
     pool = Pool(tmp_path / "results")
     for experiment in EXPERIMENTS.values():
         for place, (trial, _) in enumerate(experiment.runs(GPU)):
-            pool.save(outcome(trial, 0, 0.15 + 0.002 * place, first=1500 if trial.after else 0))
+            pool.save(
+                outcome(
+                    trial,
+                    0,
+                    0.15 + 0.002 * place,
+                    first=1500 if trial.after and not trial.on and trial.after.on != "public" else 0,
+                )
+            )
     for experiment in EXPERIMENTS.values():
         if experiment.name == "table-1":  # accounting alone, which takes a while
             continue
-        text = present(experiment, GPU, pool, tmp_path)
+        text = present(MCMAHAN2018, experiment, GPU, pool, tmp_path)
         drawn = tmp_path / f"{experiment.name}.png"
         assert drawn.exists() == bool(experiment.view)
         assert not drawn.exists() or drawn.read_bytes().startswith(b"\x89PNG")
         for trial in experiment.trials(GPU):
             assert f"`{trial.name}`" in text
     setting = {"size": "gpu", "rounds": 1500, "users": 9, "held_out_users": 1, "vocabulary": 5, "tokens_per_user": 3}
-    text = page(list(EXPERIMENTS.values()), setting, tmp_path)
+    text = page(MCMAHAN2018, setting, tmp_path)
     assert "`sotto reproduce mcmahan2018 --figure 12 --size gpu --users STORE --out DIR`" in text
     assert "*projected*" in text
-    verdicts = {row["claim"]: row["verdict"] for row in judge_claims(pool, GPU)}
+    private = (tmp_path / "private-model.md").read_text()
+    assert "| ε = 4 | 7.99 | 15 | 2,000 | 500 | 1.06 | 0.0086 |" in private
+    assert "of these 11, together: ε = 8.18." in private  # what was charged when the last of them began
+    verdicts = {row["claim"]: row["verdict"] for row in judge_claims(MCMAHAN2018, pool, GPU)}
     assert set(verdicts.values()) <= {HOLDS, FAILS, OPEN}

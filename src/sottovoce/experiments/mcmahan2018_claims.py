@@ -1,94 +1,33 @@
-"""The claims of McMahan et al. 2018, each with a criterion set beforehand, against what a reproduction found.
-
-Accuracy is smoothed top-1 in percentage points. A difference counts with a margin of two standard errors, from the
-spread between seeds, pooled over every setting that was run with several. Where the criterion lies within the margin,
-or there is no spread to tell, the answer is "cannot be told".
-"""
+"""The claims of McMahan et al. 2018. Settings are compared by smoothed top-1 at the end, in percentage points."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
 
-from sottovoce.experiments.describe import Size, Trial
-from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, TABLE_2, TABLE_2_DELTA, TABLE_2_ROUNDS, fedsgd, noised
-from sottovoce.experiments.results import Pool, rounds_to
-from sottovoce.experiments.tables import markdown, table_1_cells
+from sottovoce.experiments.judging import (
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    OPEN,
+    Claim,
+    Difference,
+    Evidence,
+    Finding,
+    Yardstick,
+    all_of,
+)
+from sottovoce.experiments.mcmahan2018 import TABLE_2, TABLE_2_DELTA, TABLE_2_ROUNDS, fedsgd, noised
+from sottovoce.experiments.mcmahan2018_tables import table_1_cells
+from sottovoce.experiments.results import Outcome, rounds_to, value_at
 from sottovoce.planning.projection import project
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
+
+def _smoothed_top1(outcome: Outcome, at: int | None) -> float:
+    return 100 * value_at(outcome.smoothed, outcome.first + (at or outcome.rounds))
 
 
-@dataclass(frozen=True)
-class Finding:
-    measured: str
-    verdict: str
-
-
-NOT_RUN = Finding("not run", OPEN)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """In percentage points; the margin is None where no spread between seeds is known."""
-
-    value: float
-    margin: float | None
-
-    def __str__(self) -> str:
-        return f"{self.value:+.2f}" + ("" if self.margin is None else f" ± {self.margin:.2f}")
-
-    def at_most(self, limit: float) -> str:
-        if self.margin is None:
-            return OPEN
-        return HOLDS if self.value + self.margin <= limit else FAILS if self.value - self.margin > limit else OPEN
-
-    def at_least(self, limit: float) -> str:
-        return Difference(-self.value, self.margin).at_most(-limit)
-
-    def within(self, limit: float) -> str:
-        return Difference(abs(self.value), self.margin).at_most(limit)
-
-
-def all_of(verdicts: Sequence[str]) -> str:
-    """A claim of several parts holds if all do, and fails if one does."""
-    return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts or not verdicts else HOLDS
-
-
-@dataclass(frozen=True)
-class Evidence:
-    pool: Pool
-    size: Size
-    deviation: float | None
-
-    def has(self, *trials: Trial) -> bool:
-        return all(self.pool.of(trial) for trial in trials)
-
-    def minus(self, one: Trial, other: Trial, at: int | None = None) -> Difference:
-        """How much better one setting is than another, at a round or at the end."""
-        first, second = self.pool.at(one, at), self.pool.at(other, at)
-        assert first is not None
-        assert second is not None
-        margin = None
-        if self.deviation is not None:
-            margin = 2 * 100 * self.deviation * math.sqrt(1 / first.seeds + 1 / second.seeds)
-        return Difference(100 * (first.mean - second.mean), margin)
-
-    def trials(self, name: str) -> list[Trial]:
-        return EXPERIMENTS[name].trials(self.size)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """`says` is the paper's claim in our words, `where` it stands there, and `criterion` when we call it true."""
-
-    name: str
-    says: str
-    where: str
-    criterion: str
-    judge: Callable[[Evidence], Finding]
+YARDSTICK = Yardstick("Accuracy in percentage points of smoothed top-1", _smoothed_top1)
 
 
 def _accounting(found: Evidence) -> Finding:
@@ -331,25 +270,3 @@ CLAIMS = (
     Claim("penalty", "A penalty on the length of updates brings nothing", "appendix D",
           "no λ gains more than the spread", _penalty),
 )  # fmt: skip
-
-
-def judge_claims(pool: Pool, size: Size) -> list[dict[str, Any]]:
-    """Every claim with what was measured."""
-    found = Evidence(pool, size, pool.deviation())
-    return [
-        {"claim": claim.name, "says": claim.says, "where": claim.where, "criterion": claim.criterion,
-         **asdict(claim.judge(found))}
-        for claim in CLAIMS
-    ]  # fmt: skip
-
-
-def claims_table(judged: Sequence[dict[str, Any]], deviation: float | None) -> str:
-    rows = [
-        [f"{row['says']} ({row['where']})", row["criterion"], row["measured"], f"**{row['verdict']}**"]
-        for row in judged
-    ]
-    spread = "too few settings were run with several seeds for a spread" if deviation is None else (
-        f"two runs of one setting differ by {100 * deviation:.2f} (standard deviation, pooled)"
-    )  # fmt: skip
-    note = f"Accuracy in percentage points of smoothed top-1, ± two standard errors; {spread}."
-    return f"{markdown(['claim', 'criterion', 'measured', 'verdict'], rows)}\n\n{note}\n"

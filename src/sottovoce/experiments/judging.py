@@ -1,0 +1,124 @@
+"""The claims of a paper, each with a criterion set beforehand, against what a reproduction found.
+
+Runs are compared by one figure each, the paper's `Yardstick`. A difference counts with a margin of two standard errors,
+from the spread between seeds, pooled over every setting that was run with several. Where the criterion lies within the
+margin, or there is no spread to tell, the answer is "cannot be told".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from sottovoce.experiments.describe import Paper, Size, Trial
+from sottovoce.experiments.results import Outcome, Pool
+from sottovoce.experiments.tables import markdown
+
+HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
+
+
+@dataclass(frozen=True)
+class Finding:
+    measured: str
+    verdict: str
+
+
+NOT_RUN = Finding("not run", OPEN)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """In units of the yardstick; the margin is None where no spread between seeds is known."""
+
+    value: float
+    margin: float | None
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f}" + ("" if self.margin is None else f" ± {self.margin:.2f}")
+
+    def at_most(self, limit: float) -> str:
+        if self.margin is None:
+            return OPEN
+        return HOLDS if self.value + self.margin <= limit else FAILS if self.value - self.margin > limit else OPEN
+
+    def at_least(self, limit: float) -> str:
+        return Difference(-self.value, self.margin).at_most(-limit)
+
+    def within(self, limit: float) -> str:
+        return Difference(abs(self.value), self.margin).at_most(limit)
+
+
+def all_of(verdicts: Sequence[str]) -> str:
+    """A claim of several parts holds if all do, and fails if one does."""
+    return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts or not verdicts else HOLDS
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """The one figure of a run by which claims compare settings: read at a round of it, or (None) of the whole run."""
+
+    words: str  # what it is, and in which unit
+    read: Callable[[Outcome, int | None], float]
+
+    def deviation(self, pool: Pool) -> float | None:
+        """How far two runs of one setting lie apart."""
+        return pool.deviation(lambda outcome: self.read(outcome, None))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    pool: Pool
+    size: Size
+    paper: Paper
+    deviation: float | None
+
+    def has(self, *trials: Trial) -> bool:
+        return all(self.pool.of(trial) for trial in trials)
+
+    def minus(self, one: Trial, other: Trial, at: int | None = None) -> Difference:
+        """How much more one setting has than another, at a round or at the end."""
+        first, second = ([self.paper.yardstick.read(run, at) for run in self.pool.of(trial)] for trial in (one, other))
+        margin = None
+        if self.deviation is not None:
+            margin = 2 * self.deviation * math.sqrt(1 / len(first) + 1 / len(second))
+        return Difference(fmean(first) - fmean(second), margin)
+
+    def trials(self, name: str) -> list[Trial]:
+        return self.paper.experiments[name].trials(self.size)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`says` is the paper's claim in our words, `where` it stands there, and `criterion` when we call it true."""
+
+    name: str
+    says: str
+    where: str
+    criterion: str
+    judge: Callable[[Evidence], Finding]
+
+
+def judge_claims(paper: Paper, pool: Pool, size: Size) -> list[dict[str, Any]]:
+    """Every claim with what was measured."""
+    found = Evidence(pool, size, paper, paper.yardstick.deviation(pool))
+    return [
+        {"claim": claim.name, "says": claim.says, "where": claim.where, "criterion": claim.criterion,
+         **asdict(claim.judge(found))}
+        for claim in paper.claims
+    ]  # fmt: skip
+
+
+def claims_table(paper: Paper, judged: Sequence[dict[str, Any]], pool: Pool) -> str:
+    rows = [
+        [f"{row['says']} ({row['where']})", row["criterion"], row["measured"], f"**{row['verdict']}**"]
+        for row in judged
+    ]
+    deviation = paper.yardstick.deviation(pool)
+    spread = "too few settings were run with several seeds for a spread" if deviation is None else (
+        f"two runs of one setting differ by {deviation:.2f} (standard deviation, pooled)"
+    )  # fmt: skip
+    note = f"{paper.yardstick.words}, ± two standard errors; {spread}."
+    return f"{markdown(['claim', 'criterion', 'measured', 'verdict'], rows)}\n\n{note}\n"
