@@ -91,8 +91,9 @@ def private(size: Size, label: str, epsilon: float = 8.0, **privacy: Any) -> Tri
 def trials(size: Size) -> list[Trial]:
     """In the order in which a short budget is best spent."""
     scale = _scale(size)
-    base = private(size, "the same with a middle cohort and fewer rounds")
+    base = private(size, "")
     rounds = base.rounds_of(size)
+    base = replace(base, label=f"all ingredients, C̃ = {base.cohort_of(size):,}, {rounds} rounds")
     late = round(0.6 * rounds) + 1
     headline = [
         replace(private(size, f"ε = {epsilon:g}", epsilon), cohort=scale.large, rounds=scale.most_rounds)
@@ -106,7 +107,7 @@ def trials(size: Size) -> list[Trial]:
     ingredients = [
         base,
         replace(base, label="no pre-training", after=None),
-        replace(base, label="a small cohort", cohort=scale.small),
+        replace(base, label=f"C̃ = {round(scale.small * size.cohort):,}", cohort=scale.small),
         private(size, f"S = {CLIP_NORM / 2:g}", clip_norm=CLIP_NORM / 2),
         private(size, "S falls to a half for the last 40 %", clip_schedule=((1, 1.0), (late, 0.5))),
         replace(private(size, HALF_AND_TWICE, clip_norm=CLIP_NORM / 2), server=TWICE),
@@ -149,7 +150,7 @@ def tuning(size: Size) -> list[Trial]:
 def table(size: Size, pool: Pool, out: Path) -> str:
     """What is promised and what is reached, a row a trial, and what all of it cost the people together."""
     header = [
-        "setting", "ε", "S", "C̃", "rounds", "z", "σ", "user updates, expected", "top-1, all held out", "perplexity",
+        "setting", "ε", "S", "C̃", "rounds", "z", "σ", "user updates, expected", "top-1 at the end", "perplexity",
     ]  # fmt: skip
     rows, totals, counted = [], [], 0
     shown = [trial for trial in trials(size) if pool.of(trial)]
