@@ -8,7 +8,7 @@ from sottovoce.errors import SottoError
 from sottovoce.experiments.describe import Trial
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
 from sottovoce.experiments.papers import MCMAHAN2018
-from sottovoce.experiments.reproduce import People
+from sottovoce.experiments.people import People
 from sottovoce.experiments.results import Outcome
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import NonPrivate
