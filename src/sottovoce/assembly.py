@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,7 +18,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
-from sottovoce.local.objective import Objective, Penalised, plain
+from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate
 from sottovoce.models.language_model import LanguageModel, layer_names
 from sottovoce.models.lstm import LSTM
@@ -34,6 +35,7 @@ from sottovoce.training.server import Server, ServerState
 from sottovoce.training.simulation import SumInBlocks, block_size, latency
 
 Played = CohortSum | PooledRound
+MOST_READ = 10**7  # tokens of a user and rehearsed with theirs: beyond it their number leaves 32 bits
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,15 @@ def assemble(
     spent on the store's vocabulary, and counts towards the recipe's ε. `processes` share out every cohort.
     """
     recipe = resolve(recipe, before)
-    code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_name(objective, 'the plain objective')}"
     own_code = model is not None or objective is not plain
+    if objective is plain:
+        objective = _build_objective(recipe, store)
+    elif recipe.local.objective != "plain":
+        raise SottoError(
+            f"local.objective={recipe.local.objective!r} is in the recipe, and an objective of your own was given; "
+            f"keep one"
+        )
+    code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_objective_name(objective, recipe, store)}"
     if model is None:
         model = build_model(recipe, store.vocabulary.size)
     _check_model(model, store.vocabulary.size)
@@ -119,7 +128,7 @@ def assemble(
         code=code,
         layout=layout,
         before=tuple(before),
-        fingerprint=fingerprint(recipe.sha256(), store.fingerprint, layout),
+        fingerprint=fingerprint(recipe.sha256(), f"{store.fingerprint} {code}", layout),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
         reproducible=not own_code and is_reproducible(),
         passes=passes,
@@ -160,6 +169,43 @@ def _build_passes(recipe: Recipe, store: Store, processes: int) -> Passes | None
     return Passes(int(cohort), recipe.run.seed)
 
 
+def _build_objective(recipe: Recipe, store: Store) -> Objective:
+    """What the recipe says a device minimises."""
+    local = recipe.local
+    if local.user_share > 1:
+        raise SottoError(f"local.user_share={local.user_share:g} must be in (0, 1]; it is the user's own share, λ")
+    if local.objective == "plain":
+        for name, unused in (("user_share", local.user_share < 1), ("public", local.public is not None)):
+            if unused:
+                raise SottoError(
+                    f"local.{name} has no meaning with local.objective='plain'; use 'rehearsal'"
+                    f"{', or without_forgetting' if name == 'user_share' else ''}, or remove it"
+                )
+        return plain
+    if recipe.run.algorithm != "fedavg":
+        raise SottoError(
+            f"local.objective={local.objective!r} is for what devices do in fedavg, not for {recipe.run.algorithm}; "
+            f"use 'plain'"
+        )
+    if local.objective == "without_forgetting":
+        if local.public is not None:
+            raise SottoError("local.public is for rehearsal; without_forgetting reads no other text: remove it")
+        return WithoutForgetting(local.user_share)
+    if store.public is None:
+        raise SottoError("local.objective='rehearsal' needs local.public: a store made by `sotto prepare --plain-text`")
+    if store.public.vocabulary != store.vocabulary.fingerprint:
+        raise SottoError(f"local.public={local.public} has another vocabulary than the store; prepare both alike")
+    needed = round(store.tokens_per_user / local.user_share)
+    if needed > MOST_READ:
+        raise SottoError(f"a user would read {needed:,} tokens, more than {MOST_READ:,}; raise local.user_share")
+    if store.public.tokens.size < needed:
+        raise SottoError(
+            f"local.public={local.public} has {store.public.tokens.size:,} tokens, fewer than the {needed:,} that one "
+            f"user may rehearse; prepare more text, or raise local.user_share"
+        )
+    return plain
+
+
 def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) -> UserUpdate:
     local = recipe.local
     if local.penalty:
@@ -183,6 +229,7 @@ def _build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective)
         return FedAvg(
             clipping, recipe.privacy.clip_when == "every_step", epochs=local.epochs, batch=local.batch,
             unroll=local.unroll, learning_rate=local.learning_rate, objective=objective,
+            user_share=local.user_share if local.objective == "rehearsal" else 1.0,
         )  # fmt: skip
     # Central training takes the steps of FedSGD, on other people's text each.
     return FedSGD(
@@ -223,6 +270,15 @@ def _name(part: object, usual: str) -> str:
     return f"{getattr(part, '__qualname__', type(part).__qualname__)} of the caller"
 
 
+def _objective_name(objective: Objective, recipe: Recipe, store: Store) -> str:
+    """How what is minimised is called. Public text is named by what it holds: a run goes on with the same."""
+    if recipe.local.objective == "plain":
+        return _name(objective, "the plain objective")
+    kind = recipe.local.objective.replace("_", " ")
+    text = f" of text {store.public.fingerprint[:8]}" if store.public is not None else ""
+    return f"{kind}{text}, λ = {recipe.local.user_share:g}"
+
+
 def _check_update(update: UserUpdate, model: LanguageModel, length: int, clip_norms: np.ndarray) -> None:
     """Trace a caller's own code before anybody is charged for it."""
     user = User(jax.ShapeDtypeStruct((length,), "int32"), jax.ShapeDtypeStruct((), "int32"))  # pyrefly: ignore
@@ -246,10 +302,16 @@ def _check_model(model: LanguageModel, vocabulary: int) -> None:
                 f"with eqx.field(static=True)"
             )
     tokens = jax.ShapeDtypeStruct((3,), "int32")
+
+    def score(model: LanguageModel, tokens: Any, key: Any) -> Any:
+        model.read(tokens, model.start(), key)  # as it is trained
+        return model.score(model.read(tokens, model.start())[0])
+
     try:
-        scores = jax.eval_shape(lambda model, tokens: model.score(model.read(tokens, model.start())[0]), model, tokens)
+        scores = jax.eval_shape(score, model, tokens, jax.random.key(0))
     except Exception as error:
-        raise SottoError(f"the model does not keep the contract (start, read, score): {_one_line(error)}") from error
+        contract = "start(), read(tokens, state, key=None), score(outputs)"
+        raise SottoError(f"the model does not keep the contract ({contract}): {_one_line(error)}") from error
     if scores.shape != (3, vocabulary):
         raise SottoError(
             f"the model's score of 3 outputs has shape {scores.shape}, not {(3, vocabulary)}: it must score every "

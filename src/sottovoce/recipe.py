@@ -47,7 +47,15 @@ class Local:
     unroll: int = _value(10, "tokens of each lane in one local step", low=1)
     learning_rate: float = _value(6.0, "η: local learning rate", above=0)
     tokens: int = _value(0, "tokens in the one gradient of FedSGD; 0 is all of the user's", low=0)
-    penalty: float = _value(0.0, "λ of a penalty λ‖Δ‖² on the update so far (FedAvg)", low=0)
+    penalty: float = _value(0.0, "weight of a penalty ‖Δ‖² on the update so far (FedAvg)", low=0)
+    objective: str = _value(
+        "plain", "what a device minimises; the others keep it from forgetting what the received model knew (FedAvg)",
+        choices=("plain", "rehearsal", "without_forgetting"),
+    )  # fmt: skip
+    user_share: float = _value(
+        1.0, "λ: the user's own share of what is rehearsed, or of the target without forgetting", above=0
+    )
+    public: str | None = _value(None, "folder made by `sotto prepare --plain-text`: the text to rehearse")
 
 
 @dataclass(frozen=True)

@@ -695,6 +695,11 @@ def test_a_run_in_use_by_another_process_is_left_alone(refused: Refused, sotto: 
         (["--corpus", "nowhere.jsonl"], ["nowhere.jsonl", "does not exist"]),
         (["--store", "nowhere"], ["nowhere", "sotto prepare"]),
         (["--corpus", "a.jsonl", "--store", "b"], ["--corpus", "--store"]),
+        (["--public", "nowhere.jsonl"], ["nowhere.jsonl", "does not exist"]),
+        (["--suggestions", "3"], ["--suggestions 3", "--keystrokes"]),
+        (["--keystrokes", "--suggestions", "0"], ["--suggestions 0", "at least 1"]),
+        (["--keystrokes", "--suggestions", "101"], ["suggestions=101", "[1, 100]"]),
+        (["--keystrokes", "--suggestions", "three"], ["three"]),
     ],
 )
 def test_an_evaluation_is_refused(refused: Refused, world: World, options: list[str], words: list[str]) -> None:

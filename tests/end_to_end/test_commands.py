@@ -636,9 +636,55 @@ def test_evaluate_shows_single_users_only_when_asked(sotto: Sotto, world: World)
     assert not any("_p" in name for name in sotto("evaluate", world.run, "--json").json())
     internal = sotto("evaluate", world.run, "--internal", "--json").json()
     assert 0 <= internal["top1_p5"] <= internal["top1_p50"] <= internal["top1_p95"] <= 1
+    assert "_p" not in "".join(sotto("evaluate", world.run, "--keystrokes", "--json").json())
+    typed = sotto("evaluate", world.run, "--keystrokes", "--internal", "--json").json()
+    assert 0 <= typed["keystroke_saving_p5"] <= typed["keystroke_saving_p95"] <= 1
     shown = sotto("evaluate", world.run)
     assert "perplexity" in shown.out
     assert "over users" not in shown.out
+
+
+def test_evaluate_counts_keystrokes(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    """Words outside the vocabulary are typed in full, whether they are read from a store or from a corpus."""
+    plain = sotto("evaluate", world.run, "--json").json()
+    scores = sotto("evaluate", world.run, "--keystrokes", "--json").json()
+    assert scores.items() >= plain.items()
+    assert scores["suggestions"] == 3
+    assert 0 < scores["keystroke_saving"] < scores["keystroke_saving_in_vocabulary"] < 1  # the stops are typed
+    typed, characters = scores["keystrokes"], scores["characters"]
+    assert scores["keystroke_saving"] == pytest.approx(1 - typed / characters)
+    more = sotto("evaluate", world.run, "--keystrokes", "--suggestions", 6, "--json").json()
+    assert more["keystroke_saving"] > scores["keystroke_saving"]
+    assert "keystroke saving, 3 suggestions" in sotto("evaluate", world.run, "--keystrokes").out
+    texts = [json.loads(line)["text"] for line in world.corpus.read_text().splitlines()]
+    whole = sotto("evaluate", world.run, "--corpus", world.corpus, "--keystrokes", "--json").json()
+    assert whole["characters"] == sum(len(text.replace(" ", "")) for text in texts)
+    longer = tmp_path / "longer.jsonl"
+    longer.write_text(world.corpus.read_text().replace("kettle", "kettle-warmer"))
+    store = tmp_path / "store"
+    assert sotto("prepare", longer, "--out", store, "--vocabulary", world.words, "--test-users", 0.9).status == 0
+    for split in ("train", "test"):
+        found = sotto("evaluate", world.run, "--store", store, "--split", split, "--keystrokes", "--json").json()
+        assert found["oov_rate"] > 0
+        assert 0 < found["keystroke_saving"] < found["keystroke_saving_in_vocabulary"]
+
+
+def test_evaluate_puts_public_text_beside_the_users(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    public = tmp_path / "public.jsonl"
+    public.write_text('{"user": "a page", "text": "the tea of morning, xylophone"}\n')
+    users = sotto("evaluate", world.run, "--keystrokes", "--json").json()
+    alone = sotto("evaluate", world.run, "--corpus", public, "--keystrokes", "--json").json()
+    both = sotto("evaluate", world.run, "--public", public, "--keystrokes", "--json").json()
+    average = both.pop("average_perplexity")
+    known = both.pop("average_perplexity_in_vocabulary")
+    assert both == {**users, "public": alone}
+    losses = sum(one["targets"] * math.log(one["perplexity"]) for one in (users, alone))
+    assert average == pytest.approx(math.exp(losses / (users["targets"] + alone["targets"])))
+    assert 1 < known != average
+    shown = sotto("evaluate", world.run, "--public", public)
+    assert "keystroke" not in shown.out
+    for word in ("users", "public", "average perplexity"):
+        assert word in shown.out
 
 
 def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: Path) -> None:

@@ -105,10 +105,10 @@ def test_a_round_broken_off_and_done_again_here_is_the_same_release(recipe, stor
 
 
 def test_a_researchers_own_objective_is_never_taken_for_the_same(recipe, tmp_path):
-    def own(model, received, batch, state):
+    def own(model, received, batch, state, key):
         from sottovoce.local.objective import plain
 
-        return plain(model, received, batch, state)
+        return plain(model, received, batch, state, key)
 
     def observer(progress):
         if progress.round == 6:
@@ -122,8 +122,8 @@ def test_a_researchers_own_objective_is_never_taken_for_the_same(recipe, tmp_pat
 def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, tmp_path):
     """The same folder, recipe and machine, but another loss would give another sum under the same keys."""
 
-    def own(model, received, batch, state):
-        losses, state = jobs.training.plain(model, received, batch, state)
+    def own(model, received, batch, state, key):
+        losses, state = jobs.training.plain(model, received, batch, state, key)
         return 3.0 * losses, state
 
     def observer(progress):
@@ -212,7 +212,7 @@ class Bigram(eqx.Module):
     def start(self):
         return jnp.zeros(())
 
-    def read(self, tokens, state):
+    def read(self, tokens, state, key=None):
         return self.table[tokens], state
 
     def score(self, outputs):
@@ -244,7 +244,7 @@ def test_a_model_that_cannot_be_trained_is_refused_before_anybody_is_charged(rec
 
 
 def test_an_objective_that_cannot_be_traced_is_refused_before_anybody_is_charged(recipe, store, tmp_path):
-    def broken(model, received, batch, state):
+    def broken(model, received, batch, state, key):
         return jnp.zeros((1, 2, 3)) + batch.mask[:, :, None, None] @ jnp.zeros(99), state
 
     with pytest.raises(SottoError, match="cannot be traced"):

@@ -111,6 +111,13 @@ def test_central_training_is_fedavg_of_one_who_wrote_it_all(store, model):
     np.testing.assert_allclose(float(played.loss), float(result.loss), rtol=1e-5)
 
 
+def test_the_randomness_of_training_follows_from_the_seed_and_the_round():
+    keys = {seed: [Passes(5, seed).key(number) for number in (1, 2)] for seed in (0, 11)}
+    data = {tuple(jax.random.key_data(key).tolist()) for pair in keys.values() for key in pair}
+    assert len(data) == 4
+    assert jnp.array_equal(jax.random.key_data(keys[11][1]), jax.random.key_data(PASSES.key(2)))
+
+
 def test_every_pass_reads_every_user_once_in_an_order_of_its_own():
     users, passes = 13, Passes(users_a_round=4, seed=2)
     turns = np.concatenate([passes.rows(users, number) for number in range(1, 27)])  # 104 turns: eight passes

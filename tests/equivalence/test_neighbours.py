@@ -46,9 +46,9 @@ SILENT = ("without tokens", "without targets", "whose loss is not finite")
 CROWD = [[BOS, 45 + i, 46, 47 + i, EOS, 50] for i in range(3)]
 
 
-def poisoned(model, received, batch, state):
+def poisoned(model, received, batch, state, key):
     """A loss that is not finite wherever the poisonous word stands: what an adversary's text may do to a model."""
-    losses, state = plain(model, received, batch, state)
+    losses, state = plain(model, received, batch, state, key)
     return losses * jax.numpy.where(batch.targets == POISON, jax.numpy.inf, 1.0), state
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import jax
 import numpy as np
 import optax
 import pytest
 
+from sottovoce.data.public import PublicText
 from sottovoce.kernels.lstm_users import PLAIN
+from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
@@ -29,7 +32,10 @@ UPDATES = {
     "fedavg, two epochs": lambda clip: FedAvg(clip, True, epochs=2, **LOCAL),
     "fedsgd": lambda clip: FedSGD(clip, **LOCAL),
     "fedsgd, some tokens": lambda clip: FedSGD(clip, tokens=17, **LOCAL),
+    "rehearsal": lambda clip: FedAvg(clip, True, user_share=0.6, **LOCAL),
+    "without forgetting": lambda clip: FedAvg(clip, True, objective=WithoutForgetting(0.6), **LOCAL),
 }
+VARIANTS = ("fedavg, two epochs", "fedsgd, some tokens", "rehearsal", "without forgetting")
 
 
 class NoLedger:
@@ -48,7 +54,7 @@ def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight
 
 # A compilation for each update and clip: the variants of variants are left to `make test-slow`.
 COMBINATIONS = [
-    pytest.param(*names, marks=[pytest.mark.slow] if names[0] in ("fedavg, two epochs", "fedsgd, some tokens") else [])
+    pytest.param(*names, marks=[pytest.mark.slow] if names[0] in VARIANTS else [])
     for names in itertools.product(UPDATES, CLIPS, ESTIMATORS)
 ]
 
@@ -56,6 +62,9 @@ COMBINATIONS = [
 @pytest.mark.parametrize(("update", "clip", "estimator"), COMBINATIONS)
 def test_the_two_rounds_are_equal(store, model, update, clip, estimator):
     parts = (UPDATES[update](CLIPS[clip]), ESTIMATORS[estimator], CLIPS[clip])
+    if update == "rehearsal":
+        text = np.arange(500, dtype=np.int32) % store.vocabulary.size
+        store = replace(store, public=PublicText(text, store.vocabulary.fingerprint, "text"))
     slow, slow_sum = end_of_round(store, model, sum_one_by_one, *parts)
     fast, fast_sum = end_of_round(store, model, SumInBlocks(4), *parts)
     for before, a, b in zip(*map(jax.tree.leaves, (model, slow.model, fast.model)), strict=True):

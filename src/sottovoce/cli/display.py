@@ -23,13 +23,19 @@ def print_json(value: Mapping[str, Any] | list[dict[str, Any]]) -> None:
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:
+    print_beside(title, {"": rows})
+
+
+def print_beside(title: str, columns: Mapping[str, Mapping[str, str]]) -> None:
+    """The same rows of several things, one column each; the first column names the rows, and others may lack some."""
     from rich.table import Table
 
-    table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
+    table = Table(title=title, show_header=any(columns), title_justify="left", title_style="bold", header_style="cyan")
     table.add_column(style="cyan", no_wrap=True)
-    table.add_column(justify="right")
-    for name, value in rows.items():
-        table.add_row(name, value)
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name in next(iter(columns.values())):
+        table.add_row(name, *(rows.get(name, "") for rows in columns.values()))
     _print(table)
 
 

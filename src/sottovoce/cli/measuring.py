@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_json, print_rows, print_table
+from sottovoce.cli.display import print_beside, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
+    from sottovoce.evaluation.keystrokes import KeystrokeSaving
     from sottovoce.experiments.bench import Measurement
+    from sottovoce.jobs.measuring import Measured
 
 Flag = Annotated[bool, Parameter(negative=())]
+Paths = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())]
 Numbers = Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())]
 
 
 def evaluate(
     run: Path,
     *,
-    corpus: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
+    corpus: Paths = None,
     store: Path | None = None,
     split: str | None = None,
+    public: Paths = None,
+    keystrokes: Flag = False,
+    suggestions: int | None = None,
     user_field: str = "user",
     text_field: str = "text",
     internal: Flag = False,
@@ -40,6 +47,12 @@ def evaluate(
         A prepared store instead (default: the one the run was trained on).
     split
         Which users of the store: test (default) or train.
+    public
+        Files of public text: a column beside the users', and the average perplexity of both.
+    keystrokes
+        Also the share of keystrokes that a keyboard with the model's suggestions saves.
+    suggestions
+        How many words that keyboard shows (default: 3).
     user_field
         Field of the corpus that names the user.
     text_field
@@ -49,20 +62,52 @@ def evaluate(
     json
         One JSON object.
     """
+    from sottovoce.data.corpus import corpus_files
     from sottovoce.errors import SottoError
+    from sottovoce.evaluation.keystrokes import SUGGESTIONS
+    from sottovoce.evaluation.prediction import averages
     from sottovoce.jobs.measuring import evaluate_run
 
+    if suggestions is not None and not keystrokes:
+        raise SottoError(f"--suggestions {suggestions} is for --keystrokes; add it")
+    if suggestions is not None and suggestions < 1:
+        raise SottoError(f"--suggestions {suggestions} must be at least 1; it is how many words the keyboard shows")
+    shown = (SUGGESTIONS if suggestions is None else suggestions) if keystrokes else 0
     if corpus and (store or split):
         raise SottoError("--corpus goes without --store and --split; evaluate on one of them at a time")
     split = split or "test"
     if split == "train":
         print("warning: exact figures of the people the guarantee protects, for the owner only", file=sys.stderr)
-    evaluation, spread = evaluate_run(
-        run, corpus=corpus or (), store=store, split=split, user_field=user_field, text_field=text_field
-    )
+    if public:
+        corpus_files(public)  # refused before the users' evaluation, which takes its time
+    fields = {"user_field": user_field, "text_field": text_field, "suggestions": shown}
+    found = {"users": evaluate_run(run, corpus=corpus or (), store=store, split=split, **fields)}
+    if public:
+        found["public"] = evaluate_run(run, corpus=public, **fields)
+    average = averages([one.evaluation for one in found.values()])
+    spread = found["users"].spread if internal else {}
     if json:
-        print_json({**evaluation.to_json(), **(spread if internal else {})})
+        answer = {**_json(found["users"]), **spread}
+        if public:
+            answer |= {"public": _json(found["public"])}
+            answer |= {name: value if math.isfinite(value) else None for name, value in average.items()}
+        print_json(answer)
         return
+    columns = {name: _rows(one) for name, one in found.items()}
+    columns["users"] |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
+    if public:
+        columns["users"] |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
+        print_beside(f"Evaluation of {run}", columns)
+    else:
+        print_table(f"Evaluation of {run}", columns["users"])
+
+
+def _json(measured: Measured) -> dict[str, Any]:
+    return {**measured.evaluation.to_json(), **(measured.keystrokes.to_json() if measured.keystrokes else {})}
+
+
+def _rows(measured: Measured) -> dict[str, str]:
+    evaluation, keystrokes = measured.evaluation, measured.keystrokes
     rows = {
         "top-1, top-3, top-5": f"{evaluation.top1:.2%}, {evaluation.top3:.2%}, {evaluation.top5:.2%}",
         "top-1 over words": f"{evaluation.top1_words:.2%}",
@@ -71,9 +116,17 @@ def evaluate(
         "outside the vocabulary": f"{evaluation.oov_rate:.2%}",
         "targets, users": f"{evaluation.targets:,}, {evaluation.users:,}",
     }
-    if internal:
-        rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
-    print_table(f"Evaluation of {run}", rows)
+    return rows | (_keystroke_rows(keystrokes) if keystrokes else {})
+
+
+def _keystroke_rows(keystrokes: KeystrokeSaving) -> dict[str, str]:
+    saving, typed, characters = keystrokes.keystroke_saving, keystrokes.keystrokes, keystrokes.characters
+    unknown = "lengths of unknown words not kept"
+    return {
+        f"keystroke saving, {keystrokes.suggestions} suggestions": unknown if saving is None else f"{saving:.2%}",
+        "keystroke saving in vocabulary": f"{keystrokes.keystroke_saving_in_vocabulary:.2%}",
+        "keystrokes, characters": unknown if saving is None else f"{typed:,}, {characters:,}",
+    }
 
 
 def report(run: Path, *, internal: Flag = False) -> None:

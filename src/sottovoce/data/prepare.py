@@ -25,7 +25,7 @@ from sottovoce.data.store import (
     Store,
     VocabularySource,
 )
-from sottovoce.data.vocabulary import UNK, Vocabulary
+from sottovoce.data.vocabulary import LONGEST_COUNTED, Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.files import made_aside
 
@@ -111,9 +111,9 @@ def write_store(
     progress: Callable[[int], None] | None = None,
 ) -> PreparationSummary:
     """Write the store of a corpus into the empty folder of `new_store`."""
-    spill = Spill(folder.parent / "spill", parts_for(files), wide=vocabulary.size > 2**16)
+    spill = Spill(folder.parent / "spill", parts_for(files), wide=vocabulary.size + LONGEST_COUNTED >= 2**16)
     for number, (user, text) in enumerate(grouping.records(files), 1):
-        spill.add(grouping.name(user), vocabulary.encode(text))
+        spill.add(grouping.name(user), vocabulary.encode_measured(text))
         if progress and number % PROGRESS_EVERY == 0:
             progress(number)
     if not spill.records:
@@ -156,10 +156,11 @@ def collect(
     for user, text in records(paths, user_field, text_field):
         tokens = users.setdefault(name(user), array("I"))
         if tokens_per_user is None or len(tokens) < tokens_per_user:
-            tokens.extend(vocabulary.encode(text))
+            tokens.extend(vocabulary.encode_measured(text))
     if not users:
         raise SottoError(f"no record in {', '.join(map(str, corpus_files(paths)))}; a corpus needs at least one")
-    return Store.from_users([users[user] for user in sorted(users)], vocabulary, tokens_per_user)
+    separated = [vocabulary.separate(np.array(users[user], np.int64)) for user in sorted(users)]
+    return Store.from_users([tokens for tokens, _ in separated], vocabulary, tokens_per_user, [n for _, n in separated])
 
 
 def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: Grouping) -> PreparationSummary:
@@ -168,16 +169,17 @@ def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: G
         SplitWriter(store / "train.arrow", vocabulary.size) as train,
         SplitWriter(store / "test.arrow", vocabulary.size) as test,
     ):
-        for name, total, tokens in spill.users(grouping.tokens_per_user):
+        for name, total, measured in spill.users(grouping.tokens_per_user):
             seen += 1
             tokens_seen += total
             largest = max(largest, total)
             if total < grouping.min_tokens:
                 continue
-            (test if grouping.holds_out(name) else train).add(name.hex(), tokens)
+            tokens, letters = vocabulary.separate(measured)
+            (test if grouping.holds_out(name) else train).add(name.hex(), tokens, letters)
             cut += total > len(tokens)
             tokens_cut += total - len(tokens)
-            unknown += int(np.count_nonzero(tokens == UNK))
+            unknown += len(letters)
     kept, tokens_kept = train.users + test.users, train.tokens + test.tokens
     if not kept:
         raise SottoError(

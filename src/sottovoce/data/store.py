@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.public import PublicText
+from sottovoce.data.vocabulary import UNK, Vocabulary
 from sottovoce.errors import SottoError, did_you_mean
 
 FORMAT = 1
@@ -24,10 +25,14 @@ STORE_FILE, VOCABULARY_FILE = "store.json", "vocabulary.txt"
 # A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
 BATCH_TOKENS = 2**22
 LARGEST_USER = 2**24
+MOST_PUBLIC = 2**28  # tokens of public text, which is kept in memory: 1 GiB
 
 # Where the words are from: "source" is public, file, private (then with what was spent) or, if nobody said, declared.
 VocabularySource = Mapping[str, str | int | float]
 DECLARED: VocabularySource = MappingProxyType({"source": "declared"})
+
+
+_NONE = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,14 @@ class UserBlock:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Consecutive users: row i holds `values[offsets[i]:offsets[i + 1]]`."""
+    """Consecutive users: row i holds `values[offsets[i]:offsets[i + 1]]`.
+
+    `unknown` holds in the same form how many letters each of a user's words outside the vocabulary has, where kept.
+    """
 
     values: np.ndarray
     offsets: np.ndarray
+    unknown: Batch | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +60,7 @@ class Store:
     """The tokens of many users, by row.
 
     `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private. Not
-    `people`: pieces of plain text stand for users.
+    `people`: pieces of plain text stand for users. `public` is text that is sent along with the model.
     """
 
     vocabulary: Vocabulary
@@ -63,6 +72,7 @@ class Store:
     vocabulary_source: VocabularySource = field(default_factory=lambda: DECLARED)
     mapping: mmap.mmap | None = None
     people: bool = True
+    public: PublicText | None = None
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> Store:
@@ -90,9 +100,16 @@ class Store:
 
     @classmethod
     def from_users(
-        cls, users: Sequence[Sequence[int] | np.ndarray], vocabulary: Vocabulary, tokens_per_user: int | None = None
+        cls,
+        users: Sequence[Sequence[int] | np.ndarray],
+        vocabulary: Vocabulary,
+        tokens_per_user: int | None = None,
+        unknown: Sequence[Sequence[int] | np.ndarray] | None = None,
     ) -> Store:
-        """A store in memory, also where pyarrow is absent. Without `tokens_per_user` the longest user sets it."""
+        """A store in memory, also where pyarrow is absent. Without `tokens_per_user` the longest user sets it.
+
+        `unknown` holds the lengths of each user's words outside the vocabulary, in the order of the text.
+        """
         longest = max(map(len, users), default=0)
         cap = longest if tokens_per_user is None else tokens_per_user
         if not 1 <= cap <= LARGEST_USER:
@@ -104,12 +121,29 @@ class Store:
                 f"token ids run from {values.min()} to {values.max()} but the vocabulary has {vocabulary.size} words; "
                 "encode the users with this vocabulary"
             )
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
+        offsets = _offsets(rows)
         values = values.astype(np.int32)
+        lengths = None
+        if unknown is not None:
+            kept = [np.asarray(u, np.uint8)[: np.sum(row == UNK)] for u, row in zip(unknown, rows, strict=True)]
+            lengths = Batch(np.concatenate([*kept, np.empty(0, np.uint8)]), _offsets(kept))
         seal = blake2b(f"{vocabulary.fingerprint} {cap}".encode(), digest_size=16)
         seal.update(offsets.astype("<i8").tobytes())
         seal.update(values.astype("<i4").tobytes())
-        return cls(vocabulary, cap, seal.hexdigest(), (Batch(values, offsets),))
+        return cls(vocabulary, cap, seal.hexdigest(), (Batch(values, offsets, lengths),))
+
+    def as_public(self) -> PublicText:
+        """All of a store of plain text. A store of people is refused: what they wrote is not public."""
+        if self.people:
+            raise SottoError(
+                f"{self.path} holds people's text, which rehearsal would give to everybody, unclipped and uncharged; "
+                f"prepare public text with `sotto prepare --plain-text`"
+            )
+        tokens = sum(batch.values.size for batch in self.batches)
+        if not 0 < tokens <= MOST_PUBLIC:
+            raise SottoError(f"{self.path} has {tokens:,} tokens of public text; from 1 to {MOST_PUBLIC:,} can be used")
+        stream = np.concatenate([batch.values.astype(np.int32) for batch in self.batches])
+        return PublicText(stream, self.vocabulary.fingerprint, self.fingerprint)
 
     @property
     def users(self) -> int:
@@ -122,6 +156,13 @@ class Store:
         """The tokens of one user."""
         batch, place = self._find(np.array([row]))
         return _row(self.batches[batch[0]], place[0]).astype(np.int32)
+
+    def unknown_letters(self, row: int) -> np.ndarray | None:
+        """How many letters each word outside the vocabulary of one user has, in order; None where it was not kept."""
+        batch, place = self._find(np.array([row]))
+        unknown = self.batches[batch[0]].unknown or Batch(_NONE, np.zeros(len(self.batches[batch[0]].offsets), int))
+        letters = _row(unknown, place[0]).astype(np.int64)
+        return letters if len(letters) == np.sum(self[row] == UNK) else None
 
     def lengths(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """How many tokens each of these users has."""
@@ -181,16 +222,21 @@ class SplitWriter:
         self._names: list[str] = []
         self._lengths = [0]
         self._buffer = array("I" if wide else "H")
-        self._schema = pa.schema([("user", pa.string()), ("tokens", pa.list_(pa.uint32() if wide else pa.uint16()))])
+        self._unknown, self._unknown_lengths = bytearray(), [0]
+        tokens = pa.list_(pa.uint32() if wide else pa.uint16())
+        self._schema = pa.schema([("user", pa.string()), ("tokens", tokens), ("unknown", pa.list_(pa.uint8()))])
         # Not compressed: a compressed file cannot be mapped.
         self._file = pa.ipc.new_file(str(path), self._schema)
 
-    def add(self, name: str, tokens: np.ndarray) -> None:
+    def add(self, name: str, tokens: np.ndarray, unknown: np.ndarray = _NONE) -> None:
+        """One user; `unknown` holds the lengths of the words outside the vocabulary."""
         if self._names and len(self._buffer) + len(tokens) > BATCH_TOKENS:
             self._flush()
         self._names.append(name)
         self._lengths.append(len(tokens))
-        self._buffer.frombytes(tokens.tobytes())
+        self._buffer.frombytes(np.asarray(tokens, self._buffer.typecode).tobytes())
+        self._unknown += np.asarray(unknown, np.uint8).tobytes()
+        self._unknown_lengths.append(len(unknown))
         self.users += 1
         self.tokens += len(tokens)
 
@@ -199,8 +245,11 @@ class SplitWriter:
 
         values = np.frombuffer(self._buffer, dtype=self._buffer.typecode)
         lists = pa.ListArray.from_arrays(np.cumsum(self._lengths, dtype=np.int32), values)
-        self._file.write_batch(pa.record_batch([pa.array(self._names), lists], schema=self._schema))
+        letters = np.frombuffer(bytes(self._unknown), np.uint8)
+        unknown = pa.ListArray.from_arrays(np.cumsum(self._unknown_lengths, dtype=np.int32), letters)
+        self._file.write_batch(pa.record_batch([pa.array(self._names), lists, unknown], schema=self._schema))
         self._names, self._lengths, self._buffer = [], [0], array(self._buffer.typecode)
+        self._unknown, self._unknown_lengths = bytearray(), [0]
 
     def __enter__(self) -> SplitWriter:
         return self
@@ -217,6 +266,10 @@ class SplitWriter:
 
 def _row(batch: Batch, place: int) -> np.ndarray:
     return batch.values[batch.offsets[place] : batch.offsets[place + 1]]
+
+
+def _offsets(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -247,11 +300,17 @@ def write_arrays(folder: str | Path) -> None:
     """Put plain arrays beside a store's Arrow files, for a machine that trains and has no pyarrow: `train.npz`, ..."""
     for split in SPLITS:
         store = Store.open(folder, split)
-        ends = [np.diff(batch.offsets) for batch in store.batches]
-        offsets = np.concatenate([[0], *ends]).cumsum()
-        parts = [batch.values[batch.offsets[0] : batch.offsets[-1]] for batch in store.batches]
-        values = np.concatenate(parts) if parts else np.zeros(0, np.uint16)
-        np.savez_compressed(Path(folder) / f"{split}.npz", values=values, offsets=offsets)
+        arrays = _joined(store.batches, np.uint16)
+        if all(batch.unknown for batch in store.batches):
+            letters = _joined([batch.unknown for batch in store.batches if batch.unknown], np.uint8)
+            arrays |= {f"unknown_{name}": array for name, array in letters.items()}
+        np.savez_compressed(Path(folder) / f"{split}.npz", allow_pickle=False, **arrays)
+
+
+def _joined(batches: Sequence[Batch], kind: type) -> dict[str, np.ndarray]:
+    offsets = np.concatenate([[0], *(np.diff(batch.offsets) for batch in batches)]).cumsum()
+    parts = [batch.values[batch.offsets[0] : batch.offsets[-1]] for batch in batches]
+    return {"values": np.concatenate(parts) if parts else np.zeros(0, kind), "offsets": offsets}
 
 
 def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
@@ -274,15 +333,22 @@ def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
         # The users of a cohort lie far apart: reading on after each would read many times what is needed.
         _advise(mapping, "MADV_RANDOM")
         reader = pa.ipc.open_file(pa.py_buffer(mapping))
-        columns = [reader.get_batch(number).column("tokens") for number in range(reader.num_record_batches)]
-        return mapping, tuple(Batch(column.values.to_numpy(), column.offsets.to_numpy()) for column in columns)
+        return mapping, tuple(_batch(reader.get_batch(number)) for number in range(reader.num_record_batches))
     except (OSError, ValueError, KeyError, AttributeError, pa.ArrowException) as error:
         raise _damaged(path.parent, f"{path.name}: {' '.join(str(error).split())}") from error
 
 
 def _loaded(arrays: Path) -> tuple[Batch, ...]:
     with np.load(arrays) as held:
-        return (Batch(held["values"], held["offsets"]),)
+        kept = Batch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
+        return (Batch(held["values"], held["offsets"], kept),)
+
+
+def _batch(columns: Any) -> Batch:
+    tokens = columns.column("tokens")
+    unknown = columns.column("unknown") if "unknown" in columns.schema.names else None
+    kept = None if unknown is None else Batch(unknown.values.to_numpy(), unknown.offsets.to_numpy())
+    return Batch(tokens.values.to_numpy(), tokens.offsets.to_numpy(), kept)
 
 
 def _advise(mapping: mmap.mmap, advice: str) -> None:

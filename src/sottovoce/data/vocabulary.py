@@ -22,6 +22,7 @@ PLACEHOLDERS = ("<url>", "<email>", "<phone>", "<user>")
 # Every vocabulary begins with these, so that the first ids mean the same in all of them.
 FRAME = SPECIALS + PLACEHOLDERS + tuple(string.punctuation)
 SMALLEST = len(FRAME) + 1
+LONGEST_COUNTED = 255  # letters: what is longer was hardly typed by hand, and must not outweigh the rest of a text
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,18 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         """The ids of a text between the begin and end tokens."""
         return [BOS, *map(self._ids.get, tokenise(text), repeat(UNK)), EOS]
+
+    def encode_measured(self, text: str) -> list[int]:
+        """As `encode`, but a word outside the vocabulary keeps its length: n letters become the number size + n."""
+        ids, size = self._ids, self.size
+        # No id of a word is 0, so `or` means "not in the vocabulary".
+        return [BOS, *[ids.get(word) or size + min(len(word), LONGEST_COUNTED) for word in tokenise(text)], EOS]
+
+    def separate(self, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ids that `encode_measured` gave, and the lengths of the words outside the vocabulary, in order."""
+        unknown = measured >= self.size
+        lengths = (measured[unknown] - self.size).astype(np.uint8)
+        return np.where(unknown, np.array(UNK, measured.dtype), measured), lengths
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The tokens of some ids, with a space between them."""

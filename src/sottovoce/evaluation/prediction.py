@@ -116,6 +116,28 @@ def summarise(counts: _Counts) -> Evaluation:
     )
 
 
+def average_perplexity(parts: Sequence[tuple[float, float]]) -> float:
+    """Of several texts, each with its perplexity and number of targets: the perplexity of all of them as one text.
+
+    So are the averages of Popov et al. 2018, Tables 1 and 2, with the 170 and 200 thousand tokens of its two texts.
+    """
+    if not all(math.isfinite(perplexity) for perplexity, _ in parts):
+        return math.inf
+    return _perplexity(
+        sum(targets * math.log(perplexity) for perplexity, targets in parts), sum(targets for _, targets in parts)
+    )
+
+
+def averages(evaluations: Sequence[Evaluation]) -> dict[str, float]:
+    """The average perplexity of several texts, over all targets and over those in the vocabulary."""
+    return {
+        "average_perplexity": average_perplexity([(one.perplexity, one.targets) for one in evaluations]),
+        "average_perplexity_in_vocabulary": average_perplexity(
+            [(one.perplexity_in_vocabulary, one.targets * (1 - one.oov_rate)) for one in evaluations]
+        ),
+    }
+
+
 def spread(counts: _Counts) -> dict[str, float]:
     """Quantiles of top-1 over users. Exact figures of single people: internal."""
     top1 = counts.top1 / np.maximum(counts.targets, 1)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from sottovoce.assembly import build_model, load_model
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.evaluation.keystrokes import KeystrokeSaving, count_keystrokes, saving, spread_of_saving
 from sottovoce.evaluation.prediction import Evaluation, count_hits, spread, summarise
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import write_aside
@@ -27,11 +29,23 @@ PROMPTS = (
 )  # fmt: skip
 
 
+class Measured(NamedTuple):
+    """How good a model is for some people; `spread` over single users is internal."""
+
+    evaluation: Evaluation
+    spread: dict[str, float]
+    keystrokes: KeystrokeSaving | None = None
+
+
 def evaluate_run(
     path: str | Path, *, corpus: Sequence[str | Path] = (), store: str | Path | None = None, split: str = "test",
     user_field: str = "user", text_field: str = "text", model: LanguageModel | None = None,
-) -> tuple[Evaluation, dict[str, float]]:  # fmt: skip
-    """How well a run's model predicts the people of a corpus or a store; with the spread over users (internal)."""
+    suggestions: int = 0,
+) -> Measured:  # fmt: skip
+    """How well a run's model predicts the people of a corpus or a store.
+
+    With `suggestions`, also how many keystrokes a keyboard saves that shows so many.
+    """
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
     if corpus:
@@ -41,8 +55,12 @@ def evaluate_run(
         users = Store.open(folder, split)
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
             raise SottoError(f"the store {folder} has another vocabulary than the model; give --corpus instead")
+    keystrokes = count_keystrokes(released, users, suggestions) if suggestions else None
     counts = count_hits(released, users)
-    return summarise(counts), spread(counts)
+    evaluation = summarise(counts)
+    if keystrokes is None:
+        return Measured(evaluation, spread(counts))
+    return Measured(evaluation, spread(counts) | spread_of_saving(keystrokes), saving(keystrokes, suggestions))
 
 
 def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:
@@ -66,6 +84,8 @@ def report_run(
     recipe["data"]["store"] = Path(recipe["data"]["store"]).name  # a page for others tells no paths of this machine
     if "initial" in recipe["model"]:
         recipe["model"]["initial"] = Path(recipe["model"]["initial"]).name
+    if "public" in recipe["local"]:
+        recipe["local"]["public"] = Path(recipe["local"]["public"]).name
     code = json.loads((run.model / "card.json").read_text(encoding="utf-8"))["code"]
     if "of the recipe" not in code:
         recipe["model"] = {"kind": code}  # the sizes in the recipe are not those of a caller's own model

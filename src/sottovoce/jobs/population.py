@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from sottovoce.data.demo import demo_vocabulary, write_demo
@@ -23,6 +24,8 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
         raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
     if recipe.model.initial is not None:
         recipe = recipe.replace(model={"initial": str(Path(recipe.model.initial).resolve())})
+    if recipe.local.public is not None:
+        recipe = recipe.replace(local={"public": str(Path(recipe.local.public).resolve())})
     return recipe if has_own_store(recipe) else recipe.replace(data={"store": str(Path(name).resolve())})
 
 
@@ -75,4 +78,11 @@ def open_users(recipe: Recipe, run: RunFolder) -> tuple[Store, Store | None]:
             f"{folder} was prepared from plain text: its users are pieces of text, and hiding one of them protects no "
             f"person; train on it with privacy.mode = 'none', or prepare records that name their users"
         )
-    return train, test if test.users else None
+    return with_public_text(recipe, train), test if test.users else None
+
+
+def with_public_text(recipe: Recipe, store: Store) -> Store:
+    """The store, with the public text that its users rehearse if the recipe says so."""
+    if recipe.local.public is None:
+        return store
+    return replace(store, public=Store.open(recipe.local.public).as_public())

@@ -11,7 +11,7 @@ from typing import Any
 from sottovoce.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.jobs.population import has_own_store
+from sottovoce.jobs.population import has_own_store, with_public_text
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.accounting import Spent
@@ -74,6 +74,7 @@ def help_out(
     recipe = Recipe.from_dict(given["recipe"])
     try:
         users = Store.open(given["store"] if store is None or has_own_store(recipe) else store)
+        users = with_public_text(recipe, users)
         assembly = assemble(recipe, users, model=model, objective=objective, processes=group.count)
     except SottoError as error:
         _compare(group, {"error": str(error)})  # refuses, here and everywhere

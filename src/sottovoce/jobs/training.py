@@ -328,7 +328,7 @@ def _new_secrets(assembly: Assembly, store: Store, start: Start) -> Secrets:
     recipe = assembly.recipe
     if recipe.privacy.secrets == "seeded":
         # Store and start by what they hold, not by where they lie: a reproduction comes out alike in any folder.
-        anywhere = recipe.replace(data={"store": ""}, model={"initial": None})
+        anywhere = recipe.replace(data={"store": ""}, model={"initial": None}, local={"public": None})
         # Runs of one recipe from two models, or by two objectives, must not share their noise.
         begun = hashlib.sha256(assembly.code.encode())
         for leaf in jax.tree.leaves(start.model):

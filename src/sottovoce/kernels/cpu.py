@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from sottovoce.kernels.lstm_users import LN2, Products, Step
+from sottovoce.kernels.lstm_users import LN2, Products, Step, by_row, squares_of
 
 # 2^x on [-1/2, 1/2], a fit at Chebyshev's points: within 3e-7 of it, where a float32 is within 6e-8.
 _POWERS = (1.0, 0.6931472, 0.24022211, 0.05550341, 0.00967079, 0.00133953)
@@ -55,16 +55,13 @@ def _step_table(
     slope = chances @ (wanted * exp2(offset - level)[0][:, None])
     slope = slope.at[targets[0]].add(-wanted).at[inputs[0]].add(of_words[0])
     slope = inverse * (slope - rows * jnp.sum(rows * slope, -1, keepdims=True))
-    return _stepped(delta, slope, step)
+    new = step.scale * delta[0] - step.learning_rate * slope
+    return jnp.where(step.scale < 0, delta[0], new)[None], jnp.sum(jnp.square(new))[None]
 
 
 def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, Array]:
-    return _stepped(delta, left[0].T @ right[0], step)
-
-
-def _stepped(delta: Array, slope: Array, step: Step) -> tuple[Array, Array]:
-    new = step.scale[0] * delta[0] - step.learning_rate * slope
-    return jnp.where(step.scale < 0, delta[0], new)[None], jnp.sum(jnp.square(new))[None]
+    new = by_row(step.scale, delta) - step.learning_rate * (left[0].T @ right[0])[None]
+    return jnp.where(step.scale[0, 0] < 0, delta, new), squares_of(new, step)
 
 
 def _turned(parts: Array) -> Array:
@@ -75,7 +72,7 @@ def _turned(parts: Array) -> Array:
 def _read(
     words: Array, bias: Array, recurrent: Array, delta: Array, scale: Array, hidden: Array, cell: Array
 ) -> tuple[Array, Array, Array]:
-    weight = recurrent + scale[0] * delta[0]
+    weight = recurrent + by_row(scale, delta)[0]
 
     def moment(carry: tuple, word: Array) -> tuple:
         hidden, cell = carry
@@ -93,7 +90,7 @@ def _read(
 
 
 def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array) -> Array:
-    weight = (recurrent + scale[0] * delta[0]).T
+    weight = (recurrent + by_row(scale, delta)[0]).T
     above, gates, cells = _turned(above[0]), _turned(gates[0]), _turned(cells[0])
 
     def moment(carry: tuple, now: tuple) -> tuple:

@@ -21,6 +21,7 @@ from jaxtyping import Array
 from sottovoce.kernels.lstm_users import Products, Step
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
+from sottovoce.privacy.clipping import NoClip
 
 SIZE, HIDDEN, LANES, UNROLL = 96, 256, 8, 10  # the kernels are written for these
 _TARGET = "triton_kernel_call_ffi"
@@ -41,7 +42,8 @@ def products(update: FedAvg, model: LSTM) -> Products | None:
         return None
     if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
         return None
-    stored = jnp.float16 if update.clip_every_step else jnp.float32
+    bounded = update.clip_every_step and not isinstance(update.clipping, NoClip)
+    stored = jnp.float16 if bounded else jnp.float32
     try:
         compiled(jnp.dtype(stored).name)
     except Unavailable:
@@ -165,13 +167,14 @@ def _step_table(
 
 def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, Array]:
     users, tokens, height = left.shape
-    width = right.shape[2]
+    width, blocks = right.shape[2], height // 128
+    scale = jnp.repeat(step.scale, blocks // step.scale.shape[1], axis=1)  # a number for each block of rows
     new, squares = _run(
-        f"sgd{width}", delta, 8, tokens * 2 * (136 + width + 8), (height // 128, users),
-        [left, right, delta, step.scale, jnp.array([step.learning_rate], jnp.float32), step.unit],
-        [jax.ShapeDtypeStruct(delta.shape, delta.dtype), _float32(users, height // 128)], {2: 0},
+        f"sgd{width}", delta, 8, tokens * 2 * (136 + width + 8), (blocks, users),
+        [left, right, delta, scale, jnp.array([step.learning_rate], jnp.float32), step.unit],
+        [jax.ShapeDtypeStruct(delta.shape, delta.dtype), _float32(users, blocks)], {2: 0},
     )  # fmt: skip
-    return new, squares.sum(1)
+    return new, squares.reshape(*step.scale.shape, -1).sum(-1)
 
 
 def _read(

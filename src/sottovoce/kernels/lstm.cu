@@ -368,14 +368,14 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
 }
 
 // ------------------------------------------------------------------------------------------------- SGD of a plain weight
-// fresh = scale * delta - eta * leftT right. grid (R / 128, users), 256 threads, left [80, R], right [80, K].
+// fresh = scale * delta - eta * leftT right. grid (R / 128, users), 256 threads, left [80, R], right [80, K]; a scale a block.
 template <typename S, int K>
 __device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* delta, const float* scale_, const float* rate, const float* unit_, S* fresh, float* square) {
   constexpr int LP = 136, KP = K + 8;
   bf* ls = (bf*)raw; bf* rs = ls + T * LP;
   __shared__ float red[8];
   const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3, R = gridDim.x * 128;
-  const float unit = unit_[user], scale = scale_[user] / unit, eta = rate[0] / unit;
+  const float unit = unit_[user], scale = scale_[user * gridDim.x + blockIdx.x] / unit, eta = rate[0] / unit;
   if (scale < 0) return;
   for (int i = tid; i < T * 16; i += 256)
     *(uint4*)(ls + (i >> 4) * LP + 8 * (i & 15)) = *(const uint4*)(left + ((size_t)user * T + (i >> 4)) * R + blockIdx.x * 128 + 8 * (i & 15));
@@ -464,7 +464,7 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
   const int user = blockIdx.y, rank = blockIdx.x, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
   uint4 a[2][8][2];
   const S* w = delta + (size_t)user * 1024 * H;
-  const float scale = scale_[user];
+  const float scale = scale_[4 * user + (warp >> 1)];  // of the gate that this warp's 32 rows belong to
   if (scale < 0) return;  // all four blocks of the cluster: it has one user
 #pragma unroll
   for (int m = 0; m < 2; m++)
@@ -555,14 +555,15 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
   const int uh = warp & 1, kq = warp >> 1;  // which 32 of the block's units come out; which 64 units' gates go in
   uint32_t a[8][4][4];
   const S* w = delta + (size_t)user * 1024 * H;
-  const float scale = scale_[user];
-  if (scale < 0) return;  // all four blocks of the cluster: it has one user
+  const float4 scales = *(const float4*)(scale_ + 4 * user);  // a gate each
+  const float scale[4] = {scales.x, scales.y, scales.z, scales.w};
+  if (scale[0] < 0) return;  // all four blocks of the cluster: it has one user
 #pragma unroll
   for (int s = 0; s < 8; s++)
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const size_t p = (size_t)(256 * j + 64 * kq + 8 * s + g) * H + 64 * rank + 32 * uh + 8 * q;
-      uint4 x = blend(w + p, theta + p, scale);
+      uint4 x = blend(w + p, theta + p, scale[j]);
       a[s][j][0] = x.x; a[s][j][1] = x.y; a[s][j][2] = x.z; a[s][j][3] = x.w;
     }
   if (tid == 0) { bar_init(&bars[0], 1); bar_init(&bars[1], 1); bar_ready(); bar_expect(&bars[0], 16384); bar_expect(&bars[1], 16384); }

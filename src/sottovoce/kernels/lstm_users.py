@@ -4,7 +4,8 @@ What differs from `jax.vmap(FedAvg)`:
 
 - Logits need not reach memory. One pass over a user's table gives the log-sum-exp and the gradient of the outputs; a
   second forms the table's gradient, applies the step and adds up its squares.
-- The clip is one number a user, kept beside the update and used when it is next read: Δ = scale · stored.
+- The clip is one number for each layer of a user, kept beside the update and used when it is next read:
+  Δ = scale · stored. In a flat clip all layers have the same.
 - Between steps Δ may be kept in float16, in units of a power of two: see `unit_of`.
 - Users who have finished, and empty seats, are passed over; whatever is computed for them is not used.
 - The words' share of the gates, and every gradient of a weight, is one product for all tokens of a step.
@@ -26,9 +27,11 @@ from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, User, UserResult, UserUpdate, cut_into_lanes, send
 from sottovoce.models.head import unit_rows
 from sottovoce.models.lstm import LSTM, Gate
-from sottovoce.privacy.clipping import SAFE_SHARE, FlatClip
+from sottovoce.privacy.clipping import SAFE_SHARE, PerLayerClip
 
 LN2 = 0.6931471805599453  # scores and levels are in base 2, which is what the hardware has
+GATES = 4
+LAYERS = 3 + 2 * GATES  # the embedding, weight and bias of each gate, the projection and its bias
 
 
 class Parts(NamedTuple):
@@ -45,7 +48,9 @@ class Parts(NamedTuple):
 class Step(NamedTuple):
     """How one weight is stepped: stored ← (scale · stored - η · gradient) / unit."""
 
-    scale: Array  # of what is stored: the clip and the unit; below 0 for a user who has finished and is left alone
+    # Of what is stored: the clip and the unit; below 0 for a user who has finished and is left alone. [users] for the
+    # table; [users, groups] for the others, each for as many rows of a weight: the gates have their own.
+    scale: Array
     unit: Array
     learning_rate: float
 
@@ -57,8 +62,8 @@ class Products(NamedTuple):
     stored: Any  # of Δ between steps: float32, or float16 where it is clipped after every step
     scores: Callable  # outputs, table, Δ, scale, offset -> Σ exp2, Σ exp2 · row, what it keeps for the next
     step_table: Callable  # ..., what was kept -> new Δ of the table, its squares
-    step: Callable  # left, right, Δ, step -> Δ stepped by leftᵀ right, its squares
-    read: Callable  # the recurrence
+    step: Callable  # left, right, Δ, step -> Δ stepped by leftᵀ right, the squares of each group of rows
+    read: Callable  # the recurrence; its scale is [users, gates]
     read_back: Callable  # its gradient
 
 
@@ -68,15 +73,14 @@ def fits(update: UserUpdate, model: Any) -> bool:
         isinstance(update, FedAvg)
         and update.objective is plain
         and update.epochs == 1
-        and isinstance(update.clipping, FlatClip)
-        and isinstance(model, LSTM)
+        and type(model) is LSTM  # a subclass may read otherwise
     )
 
 
 def train_users(
     products: Products, update: FedAvg, model: LSTM, users: User, clip_norms: Array, last: Any
 ) -> UserResult:
-    """What each user of a block sends, as `jax.vmap(update)` gives it but in `Parts`; `clip_norms` is [users, 1].
+    """What each user of a block sends, as `jax.vmap(update)` gives it but in `Parts`; `clip_norms` is [users, parts].
 
     Updates stay in parts because putting each together would write all of them once more: `model_of` is for their sum.
     """
@@ -86,39 +90,41 @@ def train_users(
     steps = jax.tree.map(
         # [steps, users, tokens], the lanes of one moment side by side.
         lambda part: part.transpose(1, 0, 3, 2).reshape(part.shape[1], count, tokens_a_step),
-        jax.vmap(partial(cut_into_lanes, lanes=lanes, unroll=update.unroll))(users),
+        jax.vmap(lambda user: cut_into_lanes(update.text(user), lanes, update.unroll))(users),
     )
     table, recurrent = received.embedding.astype(kind), received.hidden.astype(kind)
-    who, bound = jnp.arange(count)[:, None], clip_norms[:, 0] * SAFE_SHARE
-    unit, needed = unit_of(clip_norms[:, 0], products.stored), update.steps(users.length)
+    who, bound = jnp.arange(count)[:, None], clip_norms * SAFE_SHARE
+    per_layer = isinstance(update.clipping, PerLayerClip)
+    unit, needed = unit_of(jnp.linalg.norm(clip_norms, axis=1), products.stored), update.steps(users.length)
     multiply = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def step(index: Array, carry: tuple) -> tuple:
         stored, clip, hidden, cell, cut, length, losses = carry
         inputs, targets, mask = (part[index] for part in steps)
         active = index < needed
-        scale = jnp.where(active, clip * unit, -1.0)
-        wide = scale[:, None, None]
-        word = (received.word + wide * stored.word).astype(kind)
-        projection = (received.projection + wide * stored.projection).astype(kind)
-        bias = received.bias + clip[:, None] * stored.bias
-        projection_bias = received.projection_bias + clip[:, None] * stored.projection_bias
+        scale = Scales.of(jnp.where(active[:, None], clip * unit[:, None], -1.0))
+        unscaled = Scales.of(clip)  # biases are not in units
+        word = (received.word + by_row(scale.gates, stored.word)).astype(kind)
+        projection = (received.projection + by_row(scale.projection, stored.projection)).astype(kind)
+        bias = received.bias + by_row(unscaled.gate_biases, stored.bias)
+        projection_bias = received.projection_bias + by_row(unscaled.projection_bias, stored.projection_bias)
 
         def rows(ids: Array) -> Array:
-            return unit_rows(table[ids].astype(jnp.float32) + wide * stored.embedding[who, ids])
+            change = scale.table[:, None, None] * stored.embedding[who, ids]
+            return unit_rows(table[ids].astype(jnp.float32) + change)
 
         # Forwards.
         words = rows(inputs).astype(kind)
         gates, cells, hiddens = products.read(
             jnp.einsum("ute,uge->utg", words, word).reshape(count, update.unroll, lanes, 4 * width), bias, recurrent,
-            stored.hidden, scale, hidden, cell,
+            stored.hidden, scale.gates, hidden, cell,
         )  # fmt: skip
         after = hiddens[:, 1:].reshape(count, tokens_a_step, width)
         before = hiddens[:, :-1].reshape(count, tokens_a_step, width)
         outputs = multiply("uth,uhe->ute", after, projection) + projection_bias[:, None]
         outputs = (outputs / LN2).astype(kind)
         offset = offset_of(outputs)
-        total, mean, kept = products.scores(outputs, table, stored.embedding, scale, offset)
+        total, mean, kept = products.scores(outputs, table, stored.embedding, scale.table, offset)
         level, wanted = offset + jnp.log2(total), rows(targets)
         loss = LN2 * (level - jnp.sum(outputs.astype(jnp.float32) * wanted, axis=-1))
 
@@ -127,34 +133,41 @@ def train_users(
         slope = (mean / total[..., None] - wanted) * share[..., None]
         narrow = slope.astype(kind)
         above = jnp.einsum("ute,uhe->uth", narrow, projection).reshape(count, update.unroll, lanes, width)
-        slopes = products.read_back(above, gates, cells, recurrent, stored.hidden, scale)
+        slopes = products.read_back(above, gates, cells, recurrent, stored.hidden, scale.gates)
         slopes = slopes.reshape(count, tokens_a_step, 4 * width)
         of_words = jnp.einsum("utg,uge->ute", slopes, word)
-        stepping = Step(scale, unit, update.learning_rate)
-        new_table, n0 = products.step_table(
-            outputs, of_words, table, stored.embedding, level, share, targets, inputs, stepping, kept
+        new_table, of_table = products.step_table(
+            outputs, of_words, table, stored.embedding, level, share, targets, inputs,
+            Step(scale.table, unit, update.learning_rate), kept,
+        )  # fmt: skip
+        stepping = Step(scale.gates, unit, update.learning_rate)
+        new_word, of_word = products.step(slopes, words, stored.word, stepping)
+        new_hidden, of_hidden = products.step(slopes, before, stored.hidden, stepping)
+        new_projection, of_projection = products.step(
+            after, narrow, stored.projection, stepping._replace(scale=scale.projection)
         )
-        new_word, n1 = products.step(slopes, words, stored.word, stepping)
-        new_hidden, n2 = products.step(slopes, before, stored.hidden, stepping)
-        new_projection, n3 = products.step(after, narrow, stored.projection, stepping)
 
-        def step_bias(bias: Array, slope: Array) -> Array:
-            new = clip[:, None] * bias - update.learning_rate * jnp.sum(slope.astype(jnp.float32), axis=1)
+        def step_bias(scale: Array, bias: Array, slope: Array) -> Array:
+            new = by_row(scale, bias) - update.learning_rate * jnp.sum(slope.astype(jnp.float32), axis=1)
             return jnp.where(active[:, None], new, bias)
 
-        new_bias = step_bias(stored.bias, slopes)
-        new_projection_bias = step_bias(stored.projection_bias, slope)
-        squares = n0 + n1 + n2 + n3 + jnp.sum(new_bias**2, 1) + jnp.sum(new_projection_bias**2, 1)
+        new_bias = step_bias(unscaled.gate_biases, stored.bias, slopes)
+        new_projection_bias = step_bias(unscaled.projection_bias, stored.projection_bias, slope)
+        of_bias = jnp.sum(jnp.square(new_bias).reshape(count, GATES, width), axis=-1)
+        of_projection_bias = jnp.sum(jnp.square(new_projection_bias), axis=-1, keepdims=True)
+        squares = Scales(of_table, of_word + of_hidden, of_bias, of_projection, of_projection_bias).by_layer()
 
-        norm = jnp.sqrt(squares)
-        within = norm <= bound if update.clip_every_step else jnp.full(count, True)
+        length_now = jnp.sqrt(jnp.sum(squares, axis=1))
+        norms = jnp.sqrt(squares) if per_layer else length_now[:, None]
+        within = norms <= bound if update.clip_every_step else jnp.full(bound.shape, True)
+        new_clip = jnp.broadcast_to(jnp.where(within, 1.0, bound / norms), clip.shape)
         return (
             Parts(new_table, new_word, new_hidden, new_bias, new_projection, new_projection_bias),
-            jnp.where(active, jnp.where(within, 1.0, bound / norm), clip),
+            jnp.where(active[:, None], new_clip, clip),
             hiddens[:, -1],
             cells[:, -1],
-            cut | (active & ~within),
-            jnp.where(jnp.sum(mask, axis=1) > 0, norm, length),
+            cut | (active[:, None] & ~within),
+            jnp.where(jnp.sum(mask, axis=1) > 0, length_now, length),
             losses + jnp.sum(jnp.where(mask > 0, loss, 0), axis=1),
         )
 
@@ -163,22 +176,60 @@ def train_users(
         jax.tree.map(
             lambda leaf: jnp.zeros((count, *leaf.shape), products.stored if leaf.ndim > 1 else None), received
         ),
-        jnp.ones(count),
+        jnp.ones((count, LAYERS)),
         jnp.zeros((count, lanes, width), kind),
         jnp.zeros((count, lanes, width)),
-        jnp.zeros(count, bool),
+        jnp.zeros(bound.shape, bool),
         jnp.zeros(count),
         jnp.zeros(count),
     )
     stored, clip, _, _, cut, length, losses = jax.lax.fori_loop(0, last, step, start)
 
-    def change(clip: Array, unit: Array, parts: Parts) -> Parts:
-        return jax.tree.map(lambda leaf: (clip * unit if leaf.ndim > 1 else clip) * leaf, parts)
+    scale, unscaled = Scales.of(clip * unit[:, None]), Scales.of(clip)
+    changes = Parts(
+        embedding=scale.table[:, None, None] * stored.embedding,
+        word=by_row(scale.gates, stored.word),
+        hidden=by_row(scale.gates, stored.hidden),
+        bias=by_row(unscaled.gate_biases, stored.bias),
+        projection=by_row(scale.projection, stored.projection),
+        projection_bias=by_row(unscaled.projection_bias, stored.projection_bias),
+    )
+
+    def clip_and_send(clip_norms: Array, change: Parts, *rest: Array) -> UserResult:
+        """The last clip is the same for every way of training, in float32."""
+        if not per_layer:
+            return send(update.clipping, clip_norms, change, *rest)
+        result = send(update.clipping, clip_norms, model_of(change), *rest)
+        return result._replace(update=parts_of(result.update))
 
     losses = losses / jnp.maximum(jnp.sum(steps.mask, axis=(0, 2)), 1)
-    # The last clip is the same for every way of training, in float32.
-    changes = jax.vmap(change)(clip, unit, stored)
-    return jax.vmap(partial(send, update.clipping))(clip_norms, changes, length, cut[:, None], losses)
+    return jax.vmap(clip_and_send)(clip_norms, changes, length, cut, losses)
+
+
+class Scales(NamedTuple):
+    """A number for each layer of every user, by the part it belongs to."""
+
+    table: Array  # [users]
+    gates: Array  # [users, gates], as the others: a group of rows each
+    gate_biases: Array
+    projection: Array
+    projection_bias: Array
+
+    @staticmethod
+    def of(by_layer: Array) -> Scales:
+        table, gates, projection, bias = jnp.split(by_layer, [1, 1 + 2 * GATES, 2 + 2 * GATES], axis=1)
+        return Scales(table[:, 0], gates[:, ::2], gates[:, 1::2], projection, bias)
+
+    def by_layer(self) -> Array:
+        """In the order of the layers of an `LSTM`."""
+        gates = jnp.stack([self.gates, self.gate_biases], axis=-1).reshape(-1, 2 * GATES)
+        return jnp.concatenate([self.table[:, None], gates, self.projection, self.projection_bias], axis=1)
+
+
+def by_row(scale: Array, weight: Array) -> Array:
+    """A weight [users, rows, ...] with each group of its rows times a number of [users, groups]."""
+    groups = weight.reshape(*scale.shape, -1)
+    return (scale[..., None] * groups).reshape(weight.shape)
 
 
 HEADROOM = 128  # how far a coordinate may be beyond the clip norm, after a step and before its clip
@@ -257,26 +308,32 @@ def _step_table(
     slope = jnp.einsum("utv,ute->uve", errors, outputs, preferred_element_type=jnp.float32)
     slope = slope.at[jnp.arange(delta.shape[0])[:, None], inputs].add(of_words.astype(jnp.float32))
     slope = inverse * (slope - rows * jnp.sum(rows * slope, -1, keepdims=True))
-    return _stored(change - step.learning_rate * slope, delta, step)
+    new = change - step.learning_rate * slope
+    return _stored(new, delta, step, step.scale), jnp.sum(jnp.square(new), axis=(1, 2))
 
 
 def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, Array]:
     slope = jnp.einsum("utr,utk->urk", left, right, preferred_element_type=jnp.float32)
-    return _stored(step.scale[:, None, None] * delta - step.learning_rate * slope, delta, step)
+    new = by_row(step.scale, delta) - step.learning_rate * slope
+    return _stored(new, delta, step, step.scale[:, 0]), squares_of(new, step)
 
 
-def _stored(new: Array, old: Array, step: Step) -> tuple[Array, Array]:
-    squares = jnp.sum(jnp.square(new), axis=(1, 2))
+def squares_of(new: Array, step: Step) -> Array:
+    """Of each group of rows."""
+    return jnp.sum(jnp.square(new).reshape(*step.scale.shape, -1), axis=-1)
+
+
+def _stored(new: Array, old: Array, step: Step, scale: Array) -> Array:
     if old.dtype != jnp.float32:
         most = float(jnp.finfo(old.dtype).max)
         new = jnp.clip(new / step.unit[:, None, None], -most, most).astype(old.dtype)
-    return jnp.where(step.scale[:, None, None] < 0, old, new), squares
+    return jnp.where(scale[:, None, None] < 0, old, new)
 
 
 def _read(
     words: Array, bias: Array, recurrent: Array, delta: Array, scale: Array, hidden: Array, cell: Array
 ) -> tuple[Array, Array, Array]:
-    weight = (recurrent.astype(jnp.float32) + scale[:, None, None] * delta).astype(words.dtype)
+    weight = (recurrent.astype(jnp.float32) + by_row(scale, delta)).astype(words.dtype)
     gates, cells, hiddens = [], [cell], [hidden]
     for moment in range(words.shape[1]):
         from_hidden = jnp.einsum("ulh,ugh->ulg", hiddens[-1], weight, preferred_element_type=jnp.float32)
@@ -289,7 +346,7 @@ def _read(
 
 
 def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array) -> Array:
-    weight = (recurrent.astype(jnp.float32) + scale[:, None, None] * delta).astype(gates.dtype)
+    weight = (recurrent.astype(jnp.float32) + by_row(scale, delta)).astype(gates.dtype)
     slopes, of_hidden, of_cell = [], jnp.zeros_like(cells[:, 0]), jnp.zeros_like(cells[:, 0])
     for moment in reversed(range(gates.shape[1])):
         i, f, g, o = jnp.split(gates[:, moment].astype(jnp.float32), 4, axis=-1)

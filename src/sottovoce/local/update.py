@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,16 +12,22 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sottovoce.data.vocabulary import BOS
-from sottovoce.local.objective import Batch, Objective, plain
+from sottovoce.local.objective import Batch, Objective, plain, start_of
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm
 
+TRAINING = 0x7261696E  # what FedSGD trains with is apart from what chooses its tokens: a draw uses the first folds
+
 
 class User(NamedTuple):
-    """One user's tokens, padded to a public length, and how many there are."""
+    """One user's tokens, padded to a public length, and how many there are.
+
+    `public` is text that came with the model, to be rehearsed: it is no part of `length`, which gives the weight w_k.
+    """
 
     tokens: Int[Array, " time"]
     length: Int[Array, ""]
+    public: Int[Array, " more"] | None = None
 
 
 class UserResult(NamedTuple):
@@ -62,9 +69,17 @@ def local_steps(tokens: Any, lanes: int, unroll: int) -> Any:
     return -(-each // unroll)
 
 
+# Public text is counted in parts of the user's own: in whole numbers, which are the same on host and device.
+PARTS = 192
+
+
 @dataclass(frozen=True)
 class FedAvg:
-    """E passes of SGD over the user's text; the update is what they changed, clipped."""
+    """E passes of SGD over the user's text; the update is what they changed, clipped.
+
+    With a `user_share` λ below 1 it is random rehearsal (Popov et al. 2018, section 2.2): public text joins the user's
+    until theirs is a share λ of all that is read.
+    """
 
     clipping: Clipping
     clip_every_step: bool
@@ -73,27 +88,41 @@ class FedAvg:
     unroll: int = 10
     learning_rate: float = 6.0
     objective: Objective = plain
+    user_share: float = 1.0
 
     def steps(self, length: Any) -> Any:
-        """The steps of one pass over a text of this length."""
-        return local_steps(length, self.batch, self.unroll)
+        """The steps of one pass over a text of this length, and over what is rehearsed with it."""
+        return local_steps(length + self.rehearsed(length), self.batch, self.unroll)
+
+    def rehearsed(self, length: Any) -> Any:
+        """How many public tokens go with so many of the user's."""
+        return length * round(PARTS * (1 / self.user_share - 1)) // PARTS
+
+    def text(self, user: User) -> User:
+        """All that is read: the user's tokens, then public ones. Cut into lanes, every step has some of both."""
+        if user.public is None:
+            return user
+        place = jnp.arange(user.tokens.shape[0] + user.public.shape[0])
+        own = user.tokens[jnp.minimum(place, user.tokens.shape[0] - 1)]
+        public = user.public[jnp.clip(place - user.length, 0, user.public.shape[0] - 1)]
+        return User(jnp.where(place < user.length, own, public), user.length + self.rehearsed(user.length))
 
     def __call__(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
         """What is sent for a user, given the model received and the norms to clip to; `key` is the user's own.
 
-        `last` is how many steps a pass takes: those of the user, or more where others share the program. A step without
-        targets changes nothing.
+        Every step of every pass trains with a key of its own, made from it. `last` is how many steps a pass takes:
+        those of the user, or more where others share the program. A step without targets changes nothing.
         """
-        del key
-        steps = cut_into_lanes(user, self.batch, self.unroll)
+        steps = cut_into_lanes(self.text(user), self.batch, self.unroll)
 
-        def step(index: Array, carry: tuple) -> tuple:
+        def step(pass_key: PRNGKeyArray, index: Array, carry: tuple) -> tuple:
             update, state, cut, length, losses = carry
+            step_key = jax.random.fold_in(pass_key, index)
             batch = jax.tree.map(lambda part: part[index], steps)
             model = jax.tree.map(jnp.add, received, update)
-            (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state)
+            (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state, step_key)
             update = jax.tree.map(lambda change, slope: change - self.learning_rate * slope, update, gradient)
             length = jnp.where(jnp.sum(batch.mask) > 0, norm(update), length)
             if self.clip_every_step:
@@ -101,10 +130,11 @@ class FedAvg:
                 cut |= clipped
             return update, state, cut, length, losses + loss * jnp.sum(batch.mask)
 
-        def epoch(_: Array, carry: tuple) -> tuple:
+        def epoch(number: Array, carry: tuple) -> tuple:
             update, cut, length, _ = carry
-            begin = (update, fresh_states(received, self.batch), cut, length, jnp.zeros(()))
-            update, _, cut, length, losses = jax.lax.fori_loop(0, last, step, begin)
+            pass_key = jax.random.fold_in(key, number)
+            begin = (update, fresh_states(self.objective, received, self.batch), cut, length, jnp.zeros(()))
+            update, _, cut, length, losses = jax.lax.fori_loop(0, last, partial(step, pass_key), begin)
             return update, cut, length, losses
 
         nothing = jax.tree.map(jnp.zeros_like, received)
@@ -131,19 +161,23 @@ class FedSGD:
     def __call__(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
-        """As `FedAvg`; `key` chooses the tokens."""
+        """As `FedAvg`; `key` chooses the tokens too."""
+        training_key = jax.random.fold_in(key, TRAINING)
         steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll)
         targets = jnp.maximum(jnp.sum(steps.mask), 1)
 
         def step(index: Array, carry: tuple) -> tuple:
             gradient, state, losses = carry
             batch = jax.tree.map(lambda part: part[index], steps)
-            (loss, state), slope = mean_loss_and_gradient(self.objective, received, received, batch, state)
+            (loss, state), slope = mean_loss_and_gradient(
+                self.objective, received, received, batch, state, jax.random.fold_in(training_key, index)
+            )
             share = jnp.sum(batch.mask) / targets
             gradient = jax.tree.map(lambda total, part: total + share * part, gradient, slope)
             return gradient, state, losses + loss * share
 
-        start = (jax.tree.map(jnp.zeros_like, received), fresh_states(received, self.batch), jnp.zeros(()))
+        states = fresh_states(self.objective, received, self.batch)
+        start = (jax.tree.map(jnp.zeros_like, received), states, jnp.zeros(()))
         gradient, _, loss = jax.lax.fori_loop(0, last, step, start)
         update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
         return send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss)
@@ -162,20 +196,21 @@ UserUpdate = FedAvg | FedSGD
 
 
 def mean_loss_and_gradient(
-    objective: Objective, model: LanguageModel, received: LanguageModel, batch: Batch, state: Any
+    objective: Objective, model: LanguageModel, received: LanguageModel, batch: Batch, state: Any, key: PRNGKeyArray
 ) -> tuple[tuple[Array, Any], LanguageModel]:
     """The mean over the targets of one batch. Without targets it is 0, and so is its gradient."""
 
     def mean_loss(model: LanguageModel) -> tuple[Array, Any]:
-        losses, new_state = objective(model, received, batch, state)
+        losses, new_state = objective(model, received, batch, state, key)
         return jnp.sum(losses * batch.mask) / jnp.maximum(jnp.sum(batch.mask), 1), new_state
 
     # The carried state is a constant of the next step: gradients stop at the unroll.
     return jax.value_and_grad(mean_loss, has_aux=True)(model)
 
 
-def fresh_states(model: LanguageModel, lanes: int) -> Any:
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), model.start())
+def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
+    start = start_of(objective, model)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), start)
 
 
 def send(clipping: Clipping, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array) -> UserResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import jax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 State = Any  # a pytree of arrays: what one lane remembers from one unroll to the next
 
@@ -20,8 +20,14 @@ class LanguageModel(Protocol):
         """The state before any token was read."""
         ...
 
-    def read(self, tokens: Int[Array, " time"], state: State) -> tuple[Float[Array, "time output"], State]:
-        """Read tokens one after another: an output for each, and the state after the last."""
+    def read(
+        self, tokens: Int[Array, " time"], state: State, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "time output"], State]:
+        """Read tokens one after another: an output for each, and the state after the last.
+
+        `key` is the randomness of training, such as dropout: one for each unroll of each lane. It is None where the
+        model is used.
+        """
         ...
 
     def score(self, outputs: Float[Array, "*any output"]) -> Float[Array, "*any vocabulary"]:

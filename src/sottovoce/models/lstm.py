@@ -53,8 +53,9 @@ class LSTM(eqx.Module):
         return jnp.zeros((hidden,)), jnp.zeros((hidden,))
 
     def read(
-        self, tokens: Int[Array, " time"], state: tuple[Array, Array]
+        self, tokens: Int[Array, " time"], state: tuple[Array, Array], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], tuple[Array, Array]]:
+        del key
         gates = (self.input_gate, self.forget_gate, self.cell_gate, self.output_gate)
         weight = jnp.concatenate([gate.weight for gate in gates])  # [4 hidden, embedding + hidden]
         bias = jnp.concatenate([gate.bias for gate in gates])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.data.store import Store
 from sottovoce.local.objective import Objective
@@ -24,6 +24,7 @@ from sottovoce.local.update import User, cut_into_lanes, fresh_states, local_ste
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import finite_or_zero
 from sottovoce.privacy.generator import philox
+from sottovoce.privacy.noise import noise_key
 from sottovoce.training.round import Algorithm, Keys, Spender
 from sottovoce.training.server import Server, ServerState
 
@@ -32,7 +33,8 @@ from sottovoce.training.server import Server, ServerState
 class Passes:
     """Whose text is read when: every user once in a shuffled order, then all again in another.
 
-    The order depends on the seed alone: a run that was stopped goes on with the next user.
+    The order, and the randomness of training, depend on the seed alone: a run that was stopped goes on with the next
+    user, to the same bits.
     """
 
     users_a_round: int
@@ -45,6 +47,11 @@ class Passes:
         return np.concatenate(
             [_order(self.seed, users, int(each))[places[passes == each]] for each in np.unique(passes)]
         )
+
+    def key(self, round_number: int) -> PRNGKeyArray:
+        """The randomness of a round's training (dropout). Central training promises nothing, so it is public."""
+        words = f"training of round {round_number}, seed {self.seed}"
+        return noise_key(blake2b(words.encode(), digest_size=8).digest())
 
 
 @lru_cache(maxsize=2)
@@ -86,7 +93,7 @@ def play_round(
     steps = int(local_steps(text.length, local.batch, local.unroll))
     model, optimiser, loss, not_finite = _train(
         local.objective, algorithm.server, local.batch, local.unroll, state.model, state.optimiser, text,
-        local.learning_rate, steps,
+        local.learning_rate, steps, passes.key(number),
     )  # fmt: skip
     state = state._replace(round=number, model=model, optimiser=optimiser)
     return state, PooledRound(len(rows), int(text.length), loss, not_finite)
@@ -105,7 +112,7 @@ def join_texts(store: Store, rows: np.ndarray) -> User:
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _train(
     objective: Objective, server: Server, lanes: int, unroll: int, model: LanguageModel, optimiser: Any, text: User,
-    learning_rate: Any, last: Any,
+    learning_rate: Any, last: Any, key: PRNGKeyArray,
 ) -> tuple[LanguageModel, Any, Array, Array]:  # fmt: skip
     steps = cut_into_lanes(text, lanes, unroll)
     received = model
@@ -114,7 +121,9 @@ def _train(
         before, lane_states, losses, not_finite = carry
         batch = jax.tree.map(lambda part: part[index], steps)
         targets = jnp.sum(batch.mask)
-        (loss, lane_states), gradient = mean_loss_and_gradient(objective, before.model, received, batch, lane_states)
+        (loss, lane_states), gradient = mean_loss_and_gradient(
+            objective, before.model, received, batch, lane_states, jax.random.fold_in(key, index)
+        )
         update, sound = finite_or_zero(jax.tree.map(lambda slope: -learning_rate * slope, gradient))
         after = server.step(before, update)
         # Optimisers with a memory move without a gradient too: a step that teaches nothing is not taken.
@@ -123,8 +132,8 @@ def _train(
         return after, lane_states, losses + jnp.where(counts, loss * targets, 0), not_finite + (sound == 0)
 
     start = ServerState(jnp.zeros((), jnp.int32), model, optimiser)  # pyrefly: ignore
-    nothing = (jnp.zeros(()), jnp.zeros((), jnp.int32))
-    end, _, losses, not_finite = jax.lax.fori_loop(0, last, step, (start, fresh_states(model, lanes), *nothing))
+    begin = (start, fresh_states(objective, model, lanes), jnp.zeros(()), jnp.zeros((), jnp.int32))
+    end, _, losses, not_finite = jax.lax.fori_loop(0, last, step, begin)
     return end.model, end.optimiser, losses / jnp.maximum(jnp.sum(steps.mask), 1), not_finite
 
 

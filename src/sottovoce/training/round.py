@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
-from sottovoce.local.update import User, UserResult, UserUpdate
+from sottovoce.local.update import FedAvg, User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.accounting import Event
 from sottovoce.privacy.clipping import norms_for
@@ -136,7 +136,9 @@ def sum_one_by_one(
     results: list[UserResult] = []
     for row in cohort:
         block = store.gather([row])
-        user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]))
+        public = excerpts_for(algorithm.user_update, store, np.array([row]), key)
+        public = None if public is None else jnp.asarray(public[0])
+        user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]), public)
         share = user_weight(user.length, algorithm.weight_cap)
         their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
         steps = algorithm.user_update.steps(block.lengths[0])
@@ -151,6 +153,16 @@ def sum_one_by_one(
         bits += (share > 0) * (0.5 - np.asarray(result.clipped))
         results.append(result._replace(update=None))
     return CohortSum(total, np.float64(weight), bits, results, [np.array([place]) for place in range(len(cohort))])
+
+
+def excerpts_for(
+    update: UserUpdate, store: Store, rows: np.ndarray, key: PRNGKeyArray
+) -> Int[np.ndarray, "users more"] | None:
+    """The public text that goes to each of these users with the model, if any does."""
+    if not isinstance(update, FedAvg) or store.public is None or update.user_share == 1:
+        return None
+    size = int(update.rehearsed(store.tokens_per_user))
+    return store.public.excerpts(rows, size, np.asarray(jax.random.key_data(key)).tobytes())
 
 
 @partial(jax.jit, static_argnums=0)

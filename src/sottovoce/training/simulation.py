@@ -23,7 +23,7 @@ from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.summing import MOST, Whole, add, nothing, plus, values
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, play_round
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, excerpts_for, play_round
 from sottovoce.training.server import ServerState
 
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
@@ -131,7 +131,7 @@ class SumInBlocks:
         sums = _start(work, model, grid is not None, len(clip_norms))
         model = _everywhere(model, self.devices)
         results: list[UserResult] = []
-        for block, users, rows in _read_ahead(store, cohort, blocks):
+        for block, users, rows in _read_ahead(partial(_seated, update, store, cohort, key), blocks):
             sums, result = _add_block(work, sums, model, users, rows, key, clip_norms, grid, block.steps)
             results.append(result)
         return _over_devices(work, sums, grid is not None), results
@@ -147,7 +147,9 @@ class Work(NamedTuple):
     devices: int
 
 
-def _read_ahead(store: Store, cohort: np.ndarray, blocks: list[Block]) -> Iterator[tuple[Block, User, Array]]:
+def _read_ahead(
+    seated: Callable[[Block], tuple[User, Array]], blocks: list[Block]
+) -> Iterator[tuple[Block, User, Array]]:
     """Each block with its users, the next one read meanwhile.
 
     By a thread of its own: on a GPU the call that computes a block returns only when its loop over steps has ended.
@@ -156,17 +158,20 @@ def _read_ahead(store: Store, cohort: np.ndarray, blocks: list[Block]) -> Iterat
         coming = None
         for block, following in zip_longest(blocks, blocks[1:]):
             # The first is read here: there is nothing to do meanwhile.
-            users, rows = coming.result() if coming else _seated(store, cohort, block)
+            users, rows = coming.result() if coming else seated(block)
             if following is not None:
-                coming = reader.submit(_seated, store, cohort, following)
+                coming = reader.submit(seated, following)
             yield block, users, rows
 
 
-def _seated(store: Store, cohort: np.ndarray, block: Block) -> tuple[User, Array]:
+def _seated(
+    update: UserUpdate, store: Store, cohort: np.ndarray, key: PRNGKeyArray, block: Block
+) -> tuple[User, Array]:
     rows = cohort[block.places]
     users = store.gather(rows, block.seats)
     rows = np.pad(rows, (0, block.seats - len(rows))).astype(np.uint32)
-    return jax.device_put((User(users.tokens, users.lengths), rows))  # pyrefly: ignore
+    public = excerpts_for(update, store, rows, key)
+    return jax.device_put((User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
 
 
 BIT_STEP = 0.5

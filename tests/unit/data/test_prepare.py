@@ -15,7 +15,7 @@ from sottovoce.data import grouping as grouping_module
 from sottovoce.data import prepare as prepare_module
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, collect, prepare
-from sottovoce.data.store import Store
+from sottovoce.data.store import Store, write_arrays
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 
@@ -217,6 +217,23 @@ def test_grouping_preserves_each_users_stream(
     assert streams(folder / "store")["train"] == wanted
     memory = collect(corpus, LETTERS, tokens_per_user=cap)
     assert [row.tolist() for row in memory] == [wanted[user] for user in sorted(wanted)]
+
+
+@pytest.mark.parametrize("size", [LETTERS.size, 2**16 - 1, 2**16, 2**16 + 1])
+def test_a_store_keeps_how_long_unknown_words_are(tmp_path: Path, size: int) -> None:
+    """Of the text that is kept, in its order, whatever width the ids have; in memory and by arrays too."""
+    more = (f"w{number}" for number in range(size - LETTERS.size))
+    vocabulary = Vocabulary((*LETTERS.words, *more))
+    rows = [("ann", "a xyz b"), ("bob", "c"), ("ann", "pqrst a uv"), ("cyd", "long " + "z" * 400)]
+    corpus = write(tmp_path / "c.jsonl", rows)
+    prepare(corpus, tmp_path / "store", vocabulary=vocabulary, tokens_per_user=8, test_users=0)
+    store = Store.open(tmp_path / "store")
+    wanted = {(0, 39, 2, 40, 1, 0, 2, 39): [3, 5], (0, 41, 1): [], (0, 2, 2, 1): [4, 255]}  # "uv" was cut off
+    write_arrays(tmp_path / "store")
+    (tmp_path / "store" / "train.arrow").unlink()
+    for held in (store, Store.open(tmp_path / "store"), collect(corpus, vocabulary, tokens_per_user=8)):
+        found = {tuple(held[row].tolist()): held.unknown_letters(row) for row in range(held.users)}
+        assert {tokens: letters.tolist() for tokens, letters in found.items()} == wanted
 
 
 def test_half_a_surrogate_pair_in_an_id_is_a_user_like_any_other(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from sottovoce.data import store as store_module
@@ -69,6 +70,27 @@ def test_memory_store_refuses_foreign_ids_and_no_width() -> None:
         Store.from_users([[-1]], WORDS)
     with pytest.raises(SottoError, match=r"tokens_per_user=0 must be in \[1"):
         Store.from_users([], WORDS)
+
+
+def test_letters_that_were_not_kept_are_not_known() -> None:
+    """No lengths, as in stores made before they were kept, or not as many as there are unknown words."""
+    assert Store.from_users([[0, 2, 1]], WORDS).unknown_letters(0) is None
+    assert Store.from_users([[0, 40, 1]], WORDS).unknown_letters(0).tolist() == []
+    assert Store.from_users([[0, 2, 1]], WORDS, unknown=[[]]).unknown_letters(0) is None
+    assert Store.from_users([[0, 2, 1]], WORDS, unknown=[[7]]).unknown_letters(0).tolist() == [7]
+    assert Store.from_users([[0, 2, 2, 1]], WORDS, 2, unknown=[[7, 9]]).unknown_letters(0).tolist() == [7]
+
+
+def test_a_file_without_lengths_is_read(folder: Path) -> None:
+    """As stores were written before lengths were kept."""
+    with pa.ipc.open_file(folder / "train.arrow") as reader:
+        table = reader.read_all().drop_columns(["unknown"])
+    before = [row.tolist() for row in Store.open(folder)]
+    with pa.ipc.new_file(str(folder / "train.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    store = Store.open(folder)
+    assert [row.tolist() for row in store] == before
+    assert store.unknown_letters(0).tolist() == []  # none was needed
 
 
 @pytest.mark.parametrize("row", [-1, 4])

@@ -33,6 +33,14 @@ def test_encode_puts_the_text_between_begin_and_end() -> None:
     assert SMALL.encode("") == [BOS, EOS]
 
 
+@pytest.mark.parametrize("text", ["The cat purrs", "", "naïve <user>, 🙂 cat", "the <eos> " + "z" * 300])
+def test_a_measured_text_is_the_text_and_the_lengths_of_its_unknown_words(text: str) -> None:
+    ids, lengths = SMALL.separate(np.array(SMALL.encode_measured(text)))
+    assert ids.tolist() == SMALL.encode(text)
+    unknown = [word for word in tokenise(text) if word not in SMALL.words[3:]]
+    assert lengths.tolist() == [min(len(word), 255) for word in unknown]
+
+
 @pytest.mark.parametrize("typed", ["<bos>", "<eos>", "<unk>", "<BOS>", "<Eos>"])
 def test_specials_cannot_be_typed(typed: str) -> None:
     assert SMALL.encode(f"the {typed} cat") == [BOS, SMALL.words.index("the"), UNK, SMALL.words.index("cat"), EOS]

@@ -18,7 +18,7 @@ class Fixed(eqx.Module):
     def start(self):
         return ()
 
-    def read(self, tokens, state):
+    def read(self, tokens, state, key=None):
         return jnp.zeros((len(tokens), 1)), state
 
     def score(self, outputs):

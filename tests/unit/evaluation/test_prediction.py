@@ -10,6 +10,7 @@ from sottovoce.data.vocabulary import BOS, EOS, UNK
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import (
     _rank,
+    average_perplexity,
     count_hits,
     evaluate,
     most_frequent_word_baseline,
@@ -28,7 +29,7 @@ class Parrot:
     def start(self):
         return jnp.zeros(())
 
-    def read(self, tokens, state):
+    def read(self, tokens, state, key=None):
         return tokens.astype(jnp.float32)[:, None], state
 
     def score(self, outputs):
@@ -116,6 +117,25 @@ def test_the_baseline_predicts_the_most_frequent_token_of_the_training_users(voc
     assert most_frequent_word_baseline(train, test) == pytest.approx(1 / 4)
 
 
+def test_the_average_perplexity_is_that_of_the_papers_tables():
+    """Popov et al. 2018, Tables 1 and 2: all thirteen rows, public text and users' text, as printed."""
+    rows = [
+        (100.1, 336.0, 192.6), (121.3, 127.9, 124.8), (131.1, 109.7, 119.1), (149.0, 99.7, 119.9),
+        (128.4, 162.8, 146.0), (147.0, 121.7, 132.7), (186.5, 101.1, 133.9), (265.1, 93.4, 150.8),
+        (109.2, 259.7, 174.4), (112.3, 246.0, 171.6), (108.7, 261.2, 174.6), (102.8, 233.8, 160.3),
+        (105.5, 109.3, 107.5),
+    ]  # fmt: skip
+    for public, users, average in rows:
+        assert average_perplexity([(public, 170_000), (users, 200_000)]) == pytest.approx(average, abs=0.06)
+    assert average_perplexity([(np.inf, 10), (3.0, 10)]) == np.inf
+
+
+def test_the_average_of_parts_is_the_perplexity_of_the_whole(model, store):
+    parts = [evaluate(model, store, rows) for rows in (range(5), range(5, store.users))]
+    whole = evaluate(model, store)
+    assert average_perplexity([(part.perplexity, part.targets) for part in parts]) == pytest.approx(whole.perplexity)
+
+
 def test_spread_over_users(vocabulary):
     store = Store.from_users([[BOS, 50, 50], [BOS, 50, 52]], vocabulary, tokens_per_user=5)
     found = spread(count_hits(Parrot(vocabulary.size), store))
@@ -124,8 +144,14 @@ def test_spread_over_users(vocabulary):
 
 def test_suggestions_are_words_a_person_can_type(model, vocabulary):
     offered = suggest(model, vocabulary, "waa wab", count=vocabulary.size)
-    assert len(offered) == vocabulary.size - 3
-    assert not {"<bos>", "<eos>", "<unk>"} & {word for word, _ in offered}
+    assert {word for word, _ in offered} == {word for word in vocabulary.words if word.isalnum()}
     chances = [chance for _, chance in offered]
     assert chances == sorted(chances, reverse=True)
     assert sum(chances) < 1
+
+
+def test_suggestions_go_on_from_the_letters_typed(model, vocabulary):
+    everything = suggest(model, vocabulary, "waa wab", count=vocabulary.size)
+    fitting = [one for one in everything if one[0].startswith("wa")]
+    assert suggest(model, vocabulary, "waa wab", count=3, typed="Wa") == fitting[:3]
+    assert suggest(model, vocabulary, "waa wab", typed="xyz") == []

@@ -44,9 +44,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     """A guard that counts work, not seconds: cohorts of many sizes compile one program for each shape of block."""
     seats = set()
     real = simulation._seated
-    monkeypatch.setattr(
-        simulation, "_seated", lambda store, cohort, block: (seats.add(block.seats), real(store, cohort, block))[1]
-    )
+    monkeypatch.setattr(simulation, "_seated", lambda *given: (seats.add(given[-1].seats), real(*given))[1])
     assembly = bench._assemble(bench.WORKLOADS["demo"], 30, 8, "auto")
     simulation._add_block.clear_cache()
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)

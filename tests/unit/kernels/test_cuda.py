@@ -14,24 +14,34 @@ from sottovoce.kernels import cuda
 from sottovoce.kernels.lstm_users import plain_products, train_users
 from sottovoce.local.update import FedAvg, User
 from sottovoce.models.lstm import LSTM
-from sottovoce.privacy.clipping import FlatClip
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, joint_norm, of_any_norm
 
 USERS = 24
 
 
 @pytest.mark.parametrize(
-    ("clip_norm", "rate", "every_step"), [(15.0, 0.5, True), (2.0, 6.0, True), (0.3, 0.5, False)],
-    ids=["not clipped", "clipped", "clipped at the end"],
-)  # fmt: skip
-def test_the_kernels_send_what_their_plain_twins_send(clip_norm, rate, every_step):
-    model, update = LSTM(10_000, key=jax.random.key(7)), FedAvg(FlatClip(clip_norm), every_step, learning_rate=rate)
+    ("clipping", "rate", "every_step", "words"),
+    [
+        (FlatClip(15.0), 0.5, True, 10_000),
+        (FlatClip(2.0), 6.0, True, 10_000),
+        (FlatClip(0.3), 0.5, False, 10_000),
+        (PerLayerClip(tuple(np.geomspace(2.0, 0.02, 11))), 6.0, True, 10_000),
+        (NoClip(), 0.5, True, 10_000),
+        (FlatClip(2.0), 6.0, True, 30_000),
+    ],
+    ids=["not clipped", "clipped", "clipped at the end", "per layer", "no clip", "30,000 words"],
+)
+def test_the_kernels_send_what_their_plain_twins_send(clipping, rate, every_step, words):
+    model, update = LSTM(words, key=jax.random.key(7)), FedAvg(of_any_norm(clipping), every_step, learning_rate=rate)
     kernels = cuda.products(update, model)
     if kernels is None:
         pytest.skip("needs a Hopper GPU")
-    assert kernels.stored == (jnp.float16 if every_step else jnp.float32)
+    bounded = every_step and not isinstance(clipping, NoClip)
+    assert kernels.stored == (jnp.float16 if bounded else jnp.float32)
     block = make_users(WORKLOADS["mcmahan-lstm"], USERS).gather(range(USERS))
     block.lengths[1:4] = 0, 1, 801
-    users, norms = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths)), jnp.full((USERS, 1), clip_norm)
+    users = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths))
+    norms = jnp.broadcast_to(jnp.asarray(clipping.clip_norms), (USERS, len(clipping.clip_norms)))
 
     def sent(products):
         return jax.jit(partial(train_users, products, update))(model, users, norms, 20)
@@ -43,7 +53,7 @@ def test_the_kernels_send_what_their_plain_twins_send(clip_norm, rate, every_ste
     )
     np.testing.assert_array_equal(one, two)
     assert np.linalg.norm(one - other) / np.linalg.norm(other) < 0.01
-    assert np.all(np.linalg.norm(one, axis=1) <= clip_norm)
+    assert np.all(np.linalg.norm(one, axis=1) <= joint_norm(clipping.clip_norms))
     assert not np.any(one[1])
     np.testing.assert_array_equal(fast.clipped, twin.clipped)
 

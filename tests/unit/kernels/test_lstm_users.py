@@ -14,17 +14,19 @@ from sottovoce.kernels import cpu
 from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_products, train_users
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD, User
-from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
+from sottovoce.models.lstm import LSTM
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, of_any_norm
 from sottovoce.recipe import Recipe
 
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 3.0}
 
 
-def both(model, store, update, norms, products=PLAIN):
+def both(model, store, update, norms, products=PLAIN, by_part=1.0):
     """The results of a block, by either program."""
     block = store.gather(range(store.users))
     users = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths))
     norms = jnp.broadcast_to(jnp.asarray(norms, jnp.float32), (store.users,))[:, None]
+    norms = norms * jnp.asarray(by_part)
     last = int(update.steps(block.lengths).max())
     general = jax.vmap(update, in_axes=(None, 0, None, 0, None))(model, users, jax.random.key(0), norms, last)
     train = jax.jit(partial(train_users, products, update))
@@ -45,11 +47,15 @@ def lengths_of(updates) -> np.ndarray:
     return np.sqrt(sum(squares))
 
 
+CLIPS = [FlatClip(0.4), FlatClip(1e3), PerLayerClip.even(0.4, 11), PerLayerClip((0.01,) * 5 + (1e3,) * 6), NoClip()]
+
+
 @pytest.mark.parametrize("every_step", [True, False])
-@pytest.mark.parametrize("clip_norm", [0.4, 1e3], ids=["clipped", "not clipped"])
+@pytest.mark.parametrize("clipping", CLIPS, ids=["flat", "wide", "per layer", "some layers", "none"])
 @pytest.mark.parametrize("products", [PLAIN, cpu.ONE_USER], ids=["many users", "one user"])
-def test_every_user_sends_what_fedavg_sends(model, store, every_step, clip_norm, products):
-    general, fast = both(model, store, FedAvg(FlatClip(clip_norm), every_step, **LOCAL), clip_norm, products)
+def test_every_user_sends_what_fedavg_sends(model, store, every_step, clipping, products):
+    update = FedAvg(of_any_norm(clipping), every_step, **LOCAL)
+    general, fast = both(model, store, update, 1.0, products, clipping.clip_norms)
     for a, b in zip(jax.tree.leaves(general.update), jax.tree.leaves(fast.update), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
     assert jax.tree.structure(general.update) == jax.tree.structure(fast.update)
@@ -83,11 +89,13 @@ def test_products_of_bfloat16_stay_within_the_clip_and_close(model, store):
     assert np.all(lengths <= 0.4)
 
 
+@pytest.mark.parametrize("clipping", [FlatClip(1.0), PerLayerClip.even(1.0, 11)], ids=["flat", "per layer"])
 @pytest.mark.parametrize("clip_norm", [1e-3, 0.4, 1e3])
-def test_updates_kept_in_float16_lose_little_at_any_clip_norm(model, store, clip_norm):
+def test_updates_kept_in_float16_lose_little_at_any_clip_norm(model, store, clip_norm, clipping):
     """The unit follows the clip norm, so that neither small nor large ones leave the range."""
-    update = FedAvg(FlatClip(clip_norm), True, **LOCAL)
-    general, fast = both(model, store, update, clip_norm, plain_products(stored=jnp.float16))
+    update = FedAvg(clipping, True, **LOCAL)
+    products = plain_products(stored=jnp.float16)
+    general, fast = both(model, store, update, clip_norm, products, clipping.clip_norms)
     leaves = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.update)]) for result in (general, fast)]
     assert np.linalg.norm(leaves[0] - leaves[1]) / np.linalg.norm(leaves[0]) < 5e-4
     assert np.all(lengths_of(fast.update) <= clip_norm)
@@ -123,13 +131,17 @@ def test_only_what_it_computes_is_given_to_it(model):
     assert fits(FedAvg(FlatClip(1.0), True), model)
     others = [
         FedAvg(FlatClip(1.0), True, epochs=2),
-        FedAvg(PerLayerClip.even(1.0, 11), True),
-        FedAvg(NoClip(), True),
         FedSGD(FlatClip(1.0)),
         FedAvg(FlatClip(1.0), True, objective=lambda *arguments: plain(*arguments)),
     ]
     assert not any(fits(update, model) for update in others)
     assert not fits(FedAvg(FlatClip(1.0), True), {"a": 1})
+
+    class Otherwise(LSTM):
+        pass
+
+    own = Otherwise(60, embedding=6, hidden=8, key=jax.random.key(0))
+    assert not fits(FedAvg(FlatClip(1.0), True), own)
 
 
 def test_powers_of_two_are_right_to_the_last_bits_of_a_float():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -93,8 +94,8 @@ def test_clipping_after_every_step_differs_from_clipping_at_the_end(model):
 
 
 def test_a_user_whose_update_is_not_finite_contributes_zero_and_no_weight(model):
-    def explosive(model, received, batch, state):
-        losses, state = plain(model, received, batch, state)
+    def explosive(model, received, batch, state, key):
+        losses, state = plain(model, received, batch, state, key)
         return losses / 0.0, state
 
     for update in (
@@ -145,6 +146,40 @@ def test_a_second_epoch_goes_on_from_the_first(model):
     assert float(twice.loss) < float(once.loss)
 
 
+@pytest.mark.parametrize(
+    ("update", "batches"), [(FedAvg(NoClip(), True, epochs=2, **LOCAL), 8), (FedSGD(NoClip(), **LOCAL), 4)]
+)
+def test_every_user_pass_and_step_trains_with_a_key_of_its_own(model, update, batches):
+    """A model that needs no key gets the same update from any; the keys follow from the user's alone."""
+    seen = []
+
+    def note(model, received, batch, state, key):
+        seen.append(jax.random.key_data(key).tolist())
+        return plain(model, received, batch, state, key)
+
+    update = replace(update, objective=note)
+    with jax.disable_jit():
+        for key in (jax.random.key(1), jax.random.key(2), jax.random.key(1)):
+            update(model, user(range(3, 27)), key, jnp.asarray(update.clipping.clip_norms), 4)
+    first, second, again = (seen[i * batches : (i + 1) * batches] for i in range(3))
+    assert len(seen) == 3 * batches
+    assert len({tuple(key) for key in first + second}) == 2 * batches
+    assert first == again
+
+
+def test_every_lane_trains_with_a_key_of_its_own(model):
+    class Dice:
+        def read(self, tokens, state, key=None):
+            return jax.random.uniform(key, tokens.shape), state
+
+        def score(self, outputs):
+            return jnp.stack([outputs, jnp.zeros_like(outputs)], axis=-1)
+
+    batch = Batch(*(jnp.zeros((3, 4), kind) for kind in (int, int, jnp.float32)))
+    losses, _ = plain(Dice(), Dice(), batch, jnp.zeros((3, 1)), KEY)  # pyrefly: ignore
+    assert len(set(np.asarray(losses).ravel().tolist())) == 12
+
+
 def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
     """Its gradient is 2λΔ: one step is as without it, the second takes 2ηλ of the first back."""
     weight, rate, batch = 0.1, 0.05, Batch(*(jnp.ones((2, 3), kind) for kind in (int, int, jnp.float32)))
@@ -152,7 +187,7 @@ def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
     state = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), model.start())
 
     def slope(objective):
-        return jax.grad(lambda now: jnp.mean(objective(now, model, batch, state)[0]))(moved)
+        return jax.grad(lambda now: jnp.mean(objective(now, model, batch, state, KEY)[0]))(moved)
 
     for plainly, pulled in zip(*map(jax.tree.leaves, map(slope, (plain, Penalised(plain, weight)))), strict=True):
         np.testing.assert_allclose(pulled, plainly + 2 * weight * 0.3, rtol=1e-4, atol=1e-5)
@@ -165,8 +200,8 @@ def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
 
 
 def test_an_objective_of_your_own_sees_the_model_as_received(model):
-    def towards_received(model, received, batch, state):
-        losses, state = plain(model, received, batch, state)
+    def towards_received(model, received, batch, state, key):
+        losses, state = plain(model, received, batch, state, key)
         pull = sum(
             jnp.sum((a - b) ** 2) for a, b in zip(jax.tree.leaves(model), jax.tree.leaves(received), strict=True)
         )

@@ -1,0 +1,130 @@
+"""Fine-tuning with rehearsal and without forgetting, through the front door."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_world import call, results_of
+from tiny_run import WORDS, StopAfter, make_recipe, make_store
+
+from sottovoce import jobs
+from sottovoce.data.prepare import prepare
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.jobs.measuring import load_run, report_run
+from sottovoce.recipe import Recipe
+
+
+def make_public(folder: Path, words: list[str] = WORDS, lines: int = 40) -> Path:
+    text = folder / "public.txt"
+    text.write_text("\n".join(" ".join(words[place % 3 :]) for place in range(lines)), encoding="utf-8")
+    out = folder / "public"
+    prepare([text], out, vocabulary=Vocabulary.from_words(words), tokens_per_user=16, test_users=0.1, plain_text=True)
+    return out
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path)
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Path:
+    return make_public(tmp_path)
+
+
+def rehearsing(store: Path, public: Path) -> Recipe:
+    local = {"objective": "rehearsal", "user_share": 0.5, "public": str(public)}
+    return make_recipe(store).replace(local=local)
+
+
+def weights(run: Path) -> list:
+    return jax.tree.leaves(load_run(run)[0])
+
+
+def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp_path):
+    recipe = rehearsing(store, public)
+    result = jobs.train(recipe, tmp_path / "whole")
+    assert result.statement.private
+    assert jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(3)).ended == "stopped"
+    jobs.resume(tmp_path / "stopped")
+    for one, other in zip(weights(tmp_path / "whole"), weights(tmp_path / "stopped"), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert results_of(tmp_path / "whole") == results_of(tmp_path / "stopped")
+    # Rehearsal costs no privacy, and changes the model.
+    plain = jobs.train(make_recipe(store), tmp_path / "plain")
+    assert plain.statement.epsilon == result.statement.epsilon
+    assert any(np.any(a != b) for a, b in zip(weights(tmp_path / "whole"), weights(tmp_path / "plain"), strict=True))
+    # The page for others names the text and tells no path.
+    page = report_run(tmp_path / "whole").read_text(encoding="utf-8")
+    assert str(public) not in page
+    assert "rehearsal" in page
+
+
+def test_a_run_goes_on_with_the_text_it_began_with(store, public, tmp_path):
+    recipe = rehearsing(store, public)
+    jobs.train(recipe, tmp_path / "run", stop=StopAfter(3))
+    for path in public.iterdir():
+        path.unlink()
+    public.rmdir()
+    make_public(tmp_path, lines=50)
+    with pytest.raises(SottoError, match=r"was begun with .* rehearsal of text"):
+        jobs.resume(tmp_path / "run")
+
+
+def test_seeded_runs_with_other_public_text_do_not_share_their_noise(store, public, tmp_path):
+    """The same noise under two sums would cancel in their difference."""
+    (tmp_path / "elsewhere").mkdir()
+    other = make_public(tmp_path / "elsewhere", lines=50)
+    salts = []
+    for number, text in enumerate((public, other)):
+        jobs.train(rehearsing(store, text), tmp_path / f"run{number}")
+        header = json.loads((tmp_path / f"run{number}" / "ledger.jsonl").read_text().splitlines()[0])
+        salts.append(header["store"])  # the same store, blinded by secrets that differ
+    assert salts[0] != salts[1]
+
+
+def test_peoples_text_is_never_rehearsed(store, tmp_path):
+    (tmp_path / "others").mkdir()
+    others = make_store(tmp_path / "others", seed=1)
+    with pytest.raises(SottoError, match="holds people's text"):
+        jobs.train(rehearsing(store, others), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_forgetting_trains_too(store, tmp_path):
+    recipe = make_recipe(store).replace(local={"objective": "without_forgetting", "user_share": 0.5})
+    assert jobs.train(recipe, tmp_path / "run").statement.private
+    header = json.loads((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()[0])
+    assert "without forgetting, λ = 0.5" in header["code"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["local.user_share=0.5"], "local.user_share has no meaning"),
+        (["local.public=PUBLIC"], "local.public has no meaning"),
+        (["local.objective=rehearsal"], "needs local.public"),
+        (["local.objective=rehearsal", "local.public=PUBLIC", "local.user_share=1.5"], "must be in (0, 1]"),
+        (["local.objective=rehearsal", "local.public=PUBLIC", "local.user_share=0.01"], "fewer than the"),
+        (["local.objective=rehearsal", "local.public=OTHER", "local.user_share=0.5"], "another vocabulary"),
+        (["local.objective=rehearsal", "local.public=nowhere"], "nowhere"),
+        (["local.objective=without_forgetting", "local.public=PUBLIC"], "remove it"),
+        (["local.objective=without_forgetting", "run.algorithm=fedsgd"], "not for fedsgd"),
+        (["local.objective=rehersal"], "rehearsal"),
+    ],
+)
+def test_what_cannot_be_is_refused(store, public, tmp_path, settings, said, capsys):
+    (tmp_path / "other").mkdir()
+    other = make_public(tmp_path / "other", words=[*WORDS[:-1], "boat"])
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(make_recipe(store).to_toml(), encoding="utf-8")
+    options = [part for each in settings for part in ("--set", each)]
+    options = [text.replace("PUBLIC", str(public)).replace("OTHER", str(other)) for text in options]
+    assert call("train", recipe, "--out", tmp_path / "run", *options) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,160 @@
+"""What keeps a device from forgetting: rehearsal of public text, and the received model's own predictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.data.public import PublicText
+from sottovoce.kernels.lstm_users import PLAIN, model_of, train_users
+from sottovoce.local.objective import Batch, Penalised, WithoutForgetting, plain, start_of
+from sottovoce.local.update import FedAvg, User, cut_into_lanes, fresh_states
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.training.round import excerpts_for
+from sottovoce.training.simulation import _seated, cut_into_blocks
+
+LOCAL = {"batch": 4, "unroll": 3, "learning_rate": 1.5}
+KEY, NORMS = jax.random.key(0), jnp.asarray([0.4])
+PUBLIC = PublicText(np.arange(10, 50, dtype=np.int32), "words", "text")
+
+
+def a_user(count: int, public: int, capacity: int = 24) -> User:
+    tokens = np.zeros(capacity, np.int32)
+    tokens[:count] = np.arange(3, 3 + count)
+    return User(jnp.asarray(tokens), jnp.asarray(count), 3 + 24 + jnp.arange(public))
+
+
+def leaves(update) -> np.ndarray:
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(update)])
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("count", [0, 1, 11, 24])
+def test_the_users_text_is_their_share_of_what_is_read(count, share):
+    update = FedAvg(FlatClip(1.0), True, user_share=share, **LOCAL)
+    public = int(update.rehearsed(24))
+    text = update.text(a_user(count, public))
+    more = int(text.length) - count
+    assert more == int(count * (1 / share - 1) + 1e-9)
+    assert text.tokens[: count + more].tolist() == [*range(3, 3 + count), *range(27, 27 + more)]
+    assert text.tokens.shape[0] == 24 + public, "a user of full length must not crowd the public text out"
+    # The host counts steps before anything is on a device: both must come to the same number.
+    steps = cut_into_lanes(text, 4, 3)
+    assert int(np.asarray(steps.mask).sum(axis=(1, 2)).astype(bool).sum()) == update.steps(count)
+    assert float(jnp.sum(steps.mask)) == count + more
+
+
+def test_every_step_has_text_of_both_kinds():
+    update = FedAvg(FlatClip(1.0), True, user_share=0.5, **LOCAL)
+    steps = cut_into_lanes(update.text(a_user(24, 24)), 4, 3)
+    own = np.asarray(steps.targets) < 3 + 24
+    assert own.sum(axis=(1, 2)).tolist() == [6, 6, 6, 6]
+
+
+def test_whoever_rehearses_everything_of_their_own_trains_as_without(model):
+    user = a_user(17, 24)
+    usual = FedAvg(FlatClip(0.4), True, **LOCAL)
+    alone = User(user.tokens, user.length)
+    for other in (usual, replace(usual, objective=WithoutForgetting(1.0))):
+        one = usual(model, alone, KEY, NORMS, usual.steps(17))
+        two = other(model, alone, KEY, NORMS, other.steps(17))
+        np.testing.assert_allclose(leaves(one.update), leaves(two.update), rtol=0, atol=1e-7)
+
+
+def test_the_public_text_changes_what_is_learned_and_the_weight_does_not_count_it(model):
+    update = FedAvg(FlatClip(0.4), True, user_share=0.5, **LOCAL)
+    user = a_user(17, 24)
+    sent = [
+        leaves(update(model, user._replace(public=public), KEY, NORMS, update.steps(17)).update)
+        for public in (user.public, user.public[::-1])
+    ]
+    assert np.linalg.norm(sent[0] - sent[1]) > 0.01
+    assert int(user.length) == 17  # from which w_k is made
+
+
+def test_kernels_rehearse_as_the_general_program_does(model, store):
+    update = FedAvg(FlatClip(0.4), True, user_share=0.6, **LOCAL)
+    block = store.gather(range(store.users))
+    public = PUBLIC.excerpts(np.arange(store.users), int(update.rehearsed(store.tokens_per_user)), b"key")
+    users = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths), jnp.asarray(public))
+    norms = jnp.broadcast_to(NORMS, (store.users, 1))
+    last = int(update.steps(block.lengths).max())
+    general = jax.vmap(update, in_axes=(None, 0, None, 0, None))(model, users, KEY, norms, last)
+    fast = train_users(PLAIN, update, model, users, norms, last)
+    for a, b in zip(*map(jax.tree.leaves, (general.update, jax.vmap(model_of)(fast.update))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
+
+
+def test_excerpts_are_runs_of_the_text_others_in_every_round_and_for_every_user():
+    rows = np.arange(200)
+    one, again, other = (PUBLIC.excerpts(rows, 5, key) for key in (b"round 1", b"round 1", b"round 2"))
+    np.testing.assert_array_equal(one, again)
+    assert np.all(np.diff(one, axis=1) == 1)
+    assert set(one[:, 0]) == set(range(10, 46)), "every place of the text is drawn, the last one too"
+    assert np.mean(one[:, 0] == other[:, 0]) < 0.2
+    # A user's excerpt is their own, whoever else is in the block.
+    np.testing.assert_array_equal(PUBLIC.excerpts(rows[7:9], 5, b"round 1"), one[7:9])
+
+
+def test_only_who_rehearses_is_sent_public_text(store):
+    rehearsing = FedAvg(FlatClip(1.0), True, user_share=0.6, **LOCAL)
+    with_text = replace(store, public=PUBLIC)
+    assert excerpts_for(rehearsing, store, np.arange(3), KEY) is None
+    assert excerpts_for(replace(rehearsing, user_share=1.0), with_text, np.arange(3), KEY) is None
+    cohort = np.array([4, 0, 7])
+    block = cut_into_blocks(np.ones(3), 4)[0]
+    users, _ = _seated(rehearsing, with_text, cohort, KEY, block)
+    expected = excerpts_for(rehearsing, with_text, cohort[block.places], KEY)
+    assert expected is not None
+    np.testing.assert_array_equal(users.public[:3], expected)
+
+
+def a_batch(seed: int = 0) -> Batch:
+    generator = np.random.default_rng(seed)
+    inputs, targets = generator.integers(3, 60, size=(2, 4, 6))
+    return Batch(jnp.asarray(inputs), jnp.asarray(targets), jnp.ones((4, 6)))
+
+
+def test_the_target_is_the_truth_mixed_with_the_received_prediction(model):
+    """Equations 1 and 2, written out."""
+    received = jax.tree.map(lambda leaf: leaf * 1.5, model)
+    batch, objective = a_batch(), WithoutForgetting(0.7)
+    losses, _ = objective(model, received, batch, fresh_states(objective, model, 4), KEY)
+    for lane in range(4):
+        log_p = jax.nn.log_softmax(model.score(model.read(batch.inputs[lane], model.start())[0]))
+        soft = jax.nn.softmax(received.score(received.read(batch.inputs[lane], received.start())[0]))
+        target = 0.7 * jax.nn.one_hot(batch.targets[lane], 60) + 0.3 * soft
+        np.testing.assert_allclose(losses[lane], -jnp.sum(target * log_p, axis=-1), rtol=1e-5)
+
+
+def test_a_model_that_only_imitates_itself_stands_still(model):
+    objective = WithoutForgetting(0.0)
+
+    def total(trained):
+        return jnp.sum(objective(trained, model, a_batch(), fresh_states(objective, model, 4), KEY)[0])
+
+    assert np.abs(leaves(jax.grad(total)(model))).max() < 1e-4
+    moved = jax.tree.map(lambda leaf: leaf * 1.2, model)
+    assert np.abs(leaves(jax.grad(total)(moved))).max() > 1e-2
+
+
+@pytest.mark.parametrize("wrap", [lambda objective: objective, lambda objective: Penalised(objective, 0.1)])
+def test_the_received_model_reads_on_where_it_stopped(model, wrap):
+    received = jax.tree.map(lambda leaf: leaf * 1.5, model)
+    batch, objective = a_batch(), wrap(WithoutForgetting(0.5))
+    whole, end = objective(model, received, batch, fresh_states(objective, model, 4), KEY)
+    state, parts = fresh_states(objective, model, 4), []
+    for half in (slice(0, 3), slice(3, 6)):
+        losses, state = objective(model, received, Batch(*(part[:, half] for part in batch)), state, KEY)
+        parts.append(losses)
+    np.testing.assert_allclose(whole, jnp.concatenate(parts, axis=1), rtol=1e-5)
+    for a, b in zip(*map(jax.tree.leaves, (end, state)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_an_objective_without_memory_begins_with_the_models_state(model):
+    assert jax.tree.structure(start_of(plain, model)) == jax.tree.structure(model.start())
