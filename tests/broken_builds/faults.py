@@ -561,3 +561,14 @@ def layout_not_in_the_fingerprint():
 
     real = assembly.fingerprint
     assembly.fingerprint = lambda recipe, store, layout: real(recipe, store, "")
+
+
+# --- experiments -----------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/experiments/test_describe.py", "test_only_trials_that_promise_nothing_know_how_many_users_there_are")
+def results_that_tell():
+    """A ceiling without noise, on people who are promised something, keeps their cohorts and clipped shares."""
+    from sottovoce.experiments.describe import Trial
+
+    Trial.is_guarded = property(lambda self: self.is_private)

@@ -67,10 +67,11 @@ def test_private_trials_are_runs_that_promise_what_they_say(size):
 
 
 def test_only_trials_that_promise_nothing_know_how_many_users_there_are():
+    """All trials on the people of a private model are guarded, the one without noise too, and no others."""
     for experiment in EXPERIMENTS.values():
         for trial, _ in experiment.runs(GPU):
+            assert trial.is_guarded == (experiment.name == "private-model" and not trial.on)
             if trial.is_guarded:
-                assert experiment.name == "private-model"
                 with pytest.raises(SottoError, match="--declared-users"):
                     People(Path("nowhere"), (Path("store"),)).users(trial)
                 assert People(Path("nowhere"), (Path("store"),), declared=27_000).users(trial) == 27_000
