@@ -55,6 +55,7 @@ def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp
     for one, other in zip(weights(tmp_path / "whole"), weights(tmp_path / "stopped"), strict=True):
         np.testing.assert_array_equal(one, other)
     assert results_of(tmp_path / "whole") == results_of(tmp_path / "stopped")
+    assert any("rehearse" in words for words in result.statement.facts["not_covered"])
     # Rehearsal costs no privacy, and changes the model.
     plain = jobs.train(make_recipe(store), tmp_path / "plain")
     assert plain.statement.epsilon == result.statement.epsilon

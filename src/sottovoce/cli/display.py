@@ -101,6 +101,31 @@ def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[
 
 
 @contextmanager
+def progress_of_steps(name: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar over steps that are all alike; where there is no terminal, a line every ten seconds."""
+    if quiet:
+        yield lambda done, total: None
+        return
+    if not sys.stderr.isatty():
+        last = -math.inf
+
+        def line(done: int, total: int) -> None:
+            nonlocal last
+            if done == total or time.monotonic() - last > 10:
+                print(f"{name}: {done} of {total}", file=sys.stderr, flush=True)
+                last = time.monotonic()
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
 def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -137,7 +137,7 @@ def report(run: Path, *, internal: Flag = False) -> None:
     run
         Folder of a run.
     internal
-        Also update norms and the share clipped: exact figures of private data, for the owner only.
+        Also update norms, the share clipped and what audits found: exact figures of private data, for the owner only.
     """
     from sottovoce.jobs.measuring import report_run
 

@@ -6,7 +6,7 @@ import json
 import mmap
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -194,6 +194,21 @@ class Store:
             # Else the process would come to hold the whole file, round by round. The system keeps what it has room for.
             _advise(self.mapping, "MADV_DONTNEED")
         return UserBlock(tokens, lengths)
+
+    def without(self, row: int) -> Store:
+        """The same rows, with nothing in one of them: what the store would be had this user written no word.
+
+        Everybody else keeps their place, so that the same key draws the same people from both.
+        """
+        (batch,), (place,) = self._find([row])
+        values, offsets = self.batches[batch].values, self.batches[batch].offsets
+        start, end = offsets[place], offsets[place + 1]
+        shorter = offsets.copy()
+        shorter[place + 1 :] -= end - start
+        cut = Batch(np.concatenate([values[:start], values[end:]]), shorter)
+        batches = (*self.batches[:batch], cut, *self.batches[batch + 1 :])
+        seal = blake2b(f"{self.fingerprint} without {row}".encode(), digest_size=16)
+        return replace(self, batches=batches, fingerprint=seal.hexdigest())
 
     @cached_property
     def _firsts(self) -> np.ndarray:

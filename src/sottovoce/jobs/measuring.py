@@ -97,6 +97,7 @@ def report_run(
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
         baseline=baseline,
         diagnostics=run.diagnostics.read() if internal else None,
+        tails=run.read_audit("tails") if internal else None,
         beside={"name": other.path.resolve().name, "record": other.record.read()} if other else None,
     )
     target = run.path / "report-internal.html" if internal else run.report_file

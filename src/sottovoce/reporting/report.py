@@ -34,7 +34,7 @@ _SHARES = {"top1", "top3", "top5", "top1_words", "oov_rate"}
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a report shows. Everything but `diagnostics` may be published."""
+    """What a report shows. Everything but `diagnostics` and `tails` may be published."""
 
     name: str
     recipe: dict[str, dict[str, Any]]
@@ -43,6 +43,7 @@ class Evidence:
     suggestions: list[tuple[str, list[tuple[str, float]]]]  # public prompt -> likely next words
     baseline: float | None = None  # top-1 of always saying the most frequent word
     diagnostics: list[dict[str, Any]] | None = None  # exact figures of private data; given only for an internal report
+    tails: dict[str, Any] | None = None  # what an audit by tails found; in an internal report only
     beside: dict[str, Any] | None = None  # another run to compare with: its name and its record
 
 
@@ -300,7 +301,24 @@ def _internal(evidence: Evidence) -> list[dict[str, str]]:
         if points := _finite_points(lines, key):
             drawn = Figure(key, title, unit, [Line("", points)], percent=percent, from_zero=percent)
             panels.append(_panel(title, words, drawn))
+    if evidence.tails:
+        panels.append(_tails(evidence.tails, evidence.statement))
     return panels
+
+
+def _tails(found: dict[str, Any], statement: dict[str, Any]) -> dict[str, str]:
+    """An estimate never stands without what is proved."""
+    count = len(found["pairs"])
+    proved = "nothing, ε is infinite"
+    if _is_private(statement):
+        proved = f"ε = {_epsilon_text(statement['epsilon'])} at δ = {_plain(statement['delta'])}, for every user"
+    words = (
+        f"Estimated from the tails of c(s) over texts of {found['words']} words, after round {found['round']:,}: "
+        f"ε = {found['epsilon']:.3g} at δ = {_plain(found['delta'])}, the largest of {count} tails. It is "
+        f"{found['note']}. Proved: {proved}. Of the tails, {found['rejected']} of {count} are not Pareto's at the "
+        f"{_percent(found['level'])} level, and their ε means little. About the models: {found['about']}."
+    )
+    return _panel("Empirical privacy by tails: an estimate, not a guarantee", words)
 
 
 # Tables and text.

@@ -21,11 +21,12 @@ NOT_COVERED = (
     "held-out users: accuracy is measured on them exactly, and they are not protected",
     "choosing hyper-parameters by looking at results on the private text, other than through runs charged to the store",
     "the store's total, where later runs were chosen by the results of earlier ones",
-    "diagnostics.jsonl, preparation.json, the secrets, the checkpoints and timing: they are for the owner only",
+    "diagnostics.jsonl, preparation.json, audits, the secrets, the checkpoints and timing: they are for the owner only",
     "models of non-private or experimental runs on the same store: releasing one voids this statement",
     "a person who holds two user ids, or text about one person written by another",
 )
 STARTED_FROM = "the people whose text the model was trained on before this run began"
+REHEARSED = "whoever wrote the text that devices rehearse: the owner declares it public"
 FLOATING_POINT = {
     "standard": "floating point: the noise is a float32 Gaussian, not an exact one, its grid could be studied, and its "
     "generator is not a cipher",
@@ -113,6 +114,8 @@ def make_statement(
     if start is not None:
         facts["start"] = dict(start)
         facts["not_covered"].append(STARTED_FROM)
+    if recipe.local.public is not None:
+        facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)
 
 

@@ -58,6 +58,11 @@ class RunFolder:
         return Lines(self.path / "diagnostics.jsonl", private=True)
 
     @property
+    def audits(self) -> Path:
+        """What audits found: computed from private text, for the owner alone."""
+        return self.path / "audit"
+
+    @property
     def own_store(self) -> Path:
         """The synthetic population of a run that asked for one."""
         return self.path / "store"
@@ -114,6 +119,23 @@ class RunFolder:
             raise DamagedRun(
                 f"cannot read {self.statement_file} ({error}); `sotto resume {self.path}` writes it again"
             ) from None
+
+    def save_audit(self, name: str, value: dict[str, Any], figure: bytes | None) -> None:
+        self.audits.mkdir(mode=0o700, exist_ok=True)
+        picture = self.audits / f"{name}.png"
+        picture.unlink(missing_ok=True)  # that of an earlier audit would not belong to these figures
+        if figure is not None:
+            write_aside(picture, figure, private=True)
+        write_aside(self.audits / f"{name}.json", _pretty(value), private=True)
+
+    def read_audit(self, name: str) -> dict[str, Any] | None:
+        path = self.audits / f"{name}.json"
+        if not path.exists():
+            return None
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DamagedRun(f"cannot read {path} ({error}); remove it, or audit again") from None
 
     def write_json(self, path: Path, value: dict[str, Any]) -> None:
         write_aside(path, _pretty(value))

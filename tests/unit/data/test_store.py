@@ -51,6 +51,18 @@ def test_an_empty_gather_has_the_full_width() -> None:
     assert block.lengths.shape == (0,)
 
 
+@pytest.mark.parametrize("row", [0, 17, 29])
+def test_a_store_without_a_user_is_the_same_for_everybody_else(folder: Path, row: int) -> None:
+    mapped = Store.open(folder)
+    users = list(mapped)
+    batches = [batch for part in (users[:10], users[10:]) for batch in Store.from_users(part, WORDS, 6).batches]
+    for store in (mapped, Store(WORDS, 6, "several batches", tuple(batches))):
+        left = store.without(row)
+        assert [user.tolist() for user in left] == [[] if n == row else user.tolist() for n, user in enumerate(users)]
+        assert len({store.fingerprint, left.fingerprint, store.without(1).fingerprint}) == 3
+        assert len(store[row]) > 0  # the store itself is as it was
+
+
 def test_fingerprint_of_a_memory_store_follows_its_content() -> None:
     prints = {
         Store.from_users(USERS, WORDS).fingerprint,

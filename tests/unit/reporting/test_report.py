@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sottovoce.privacy.accounting import rounded_up
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.figures import DEEP, MIDDLE, PALE, Figure, Level, Line, spread
 from sottovoce.reporting.report import Evidence, render
@@ -183,6 +184,22 @@ def test_diagnostics_are_shown_only_when_they_are_given():
     assert INTERNAL in internal
     assert set(figures(internal)) - set(figures(public)) == {"norms", "clipped_share", "loss"}
     assert "clip norm: 15." in text_of(internal)
+
+
+def test_an_audit_by_tails_is_internal_and_called_an_estimate_beside_what_is_proved():
+    tails = {
+        "epsilon": 0.4321, "delta": 1e-5, "note": "an estimate from sampled texts, not a guarantee", "words": 10,
+        "round": 5, "level": 0.05, "rejected": 1, "pairs": [{}, {}], "about": "twins share their noise",
+    }  # fmt: skip
+    page = text_of(render(make_evidence(diagnostics=[], tails=tails)))
+    assert (
+        "ε = 0.432 at δ = 1e-5, the largest of 2 tails. It is an estimate from sampled texts, not a guarantee" in page
+    )
+    epsilon = rounded_up(make_statement()["epsilon"])
+    assert f"Proved: ε = {epsilon} at δ =" in page
+    assert "1 of 2 are not Pareto's at the 5.0% level" in page
+    page = text_of(render(make_evidence(statement=make_statement(private=False), diagnostics=[], tails=tails)))
+    assert "Proved: nothing, ε is infinite" in page
 
 
 def test_an_internal_report_without_lines_is_still_marked():

@@ -1,0 +1,1 @@
+"""How leaky a model is, measured: estimates beside what is proved."""

@@ -1,0 +1,87 @@
+"""Texts that a model writes, and how likely a model finds a text.
+
+A text is a fixed number of targets, as in evaluation: words, punctuation and EOS, after which another begins. All
+texts of one length have probability 1 together, which texts of any length would not have one by one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.models.language_model import LanguageModel, State
+
+LENGTH = 10  # words of a text, as in the paper
+_BLOCK = 512  # texts at once: bounds memory at 512 x vocabulary
+
+
+def sample_texts(model: LanguageModel, count: int, key: PRNGKeyArray, length: int = LENGTH) -> np.ndarray:
+    """Texts [count, length] that the model writes, drawn from its probabilities as they are."""
+    blocks = range(-(-count // _BLOCK))
+    parts = [np.asarray(_sample_block(model, length, jax.random.fold_in(key, block))) for block in blocks]
+    return np.concatenate(parts)[:count]
+
+
+def log_probabilities(model: LanguageModel, texts: np.ndarray) -> np.ndarray:
+    """log P(s|θ) of each text, in float64: what is compared are small differences."""
+    parts = []
+    for start in range(0, len(texts), _BLOCK):
+        some = texts[start : start + _BLOCK]
+        padded = np.pad(some, ((0, _BLOCK - len(some)), (0, 0)))  # one shape, one program
+        parts.append(np.asarray(_score_block(model, padded), np.float64)[: len(some)].sum(axis=1))
+    return np.concatenate(parts)
+
+
+def log_ratios(model: LanguageModel, other: LanguageModel, count: int, key: PRNGKeyArray) -> np.ndarray:
+    """log c(s) = log P(s|model) - log P(s|other) of texts that `model` writes."""
+    texts = sample_texts(model, count, key)
+    return log_probabilities(model, texts) - log_probabilities(other, texts)
+
+
+@partial(jax.jit, static_argnums=1)
+def _sample_block(model: LanguageModel, length: int, key: PRNGKeyArray) -> Int[Array, "texts length"]:
+    def write(key: PRNGKeyArray) -> Array:
+        def step(carry: tuple[State, Array], key: PRNGKeyArray) -> tuple[tuple[State, Array], Array]:
+            state, chances = carry
+            token = jax.random.categorical(key, chances)
+            return _read(model, state, token), token
+
+        return jax.lax.scan(step, _begin(model), jax.random.split(key, length))[1]
+
+    return jax.vmap(write)(jax.random.split(key, _BLOCK))
+
+
+@jax.jit
+def _score_block(model: LanguageModel, texts: Int[Array, "texts length"]) -> Float[Array, "texts length"]:
+    def score(text: Array) -> Array:
+        def step(carry: tuple[State, Array], token: Array) -> tuple[tuple[State, Array], Array]:
+            state, chances = carry
+            return _read(model, state, token), chances[token]
+
+        return jax.lax.scan(step, _begin(model), text)[1]
+
+    return jax.vmap(score)(texts)
+
+
+def _begin(model: LanguageModel) -> tuple[State, Array]:
+    outputs, state = model.read(jnp.array([BOS]), model.start())
+    return state, _chances(model, outputs[-1])
+
+
+def _read(model: LanguageModel, state: State, token: Array) -> tuple[State, Array]:
+    """The state after a token, and the log-probabilities of the next; EOS is followed by BOS, which is not drawn."""
+    read = model.read(token[None], state)
+    begun = model.read(jnp.array([BOS]), read[1])
+    outputs, state = jax.tree.map(partial(jnp.where, token == EOS), begun, read)
+    return state, _chances(model, outputs[-1])
+
+
+def _chances(model: LanguageModel, output: Any) -> Array:
+    """BOS is never a target of training, so what a model says of it means nothing."""
+    return jax.nn.log_softmax(model.score(output).at[BOS].set(-jnp.inf))

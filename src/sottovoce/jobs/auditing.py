@@ -1,0 +1,175 @@
+"""Audit a run: how far apart are models that were trained with and without a user?"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sottovoce.assembly import assemble
+from sottovoce.audit.tails import LEVEL, Tail, check_delta, check_texts, fit_tail
+from sottovoce.audit.texts import LENGTH, log_ratios
+from sottovoce.audit.twins import choose_users, twins
+from sottovoce.errors import SottoError
+from sottovoce.jobs.budget import vocabulary_charges
+from sottovoce.jobs.measuring import load_run
+from sottovoce.jobs.population import open_users
+from sottovoce.jobs.starting import find_start
+from sottovoce.models.language_model import LanguageModel
+from sottovoce.privacy.noise import noise_key
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.panels import draw_tail
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import read_lines
+from sottovoce.runs.secrets import Secrets
+
+NOTE = "an estimate from sampled texts, not a guarantee"
+_SHARED = (
+    "every pair was trained from the recipe with the same initial weights, cohorts and noise, and differs by the text "
+    "of one user who took part; noise that is shared hides nothing"
+)
+_APART = (
+    "the runs of a pair drew their own cohorts and their own noise, which sets them apart too: this is not the "
+    "influence of a user alone"
+)
+
+Progress = Callable[[int, int], None]  # so many steps of so many are done
+Pair = tuple[str, LanguageModel, LanguageModel]  # a name, the model of everybody, the model without a user
+
+
+@dataclass(frozen=True)
+class PairTail:
+    """One direction of a pair: the tail of c(s) over texts that one of its two models wrote."""
+
+    pair: str
+    texts_of: str  # "with" or "without"
+    tail: Tail
+    log_ratios: np.ndarray
+
+    def to_json(self, delta: float) -> dict[str, Any]:
+        tail = self.tail
+        return {
+            "pair": self.pair,
+            "texts_of": self.texts_of,
+            "texts": tail.texts,
+            "k": tail.k,
+            "log_start": tail.start,
+            "alpha": _number(tail.alpha),
+            "constant": _number(tail.constant),
+            "statistic": _number(tail.statistic),
+            "p_value": _number(tail.p_value),
+            "rejected": tail.rejected,
+            "epsilon": tail.epsilon(delta),
+        }
+
+
+def audit_tails(
+    path: str | Path, without: Sequence[str | Path] = (), *, leave_out: int = 0, texts: int = 30_000,
+    delta: float | None = None, seed: int = 0, progress: Progress = lambda done, total: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Estimate ε from the tails of c(s), and write what was found into the run's folder, for its owner alone.
+
+    Compares the run with runs `without` a user each, or trains the recipe again, with everybody and without each of
+    `leave_out` users.
+    """
+    run = RunFolder.open(path)
+    statement = run.read_statement()
+    delta = statement["delta"] if delta is None else delta
+    check_texts(texts)
+    check_delta(delta, texts)
+    if bool(without) == bool(leave_out):
+        raise SottoError(
+            "a pair is a model with a user and one without: name runs that were trained without one (sotto audit RUN "
+            "WITHOUT --tails), or have them trained (sotto audit RUN --tails --leave-out 5), one of the two"
+        )
+    secrets = Secrets.seeded(seed, "audit by tails")
+    rounds = statement["rounds_done"]
+    pairs = _leave_out(run, leave_out, rounds, secrets, progress) if leave_out else _compare(run, without, progress)
+    key = noise_key(secrets.keys(1, "texts").sampling)
+    found: list[PairTail] = []
+    for number, (name, everybody, fewer) in enumerate(pairs):
+        for way, (texts_of, writer, other) in enumerate((("with", everybody, fewer), ("without", fewer, everybody))):
+            ratios = log_ratios(writer, other, texts, jax.random.fold_in(key, 2 * number + way))
+            found.append(PairTail(name, texts_of, fit_tail(ratios), ratios))
+    result = {
+        "run": run.path.resolve().name,
+        "round": rounds,
+        "epsilon": max(one.tail.epsilon(delta) for one in found),
+        "delta": delta,
+        "note": NOTE,
+        "proved": {name: statement[name] for name in ("private", "epsilon", "delta")},
+        "about": _SHARED if leave_out else _APART,
+        "words": LENGTH,
+        "level": LEVEL,
+        "rejected": sum(one.tail.rejected for one in found),
+        "pairs": [one.to_json(delta) for one in found],
+    }
+    run.save_audit("tails", result, _figure(found, delta))
+    return result
+
+
+def _compare(run: RunFolder, without: Sequence[str | Path], progress: Progress) -> Iterator[Pair]:
+    others = [RunFolder.open(other) for other in without]
+    for other in others:
+        _refuse_no_pair(run, other)
+    everybody, _ = load_run(run)
+    for number, other in enumerate(others, 1):
+        yield other.path.resolve().name, everybody, load_run(other)[0]
+        progress(number, len(others))
+
+
+def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
+    """Another learning rate or seed would pass for the influence of a user."""
+    if other.path.resolve() == run.path.resolve():
+        raise SottoError(f"{other.path} is the run itself; name a run that was trained without one of its users")
+    if load_run(run)[1].fingerprint != load_run(other)[1].fingerprint:
+        raise SottoError(
+            f"{run.path} and {other.path} have different vocabularies, and no text the same meaning in both; prepare "
+            f"both stores with the same words (sotto prepare --vocabulary)"
+        )
+    mine, theirs = (Recipe.load(folder.recipe_file).to_dict() for folder in (run, other))
+    for section in mine:
+        for key in sorted({*mine[section], *theirs[section]} - {"store"}):
+            here, there = mine[section].get(key), theirs[section].get(key)
+            if here != there:
+                raise SottoError(
+                    f"{section}.{key} is {here} in {run.path} and {there} in {other.path}; a pair differs by one "
+                    f"user's text alone: train both by one recipe"
+                )
+
+
+def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progress: Progress) -> Iterator[Pair]:
+    recipe = Recipe.load(run.recipe_file)
+    store, _ = open_users(recipe, run)
+    assembly = assemble(recipe, store, before=vocabulary_charges(store))
+    code = (read_lines(run.ledger_file, repair=False) or [{}])[0].get("code")
+    if code != assembly.code:
+        raise SottoError(f"{run.path} was trained with {code}, which only Python knows; compare two runs of it instead")
+    start = find_start(assembly.recipe, store, assembly.model)
+    rows = choose_users(assembly, store, count, rounds, secrets)
+    played = itertools.count(1)
+    models = twins(
+        assembly, start.model, store, rows, rounds, secrets, lambda: progress(next(played), (count + 1) * rounds)
+    )
+    everybody = next(models)
+    for number, fewer in enumerate(models, 1):
+        yield f"one user out, {number}", everybody, fewer
+
+
+def _figure(found: Sequence[PairTail], delta: float) -> bytes | None:
+    """Figure 3 of the paper for the tail of the largest ε; nothing where all models are the same."""
+    drawn = [one for one in found if math.isfinite(one.tail.alpha)]
+    if not drawn:
+        return None
+    largest = max(drawn, key=lambda one: one.tail.epsilon(delta))
+    return draw_tail(largest.log_ratios, largest.tail)
+
+
+def _number(value: float) -> float | str | None:
+    return value if math.isfinite(value) else None if math.isnan(value) else "infinity"

@@ -1,0 +1,158 @@
+"""`sotto audit --tails`: what it answers, what it leaves behind, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_world import Refused, Sotto, World, call, files_of, parse_json
+
+from sottovoce.assembly import assemble
+from sottovoce.audit.tails import fit_tail
+from sottovoce.audit.texts import log_ratios
+from sottovoce.audit.twins import twins
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.recipe import Recipe
+from sottovoce.runs.secrets import Secrets
+
+FEW = ("--texts", 1000)
+
+
+@pytest.fixture(scope="module")
+def without(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the same recipe on a store that lacks one person."""
+    folder = tmp_path_factory.mktemp("without")
+    lines = world.corpus.read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "corpus.jsonl").write_text("".join(line for line in lines if '"person 3"' not in line), encoding="utf-8")
+    smaller = ("prepare", folder / "corpus.jsonl", "--out", folder / "store", "--vocabulary", world.words)
+    assert call(*smaller, "--tokens-per-user", 40, "--test-users", 0.2, "--json") == 0
+    recipe = world.recipe.read_text(encoding="utf-8").replace(str(world.store), str(folder / "store"))
+    (folder / "tea.toml").write_text(recipe, encoding="utf-8")
+    assert call("train", folder / "tea.toml", "--out", folder / "run", "--json") == 0
+    return folder / "run"
+
+
+def test_leaving_users_out_gives_an_estimate_for_the_owner_and_touches_nothing_else(
+    sotto: Sotto, world: World, run: Path
+) -> None:
+    before = files_of(run), files_of(world.store)
+    found = sotto("audit", run, "--tails", "--leave-out", 2, *FEW, "--json").json()
+    pairs = found["pairs"]
+    assert [(pair["pair"], pair["texts_of"]) for pair in pairs] == [
+        ("one user out, 1", "with"), ("one user out, 1", "without"),
+        ("one user out, 2", "with"), ("one user out, 2", "without"),
+    ]  # fmt: skip
+    assert {pair["k"] for pair in pairs} == {62}
+    assert found["epsilon"] == max(pair["epsilon"] for pair in pairs) > 0
+    assert found["delta"] == 0.01  # the run's
+    assert found["note"] == "an estimate from sampled texts, not a guarantee"
+    assert found["proved"] == {
+        name: parse_json((run / "privacy.json").read_text())[name] for name in ("private", "epsilon", "delta")
+    }
+    for pair in pairs:  # ε is (1/α) log(C/δ)
+        epsilon = np.log(pair["constant"] / 0.01) / pair["alpha"]
+        assert pair["epsilon"] == pytest.approx(max(epsilon, 0))
+
+    after = files_of(run)
+    made = {name for name in after if name not in before[0]}
+    assert made == {"audit", "audit/tails.json", "audit/tails.png"}
+    assert {name: after[name] for name in before[0]} == before[0]
+    assert files_of(world.store) == before[1]  # nobody was charged: nothing of the twins is left
+    assert stat.S_IMODE((run / "audit").stat().st_mode) == 0o700
+    assert {stat.S_IMODE((run / "audit" / name).stat().st_mode) for name in ("tails.json", "tails.png")} == {0o600}
+    assert parse_json((run / "audit/tails.json").read_text()) == found
+    assert (run / "audit/tails.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_runs_are_compared_and_the_report_tells_it_to_the_owner_alone(
+    sotto: Sotto, run: Path, without: Path
+) -> None:
+    first = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-3)
+    assert first.status == 0
+    assert "estimated: ε = " in first.out
+    assert "an estimate from sampled texts, not a guarantee" in first.out
+    assert "proved:    ε = " in first.out
+    assert "drew their own cohorts and their own noise" in first.out
+    kept = (run / "audit/tails.json").read_text()
+    again = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-3, "--json").json()
+    assert parse_json(kept) == again  # the same texts every time
+    other = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-3, "--seed", 1, "--json").json()
+    assert other["epsilon"] != again["epsilon"]
+
+    assert sotto("report", run).status == sotto("report", run, "--internal").status == 0
+    assert "by tails" not in (run / "report.html").read_text()
+    assert "by tails: an estimate, not a guarantee" in (run / "report-internal.html").read_text()
+
+
+def test_what_is_no_pair_is_refused(refused: Refused, run: Path, without: Path, tmp_path: Path) -> None:
+    assert "--tails" in refused("audit", run)
+    assert "--leave-out" in refused("audit", run, "--tails")
+    assert "one of the two" in refused("audit", run, without, "--tails", "--leave-out", 1)
+    assert "the run itself" in refused("audit", run, run, "--tails", *FEW)
+    assert "holds no run" in refused("audit", run, tmp_path / "nothing", "--tails", *FEW)
+    assert "at least 100" in refused("audit", run, without, "--tails", "--texts", 50)
+    line = refused("audit", run, without, "--tails", *FEW, "--delta", 0.2)
+    assert "delta=0.2 must be above 0 and below 0.062" in line
+    line = refused("audit", run, "--tails", "--leave-out", 26, *FEW)
+    assert "leave_out=26 must be from 1 to 19, the users who take part" in line
+    assert "leave_out=-1" in refused("audit", run, "--tails", "--leave-out", -1, *FEW)
+
+
+def test_runs_that_differ_by_more_than_a_user_are_refused(refused: Refused, run: Path, without: Path, tmp_path) -> None:
+    changed = Path(shutil.copytree(without, tmp_path / "changed"))
+    recipe = changed / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("seed = 3", "seed = 4"))
+    assert "run.seed is 3" in refused("audit", run, changed, "--tails", *FEW)
+    renamed = Path(shutil.copytree(without, tmp_path / "renamed"))
+    words = renamed / "model/vocabulary.txt"
+    words.write_text(words.read_text().replace("kettle", "teapot"))
+    assert "different vocabularies" in refused("audit", run, renamed, "--tails", *FEW)
+
+
+def test_models_that_are_the_same_have_epsilon_zero_and_no_figure(sotto: Sotto, run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    found = sotto("audit", run, copy, "--tails", *FEW, "--json").json()
+    assert found["epsilon"] == 0
+    assert [pair["alpha"] for pair in found["pairs"]] == ["infinity", "infinity"]
+    assert not (run / "audit/tails.png").exists()
+    shown = sotto("audit", run, copy, "--tails", *FEW)
+    assert "∞" in shown.out
+    assert "estimated: ε = 0 " in shown.out
+
+
+def test_a_damaged_audit_is_told(sotto: Sotto, run: Path) -> None:
+    (run / "audit").mkdir()
+    (run / "audit/tails.json").write_text("{")
+    outcome = sotto("report", run, "--internal")
+    assert outcome.status == 2
+    assert "audit again" in outcome.err
+
+
+def test_somebody_who_writes_unlike_all_others_shows_without_a_clip_and_hardly_with_one() -> None:
+    vocabulary = Vocabulary.from_words(f"word{chr(97 + n)}" for n in range(20))
+    words = range(vocabulary.size - 20, vocabulary.size)
+    generator = np.random.default_rng(0)
+    others = [[BOS, *generator.choice(words[:10], size=18), EOS] for _ in range(11)]
+    store = Store.from_users([[BOS, *[words[19], words[18]] * 9, EOS], *others], vocabulary)
+    common = {
+        "data": {"store": "in memory"}, "model": {"embedding": 8, "hidden": 8},
+        "local": {"batch": 2, "unroll": 5, "learning_rate": 3.0}, "run": {"rounds": 4, "block": 4, "devices": 1},
+    }  # fmt: skip
+    declared = {"users": 12, "cohort": 12}
+    plain = {**declared, "mode": "none", "clipping": "none", "estimator": "true_average"}
+    clipped = {**declared, "clip_norm": 0.1, "noise_multiplier": 1.0, "delta": 1e-3}
+    estimates = []
+    for privacy in (plain, clipped):
+        assembly = assemble(Recipe.from_dict({**common, "privacy": privacy}), store)
+        everybody, fewer = twins(assembly, assembly.model, store, np.array([0]), 4, Secrets.seeded(0, "a test"))
+        keys = jax.random.split(jax.random.key(0))
+        tails = [fit_tail(log_ratios(*pair, 1000, key)) for pair, key in
+                 zip(((everybody, fewer), (fewer, everybody)), keys, strict=True)]  # fmt: skip
+        estimates.append(max(tail.epsilon(1e-3) for tail in tails))
+    assert estimates[0] > 5 * estimates[1] > 0, json.dumps(estimates)
