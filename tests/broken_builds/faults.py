@@ -605,3 +605,14 @@ def one_mask_for_everybody():
 
     real = update.mean_loss_and_gradient
     update.mean_loss_and_gradient = lambda *args: real(*args[:-1], jax.random.key(0))
+
+
+# --- experiments -----------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/experiments/test_describe.py", "test_only_trials_that_promise_nothing_know_how_many_users_there_are")
+def results_that_tell():
+    """A ceiling without noise, on people who are promised something, keeps their cohorts and clipped shares."""
+    from sottovoce.experiments.describe import Trial
+
+    Trial.is_guarded = property(lambda self: self.is_private)

@@ -173,16 +173,9 @@ def test_plain_text_is_pre_trained_on_and_never_privately(family, tmp_path):
     """Its users are pieces of text, which nobody is: a run on people may start there, and no promise is made to it."""
     (tmp_path / "public.txt").write_text("the sky is blue\nred tree , green house\n" * 20)
     (tmp_path / "words").write_text("\n".join(WORDS))
-    arguments = (
-        "prepare",
-        tmp_path / "public.txt",
-        "--plain-text",
-        "--out",
-        tmp_path / "public",
-        "--tokens-per-user",
-        16,
-    )
-    assert call(*arguments, "--vocabulary", tmp_path / "words") == 0
+    arguments = ("prepare", tmp_path / "public.txt", "--plain-text", "--out")
+    vocabulary = ("--tokens-per-user", 16, "--vocabulary", tmp_path / "words")
+    assert call(*arguments, tmp_path / "public", *vocabulary) == 0
     assert json.loads((tmp_path / "public" / "store.json").read_text())["splits"]["train"]["users"] > 10
     jobs.train(central(tmp_path / "public"), tmp_path / "start")
     result = jobs.train(private(family.second, tmp_path / "start"), tmp_path / "run")
@@ -190,4 +183,4 @@ def test_plain_text_is_pre_trained_on_and_never_privately(family, tmp_path):
     with pytest.raises(SottoError, match="protects no person"):
         jobs.train(make_recipe(tmp_path / "public"), tmp_path / "never")
     assert not (tmp_path / "never").exists()
-    assert call(*arguments[:-3], tmp_path / "x", "--private-vocabulary", "--epsilon", 1, "--delta", 1e-7) == 2
+    assert call(*arguments, tmp_path / "x", "--private-vocabulary", "--epsilon", 1, "--delta", 1e-7) == 2

@@ -27,6 +27,7 @@ def plan(
     accountant: Literal["pld", "rdp", "moments"] | None = None,
     sampling: Literal["poisson", "fixed"] | None = None,
     clip_norm: float | None = None,
+    total_weight: float | None = None,
     parameters: int | None = None,
     users_per_second: float | None = None,
     ledger: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
@@ -59,6 +60,8 @@ def plan(
         Poisson (each user independently, the default) or fixed-size cohorts.
     clip_norm
         S: then also the noise on every coordinate.
+    total_weight
+        W: the declared sum of the users' weights; the population where all weigh 1.
     parameters
         Size of the model: then also signal-to-noise and bytes a device sends.
     users_per_second
@@ -71,7 +74,8 @@ def plan(
     planned = {
         "users": users, "cohort": cohort, "rounds": rounds, "noise-multiplier": noise_multiplier,
         "noise-std": noise_std, "epsilon": epsilon,
-        "sampling": sampling, "clip-norm": clip_norm, "parameters": parameters, "users-per-second": users_per_second,
+        "sampling": sampling, "clip-norm": clip_norm, "total-weight": total_weight,
+        "parameters": parameters, "users-per-second": users_per_second,
     }  # fmt: skip
     if ledger is not None:
         given = [f"--{name}" for name, value in planned.items() if value is not None]
@@ -84,8 +88,11 @@ def plan(
     if noise_std is not None:
         from sottovoce.planning.projection import cohort_for
 
-        if cohort is not None or epsilon is not None or clip_norm is None:
-            raise SottoError("--noise-std gives the cohort: it goes with --clip-norm, without --cohort and --epsilon")
+        if cohort is not None or epsilon is not None or total_weight is not None or clip_norm is None:
+            raise SottoError(
+                "--noise-std gives the cohort, of users who weigh 1: it goes with --clip-norm, without --cohort, "
+                "--epsilon and --total-weight"
+            )
         noise_multiplier = 1.0 if noise_multiplier is None else noise_multiplier
         cohort = cohort_for(noise_std, clip_norm, noise_multiplier)
         planned["cohort"] = cohort
@@ -98,7 +105,8 @@ def plan(
     made = make_plan(
         users=whole("users", users), cohort=whole("cohort", cohort), rounds=whole("rounds", rounds), delta=delta[0],
         more_deltas=delta[1:], noise_multiplier=noise_multiplier, epsilon=epsilon, accountant=accountant,
-        sampling=sampling or "poisson", clip_norm=clip_norm, parameters=parameters, users_per_second=users_per_second,
+        sampling=sampling or "poisson", clip_norm=clip_norm, total_weight=total_weight,
+        parameters=parameters, users_per_second=users_per_second,
     )  # fmt: skip
     if json:
         print_json(made.to_json())

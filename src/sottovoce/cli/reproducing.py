@@ -27,6 +27,8 @@ def reproduce(
     size: Literal["smoke", "cpu", "gpu"] = "smoke",
     users: Annotated[list[Path] | None, Many] = None,
     other: Path | None = None,
+    public: Path | None = None,
+    declared_users: int = 0,
     out: Path | None = None,
     seeds: int = 1,
     rounds: int | None = None,
@@ -53,7 +55,11 @@ def reproduce(
         A prepared store; three of the same users for Figures 11 and 12, with 10,000, 20,000 and 30,000 words. Without:
         synthetic users.
     other
-        A store of another corpus with the same words, for other-corpus.
+        A store of another corpus with the same words, for other-corpus and private-tuning.
+    public
+        A store of public text with the same words, to pre-train on (`sotto prepare --plain-text`), for private-model.
+    declared_users
+        The population that private-model declares: round, and not counted from the store.
     out
         Folder for runs, results, figures and tables.
     seeds
@@ -93,8 +99,9 @@ def reproduce(
     else:
         with gentle_stop() as stop:
             done = running.reproduce(
-                PAPERS[paper or "mcmahan2018"], names, size=size, out=out, users=users or (), other=other, seeds=seeds,
-                rounds=rounds, say=say, progress=partial(progress_of_rounds, quiet=json), stop=stop,
+                PAPERS[paper or "mcmahan2018"], names, size=size, out=out, users=users or (), other=other,
+                public=public, declared=declared_users, seeds=seeds, rounds=rounds, say=say,
+                progress=partial(progress_of_rounds, quiet=json), stop=stop,
             )  # fmt: skip
     if json:
         print_json({"out": str(out), "finished": done, "experiments": running.summary(names, out)})

@@ -54,17 +54,25 @@ class Trial:
 
     `label` names it in its figure, in the `panel` and the `group` of lines it belongs to, at `x` where the axis is not
     rounds. `cohort` and `rounds` are multiples of the size's. A trial `after` another goes on from that one's model.
+
+    A trial with `privacy.mode = "private"` is a private run like any other: its population is declared, its secrets are
+    from entropy. It is `guarded`, and so is any other trial on the same people: nothing exact is kept of them.
     """
 
     label: str
     privacy: Mapping[str, Any] = field(default_factory=dict)
     local: Mapping[str, Any] = field(default_factory=dict)
+    server: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
     cohort: float = 1.0
     rounds: float = 1.0
     words: int = 1  # the dictionary, in multiples of the paper's 10,000
     after: Trial | None = None
-    elsewhere: bool = False  # trained on another corpus
+    elsewhere: bool = False  # trained on another corpus, and compared on these users
+    on: str = ""  # other: trained and measured on the people of the other corpus; public: pre-trained on public text
+    guarded: bool = False
+    mean_weight: float = 1.0  # declared: W is so many times the declared users
+    called: str = ""  # a name, where one that says everything would be too long for a file
     more_seeds: int = 0  # beyond those asked for
     x: float | None = None
     group: str = ""
@@ -75,6 +83,14 @@ class Trial:
         return replace(self, label=label, x=x, group=group, panel=panel)
 
     @property
+    def is_private(self) -> bool:
+        return self.privacy.get("mode") == "private"
+
+    @property
+    def is_guarded(self) -> bool:
+        return self.guarded or self.is_private
+
+    @property
     def is_central(self) -> bool:
         """SGD on pooled text: no cohort is drawn, nothing is clipped or noised."""
         return self.run.get("algorithm") == "central"
@@ -82,21 +98,27 @@ class Trial:
     @property
     def name(self) -> str:
         """Says all that is particular about the setting, so that figures with the same setting share its runs."""
-        kept = dict(self.privacy)
+        if self.called:
+            return self.called
+        kept = {key: value for key, value in self.privacy.items() if not (self.is_private and key in ("mode", "delta"))}
         clipping, norm = kept.pop("clipping", "flat"), kept.pop("clip_norm", 15.0)
         bounds = [
             "no-clip" if clipping == "none" else f"{clipping.replace('_', '-')}-S{norm:g}",
-            f"sigma{kept.pop('noise_std', 0.0):g}",
+            "" if self.is_private else f"sigma{kept.pop('noise_std', 0.0):g}",
         ]
         parts = [
+            "private" if self.is_private else "",
             str(self.run.get("algorithm", "fedavg")),
             *([] if self.is_central else bounds),
-            *(f"{key.replace('_', '-')}-{value}".replace("_", "-") for key, value in sorted(kept.items())),
+            *(f"{key}-{_plain(value)}".replace("_", "-") for key, value in sorted(kept.items())),
             *(f"{key.replace('_', '-')}{value:g}" for key, value in sorted(self.local.items())),
+            *(f"server-{key}-{value}".replace("_", "-") for key, value in sorted(self.server.items())),
             "" if self.cohort == 1 else f"cohort-x{self.cohort:g}",
             "" if self.rounds == 1 else f"rounds-x{self.rounds:.3g}",
             "" if self.words == 1 else f"words-x{self.words}",
             "elsewhere" if self.elsewhere else "",
+            f"on-{self.on}" if self.on else "",
+            "guarded" if self.guarded else "",
             f"after-{self.after.name}" if self.after else "",
         ]
         return "-".join(part for part in parts if part)
@@ -111,16 +133,21 @@ class Trial:
         return self.rounds_of(size) * self.cohort_of(size)
 
     def recipe(self, base: Recipe, size: Size, *, users: int, store: str, seed: int) -> Recipe:
-        """The recipe of one run. Nothing is promised, so the population is simply what the store holds."""
+        """The recipe of one run on so many users: those declared, or where nothing is promised those of the store."""
         made = base.replace(**size.changes)
-        promised = {"mode": "none"} if self.is_central else {"mode": "experiment", "noise_std": 0.0}
+        promised: dict[str, Any] = {"mode": "none"} if self.is_central else {"mode": "experiment", "noise_std": 0.0}
+        if self.is_private:
+            promised = {"sampling": "poisson", "secrets": "entropy"}
+        if self.mean_weight != 1:
+            promised["total_weight"] = round(self.mean_weight * users)
         cohort = self.cohort_of(size)
         # A cohort of known size fills its blocks; one of random size is cut as the program chooses.
-        known = size.full and not self.is_central and "sampling" not in self.privacy
+        known = size.full and not (self.is_central or self.is_private) and "sampling" not in self.privacy
         filled = -(-cohort // -(-cohort // _MOST_AT_ONCE)) if known else 0
         return made.replace(
             data={"store": store},
             local=self.local,
+            server=self.server,
             privacy={
                 "noise_multiplier": None, "users": users, "cohort": cohort, "sampling": "fixed", "secrets": "seeded",
                 **promised, **self.privacy,
@@ -131,6 +158,13 @@ class Trial:
                 "block": filled, **self.run,
             },
         )  # fmt: skip
+
+
+def _plain(value: Any) -> str:
+    """A value that can stand in the name of a file: a schedule [[1, 1.0], [50, 0.5]] is 1x1-50x0.5."""
+    if isinstance(value, tuple | list):
+        return "-".join("x".join(f"{number:g}" for number in pair) for pair in value)
+    return str(value)
 
 
 @dataclass(frozen=True)

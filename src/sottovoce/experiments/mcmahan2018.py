@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sottovoce.experiments import private_model
 from sottovoce.experiments.describe import Experiment, Size, Trial
 
 TITLE = "McMahan et al. 2018, Learning differentially private recurrent language models"
@@ -283,5 +284,9 @@ EXPERIMENTS = {
         Experiment("l2-penalty", "A penalty λ‖Δ‖² on updates", "It brings nothing", _l2_penalty),
         Experiment("other-corpus", "Training on another corpus", "It costs far more than privacy", _other_corpus,
                    view=""),
+        Experiment("private-tuning", "Tuning for a private model, on public people",
+                   "S, η and the server's step, with the noise of the runs to come", private_model.tuning),
+        Experiment("private-model", "A private model", "What ε = 8 and ε = 4 reach, and what each ingredient brings",
+                   private_model.trials),
     )
 }  # fmt: skip

@@ -5,86 +5,39 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce.data.demo import demo_vocabulary
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import evaluate
 from sottovoce.experiments.describe import Experiment, Paper, Size, Trial
 from sottovoce.experiments.judging import claims_table, judge_claims
 from sottovoce.experiments.papers import PAPERS
+from sottovoce.experiments.people import People
 from sottovoce.experiments.present import page, present, summarise
 from sottovoce.experiments.results import Outcome, Pool
 from sottovoce.files import write_aside
+from sottovoce.jobs.budget import vocabulary_charges
 from sottovoce.jobs.measuring import load_run
-from sottovoce.jobs.population import prepare_demo
 from sottovoce.jobs.training import Progress, resume, train
-from sottovoce.models.language_model import LanguageModel
 from sottovoce.promise import resolve
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
 SETTING_FILE = "reproduction.json"
+# Held-out users on whom guarded trials are compared: these are few, are not repeated, and differ little.
+AT_THE_END = 1000
 
 ProgressDisplay = Callable[[str], AbstractContextManager[Callable[[Progress], None]]]
 
 
-@dataclass(frozen=True)
-class People:
-    """Whom to train on: stores of the same users with the paper's dictionary, twice and three times it; and others.
-
-    Without stores, synthetic users are made in `folder`.
-    """
-
-    folder: Path
-    stores: tuple[Path, ...] = ()
-    other: Path | None = None
-    synthetic: int = 0
-    synthetic_tokens: int = 160
-
-    def store(self, trial: Trial) -> Path:
-        if not self.stores:
-            return self._synthetic(trial.words, 2019 if trial.elsewhere else 2018)
-        if trial.elsewhere:
-            if self.other is None:
-                raise SottoError("training on another corpus needs one: name its store with --other")
-            return self.other
-        if trial.words > len(self.stores):
-            raise SottoError(
-                f"larger dictionaries need stores of their own: give three folders with --users, prepared from the "
-                f"same corpus with 1, 2 and 3 times the words; {len(self.stores)} given"
-            )
-        return self.stores[trial.words - 1]
-
-    def has(self, trial: Trial) -> bool:
-        """Is there a store to run this on?"""
-        return not self.stores or (trial.words <= len(self.stores) and (self.other is not None or not trial.elsewhere))
-
-    def _synthetic(self, words: int, seed: int) -> Path:
-        folder = self.folder / f"words-x{words}-seed{seed}"
-        if not folder.exists():
-            self.folder.mkdir(exist_ok=True)
-            vocabulary = _padded(demo_vocabulary(), words)
-            prepare_demo(folder, self.synthetic, seed=seed, vocabulary=vocabulary, tokens=self.synthetic_tokens)
-        return folder
-
-
-def _padded(vocabulary: Vocabulary, multiple: int) -> Vocabulary:
-    """So many times the words; those added are said by nobody."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    unused = (f"zq{a}{b}{c}" for a in letters for b in letters for c in letters)
-    wanted = (multiple - 1) * vocabulary.size
-    return Vocabulary.from_words([*vocabulary.words, *(word for word, _ in zip(unused, range(wanted), strict=False))])
-
-
 def reproduce(
     paper: Paper, names: Sequence[str], *, size: str, out: Path, users: Sequence[Path] = (), other: Path | None = None,
-    seeds: int = 1, rounds: int | None = None, say: Callable[[str], None], progress: ProgressDisplay,
+    public: Path | None = None, declared: int = 0, seeds: int = 1, rounds: int | None = None,
+    say: Callable[[str], None], progress: ProgressDisplay,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:  # fmt: skip
     """Run experiments into a folder and draw each when it is done. False when it was asked to stop.
@@ -96,12 +49,14 @@ def reproduce(
         raise SottoError(f"seeds={seeds} must be 1 or more; it is how often every setting is run")
     chosen, scale = paper.choose(names), paper.size(size, rounds)
     out.mkdir(parents=True, exist_ok=True)
-    people = People(out / "users", tuple(users), other, scale.synthetic, scale.synthetic_tokens)
+    people = People(
+        out / "users", tuple(users), other, public, declared, scale.synthetic, scale.synthetic_tokens
+    )  # fmt: skip
     work = _Work(paper, out, scale, people, Pool(out / "results"), say, progress, stop)
     ready = [experiment for experiment in chosen if names or work.can_run(experiment)]
     for experiment in ready:
         for trial, _ in experiment.runs(scale, seeds):
-            people.store(trial)  # whatever is missing is told before the first run
+            people.store(trial), people.users(trial)  # whatever is missing is told before the first run
     work.hold_to_one_setting()
     for experiment in ready:
         if not work.run(experiment, seeds):
@@ -177,11 +132,15 @@ class _Work:
     say: Callable[[str], None]
     progress: ProgressDisplay
     stop: Callable[[], bool]
+    recipes: dict[tuple[str, int], Recipe] = field(default_factory=dict)
 
     def can_run(self, experiment: Experiment) -> bool:
         able = all(self.people.has(trial) for trial, _ in experiment.runs(self.size))
         if not able:
-            self.say(f"{experiment.name} is left out: it needs more stores (--users with three folders, or --other)")
+            self.say(
+                f"{experiment.name} is left out: it needs more stores (--users with three folders, --other, --public) "
+                f"or --declared-users"
+            )
         return able
 
     def hold_to_one_setting(self) -> None:
@@ -189,7 +148,8 @@ class _Work:
         base = Trial("base")
         store, test = (Store.open(self.people.store(base), split) for split in ("train", "test"))
         setting = {
-            "paper": self.paper.name, "size": self.size.name, "rounds": self.size.rounds, "users": store.users,
+            "paper": self.paper.name, "size": self.size.name, "rounds": self.size.rounds,
+            "users": self.people.declared or store.users,
             "held_out_users": test.users, "vocabulary": store.vocabulary.size, "tokens_per_user": store.tokens_per_user,
             "synthetic": not self.people.stores,
         }  # fmt: skip
@@ -215,10 +175,16 @@ class _Work:
         return True
 
     def _recipe(self, trial: Trial, seed: int) -> Recipe:
-        folder = self.people.store(trial)
-        base = Recipe.load(self.paper.name)
-        made = trial.recipe(base, self.size, users=Store.open(folder).users, store=str(folder.resolve()), seed=seed)
-        return resolve(made)  # as a run keeps it
+        """As a run keeps it. Found once: the noise for an ε takes seconds."""
+        if (known := self.recipes.get((trial.name, seed))) is not None:
+            return known
+        folder, base = self.people.store(trial), Recipe.load(self.paper.name)
+        users, store = self.people.users(trial), str(folder.resolve())
+        made = trial.recipe(base, self.size, users=users, store=store, seed=seed)
+        if trial.after is not None:
+            made = made.replace(model={"initial": str(self._folder(trial.after, seed).resolve())})
+        before = vocabulary_charges(Store.open(folder)) if trial.is_private else ()
+        return self.recipes.setdefault((trial.name, seed), resolve(made, before))
 
     def _check_result(self, trial: Trial, seed: int) -> None:
         path = self.pool.path(trial, seed)
@@ -232,40 +198,37 @@ class _Work:
     def _train(self, trial: Trial, seed: int) -> bool:
         """Train a run, or go on with it, and keep its result. False when it was asked to stop."""
         recipe, folder = self._recipe(trial, seed), self._folder(trial, seed)
-        start = None
-        if trial.after is not None:
-            start = self._model(trial.after, seed)
-            if start is None:
-                return False
+        begun = RunFolder(folder).recipe_file.exists()
+        if trial.after is not None and not begun and not self._has_model(trial.after, seed):
+            return False
         folder.parent.mkdir(exist_ok=True)
         with self.progress(f"{trial.label} (seed {seed})") as observer:
-            if RunFolder(folder).recipe_file.exists():
+            if begun:
                 if _told(Recipe.load(RunFolder(folder).recipe_file)) != _told(recipe):
                     raise SottoError(f"{folder} was begun with another recipe than it should be; delete it")
-                result = resume(folder, model=start, observer=observer, stop=self.stop)
+                result = resume(folder, observer=observer, stop=self.stop)
             else:
-                result = train(recipe, folder, model=start, observer=observer, stop=self.stop)
+                result = train(recipe, folder, observer=observer, stop=self.stop)
         if result.ended == "stopped":
             return False
         self.pool.save(self._outcome(trial, seed, recipe))
         return True
 
-    def _model(self, trial: Trial, seed: int) -> LanguageModel | None:
-        """The model a run ended with; the run is done again where only its result was kept. None: asked to stop."""
+    def _has_model(self, trial: Trial, seed: int) -> bool:
+        """See that a run's model is there: it is done again where only its result was kept. False: asked to stop."""
         folder = self._folder(trial, seed)
         kept = self.pool.path(trial, seed).exists() and (RunFolder(folder).model / "weights.safetensors").exists()
-        return load_run(folder)[0] if kept or self._train(trial, seed) else None
+        return kept or self._train(trial, seed)
 
     def _outcome(self, trial: Trial, seed: int, recipe: Recipe) -> Outcome:
-        if recipe.privacy.mode == "private":
-            raise SottoError("what is kept of a run tells of its users: only runs that promise nothing are kept")
+        """What is kept of a run. Of people who are promised something, nothing that is not public or noised."""
         run = RunFolder.open(self._folder(trial, seed))
         model, _ = load_run(run)
         store = self.people.store(trial)
         test = Store.open(store, "test")
         rows = range(min(recipe.run.evaluate_users or test.users, test.users))
         first = _rounds_before(trial, self.size)
-        lines, diagnostics = run.record.read(), run.diagnostics.read()
+        lines, diagnostics = run.record.read(), [] if trial.is_guarded else run.diagnostics.read()
         evaluated = [(line["round"], line["evaluation"]) for line in lines if "evaluation" in line]
         window = recipe.run.evaluate_every
         shares = []
@@ -274,28 +237,40 @@ class _Work:
             near = [share for share in near if share is not None]
             if near:
                 shares.append((first + mark, sum(near) / len(near)))
-        elsewhere = None
+        elsewhere, compared = None, test
         if trial.elsewhere:
             elsewhere = evaluated[-1][1]
-            home = Store.open(self.people.store(Trial("base")), "test")
+            compared = home = Store.open(self.people.store(Trial("base")), "test")
             if home.vocabulary.fingerprint != test.vocabulary.fingerprint:
                 raise SottoError(f"{store} has another vocabulary than the users it is compared on; prepare it alike")
-            evaluated = [(evaluated[-1][0], evaluate(model, home, range(len(rows))).to_json())]
+            last = 0 if trial.on == "public" else evaluated[-1][0]  # before the first round on the users
+            evaluated = [(last, evaluate(model, home, range(min(len(rows), home.users))).to_json())]
+        final, updates = evaluated[-1][1], sum(line["users"] for line in diagnostics)
+        facts = {"vocabulary": test.vocabulary.size, "users": recipe.privacy.users}
+        if trial.is_guarded or trial.on == "public":
+            facts["evaluated_users"] = min(AT_THE_END, compared.users)
+            final = evaluate(model, compared, range(facts["evaluated_users"])).to_json()
+        if trial.is_guarded:
+            updates = trial.user_updates(self.size)  # as planned: how many there were is private
+        if trial.is_private:
+            facts |= _promised(run.read_statement())
         return Outcome(
             name=trial.name,
             seed=seed,
             recipe=_told(recipe),
             first=first,
             rounds=recipe.run.rounds,
-            user_updates=sum(line["users"] for line in diagnostics),
+            user_updates=updates,
             curve=[(first + number, found["top1"], found["perplexity"]) for number, found in evaluated],
-            evaluation=evaluated[-1][1],
+            evaluation=final,
             head_words=head_words(model, test, rows).to_json(),
             clipped_share=shares,
-            seconds=round(sum(line["seconds"] for line in diagnostics), 1),
+            seconds=None if trial.is_guarded else round(sum(line["seconds"] for line in diagnostics), 1),
             elsewhere=elsewhere,
-            facts={"vocabulary": test.vocabulary.size, "users": recipe.privacy.users},
-            series={
+            facts=facts,
+            series={}
+            if trial.is_guarded
+            else {
                 # Of the users a round was trained on, as their training went on: before anything was averaged.
                 "local loss": [
                     (first + line["round"], line["loss"])
@@ -306,12 +281,23 @@ class _Work:
         )
 
 
+def _promised(statement: dict[str, Any]) -> dict[str, Any]:
+    """Of a private run's statement, what a table shows. The store's total is of all runs on it until then."""
+    facts = {key: statement[key] for key in ("epsilon", "delta", "epsilon_store", "declared")}
+    facts |= {key: statement["mechanism"][key] for key in ("noise_multiplier", "noise_std")}
+    return facts | ({"start": statement["start"]["source"]} if "start" in statement else {})
+
+
 def _rounds_before(trial: Trial, size: Size) -> int:
-    return 0 if trial.after is None else trial.after.rounds_of(size) + _rounds_before(trial.after, size)
+    """On the same people: pre-training is not counted."""
+    if trial.after is None or trial.after.on != trial.on:
+        return 0
+    return trial.after.rounds_of(size) + _rounds_before(trial.after, size)
 
 
 def _told(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as it is published: without where the users lie."""
+    """A recipe as it is published: without where the users lie, and the model it began with."""
     sections = recipe.to_dict()
     del sections["data"]
+    sections["model"].pop("initial", None)
     return sections

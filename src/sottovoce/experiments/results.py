@@ -26,7 +26,8 @@ class Outcome:
     """One finished run. `curve` has round, top-1 and perplexity; a model that diverged has no perplexity.
 
     `series` holds whatever else was measured by round, by name. `first` is how many rounds the model had behind it
-    already. None of these runs is private: what they tell of their cohorts is part of the experiment.
+    already. What runs that promise nothing tell of their cohorts is part of the experiment; of guarded ones
+    (`Trial.is_guarded`) `user_updates` is what is expected, and there is no clipped share, time or series.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Outcome:
     evaluation: dict[str, Any]
     head_words: dict[str, list[float]]
     clipped_share: list[tuple[int, float]]
-    seconds: float
+    seconds: float | None
     elsewhere: dict[str, Any] | None = None  # as `evaluation`, where training was on another corpus
     facts: dict[str, Any] = field(default_factory=dict)
     series: dict[str, Curve] = field(default_factory=dict)

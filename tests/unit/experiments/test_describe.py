@@ -8,7 +8,9 @@ from sottovoce.errors import SottoError
 from sottovoce.experiments.describe import Trial
 from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
 from sottovoce.experiments.papers import MCMAHAN2018
+from sottovoce.experiments.people import People
 from sottovoce.experiments.results import Outcome
+from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import NonPrivate
 from sottovoce.promise import build_mechanism, resolve
 from sottovoce.recipe import Recipe
@@ -23,7 +25,7 @@ def recipe_of(trial, size):
 
 def test_every_table_and_figure_of_the_paper_is_there():
     wanted = {f"figure-{number}" for number in range(1, 13)} | {f"table-{number}" for number in range(1, 4)}
-    assert set(EXPERIMENTS) == wanted | {"sigma", "l2-penalty", "other-corpus"}
+    assert set(EXPERIMENTS) == wanted | {"sigma", "l2-penalty", "other-corpus", "private-tuning", "private-model"}
     assert len(TABLE_1) == 9
     assert all(len(row[-1]) == 7 for row in TABLE_1)
     assert len(TABLE_2) == 6
@@ -33,6 +35,8 @@ def test_every_table_and_figure_of_the_paper_is_there():
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
     for trial, _ in experiment.runs(size):
+        if trial.is_private or trial.is_central or trial.local.get("learning_rate"):
+            continue
         recipe = resolve(recipe_of(trial, size))
         assert recipe.privacy.mode == "experiment"  # results tell of users: clipped shares, users processed
         mechanism = build_mechanism(recipe, LAYERS)
@@ -40,6 +44,37 @@ def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
         assert (recipe.local.batch * recipe.local.unroll, recipe.local.learning_rate) == (
             (40, 6.0) if size.name == "smoke" else (80, 6.0)
         )
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_private_trials_are_runs_that_promise_what_they_say(size):
+    """A population that is declared, secrets from entropy, cohorts it can draw, and noise for the ε of its name."""
+    trials = [trial for trial in EXPERIMENTS["private-model"].trials(size) if trial.is_private]
+    users = 27_000 if size.full else size.synthetic
+    assert {trial.privacy["epsilon"] for trial in trials} == {8.0, 4.0}
+    for trial in trials:
+        made = trial.recipe(Recipe.load("mcmahan2018"), size, users=users, store="store", seed=0)
+        recipe = resolve(made.replace(privacy={"accountant": "rdp"}))  # quicker than what is used
+        privacy = recipe.privacy
+        assert (privacy.mode, privacy.secrets, privacy.sampling) == ("private", "entropy", "poisson")
+        assert (privacy.users, privacy.delta, privacy.noise_std) == (users, 1e-5, None)
+        assert 0 < privacy.total_weight <= users
+        mechanism = build_mechanism(recipe, LAYERS)
+        charged = mechanism.events(recipe.run.rounds)
+        assert 0.98 * privacy.epsilon <= accounting.epsilon(charged, privacy.delta, "rdp") <= privacy.epsilon
+        # Lemma 1 for weights of at most 1: S over the declared qW, whatever the store holds.
+        assert mechanism.sensitivity([1.0]) == pytest.approx(users / (privacy.cohort * privacy.total_weight))
+
+
+def test_only_trials_that_promise_nothing_know_how_many_users_there_are():
+    """All trials on the people of a private model are guarded, the one without noise too, and no others."""
+    for experiment in EXPERIMENTS.values():
+        for trial, _ in experiment.runs(GPU):
+            assert trial.is_guarded == (experiment.name == "private-model" and not trial.on)
+            if trial.is_guarded:
+                with pytest.raises(SottoError, match="--declared-users"):
+                    People(Path("nowhere"), (Path("store"),)).users(trial)
+                assert People(Path("nowhere"), (Path("store"),), declared=27_000).users(trial) == 27_000
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)

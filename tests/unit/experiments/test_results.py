@@ -11,6 +11,7 @@ from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES, noised
 from sottovoce.experiments.papers import MCMAHAN2018
 from sottovoce.experiments.present import page, present
 from sottovoce.experiments.results import Outcome, Pool, Spread, rounds_to, smooth, value_at
+from sottovoce.privacy.accounting import rounded_up
 
 GPU = SIZES["gpu"]
 
@@ -20,9 +21,15 @@ def outcome(trial, seed, end, first=0):
     curve = [(first + at, end * (1 - math.exp(-at / 200)), 120.0) for at in range(20, rounds + 1, 20)]
     heads = {n: [0.0] * 4 + [1.0] + [0.0] * 6 for n in ("10", "50", "100")}
     evaluation = {"top1": curve[-1][1], "perplexity": 120.0}
+    recipe = {"privacy": {"clip_norm": 15.0, "cohort": 2000.0}}
+    promised = {
+        "epsilon": 7.99, "epsilon_store": 8.0 + end, "delta": 1e-5, "noise_multiplier": 1.06, "noise_std": 0.0086,
+    }  # fmt: skip
+    facts = promised if trial.is_private else {}
     return Outcome(
-        trial.name, seed, {}, first, rounds, trial.user_updates(GPU), curve, evaluation, heads, [(100, 0.5)], 1.0
-    )
+        trial.name, seed, recipe, first, rounds, trial.user_updates(GPU), curve, evaluation, heads, [(100, 0.5)], 1.0,
+        facts=facts,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -129,7 +136,14 @@ def test_everything_is_drawn_from_results_alone(tmp_path):
     pool = Pool(tmp_path / "results")
     for experiment in EXPERIMENTS.values():
         for place, (trial, _) in enumerate(experiment.runs(GPU)):
-            pool.save(outcome(trial, 0, 0.15 + 0.002 * place, first=1500 if trial.after else 0))
+            pool.save(
+                outcome(
+                    trial,
+                    0,
+                    0.15 + 0.002 * place,
+                    first=1500 if trial.after and not trial.on and trial.after.on != "public" else 0,
+                )
+            )
     for experiment in EXPERIMENTS.values():
         if experiment.name == "table-1":  # accounting alone, which takes a while
             continue
@@ -143,5 +157,10 @@ def test_everything_is_drawn_from_results_alone(tmp_path):
     text = page(MCMAHAN2018, setting, tmp_path)
     assert "`sotto reproduce mcmahan2018 --figure 12 --size gpu --users STORE --out DIR`" in text
     assert "*projected*" in text
+    private = (tmp_path / "private-model.md").read_text()
+    assert "| ε = 4 | 7.99 | 15 | 2,000 | 500 | 1.06 | 0.0086 |" in private
+    runs = EXPERIMENTS["private-model"].runs(GPU)
+    count, total = sum(trial.is_private for trial, _ in runs), 8.15 + 0.002 * (len(runs) - 1)
+    assert f"of these {count}, together: ε = {rounded_up(total)}." in private  # what the last of them found charged
     verdicts = {row["claim"]: row["verdict"] for row in judge_claims(MCMAHAN2018, pool, GPU)}
     assert set(verdicts.values()) <= {HOLDS, FAILS, OPEN}
