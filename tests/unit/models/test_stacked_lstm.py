@@ -5,16 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from family import read
 from sottovoce.models.language_model import parameter_count
 from sottovoce.models.lstm import read_layer
 from sottovoce.models.stacked_lstm import StackedLSTM
 
 KEY, TOKENS = jax.random.key(4), jnp.arange(3, 13)
-
-
-@jax.jit
-def read(model, tokens, state, key=None):
-    return model.read(tokens, state, key)
 
 
 def make(**settings) -> StackedLSTM:
