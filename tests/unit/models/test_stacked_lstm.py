@@ -57,7 +57,8 @@ def test_only_variational_dropout_is_on_what_a_layer_says_to_itself():
     for variational in (False, True):
         model = make(variational=variational, layers=1)
         object.__setattr__(model, "embedding", jnp.zeros_like(model.embedding))
-        ends = [read(model, TOKENS, model.start(), key)[1][0][1] for key in (KEY, jax.random.key(5))]
+        begun = jax.tree.map(jnp.ones_like, model.start())  # from zero, with biases of zero, nothing would move
+        ends = [read(model, TOKENS, begun, key)[1][0][1] for key in (KEY, jax.random.key(5))]
         assert np.allclose(*ends) != variational
 
 
