@@ -22,3 +22,9 @@ FAMILY = {
 @cache
 def of_family(name: str, words: int = 60) -> LanguageModel:
     return kinds.build(name.partition(",")[0], words, FAMILY[name], jax.random.key(7))
+
+
+@jax.jit
+def read(model, tokens, state, key=None):
+    """`model.read`, compiled as one program: dozens of small ones take longer."""
+    return model.read(tokens, state, key)

@@ -16,11 +16,7 @@ from sottovoce.jobs.measuring import evaluate_run, load_run, report_run
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
-
-def all_but(quick):
-    """The kinds beside the LSTM, which other tests train; one of them in the fast tests."""
-    names = ("gru", "stacked_lstm", "gated_cnn")
-    return [name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+KINDS = ("gru", "stacked_lstm", "gated_cnn")  # beside the LSTM, which all other tests train
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +33,8 @@ def weights(run):
     return jax.tree.leaves(load_run(run)[0])
 
 
-@pytest.mark.parametrize("name", all_but("stacked_lstm"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
 def test_a_run_of_every_kind_goes_all_the_way(store, tmp_path, name):
     recipe = recipe_of(store, name)
     jobs.train(recipe, tmp_path / "whole")
@@ -66,7 +63,7 @@ def test_a_run_of_every_kind_goes_all_the_way(store, tmp_path, name):
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd", "central"])
-@pytest.mark.parametrize("name", all_but("gated_cnn"))
+@pytest.mark.parametrize("name", ["gated_cnn", *(pytest.param(n, marks=pytest.mark.slow) for n in KINDS[:2])])
 def test_every_kind_learns(store, tmp_path, name, algorithm):
     recipe = recipe_of(store, name).replace(
         privacy={"mode": "none", "noise_multiplier": None, "clip_norm": 5.0},

@@ -50,7 +50,8 @@ def find_start(recipe: Recipe, store: Store, fresh: LanguageModel) -> Start:
     except SottoError:
         sizes = ", ".join(f"{name} {list(array.shape)}" for name, array in weights.items())
         raise SottoError(
-            f"the weights of {run.path} ({sizes}) do not fit the recipe's [model]; give it the sizes of that run"
+            f"the weights of {run.path} ({sizes}) do not fit the recipe's [model]; give it the kind and the sizes of "
+            f"that run"
         ) from None
     if recipe.privacy.mode == "private":
         _refuse_same_people(run, store)

@@ -9,18 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from family import FAMILY, of_family
+from family import FAMILY, of_family, read
 from sottovoce.errors import SottoError
 from sottovoce.models import kinds
 from sottovoce.models.language_model import layer_names, parameter_count
 from sottovoce.recipe import Model
 
 TOKENS = jnp.arange(3, 15)
-
-
-@jax.jit
-def read(model, tokens, state, key=None):
-    return model.read(tokens, state, key)
 
 
 @pytest.mark.parametrize("cut", [2, 11])

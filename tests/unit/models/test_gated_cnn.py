@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from family import read
 from sottovoce.errors import SottoError
 from sottovoce.models.gated_cnn import GatedCNN
 from sottovoce.models.language_model import layer_names, parameter_count
@@ -47,7 +48,7 @@ def test_reading_matches_the_convolutions_of_the_paper(hidden):
     for block in model.blocks:
         residual = rows if block.residual is None else rows @ np.asarray(block.residual).T
         rows = residual + branch(block.value, rows) / (1 + np.exp(-branch(block.gate, rows)))
-    outputs, _ = jax.jit(model.read)(jnp.asarray(tokens), model.start())
+    outputs, _ = read(model, jnp.asarray(tokens), model.start())
     np.testing.assert_allclose(outputs, rows, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(model.score(outputs), rows @ np.asarray(model.output).T, rtol=1e-4, atol=1e-5)
 
@@ -55,7 +56,7 @@ def test_reading_matches_the_convolutions_of_the_paper(hidden):
 def test_a_word_is_remembered_for_as_long_as_the_kernels_reach():
     model = GatedCNN(60, layers=2, **SIZES, key=jax.random.key(0))
     tokens = jnp.arange(3, 15)
-    before, after = (jax.jit(model.read)(words, model.start())[0] for words in (tokens, tokens.at[4].set(40)))
+    before, after = (read(model, words, model.start())[0] for words in (tokens, tokens.at[4].set(40)))
     assert np.flatnonzero(np.any(before != after, axis=1)).tolist() == [4, 5, 6, 7, 8]
 
 
@@ -65,7 +66,7 @@ def test_a_deep_stack_starts_like_a_shallow_one(layers, tied):
     """Outputs are of the size of the embeddings, and chances are spread evenly over the words."""
     model = jax.jit(lambda key: GatedCNN(200, embedding=32, layers=layers, tied=tied, key=key))(jax.random.key(0))
     tokens = jnp.arange(3, 200)
-    outputs = jax.jit(lambda model: model.read(tokens, model.start())[0])(model)
+    outputs = read(model, tokens, model.start())[0]
     size = float(jnp.sqrt(jnp.mean(outputs**2) / jnp.mean(model.embedding**2)))
     assert 0.9 < size < 1.6
     chances = jax.nn.log_softmax(model.score(outputs))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from family import read
 from sottovoce.models.gru import GRU
 from sottovoce.models.language_model import layer_names
 
@@ -35,7 +36,7 @@ def test_reading_matches_the_textbook_gru():
         candidate = np.tanh(apply(model.candidate, np.concatenate([embedding[token], reset * hidden])))
         hidden = update * hidden + (1 - update) * candidate
         wanted.append(np.asarray(model.projection, float) @ hidden + np.asarray(model.projection_bias, float))
-    outputs, state = jax.jit(model.read)(jnp.asarray(tokens), model.start())
+    outputs, state = read(model, jnp.asarray(tokens), model.start())
     np.testing.assert_allclose(outputs, wanted, atol=1e-5)
     np.testing.assert_allclose(state, hidden, atol=1e-5)
     np.testing.assert_allclose(model.score(outputs), np.array(wanted) @ embedding.T, atol=1e-5)
