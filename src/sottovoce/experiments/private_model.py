@@ -26,7 +26,7 @@ CLIP_NORM = 15.0
 SERVER: Changes = {}
 LOCAL: Changes = {}
 # The declared mean weight by ŵ, from what is published of Reddit and blog users: all have 200 words, 6 of 10 have 400,
-# 1 of 4 has 1,600. No user was counted for it, and a wrong one only changes the server's step. 100 and 160 are for the
+# 1 of 4 has 1,600. A wrong one only changes the server's step. 100 and 160 are for the
 # synthetic people of the small sizes.
 MEAN_WEIGHTS = {400.0: 0.92, 1600.0: 0.5, 100.0: 0.9, 160.0: 0.9}
 # What tuning on public people adds as noise: σ/S of ε = 8 with 2,000 of 27,000 users (W = 24,840) in 300 rounds.
