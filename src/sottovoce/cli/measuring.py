@@ -199,9 +199,10 @@ def bench(
     Parameters
     ----------
     workload
-        mcmahan-lstm: the paper's model, 1,600 tokens a user. demo: that of `sotto demo`.
+        mcmahan-lstm: the paper's model, 1,600 tokens a user. demo: that of `sotto demo`. popov-device: what one
+        device of Popov et al. 2018 does with 20 kB of text.
     cohort
-        Users a round (default: 100). Several give a row each.
+        Users a round (default: 100, and 1 device). Several give a row each.
     population
         Users on disk from which cohorts are drawn; several give a row each (default: the cohort is all there are).
     block
