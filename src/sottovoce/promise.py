@@ -13,13 +13,14 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import HardenedNoise, StandardNoise
 from sottovoce.privacy.sampling import FixedSize, Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
-from sottovoce.recipe import Privacy, Recipe
+from sottovoce.recipe import Privacy, Recipe, Server
 
 
 def resolve(recipe: Recipe, before: accounting.Spent = ()) -> Recipe:
     """Refuse what has no valid meaning; find the noise for an ε that was asked for, `before` counted in."""
     if recipe.run.algorithm == "central":
         recipe = _resolve_central(recipe)
+    _check_transfer(recipe)
     privacy = recipe.privacy
     if privacy.users < 1:
         raise SottoError("privacy.users is not set: declare the population, a public constant (it gives q and W)")
@@ -55,6 +56,35 @@ def _resolve_central(recipe: Recipe) -> Recipe:
         )
     # No clip is what is done, whatever the default says: record and statement are to show it.
     return recipe.replace(privacy={"clipping": "none"})
+
+
+def _check_transfer(recipe: Recipe) -> None:
+    """Refuse transfer learning where something is promised, and settings of it where there is none."""
+    server = recipe.server
+    if server.update == "average":
+        for name in ("text", "tokens", "epochs", "cycles"):
+            if getattr(server, name) != getattr(Server(), name):
+                raise SottoError(
+                    f"server.{name} has no meaning with server.update='average'; say 'transfer', or remove it"
+                )
+        return
+    if recipe.run.algorithm == "central":
+        raise SottoError(
+            "server.update='transfer' learns from models that users return, and central training has none; use fedavg"
+        )
+    if recipe.privacy.mode == "private":
+        raise SottoError(
+            "server.update='transfer' has no user-level guarantee: the server trains on what the users' models "
+            "predict, and how far one of them can move that is not bounded; use 'average' for a private run, or say "
+            "privacy.mode = 'none'"
+        )
+    if recipe.privacy.mode == "experiment":
+        raise SottoError(
+            "server.update='transfer' releases no average to add noise to; say privacy.mode = 'none' (updates are "
+            "clipped as privacy.clipping says), or use 'average'"
+        )
+    if recipe.privacy.adaptive_quantile is not None:
+        raise SottoError("privacy.adaptive_quantile follows averaged updates; with server.update='transfer' remove it")
 
 
 def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:

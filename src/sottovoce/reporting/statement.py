@@ -114,7 +114,7 @@ def make_statement(
     if start is not None:
         facts["start"] = dict(start)
         facts["not_covered"].append(STARTED_FROM)
-    if recipe.local.public is not None:
+    if recipe.local.objective == "rehearsal":
         facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)
 
@@ -139,6 +139,8 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
         "noise_multiplier": mechanism.noise_multiplier * mechanism.noise_schedule(1),
         "noise_std": noise_std,
     }
+    if recipe.server.update != "average":
+        facts["server_update"] = recipe.server.update
     if privacy.clip_weighted:
         facts["clip_weighted"] = True
     if privacy.layer_clip_norms:

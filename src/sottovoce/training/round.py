@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -134,16 +134,7 @@ def sum_one_by_one(
     total: Any = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), model)
     weight, bits = 0.0, np.zeros(len(clip_norms))
     results: list[UserResult] = []
-    for row in cohort:
-        block = store.gather([row])
-        public = excerpts_for(algorithm.user_update, store, np.array([row]), key)
-        public = None if public is None else jnp.asarray(public[0])
-        user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]), public)
-        share = user_weight(user.length, algorithm.weight_cap)
-        their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
-        steps = algorithm.user_update.steps(block.lengths[0])
-        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms, steps)
-        share = np.asarray(result.sound * share)
+    for share, result in train_one_by_one(algorithm, model, store, cohort, key, clip_norms):
         sent = jax.tree.map(lambda part, share=share: np.asarray(share * part), result.update)
         # Whole multiples of the grid: float64 adds them exactly. Without a clip there is no grid, and no promise.
         if grid is not None:
@@ -153,6 +144,23 @@ def sum_one_by_one(
         bits += (share > 0) * (0.5 - np.asarray(result.clipped))
         results.append(result._replace(update=None))
     return CohortSum(total, np.float64(weight), bits, results, [np.array([place]) for place in range(len(cohort))])
+
+
+def train_one_by_one(
+    algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
+    clip_norms: np.ndarray,
+) -> Iterator[tuple[np.ndarray, UserResult]]:  # fmt: skip
+    """w_k, and what the device of user k computes: 0 where it sends nothing."""
+    for row in cohort:
+        block = store.gather([row])
+        public = excerpts_for(algorithm.user_update, store, np.array([row]), key)
+        public = None if public is None else jnp.asarray(public[0])
+        user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]), public)
+        share = user_weight(user.length, algorithm.weight_cap)
+        their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
+        steps = algorithm.user_update.steps(block.lengths[0])
+        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms, steps)
+        yield np.asarray(result.sound * share), result
 
 
 def excerpts_for(
