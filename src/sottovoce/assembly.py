@@ -28,8 +28,9 @@ from sottovoce.privacy.noise import noise_key
 from sottovoce.promise import accountant_of, build_mechanism, resolve
 from sottovoce.recipe import Recipe
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
-from sottovoce.training import central, simulation, transfer
+from sottovoce.training import central, queue, simulation, transfer
 from sottovoce.training.central import Passes, PooledRound
+from sottovoce.training.queue import Queue
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates
 from sottovoce.training.server import Server, ServerState
 from sottovoce.training.simulation import SumInBlocks, block_size, latency
@@ -56,6 +57,12 @@ class Assembly:
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
     passes: Passes | None = None  # of central training: whose text makes a round
     transfer: Transfer | None = None  # where the server learns by imitation: from which text
+    queue: Queue | None = None  # where devices are behind: which model they have
+
+    def start(self, model: LanguageModel) -> ServerState:
+        """Before the first round."""
+        state = self.algorithm.server.start(model, self.algorithm.mechanism.start())
+        return state if self.queue is None else state._replace(deployed=self.queue.start(state.model))
 
     def rounds(
         self, state: ServerState, store: Store, keys_of: Callable[[int], Keys], ledger: Spender, sum_updates: SumUpdates
@@ -66,6 +73,8 @@ class Assembly:
             return central.rounds(self.algorithm, self.passes, state, store, last, keys_of, ledger)
         if self.transfer is not None:
             return transfer.rounds(self.algorithm, self.transfer, state, store, last, keys_of, ledger)
+        if self.queue is not None:
+            return queue.rounds(self.algorithm, self.queue, state, store, last, keys_of, ledger, sum_updates)
         return simulation.rounds(self.algorithm, state, store, last, keys_of, ledger, sum_updates)
 
     @property
@@ -142,6 +151,7 @@ def assemble(
         reproducible=not own_code and is_reproducible(),
         passes=passes,
         transfer=imitated,
+        queue=_build_queue(recipe),
     )
 
 
@@ -201,6 +211,20 @@ def _build_transfer(recipe: Recipe, store: Store, processes: int) -> Transfer | 
     if server.text == "public":
         _check_public(recipe, store, tokens, "that transfer reads at once", "lower server.tokens")
     return Transfer(server.tokens, server.epochs, server.cycles, server.text == "generated")
+
+
+def _build_queue(recipe: Recipe) -> Queue | None:
+    """How far devices are behind; nothing where every round begins with the newest model."""
+    run = recipe.run
+    if run.deploy_every == 1 and not run.delays:
+        return None
+    name = "deploy_every" if run.deploy_every > 1 else "delays"
+    if run.algorithm == "central" or recipe.server.update == "transfer":
+        other = "run.algorithm='central'" if run.algorithm == "central" else "server.update='transfer'"
+        raise SottoError(f"run.{name} is for updates that devices return and a server averages, not for {other}")
+    if run.delays and sum(run.delays) <= 0:
+        raise SottoError(f"run.delays={list(run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late")
+    return Queue(run.deploy_every, run.delays or (1.0,))
 
 
 def _check_public(recipe: Recipe, store: Store, needed: int, what: str, otherwise: str) -> None:

@@ -11,7 +11,7 @@ from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip,
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import HardenedNoise, StandardNoise
-from sottovoce.privacy.sampling import FixedSize, Poisson, Sampler
+from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.recipe import Privacy, Recipe, Server
 
@@ -26,7 +26,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = ()) -> Recipe:
         raise SottoError("privacy.users is not set: declare the population, a public constant (it gives q and W)")
     if privacy.cohort <= 0:
         raise SottoError("privacy.cohort is not set: it is the expected number of users in a round")
-    _build_sampler(privacy)
+    _build_sampler(recipe)
     _check_schedules(recipe)
     if privacy.layer_clip_norms:
         # One meaning of S everywhere: the bound on the whole update.
@@ -91,6 +91,12 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
     privacy = recipe.privacy
     if privacy.noise_std is not None:
         raise SottoError("privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier")
+    if privacy.sampling == "in_turn":
+        raise SottoError(
+            "privacy.sampling='in_turn' has a public order of users, which amplifies nothing, and rounds without "
+            "amplification are not accounted for here; use 'poisson' or 'fixed' for a private run, or say "
+            "privacy.mode = 'none'"
+        )
     if privacy.estimator == "true_average":
         raise SottoError(
             "privacy.estimator='true_average' has no bounded sensitivity: use fixed_denominator or clipped_denominator "
@@ -122,7 +128,7 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
         assert privacy.epsilon is not None
         # What a round charges depends on z alone, so a plain clip may stand for the model's own.
         shape = Mechanism(
-            _build_sampler(privacy), FlatClip(1.0), FixedDenominator(1.0), 1.0,
+            _build_sampler(recipe), FlatClip(1.0), FixedDenominator(1.0), 1.0,
             noise_schedule=_build_schedule(privacy.noise_schedule),
         ).events(recipe.run.rounds)  # fmt: skip
         found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
@@ -186,7 +192,7 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
     if experiment and privacy.noise_multiplier and privacy.estimator == "true_average":
         raise SottoError("privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead")
     return Mechanism(
-        sampler=_build_sampler(privacy),
+        sampler=_build_sampler(recipe),
         clipping=_build_clipping(privacy, len(layers)),
         estimator=_build_estimator(privacy),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
@@ -216,7 +222,8 @@ def _build_tracking(privacy: Privacy) -> QuantileTracking | None:
     return QuantileTracking(privacy.adaptive_quantile, privacy.adaptive_rate, bit_noise, privacy.cohort)
 
 
-def _build_sampler(privacy: Privacy) -> Sampler:
+def _build_sampler(recipe: Recipe) -> Sampler:
+    privacy = recipe.privacy
     if privacy.sampling == "poisson":
         rate = privacy.cohort / privacy.users
         if rate > 1:
@@ -226,7 +233,9 @@ def _build_sampler(privacy: Privacy) -> Sampler:
             )
         return Poisson(rate, hardened=privacy.randomness == "hardened")
     if privacy.cohort != int(privacy.cohort):
-        raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number for fixed-size sampling")
+        raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number unless privacy.sampling='poisson'")
+    if privacy.sampling == "in_turn":
+        return InTurn(int(privacy.cohort), recipe.run.seed)
     return FixedSize(int(privacy.cohort), privacy.users, hardened=privacy.randomness == "hardened")
 
 

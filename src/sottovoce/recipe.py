@@ -85,7 +85,7 @@ class Privacy:
     )  # fmt: skip
     users: int = _value(0, "K: the declared population, a public constant", low=0)
     cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0)
-    sampling: str = _value("poisson", "how a cohort is drawn", choices=("poisson", "fixed"))
+    sampling: str = _value("poisson", "how a cohort is drawn", choices=("poisson", "fixed", "in_turn"))
     weight_cap: float = _value(1.0, "ŵ: tokens that give a user full weight, w = min(n/ŵ, 1)", low=1)
     total_weight: float = _value(0.0, "W: declared sum of the weights; 0 is the declared population", low=0)
     min_weight: float = _value(0.0, "W_min of the clipped denominator; 0 is total_weight", low=0)
@@ -130,6 +130,10 @@ class Run:
     )  # fmt: skip
     rounds: int = _value(100, "T", low=1)
     seed: int = _value(0, "initial weights and public order", low=0)
+    deploy_every: int = _value(1, "N: rounds from one model that devices get to the next", low=1)
+    delays: tuple[float, ...] = _value(
+        (), "shares of devices that train the deployed model, the one before it, ...; empty is all the deployed", low=0
+    )
     evaluate_every: int = _value(20, "rounds between evaluations on held-out users; 0 is never", low=0)
     evaluate_users: int = _value(200, "held-out users in an evaluation; 0 is all", low=0)
     checkpoint_every: int = _value(10, "rounds between checkpoints", low=1)

@@ -18,7 +18,7 @@ from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clipping, NoClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator
 from sottovoce.privacy.noise import Noise, StandardNoise
-from sottovoce.privacy.sampling import Poisson, Sampler
+from sottovoce.privacy.sampling import InTurn, Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.privacy.summing import grid_of
 
@@ -154,6 +154,8 @@ class Mechanism:
     def _event(self, z: float) -> Event:
         if self.experiment or not z or not math.isfinite(self.sensitivity(self.clipping.clip_norms)):
             return NonPrivate()
+        if isinstance(self.sampler, InTurn):
+            return NonPrivate()  # who joins is public, and no accounting is written for it
         if isinstance(self.sampler, Poisson):
             return SampledGaussian(z, "poisson", self.sampler.user_rate)
         cohort, users = self.sampler.cohort, self.sampler.users

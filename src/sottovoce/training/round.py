@@ -63,6 +63,7 @@ class CohortSum(NamedTuple):
     bits: Any  # over users, +1/2 for every part of an update that was not clipped and -1/2 for one that was
     results: list[UserResult]  # of users together, without their updates; still on the device
     places: list[np.ndarray]  # where in the cohort they stand
+    behind: np.ndarray | None = None  # where devices are behind: by how many rounds each user was
 
     @property
     def users(self) -> int:
@@ -84,7 +85,7 @@ class CohortSum(NamedTuple):
         """Exact figures of the cohort: private."""
         users, norms, losses = self.users, self.norms, self.losses
         finite, losses = norms[np.isfinite(norms)], losses[np.isfinite(losses)]
-        return {
+        facts = {
             "users": users,
             "weight": float(self.weight),
             "not_finite": users - len(finite),
@@ -92,6 +93,10 @@ class CohortSum(NamedTuple):
             "norm_quantiles": [float(q) for q in np.quantile(finite, [0.1, 0.5, 0.9])] if len(finite) else None,
             "loss": float(np.mean(losses)) if len(losses) else None,
         }
+        if self.behind is not None:
+            facts["rounds_behind"] = float(np.mean(self.behind)) if users else None
+            facts["most_rounds_behind"] = int(np.max(self.behind)) if users else None
+        return facts
 
     def _of_users(self, columns: list[Any]) -> np.ndarray:
         """One column for all users in their order. Reading it waits for the device."""
@@ -111,7 +116,7 @@ def play_round(
     """One round. An empty cohort is a round like any other: the same noise, the same entry in the ledger."""
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
-    cohort = mechanism.sampler.sample(store.users, keys.sampling)
+    cohort = mechanism.sampler.sample(store.users, keys.sampling, number)
     summed = sum_updates(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
     query = mechanism.query(summed.total, summed.weight, summed.bits)
     ledger.spend(number, mechanism.event(number))
