@@ -91,12 +91,6 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
     privacy = recipe.privacy
     if privacy.noise_std is not None:
         raise SottoError("privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier")
-    if privacy.sampling == "in_turn":
-        raise SottoError(
-            "privacy.sampling='in_turn' has a public order of users, which amplifies nothing, and rounds without "
-            "amplification are not accounted for here; use 'poisson' or 'fixed' for a private run, or say "
-            "privacy.mode = 'none'"
-        )
     if privacy.estimator == "true_average":
         raise SottoError(
             "privacy.estimator='true_average' has no bounded sensitivity: use fixed_denominator or clipped_denominator "
@@ -119,7 +113,7 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
             f"a public constant"
         )
     accountant = accountant_of(privacy)
-    accounting.check(accountant, privacy.sampling)
+    accounting.check(accountant, "poisson" if privacy.sampling == "poisson" else "fixed")
     # Kept, so that a run is judged to its end by the one it began with, whatever the default of a later version is.
     recipe = recipe.replace(privacy={"accountant": accountant})
     if before:
@@ -235,7 +229,7 @@ def _build_sampler(recipe: Recipe) -> Sampler:
     if privacy.cohort != int(privacy.cohort):
         raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number unless privacy.sampling='poisson'")
     if privacy.sampling == "in_turn":
-        return InTurn(int(privacy.cohort), recipe.run.seed)
+        return InTurn(int(privacy.cohort), privacy.users, recipe.run.seed)
     return FixedSize(int(privacy.cohort), privacy.users, hardened=privacy.randomness == "hardened")
 
 

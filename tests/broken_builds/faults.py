@@ -150,6 +150,14 @@ def late_by_the_place_in_the_cohort():
     Queue.ages = lambda self, rows, key: real(self, np.arange(len(rows)), key)
 
 
+@caught_by("unit/privacy/test_in_turn.py", "test_nobody_joins_more_often_than_is_charged")
+def a_turn_begun_is_not_counted():
+    """Users in turn are charged when everybody has joined, not when somebody joins once more."""
+    from sottovoce.privacy.sampling import InTurn
+
+    InTurn.turns = lambda self, rounds: rounds * self.cohort // self.users
+
+
 @caught_by("unit/privacy/test_mechanism.py", "test_the_sampler_chooses_what_is_charged")
 def fixed_size_charged_as_poisson():
     """Fixed-size cohorts charged as Poisson."""

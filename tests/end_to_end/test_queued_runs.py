@@ -11,8 +11,10 @@ import pytest
 from small_world import call, results_of
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
-from sottovoce import jobs
+from sottovoce import assembly, jobs
 from sottovoce.jobs.measuring import load_run
+from sottovoce.privacy import accounting
+from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 
@@ -65,23 +67,63 @@ def test_a_checkpoint_in_the_middle_of_a_queue_holds_nothing_but_released_models
         np.testing.assert_array_equal(one, other)
 
 
-def test_in_turn_every_user_is_used_once(store, tmp_path):
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_path):
+    """36 users, six a round, six rounds: all of them together cost what one of them costs."""
+    recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6})
+    result = jobs.train(recipe, tmp_path / "run")
+    one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
+    assert result.statement.epsilon == accounting.epsilon([(one, 1)], 1e-3, "rdp")
+    assert result.statement.facts["relation"] == "replace-one-user"
+    assert "at most 1 of the planned rounds" in result.statement.prose()
+    assert [line["users"] for line in read(tmp_path / "run" / "diagnostics.jsonl")] == [6] * 6
+    assert {line["epsilon"] for line in read(tmp_path / "run" / "record.jsonl")} == {result.statement.epsilon}
+    kinds = [line["event"]["kind"] for line in read(tmp_path / "run" / "ledger.jsonl")[1:]]
+    assert kinds == ["sampled-gaussian", *["covered"] * 5]
+    assert [(line["event"], line["count"]) for line in read(store / "ledger.jsonl")] == [(one.to_json(), 1)]
+    # Another run on the same people, and a seventh round: two turns more.
+    again = jobs.train(recipe.replace(run={"rounds": 7}), tmp_path / "again")
+    assert again.statement.epsilon == accounting.epsilon([(one, 2)], 1e-3, "rdp")
+    assert again.statement.facts["epsilon_store"] == accounting.epsilon([(one, 3)], 1e-3, "rdp")
+
+
+def test_in_turn_a_round_done_again_is_charged_in_full(store, tmp_path, monkeypatch):
+    """Its users join it twice: that others' rounds are covered does not cover theirs."""
+    recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6}, run={"checkpoint_every": 3})
+    crash_after(recipe, tmp_path / "run", 5)
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
+    result = jobs.resume(tmp_path / "run")
+    lines = read(tmp_path / "run" / "ledger.jsonl")[1:]
+    again = [line["event"]["kind"] for line in lines if line["attempt"] > 0]
+    assert again == ["sampled-gaussian"] * 2  # rounds 4 and 5
+    one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
+    assert result.statement.epsilon == accounting.epsilon([(one, 3)], 1e-3, "rdp")
+    assert sum(line["count"] for line in read(store / "ledger.jsonl")) == 3
+
+
+def test_in_turn_the_noise_for_a_budget_is_found(store, tmp_path):
     recipe = queued(store).replace(
-        privacy={"mode": "none", "noise_multiplier": None, "sampling": "in_turn", "cohort": 6}
+        privacy={"sampling": "in_turn", "cohort": 6, "noise_multiplier": None, "epsilon": 4.0}, run={"rounds": 2}
     )
     result = jobs.train(recipe, tmp_path / "run")
-    assert result.ended == "finished"
-    assert result.statement.facts["sampling"] == "in_turn"
-    lines = [json.loads(line) for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
-    assert [line["users"] for line in lines] == [6] * 6
+    assert 3.9 < result.statement.epsilon <= 4.0
+    assert result.round == 2
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["privacy.sampling=in_turn"], "amplifies nothing"),
+        (["privacy.sampling=in_turn", "privacy.accountant=moments"], "no valid accounting"),
+        (["privacy.sampling=in_turn", "privacy.noise_schedule=[[1, 1.0], [3, 0.5]]"], "keep the noise as it is"),
         (["privacy.sampling=in_turn", "privacy.mode=none", "privacy.cohort=2.5"], "whole number"),
-        (["privacy.sampling=in_turn", "privacy.mode=none", "privacy.cohort=90", "privacy.users=100"], "at most 36"),
+        (
+            ["privacy.sampling=in_turn", "privacy.mode=none", "privacy.cohort=90", "privacy.users=100"],
+            "the store has 36",
+        ),
         (["run.delays=[0.0]"], "no share above 0"),
         (["run.delays=[-1.0]"], "must be >= 0"),
         (["run.algorithm=central", "privacy.mode=none"], "not for run.algorithm='central'"),

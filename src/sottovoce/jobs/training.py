@@ -20,7 +20,6 @@ from sottovoce.jobs.budget import (
     Meter,
     charge_store,
     planned_rounds,
-    rounds_after,
     store_folder,
     store_ledger,
     vocabulary_charges,
@@ -180,7 +179,7 @@ class Training:
         """Go on at no charge if this folder was the last to hold the run; a copy of it pays for its rounds again."""
         if take_up(self.run_folder.secrets, store_folder(self.store)):
             return
-        for event, count in rounds_after(self.assembly.algorithm.mechanism.events(self.planned), self.state.round):
+        for event, count in self.assembly.algorithm.mechanism.events(self.planned, self.state.round):
             charge_store(self.store, self.ledger.header["run"], "rounds of a copy", event, count)
         self.notes.append(
             f"another copy of {self.run_folder.path} was taken up since, or its store was restored: rounds from "

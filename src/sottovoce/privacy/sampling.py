@@ -86,20 +86,34 @@ class FixedSize:
 class InTurn:
     """`cohort` users a round, in a public order: nobody is asked again before everybody was.
 
-    It is how updates come into a queue whose devices return one each. Nothing about it is secret, so it amplifies
-    nothing.
+    It is how updates come into a queue whose devices return one each. Who joins when is no secret, so there is no
+    amplification.
+    Guarantee: in any run of rounds nobody joins more than `turns` of them, nor one of them twice.
     """
 
     cohort: int
+    users: int
     seed: int
     hardened: bool = False
 
-    def check(self, users: int) -> None:
-        if self.cohort > users:
+    def __post_init__(self) -> None:
+        if not 0 < self.cohort <= self.users:
             raise SottoError(
-                f"privacy.cohort={self.cohort} must be at most {users}, the users of the store: in turn, nobody joins "
-                f"a round twice"
+                f"cohort={self.cohort} must be from 1 to the declared users={self.users}; in turn, nobody joins a "
+                f"round twice"
             )
+
+    def check(self, users: int) -> None:
+        """Refuse a store whose users would come round sooner than declared."""
+        if users < self.users:
+            raise SottoError(
+                f"privacy.users={self.users} but the store has {users}: everybody's turn would come more often than "
+                f"is charged; declare at most {users}"
+            )
+
+    def turns(self, rounds: int) -> int:
+        """How often one user joins at most, in so many rounds one after another."""
+        return -(-rounds * self.cohort // self.users)
 
     def sample(self, users: int, key: bytes, round_number: int) -> np.ndarray:
         """The rows of a round, in increasing order. The order of all rounds is one circle."""
