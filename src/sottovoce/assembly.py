@@ -29,13 +29,16 @@ from sottovoce.privacy.noise import noise_key
 from sottovoce.promise import accountant_of, build_mechanism, resolve
 from sottovoce.recipe import Recipe
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
-from sottovoce.training import central, simulation
+from sottovoce.training import central, queue, simulation, transfer
 from sottovoce.training.central import Passes, PooledRound
+from sottovoce.training.queue import Queue
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates
 from sottovoce.training.server import Server, ServerState
 from sottovoce.training.simulation import SumInBlocks, block_size, latency
+from sottovoce.training.transfer import Transfer, TransferRound
 
-Played = CohortSum | PooledRound
+Played = CohortSum | PooledRound | TransferRound
+MOST_PREDICTED = 2**31  # probabilities that returned models give to the words of a text: 8 GiB
 MOST_READ = 10**7  # tokens of a user and rehearsed with theirs: beyond it their number leaves 32 bits
 
 
@@ -54,6 +57,13 @@ class Assembly:
     before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
     passes: Passes | None = None  # of central training: whose text makes a round
+    transfer: Transfer | None = None  # where the server learns by imitation: from which text
+    queue: Queue | None = None  # where devices are behind: which model they have
+
+    def start(self, model: LanguageModel) -> ServerState:
+        """Before the first round."""
+        state = self.algorithm.server.start(model, self.algorithm.mechanism.start())
+        return state if self.queue is None else state._replace(deployed=self.queue.start(state.model))
 
     def rounds(
         self, state: ServerState, store: Store, keys_of: Callable[[int], Keys], ledger: Spender, sum_updates: SumUpdates
@@ -62,6 +72,10 @@ class Assembly:
         last = self.recipe.run.rounds
         if self.passes is not None:
             return central.rounds(self.algorithm, self.passes, state, store, last, keys_of, ledger)
+        if self.transfer is not None:
+            return transfer.rounds(self.algorithm, self.transfer, state, store, last, keys_of, ledger)
+        if self.queue is not None:
+            return queue.rounds(self.algorithm, self.queue, state, store, last, keys_of, ledger, sum_updates)
         return simulation.rounds(self.algorithm, state, store, last, keys_of, ledger, sum_updates)
 
     def traffic(self, store: Store) -> dict[str, float] | None:
@@ -105,7 +119,9 @@ def assemble(
     if model is None:
         model = build_model(recipe, store.vocabulary.size)
     _check_model(model, store.vocabulary.size)
-    passes = _build_passes(recipe, store, processes)
+    passes, imitated = _build_passes(recipe, store, processes), _build_transfer(recipe, store, processes)
+    if imitated:
+        code += f", transfer learning on {_text_name(store) if not imitated.generated else 'generated text'}"
     stream = store.tokens_per_user * (passes.users_a_round if passes else 1)
     if recipe.local.batch * recipe.local.unroll > 4 * stream:
         raise SottoError(
@@ -124,13 +140,15 @@ def assemble(
     )
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
-    devices = 1 if passes else _count_devices(recipe)
+    devices = 1 if passes or imitated else _count_devices(recipe)
     block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = _find_products(recipe, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
     layout = f"{block} users at once on {devices} devices ({kind}), {'kernels' if products else 'the general program'}"
     if passes:
         layout = "pooled text"
+    if imitated:
+        layout = "one user after another"
     if processes > 1:
         layout += f", {processes} processes"
     return Assembly(
@@ -146,6 +164,8 @@ def assemble(
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
         reproducible=not own_code and is_reproducible(),
         passes=passes,
+        transfer=imitated,
+        queue=_build_queue(recipe),
     )
 
 
@@ -194,13 +214,66 @@ def _build_passes(recipe: Recipe, store: Store, processes: int) -> Passes | None
     return Passes(int(cohort), recipe.run.seed)
 
 
+def _build_transfer(recipe: Recipe, store: Store, processes: int) -> Transfer | None:
+    """How the server imitates the models that come back; nothing where it averages updates."""
+    server, local = recipe.server, recipe.local
+    if server.update != "transfer":
+        return None
+    if recipe.run.devices > 1 or processes > 1:
+        raise SottoError("server.update='transfer' trains on one device, in one process; leave the others out")
+    if local.batch * local.unroll > server.tokens:
+        raise SottoError(
+            f"server.tokens={server.tokens} must be {local.batch * local.unroll} or more, one step of local.batch="
+            f"{local.batch} lanes of local.unroll={local.unroll}; it is the text that transfer reads"
+        )
+    # Lanes are of one length, so the last may be filled up.
+    tokens = -(-server.tokens // local.batch) * local.batch
+    if tokens * store.vocabulary.size > MOST_PREDICTED:
+        raise SottoError(
+            f"server.tokens={server.tokens} must be at most {MOST_PREDICTED // store.vocabulary.size:,}: a probability "
+            f"is kept for each of the {store.vocabulary.size:,} words at each; read more texts (server.cycles) instead"
+        )
+    if server.text == "public":
+        _check_public(recipe, store, tokens, "that transfer reads at once", "lower server.tokens")
+    return Transfer(server.tokens, server.epochs, server.cycles, server.text == "generated")
+
+
+def _build_queue(recipe: Recipe) -> Queue | None:
+    """How far devices are behind; nothing where every round begins with the newest model."""
+    run = recipe.run
+    if run.deploy_every == 1 and not run.delays:
+        return None
+    name = "deploy_every" if run.deploy_every > 1 else "delays"
+    if run.algorithm == "central" or recipe.server.update == "transfer":
+        other = "run.algorithm='central'" if run.algorithm == "central" else "server.update='transfer'"
+        raise SottoError(f"run.{name} is for updates that devices return and a server averages, not for {other}")
+    if run.delays and sum(run.delays) <= 0:
+        raise SottoError(f"run.delays={list(run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late")
+    return Queue(run.deploy_every, run.delays or (1.0,))
+
+
+def _check_public(recipe: Recipe, store: Store, needed: int, what: str, otherwise: str) -> None:
+    public = recipe.local.public
+    if store.public is None:
+        wanted = "server.text='public'" if recipe.local.objective != "rehearsal" else "local.objective='rehearsal'"
+        raise SottoError(f"{wanted} needs local.public: a store made by `sotto prepare --plain-text`")
+    if store.public.vocabulary != store.vocabulary.fingerprint:
+        raise SottoError(f"local.public={public} has another vocabulary than the store; prepare both alike")
+    if store.public.tokens.size < needed:
+        raise SottoError(
+            f"local.public={public} has {store.public.tokens.size:,} tokens, fewer than the {needed:,} {what}; prepare "
+            f"more text, or {otherwise}"
+        )
+
+
 def _build_objective(recipe: Recipe, store: Store) -> Objective:
     """What the recipe says a device minimises."""
     local = recipe.local
     if local.user_share > 1:
         raise SottoError(f"local.user_share={local.user_share:g} must be in (0, 1]; it is the user's own share, λ")
+    no_reader = recipe.server.update != "transfer" or recipe.server.text != "public"
     if local.objective == "plain":
-        for name, unused in (("user_share", local.user_share < 1), ("public", local.public is not None)):
+        for name, unused in (("user_share", local.user_share < 1), ("public", no_reader and local.public is not None)):
             if unused:
                 raise SottoError(
                     f"local.{name} has no meaning with local.objective='plain'; use 'rehearsal'"
@@ -213,21 +286,13 @@ def _build_objective(recipe: Recipe, store: Store) -> Objective:
             f"use 'plain'"
         )
     if local.objective == "without_forgetting":
-        if local.public is not None:
+        if no_reader and local.public is not None:
             raise SottoError("local.public is for rehearsal; without_forgetting reads no other text: remove it")
         return WithoutForgetting(local.user_share)
-    if store.public is None:
-        raise SottoError("local.objective='rehearsal' needs local.public: a store made by `sotto prepare --plain-text`")
-    if store.public.vocabulary != store.vocabulary.fingerprint:
-        raise SottoError(f"local.public={local.public} has another vocabulary than the store; prepare both alike")
     needed = round(store.tokens_per_user / local.user_share)
     if needed > MOST_READ:
         raise SottoError(f"a user would read {needed:,} tokens, more than {MOST_READ:,}; raise local.user_share")
-    if store.public.tokens.size < needed:
-        raise SottoError(
-            f"local.public={local.public} has {store.public.tokens.size:,} tokens, fewer than the {needed:,} that one "
-            f"user may rehearse; prepare more text, or raise local.user_share"
-        )
+    _check_public(recipe, store, needed, "that one user may rehearse", "raise local.user_share")
     return plain
 
 
@@ -303,8 +368,13 @@ def _objective_name(objective: Objective, recipe: Recipe, store: Store) -> str:
     if recipe.local.objective == "plain":
         return _name(objective, "the plain objective")
     kind = recipe.local.objective.replace("_", " ")
-    text = f" of text {store.public.fingerprint[:8]}" if store.public is not None else ""
+    text = f" of {_text_name(store)}" if recipe.local.objective == "rehearsal" else ""
     return f"{kind}{text}, λ = {recipe.local.user_share:g}"
+
+
+def _text_name(store: Store) -> str:
+    assert store.public is not None
+    return f"text {store.public.fingerprint[:8]}"
 
 
 def _check_update(update: UserUpdate, model: LanguageModel, length: int, clip_norms: np.ndarray) -> None:

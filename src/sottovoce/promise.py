@@ -11,21 +11,22 @@ from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip,
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import HardenedNoise, StandardNoise
-from sottovoce.privacy.sampling import FixedSize, Poisson, Sampler
+from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
-from sottovoce.recipe import Privacy, Recipe
+from sottovoce.recipe import Privacy, Recipe, Server
 
 
 def resolve(recipe: Recipe, before: accounting.Spent = ()) -> Recipe:
     """Refuse what has no valid meaning; find the noise for an ε that was asked for, `before` counted in."""
     if recipe.run.algorithm == "central":
         recipe = _resolve_central(recipe)
+    _check_transfer(recipe)
     privacy = recipe.privacy
     if privacy.users < 1:
         raise SottoError("privacy.users is not set: declare the population, a public constant (it gives q and W)")
     if privacy.cohort <= 0:
         raise SottoError("privacy.cohort is not set: it is the expected number of users in a round")
-    _build_sampler(privacy)
+    _build_sampler(recipe)
     _check_schedules(recipe)
     if privacy.layer_clip_norms:
         # One meaning of S everywhere: the bound on the whole update.
@@ -57,6 +58,35 @@ def _resolve_central(recipe: Recipe) -> Recipe:
     return recipe.replace(privacy={"clipping": "none"})
 
 
+def _check_transfer(recipe: Recipe) -> None:
+    """Refuse transfer learning where something is promised, and settings of it where there is none."""
+    server = recipe.server
+    if server.update == "average":
+        for name in ("text", "tokens", "epochs", "cycles"):
+            if getattr(server, name) != getattr(Server(), name):
+                raise SottoError(
+                    f"server.{name} has no meaning with server.update='average'; say 'transfer', or remove it"
+                )
+        return
+    if recipe.run.algorithm == "central":
+        raise SottoError(
+            "server.update='transfer' learns from models that users return, and central training has none; use fedavg"
+        )
+    if recipe.privacy.mode == "private":
+        raise SottoError(
+            "server.update='transfer' has no user-level guarantee: the server trains on what the users' models "
+            "predict, and how far one of them can move that is not bounded; use 'average' for a private run, or say "
+            "privacy.mode = 'none'"
+        )
+    if recipe.privacy.mode == "experiment":
+        raise SottoError(
+            "server.update='transfer' releases no average to add noise to; say privacy.mode = 'none' (updates are "
+            "clipped as privacy.clipping says), or use 'average'"
+        )
+    if recipe.privacy.adaptive_quantile is not None:
+        raise SottoError("privacy.adaptive_quantile follows averaged updates; with server.update='transfer' remove it")
+
+
 def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
     privacy = recipe.privacy
     if privacy.noise_std is not None:
@@ -83,7 +113,7 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
             f"a public constant"
         )
     accountant = accountant_of(privacy)
-    accounting.check(accountant, privacy.sampling)
+    accounting.check(accountant, "poisson" if privacy.sampling == "poisson" else "fixed")
     # Kept, so that a run is judged to its end by the one it began with, whatever the default of a later version is.
     recipe = recipe.replace(privacy={"accountant": accountant})
     if before:
@@ -92,7 +122,7 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
         assert privacy.epsilon is not None
         # What a round charges depends on z alone, so a plain clip may stand for the model's own.
         shape = Mechanism(
-            _build_sampler(privacy), FlatClip(1.0), FixedDenominator(1.0), 1.0,
+            _build_sampler(recipe), FlatClip(1.0), FixedDenominator(1.0), 1.0,
             noise_schedule=_build_schedule(privacy.noise_schedule),
         ).events(recipe.run.rounds)  # fmt: skip
         found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
@@ -156,7 +186,7 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
     if experiment and privacy.noise_multiplier and privacy.estimator == "true_average":
         raise SottoError("privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead")
     return Mechanism(
-        sampler=_build_sampler(privacy),
+        sampler=_build_sampler(recipe),
         clipping=_build_clipping(privacy, len(layers)),
         estimator=_build_estimator(privacy),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
@@ -186,7 +216,8 @@ def _build_tracking(privacy: Privacy) -> QuantileTracking | None:
     return QuantileTracking(privacy.adaptive_quantile, privacy.adaptive_rate, bit_noise, privacy.cohort)
 
 
-def _build_sampler(privacy: Privacy) -> Sampler:
+def _build_sampler(recipe: Recipe) -> Sampler:
+    privacy = recipe.privacy
     if privacy.sampling == "poisson":
         rate = privacy.cohort / privacy.users
         if rate > 1:
@@ -196,7 +227,9 @@ def _build_sampler(privacy: Privacy) -> Sampler:
             )
         return Poisson(rate, hardened=privacy.randomness == "hardened")
     if privacy.cohort != int(privacy.cohort):
-        raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number for fixed-size sampling")
+        raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number unless privacy.sampling='poisson'")
+    if privacy.sampling == "in_turn":
+        return InTurn(int(privacy.cohort), privacy.users, recipe.run.seed)
     return FixedSize(int(privacy.cohort), privacy.users, hardened=privacy.randomness == "hardened")
 
 

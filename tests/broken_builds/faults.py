@@ -124,7 +124,7 @@ def poisson_that_is_fixed_size():
     from sottovoce.privacy.generator import philox
     from sottovoce.privacy.sampling import Poisson
 
-    def sample(self, users, key):
+    def sample(self, users, key, round_number=0):
         return philox(key).choice(users, size=round(self.user_rate * users), replace=False)
 
     Poisson.sample = sample
@@ -136,7 +136,26 @@ def coins_that_know_the_population():
     from sottovoce.privacy.sampling import Poisson
 
     real = Poisson.sample
-    Poisson.sample = lambda self, users, key: real(self, users, bytes([users % 256]) + key[1:])
+    Poisson.sample = lambda self, users, key, number=0: real(self, users, bytes([users % 256]) + key[1:])
+
+
+@caught_by("unit/training/test_queue.py", "test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm")
+def late_by_the_place_in_the_cohort():
+    """Which model a user has depends on how many stand before them."""
+    import numpy as np
+
+    from sottovoce.training.queue import Queue
+
+    real = Queue.ages
+    Queue.ages = lambda self, rows, key: real(self, np.arange(len(rows)), key)
+
+
+@caught_by("unit/privacy/test_in_turn.py", "test_nobody_joins_more_often_than_is_charged")
+def a_turn_begun_is_not_counted():
+    """Users in turn are charged when everybody has joined, not when somebody joins once more."""
+    from sottovoce.privacy.sampling import InTurn
+
+    InTurn.turns = lambda self, rounds: rounds * self.cohort // self.users
 
 
 @caught_by("unit/privacy/test_mechanism.py", "test_the_sampler_chooses_what_is_charged")

@@ -14,10 +14,10 @@ from small_world import Refused, Sotto, World, call, files_of, parse_json
 
 from sottovoce.assembly import assemble
 from sottovoce.audit.tails import fit_tail
-from sottovoce.audit.texts import log_ratios
 from sottovoce.audit.twins import twins
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.models.texts import log_ratios
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 

@@ -90,7 +90,7 @@ def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
     """Three rounds of five users among thirteen: the third ends the first pass and begins the second."""
     optimiser, notebook = OPTIMISERS[name], Notebook()
     algorithm = make_algorithm(optimiser)
-    central._train.clear_cache()
+    central._descend.clear_cache()
     state, played = algorithm.server.start(any_model), None
     expected, memory = any_model, optimiser.init(any_model)
     for number in (1, 2, 3):
@@ -103,7 +103,7 @@ def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
     assert_alike(state.model, expected)
     assert_alike(state.optimiser, memory)
     assert notebook.spent == [(number, NonPrivate()) for number in (1, 2, 3)]
-    assert central._train._cache_size() == 1  # one program, whoever's turn it is
+    assert central._descend._cache_size() == 1  # one program, whoever's turn it is
     assert not np.allclose(jax.tree.leaves(state.model)[0], jax.tree.leaves(any_model)[0])
 
 

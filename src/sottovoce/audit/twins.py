@@ -50,14 +50,15 @@ def choose_users(assembly: Assembly, store: Store, count: int, rounds: int, secr
 def _cohort(assembly: Assembly, store: Store, round_number: int, secrets: Secrets) -> np.ndarray:
     if assembly.passes is not None:
         return assembly.passes.rows(store.users, round_number)
-    return assembly.algorithm.mechanism.sampler.sample(store.users, secrets.keys(round_number, _RELEASE).sampling)
+    key = secrets.keys(round_number, _RELEASE).sampling
+    return assembly.algorithm.mechanism.sampler.sample(store.users, key, round_number)
 
 
 def _train(
     assembly: Assembly, start: LanguageModel, store: Store, rounds: int, secrets: Secrets,
     after_round: Callable[[], None],
 ) -> LanguageModel:  # fmt: skip
-    state = assembly.algorithm.server.start(start, assembly.algorithm.mechanism.start())
+    state = assembly.start(start)
     played = assembly.rounds(
         state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(), assembly.sum_updates
     )

@@ -224,7 +224,7 @@ class _Unpaid:
 
 def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerState, int]]:
     """A function that plays the next round: where it led, and how many users were in it."""
-    state = assembly.algorithm.server.start(assembly.model, assembly.algorithm.mechanism.start())
+    state = assembly.start(assembly.model)
     secrets = Secrets.seeded(0)
 
     def play() -> tuple[ServerState, int]:

@@ -14,7 +14,6 @@ import numpy as np
 
 from sottovoce.assembly import assemble
 from sottovoce.audit.tails import LEVEL, Tail, check_delta, check_texts, fit_tail
-from sottovoce.audit.texts import LENGTH, log_ratios
 from sottovoce.audit.twins import choose_users, twins
 from sottovoce.errors import SottoError
 from sottovoce.jobs.budget import vocabulary_charges
@@ -22,6 +21,7 @@ from sottovoce.jobs.measuring import load_run
 from sottovoce.jobs.population import open_users
 from sottovoce.jobs.starting import find_start
 from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.texts import LENGTH, log_ratios
 from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.panels import draw_tail

@@ -11,7 +11,7 @@ from sottovoce.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Event, NonPrivate, Spent
+from sottovoce.privacy.accounting import Covered, Event, NonPrivate, Spent
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 
@@ -35,8 +35,8 @@ class Meter:
         """ε of these charges (planned rounds from the first on, and any that were made again) and of the words."""
         if not self.private:
             return math.inf if any(count for _, count in charged) else 0.0
-        rounds, again = self._split(charged)
-        if rounds <= self._asked:
+        rounds, again = self._split([(event, count) for event, count in charged if not isinstance(event, Covered)])
+        if rounds <= sum(count for _, count in self._plan):
             shown = _curve(self._plan, self._delta, self._accountant, (*self._before, *again))(rounds)
             # The curve rounds up between the rounds it knows; where that passes the budget the exact figure is asked.
             if shown <= self.budget:
@@ -94,17 +94,6 @@ def planned_rounds(assembly: Assembly) -> int:
             f"budget"
         )
     return allowed
-
-
-def rounds_after(planned: Spent, done: int) -> Spent:
-    """Of rounds in their order, what is left when some are done."""
-    left = []
-    for event, count in planned:
-        skipped = min(done, count)
-        done -= skipped
-        if count > skipped:
-            left.append((event, count - skipped))
-    return left
 
 
 def store_folder(store: Store) -> Path:

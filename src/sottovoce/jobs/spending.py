@@ -50,7 +50,8 @@ class RunSpender:
                 f"{self._training.planned} rounds; {meter(spent):.4g} is spent, and training ends here with a usable "
                 f"model"
             )
-        event = self._training.assembly.algorithm.mechanism.event(round_number)
+        mechanism = self._training.assembly.algorithm.mechanism
+        event = mechanism.event_again(round_number) if self._attempt else mechanism.event(round_number)
         if not meter.allows([*spent, (event, 1)]):
             raise BudgetExhausted(
                 f"round {round_number} would pass the budget ε = {meter.budget:g}; {meter(spent):.4g} is spent, "
@@ -62,6 +63,7 @@ class RunSpender:
         if training.ledger.knows(round_number, self.lineage):
             return
         if self._attempt:
+            event = training.assembly.algorithm.mechanism.event_again(round_number)
             # The store first: a crash in between charges its people once too often, not once too little.
             charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
         training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))

@@ -20,7 +20,6 @@ from sottovoce.jobs.budget import (
     Meter,
     charge_store,
     planned_rounds,
-    rounds_after,
     store_folder,
     store_ledger,
     vocabulary_charges,
@@ -112,7 +111,7 @@ def train(
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         mechanism = assembly.algorithm.mechanism
-        state = assembly.algorithm.server.start(start.model, mechanism.start())
+        state = assembly.start(start.model)
         # From here on the start is in the checkpoint: the folder it came from may go.
         _save_checkpoint(draft, state, secrets, parent=start.weights)
         # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
@@ -180,7 +179,7 @@ class Training:
         """Go on at no charge if this folder was the last to hold the run; a copy of it pays for its rounds again."""
         if take_up(self.run_folder.secrets, store_folder(self.store)):
             return
-        for event, count in rounds_after(self.assembly.algorithm.mechanism.events(self.planned), self.state.round):
+        for event, count in self.assembly.algorithm.mechanism.events(self.planned, self.state.round):
             charge_store(self.store, self.ledger.header["run"], "rounds of a copy", event, count)
         self.notes.append(
             f"another copy of {self.run_folder.path} was taken up since, or its store was restored: rounds from "
@@ -200,8 +199,7 @@ class Training:
                 f"checkpoint is at round {saved.round}: what was spent cannot be told, so the run is refused; "
                 f"start another"
             )
-        algorithm = self.assembly.algorithm
-        fresh = algorithm.server.start(self.assembly.model, algorithm.mechanism.start())
+        fresh = self.assembly.start(self.assembly.model)
         leaves, structure = jax.tree.flatten(_saved_parts(fresh))
         arrays = [jax.numpy.asarray(saved.arrays[f"{index:04d}"]) for index in range(len(leaves))]
         self.state = ServerState(saved.round, *structure.unflatten(arrays))
@@ -349,6 +347,6 @@ def _save_checkpoint(run: RunFolder, state: ServerState, secrets: Secrets, paren
     return ahead
 
 
-def _saved_parts(state: ServerState) -> tuple[Any, Any, Any]:
-    """All of the state but the round's number."""
-    return state.model, state.optimiser, state.clip_norms
+def _saved_parts(state: ServerState) -> tuple[Any, ...]:
+    """All of the state but the round's number. What waits in a queue is no part of it: updates are not noised."""
+    return state.model, state.optimiser, state.clip_norms, state.deployed

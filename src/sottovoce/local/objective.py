@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import cross_entropy
+from sottovoce.models.head import cross_entropy, soft_cross_entropy
 from sottovoce.models.language_model import LanguageModel, State
 
 
@@ -72,7 +72,7 @@ class WithoutForgetting:
         truth, own, scores = _read(model, batch, own, key)
         known, before = jax.vmap(received.read)(batch.inputs, before)
         soft = jax.nn.softmax(received.score(known))
-        imitation = jax.nn.logsumexp(scores, axis=-1) - jnp.sum(soft * scores, axis=-1)
+        imitation = soft_cross_entropy(scores, soft)
         return self.user_share * truth + (1 - self.user_share) * imitation, (own, before)
 
 

@@ -37,3 +37,10 @@ def cross_entropy(scores: Float[Array, "*any vocabulary"], targets: Int[Array, "
     """-ln of the probability given to each target."""
     chosen = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(scores, axis=-1) - chosen
+
+
+def soft_cross_entropy(
+    scores: Float[Array, "*any vocabulary"], chances: Float[Array, "*any vocabulary"]
+) -> Float[Array, "*any"]:
+    """As `cross_entropy`, where the target is a distribution over words."""
+    return jax.nn.logsumexp(scores, axis=-1) - jnp.sum(chances * scores, axis=-1)

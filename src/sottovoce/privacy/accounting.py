@@ -32,10 +32,10 @@ from sottovoce.privacy.composition import (
     composition_of,
     counted,
 )
-from sottovoce.privacy.events import Event, NonPrivate, SampledGaussian, ThresholdedHistogram, event_from_json
+from sottovoce.privacy.events import Covered, Event, NonPrivate, SampledGaussian, ThresholdedHistogram, event_from_json
 
 __all__ = [
-    "ACCOUNTANTS", "Curve", "Event", "NonPrivate", "SampledGaussian", "Spent", "ThresholdedHistogram",
+    "ACCOUNTANTS", "Covered", "Curve", "Event", "NonPrivate", "SampledGaussian", "Spent", "ThresholdedHistogram",
     "accountant_name", "calibrate", "check", "default_accountant", "epsilon", "epsilon_curve", "epsilons",
     "event_from_json", "rounded_up",
 ]  # fmt: skip

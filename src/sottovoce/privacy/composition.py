@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.privacy import loss_distribution
-from sottovoce.privacy.events import Event, NonPrivate, SampledGaussian, ThresholdedHistogram
+from sottovoce.privacy.events import Covered, Event, NonPrivate, SampledGaussian, ThresholdedHistogram
 from sottovoce.privacy.loss_distribution import Grid, Round
 from sottovoce.privacy.moments import QUICK_ORDERS, moments_epsilon
 from sottovoce.privacy.renyi import renyi_epsilon
@@ -101,6 +101,8 @@ def composition_of(counts: Mapping[Event, int], accountant: str) -> Composition 
             histograms[event] = count
         elif isinstance(event, NonPrivate):
             open_to_all = True
+        elif isinstance(event, Covered):
+            continue  # by another charge of the same run
         else:
             raise SottoError(f"event {event!r} is of no kind that an accountant can charge")
     if open_to_all:

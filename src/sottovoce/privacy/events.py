@@ -84,6 +84,23 @@ class ThresholdedHistogram:
 
 
 @dataclass(frozen=True)
+class Covered:
+    """A round of users in turn, none of whom has joined as often as is charged already: it costs nothing more.
+
+    What is charged is how often any one user joins, and rounds of different people share one charge.
+    """
+
+    noise_multiplier: float
+
+    @property
+    def relation(self) -> str:
+        return "replace-one-user"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "covered", **asdict(self)}
+
+
+@dataclass(frozen=True)
 class NonPrivate:
     """A release without protection: ε is infinite from here on."""
 
@@ -91,11 +108,12 @@ class NonPrivate:
         return {"kind": "non-private"}
 
 
-Event = SampledGaussian | ThresholdedHistogram | NonPrivate
+Event = SampledGaussian | ThresholdedHistogram | Covered | NonPrivate
 
-_KINDS: dict[str, type[SampledGaussian] | type[ThresholdedHistogram] | type[NonPrivate]] = {
+_KINDS: dict[str, type[SampledGaussian] | type[ThresholdedHistogram] | type[Covered] | type[NonPrivate]] = {
     "sampled-gaussian": SampledGaussian,
     "thresholded-histogram": ThresholdedHistogram,
+    "covered": Covered,
     "non-private": NonPrivate,
 }
 

@@ -13,12 +13,12 @@ import numpy as np
 from jaxtyping import Array
 
 from sottovoce.errors import SottoError
-from sottovoce.privacy.accounting import Event, NonPrivate, SampledGaussian
+from sottovoce.privacy.accounting import Covered, Event, NonPrivate, SampledGaussian
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clipping, NoClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator
 from sottovoce.privacy.noise import Noise, StandardNoise
-from sottovoce.privacy.sampling import Poisson, Sampler
+from sottovoce.privacy.sampling import InTurn, Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.privacy.summing import grid_of
 
@@ -75,6 +75,11 @@ class Mechanism:
             if not self.clip_schedule.constant:
                 raise SottoError("a clip norm either follows a schedule or adapts to a quantile; keep one of the two")
 
+        if isinstance(self.sampler, InTurn) and not self.noise_schedule.constant:
+            raise SottoError(
+                "a noise schedule would give users of different turns different noise, and the least of it would have "
+                "to be charged; in turn, keep the noise as it is"
+            )
         if not self.experiment and self.noise_multiplier:
             self._check_numbers()
 
@@ -144,16 +149,37 @@ class Mechanism:
         return None if self.tracking is None else self.tracking.follow(tracked, np.asarray(noised.bits))
 
     def event(self, round_number: int) -> Event:
-        """What a round charges. Update and bits are one Gaussian mechanism, so z is charged, not what was split."""
+        """What a round charges. Update and bits are one Gaussian mechanism, so z is charged, not what was split.
+
+        In turn, it is the round in which somebody may join once more than anybody has before.
+        """
+        full = self.event_again(round_number)
+        if not isinstance(self.sampler, InTurn) or isinstance(full, NonPrivate):
+            return full
+        more = self.sampler.turns(round_number) > self.sampler.turns(round_number - 1)
+        return full if more else Covered(self.noise_multiplier * self.noise_schedule(round_number))
+
+    def event_again(self, round_number: int) -> Event:
+        """What a round charges that is done a second time: its users join it twice, whatever others did."""
         return self._event(self.noise_multiplier * self.noise_schedule(round_number))
 
-    def events(self, rounds: int) -> list[tuple[Event, int]]:
-        """What the rounds of a run charge, in order."""
-        return [(self._event(self.noise_multiplier * factor), n) for factor, n in self.noise_schedule.stretches(rounds)]
+    def events(self, rounds: int, done: int = 0) -> list[tuple[Event, int]]:
+        """What rounds `done` + 1 to `rounds` of a run charge, in order."""
+        if isinstance(self.sampler, InTurn):
+            return [(self.event_again(1), self.sampler.turns(rounds - done))]
+        charges = []
+        for factor, count in self.noise_schedule.stretches(rounds):
+            skipped = min(done, count)
+            done -= skipped
+            if count > skipped:
+                charges.append((self._event(self.noise_multiplier * factor), count - skipped))
+        return charges
 
     def _event(self, z: float) -> Event:
         if self.experiment or not z or not math.isfinite(self.sensitivity(self.clipping.clip_norms)):
             return NonPrivate()
+        if isinstance(self.sampler, InTurn):
+            return SampledGaussian(z, "fixed", 1.0, cohort=1, users=1)  # a round that one is known to join
         if isinstance(self.sampler, Poisson):
             return SampledGaussian(z, "poisson", self.sampler.user_rate)
         cohort, users = self.sampler.cohort, self.sampler.users

@@ -26,6 +26,7 @@ NOT_COVERED = (
     "a person who holds two user ids, or text about one person written by another",
 )
 STARTED_FROM = "the people whose text the model was trained on before this run began"
+IN_TURN = "when a user's turn is: the order in which users join is public"
 REHEARSED = "whoever wrote the text that devices rehearse: the owner declares it public"
 FLOATING_POINT = {
     "standard": "floating point: the noise is a float32 Gaussian, not an exact one, its grid could be studied, and its "
@@ -114,7 +115,10 @@ def make_statement(
     if start is not None:
         facts["start"] = dict(start)
         facts["not_covered"].append(STARTED_FROM)
-    if recipe.local.public is not None:
+    if privacy.sampling == "in_turn":
+        facts["not_covered"].append(IN_TURN)
+        facts["turns"] = sum(count for _, count in mechanism.events(planned_rounds))
+    if recipe.local.objective == "rehearsal":
         facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)
 
@@ -139,6 +143,8 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
         "noise_multiplier": mechanism.noise_multiplier * mechanism.noise_schedule(1),
         "noise_std": noise_std,
     }
+    if recipe.server.update != "average":
+        facts["server_update"] = recipe.server.update
     if privacy.clip_weighted:
         facts["clip_weighted"] = True
     if privacy.layer_clip_norms:
@@ -194,24 +200,18 @@ def _paragraphs(statement: Statement) -> list[str]:
             "as training made it. Do not release it outside the circle that may read the text itself.",
             *_start(facts),
         ]
-    declared, mechanism = facts["declared"], facts["mechanism"]
+    mechanism = facts["mechanism"]
     epsilon, delta = (
         accounting.rounded_up(statement.epsilon),
         accounting.rounded_up(statement.delta, 2).replace("e-0", "e-"),
     )
     change = "is added or removed" if facts["relation"] == "add-or-remove-one-user" else "is replaced by any other"
-    joins = (
-        f"Every user joins a round independently with probability {declared['user_rate']:.4g} "
-        f"({declared['cohort']:g} expected of {declared['users']:,} declared)"
-        if facts["sampling"] == "poisson"
-        else f"Every round draws exactly {declared['cohort']:g} of {declared['users']:,} declared users"
-    )
     paragraphs = [
         f"This run satisfies ({epsilon}, {delta})-differential privacy for users: whatever is computed from the "
         f"released model changes in probability by a factor of at most e^{epsilon} (and {delta} beside it) when the "
         f"whole text of any one person {change}.",
-        f"{joins}. A user's update{', times its weight,' if 'clip_weighted' in mechanism else ''} is clipped to L2 "
-        f"norm {mechanism['clip_norm']:g} ({mechanism['clipping'].replace('_', ' ')}, "
+        f"{_joins(facts)}. A user's update{', times its weight,' if 'clip_weighted' in mechanism else ''} is clipped "
+        f"to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping'].replace('_', ' ')}, "
         f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
         f"estimator, whose sensitivity is {mechanism['sensitivity']:.4g}, and Gaussian noise of standard deviation "
         f"{mechanism['noise_std']:.4g} (noise multiplier {mechanism['noise_multiplier']:.4g}) is added to every "
@@ -237,6 +237,23 @@ def _paragraphs(statement: Statement) -> list[str]:
         )
     paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
     return paragraphs
+
+
+def _joins(facts: dict[str, Any]) -> str:
+    """How users come to a round."""
+    declared = facts["declared"]
+    if facts["sampling"] == "poisson":
+        return (
+            f"Every user joins a round independently with probability {declared['user_rate']:.4g} "
+            f"({declared['cohort']:g} expected of {declared['users']:,} declared)"
+        )
+    if facts["sampling"] == "in_turn":
+        return (
+            f"Users join in a public order, {declared['cohort']:g} a round, and nobody again before all "
+            f"{declared['users']:,} declared have: each joins at most {facts['turns']} of the planned rounds, and is "
+            f"charged for as many, without amplification by sampling"
+        )
+    return f"Every round draws exactly {declared['cohort']:g} of {declared['users']:,} declared users"
 
 
 def _start(facts: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.data.store import Store
-from sottovoce.local.objective import Objective
+from sottovoce.local.objective import Batch, Objective
 from sottovoce.local.update import User, cut_into_lanes, fresh_states, local_steps, mean_loss_and_gradient
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import finite_or_zero
@@ -91,12 +91,11 @@ def play_round(
     text = join_texts(store, rows)
     ledger.spend(number, algorithm.mechanism.event(number))
     steps = int(local_steps(text.length, local.batch, local.unroll))
-    model, optimiser, loss, not_finite = _train(
-        local.objective, algorithm.server, local.batch, local.unroll, state.model, state.optimiser, text,
-        local.learning_rate, steps, passes.key(number),
-    )  # fmt: skip
-    state = state._replace(round=number, model=model, optimiser=optimiser)
-    return state, PooledRound(len(rows), int(text.length), loss, not_finite)
+    batches = in_lanes(text, local.batch, local.unroll)
+    state, loss, not_finite = descend(
+        local.objective, algorithm.server, state, batches, local.learning_rate, steps, passes.key(number)
+    )
+    return state._replace(round=number), PooledRound(len(rows), int(text.length), loss, not_finite)
 
 
 def join_texts(store: Store, rows: np.ndarray) -> User:
@@ -109,17 +108,30 @@ def join_texts(store: Store, rows: np.ndarray) -> User:
     return User(stream, np.int32(length))  # pyrefly: ignore
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _train(
-    objective: Objective, server: Server, lanes: int, unroll: int, model: LanguageModel, optimiser: Any, text: User,
-    learning_rate: Any, last: Any, key: PRNGKeyArray,
+in_lanes = jax.jit(cut_into_lanes, static_argnums=(1, 2))
+
+
+def descend(
+    objective: Objective, server: Server, state: ServerState, batches: Batch, learning_rate: float, last: int,
+    key: PRNGKeyArray,
+) -> tuple[ServerState, Array, Array]:  # fmt: skip
+    """One pass of the server over a text, a step a batch up to the `last`; the mean loss, and how many steps failed."""
+    model, optimiser, loss, not_finite = _descend(
+        objective, server, state.model, state.optimiser, batches, learning_rate, last, key
+    )
+    return state._replace(model=model, optimiser=optimiser), loss, not_finite
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _descend(
+    objective: Objective, server: Server, model: LanguageModel, optimiser: Any, batches: Batch, learning_rate: Any,
+    last: Any, key: PRNGKeyArray,
 ) -> tuple[LanguageModel, Any, Array, Array]:  # fmt: skip
-    steps = cut_into_lanes(text, lanes, unroll)
     received = model
 
     def step(index: Array, carry: tuple) -> tuple:
         before, lane_states, losses, not_finite = carry
-        batch = jax.tree.map(lambda part: part[index], steps)
+        batch = jax.tree.map(lambda part: part[index], batches)
         targets = jnp.sum(batch.mask)
         (loss, lane_states), gradient = mean_loss_and_gradient(
             objective, before.model, received, batch, lane_states, jax.random.fold_in(key, index)
@@ -132,9 +144,10 @@ def _train(
         return after, lane_states, losses + jnp.where(counts, loss * targets, 0), not_finite + (sound == 0)
 
     start = ServerState(jnp.zeros((), jnp.int32), model, optimiser)  # pyrefly: ignore
+    lanes = batches.inputs.shape[1]
     begin = (start, fresh_states(objective, model, lanes), jnp.zeros(()), jnp.zeros((), jnp.int32))
     end, _, losses, not_finite = jax.lax.fori_loop(0, last, step, begin)
-    return end.model, end.optimiser, losses / jnp.maximum(jnp.sum(steps.mask), 1), not_finite
+    return end.model, end.optimiser, losses / jnp.maximum(jnp.sum(batches.mask), 1), not_finite
 
 
 def rounds(

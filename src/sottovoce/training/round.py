@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -63,6 +63,7 @@ class CohortSum(NamedTuple):
     bits: Any  # over users, +1/2 for every part of an update that was not clipped and -1/2 for one that was
     results: list[UserResult]  # of users together, without their updates; still on the device
     places: list[np.ndarray]  # where in the cohort they stand
+    behind: np.ndarray | None = None  # where devices are behind: by how many rounds each user was
 
     @property
     def users(self) -> int:
@@ -84,7 +85,7 @@ class CohortSum(NamedTuple):
         """Exact figures of the cohort: private."""
         users, norms, losses = self.users, self.norms, self.losses
         finite, losses = norms[np.isfinite(norms)], losses[np.isfinite(losses)]
-        return {
+        facts = {
             "users": users,
             "weight": float(self.weight),
             "not_finite": users - len(finite),
@@ -92,6 +93,10 @@ class CohortSum(NamedTuple):
             "norm_quantiles": [float(q) for q in np.quantile(finite, [0.1, 0.5, 0.9])] if len(finite) else None,
             "loss": float(np.mean(losses)) if len(losses) else None,
         }
+        if self.behind is not None:
+            facts["rounds_behind"] = float(np.mean(self.behind)) if users else None
+            facts["most_rounds_behind"] = int(np.max(self.behind)) if users else None
+        return facts
 
     def _of_users(self, columns: list[Any]) -> np.ndarray:
         """One column for all users in their order. Reading it waits for the device."""
@@ -111,7 +116,7 @@ def play_round(
     """One round. An empty cohort is a round like any other: the same noise, the same entry in the ledger."""
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
-    cohort = mechanism.sampler.sample(store.users, keys.sampling)
+    cohort = mechanism.sampler.sample(store.users, keys.sampling, number)
     summed = sum_updates(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
     query = mechanism.query(summed.total, summed.weight, summed.bits)
     ledger.spend(number, mechanism.event(number))
@@ -134,16 +139,7 @@ def sum_one_by_one(
     total: Any = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), model)
     weight, bits = 0.0, np.zeros(len(clip_norms))
     results: list[UserResult] = []
-    for row in cohort:
-        block = store.gather([row])
-        public = excerpts_for(algorithm.user_update, store, np.array([row]), key)
-        public = None if public is None else jnp.asarray(public[0])
-        user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]), public)
-        share = user_weight(user.length, algorithm.weight_cap)
-        their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
-        steps = algorithm.user_update.steps(block.lengths[0])
-        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms, steps)
-        share = np.asarray(result.sound * share)
+    for share, result in train_one_by_one(algorithm, model, store, cohort, key, clip_norms):
         sent = jax.tree.map(lambda part, share=share: np.asarray(share * part), result.update)
         # Whole multiples of the grid: float64 adds them exactly. Without a clip there is no grid, and no promise.
         if grid is not None:
@@ -153,6 +149,23 @@ def sum_one_by_one(
         bits += (share > 0) * (0.5 - np.asarray(result.clipped))
         results.append(result._replace(update=None))
     return CohortSum(total, np.float64(weight), bits, results, [np.array([place]) for place in range(len(cohort))])
+
+
+def train_one_by_one(
+    algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
+    clip_norms: np.ndarray,
+) -> Iterator[tuple[np.ndarray, UserResult]]:  # fmt: skip
+    """w_k, and what the device of user k computes: 0 where it sends nothing."""
+    for row in cohort:
+        block = store.gather([row])
+        public = excerpts_for(algorithm.user_update, store, np.array([row]), key)
+        public = None if public is None else jnp.asarray(public[0])
+        user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]), public)
+        share = user_weight(user.length, algorithm.weight_cap)
+        their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
+        steps = algorithm.user_update.steps(block.lengths[0])
+        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms, steps)
+        yield np.asarray(result.sound * share), result
 
 
 def excerpts_for(

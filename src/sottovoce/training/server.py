@@ -19,6 +19,7 @@ class ServerState(NamedTuple):
     model: LanguageModel
     optimiser: Any
     clip_norms: Any = None  # where they adapt: those of the next round
+    deployed: Any = None  # where devices are behind: the models they may have, newest first
 
 
 @dataclass(frozen=True)

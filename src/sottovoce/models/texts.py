@@ -24,8 +24,18 @@ _BLOCK = 512  # texts at once: bounds memory at 512 x vocabulary
 def sample_texts(model: LanguageModel, count: int, key: PRNGKeyArray, length: int = LENGTH) -> np.ndarray:
     """Texts [count, length] that the model writes, drawn from its probabilities as they are."""
     blocks = range(-(-count // _BLOCK))
-    parts = [np.asarray(_sample_block(model, length, jax.random.fold_in(key, block))) for block in blocks]
+    parts = [np.asarray(_sample_block(model, _BLOCK, length, jax.random.fold_in(key, block))) for block in blocks]
     return np.concatenate(parts)[:count]
+
+
+def write_stream(model: LanguageModel, runs: int, length: int, key: PRNGKeyArray) -> np.ndarray:
+    """Some runs of `length` tokens that the model writes, one after another: a stream as users have it, BOS and all."""
+    return np.concatenate([_with_starts(run)[:length] for run in np.asarray(_sample_block(model, runs, length, key))])
+
+
+def _with_starts(targets: np.ndarray) -> np.ndarray:
+    """With the BOS that every text begins with, which is not drawn."""
+    return np.insert(targets, [0, *(np.flatnonzero(targets == EOS) + 1)], BOS)
 
 
 def log_probabilities(model: LanguageModel, texts: np.ndarray) -> np.ndarray:
@@ -44,8 +54,8 @@ def log_ratios(model: LanguageModel, other: LanguageModel, count: int, key: PRNG
     return log_probabilities(model, texts) - log_probabilities(other, texts)
 
 
-@partial(jax.jit, static_argnums=1)
-def _sample_block(model: LanguageModel, length: int, key: PRNGKeyArray) -> Int[Array, "texts length"]:
+@partial(jax.jit, static_argnums=(1, 2))
+def _sample_block(model: LanguageModel, texts: int, length: int, key: PRNGKeyArray) -> Int[Array, "texts length"]:
     def write(key: PRNGKeyArray) -> Array:
         def step(carry: tuple[State, Array], key: PRNGKeyArray) -> tuple[tuple[State, Array], Array]:
             state, chances = carry
@@ -54,7 +64,7 @@ def _sample_block(model: LanguageModel, length: int, key: PRNGKeyArray) -> Int[A
 
         return jax.lax.scan(step, _begin(model), jax.random.split(key, length))[1]
 
-    return jax.vmap(write)(jax.random.split(key, _BLOCK))
+    return jax.vmap(write)(jax.random.split(key, texts))
 
 
 @jax.jit

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.audit.texts import log_probabilities, sample_texts
 from sottovoce.data.vocabulary import BOS, EOS
 from sottovoce.models.lstm import LSTM
+from sottovoce.models.texts import log_probabilities, sample_texts
 
 
 @pytest.fixture(scope="module")

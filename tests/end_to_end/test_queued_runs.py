@@ -1,0 +1,139 @@
+"""The update queue through the front door: going on in the middle of it, what lies on disk, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_world import call, results_of
+from tiny_run import StopAfter, crash_after, make_recipe, make_store
+
+from sottovoce import assembly, jobs
+from sottovoce.jobs.measuring import load_run
+from sottovoce.privacy import accounting
+from sottovoce.privacy.accounting import SampledGaussian
+from sottovoce.recipe import Recipe
+from sottovoce.runs import checkpoint as checkpoints
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path)
+
+
+def queued(store: Path) -> Recipe:
+    return make_recipe(store).replace(run={"deploy_every": 2, "delays": [0.6, 0.4], "checkpoint_every": 100})
+
+
+def arrays_of(run: Path) -> list[np.ndarray]:
+    saved, _ = checkpoints.latest(run / "checkpoints")
+    assert saved is not None
+    return [saved.arrays[name] for name in sorted(saved.arrays)]
+
+
+def test_a_private_run_with_late_devices_goes_on_to_the_same_bits(store, tmp_path):
+    recipe = queued(store)
+    result = jobs.train(recipe, tmp_path / "whole")
+    assert result.statement.private
+    # Devices that are late cost no privacy, and change the model.
+    plain = jobs.train(make_recipe(store), tmp_path / "plain")
+    assert plain.statement.epsilon == result.statement.epsilon
+    jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(3))  # a deployment of two rounds, and one more round
+    jobs.resume(tmp_path / "stopped")
+    crash_after(recipe, tmp_path / "crashed", 5)
+    jobs.resume(tmp_path / "crashed")
+    for name in ("stopped", "crashed"):
+        assert results_of(tmp_path / name) == results_of(tmp_path / "whole")
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "diagnostics.jsonl").read_text().splitlines()]
+    assert max(line["most_rounds_behind"] for line in lines) == 3
+    assert lines[0]["rounds_behind"] == 0
+
+
+def test_a_checkpoint_in_the_middle_of_a_queue_holds_nothing_but_released_models(store, tmp_path):
+    """Updates that wait are not noised: they must not lie on disk."""
+    recipe = queued(store)
+    released = []
+    for rounds in (2, 3, 4, 5):
+        jobs.train(recipe, tmp_path / f"run{rounds}", stop=StopAfter(rounds))
+        released.append([np.asarray(leaf) for leaf in jax.tree.leaves(load_run(tmp_path / f"run{rounds}")[0])])
+    after_two, _, after_four, after_five = released
+    expected = [*after_five, *after_four, *after_two]  # the model, the deployed one, and the one before it
+    found = arrays_of(tmp_path / "run5")
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_path):
+    """36 users, six a round, six rounds: all of them together cost what one of them costs."""
+    recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6})
+    result = jobs.train(recipe, tmp_path / "run")
+    one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
+    assert result.statement.epsilon == accounting.epsilon([(one, 1)], 1e-3, "rdp")
+    assert result.statement.facts["relation"] == "replace-one-user"
+    assert "at most 1 of the planned rounds" in result.statement.prose()
+    assert [line["users"] for line in read(tmp_path / "run" / "diagnostics.jsonl")] == [6] * 6
+    assert {line["epsilon"] for line in read(tmp_path / "run" / "record.jsonl")} == {result.statement.epsilon}
+    kinds = [line["event"]["kind"] for line in read(tmp_path / "run" / "ledger.jsonl")[1:]]
+    assert kinds == ["sampled-gaussian", *["covered"] * 5]
+    assert [(line["event"], line["count"]) for line in read(store / "ledger.jsonl")] == [(one.to_json(), 1)]
+    # Another run on the same people, and a seventh round: two turns more.
+    again = jobs.train(recipe.replace(run={"rounds": 7}), tmp_path / "again")
+    assert again.statement.epsilon == accounting.epsilon([(one, 2)], 1e-3, "rdp")
+    assert again.statement.facts["epsilon_store"] == accounting.epsilon([(one, 3)], 1e-3, "rdp")
+
+
+def test_in_turn_a_round_done_again_is_charged_in_full(store, tmp_path, monkeypatch):
+    """Its users join it twice: that others' rounds are covered does not cover theirs."""
+    recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6}, run={"checkpoint_every": 3})
+    crash_after(recipe, tmp_path / "run", 5)
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
+    result = jobs.resume(tmp_path / "run")
+    lines = read(tmp_path / "run" / "ledger.jsonl")[1:]
+    again = [line["event"]["kind"] for line in lines if line["attempt"] > 0]
+    assert again == ["sampled-gaussian"] * 2  # rounds 4 and 5
+    one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
+    assert result.statement.epsilon == accounting.epsilon([(one, 3)], 1e-3, "rdp")
+    assert sum(line["count"] for line in read(store / "ledger.jsonl")) == 3
+
+
+def test_in_turn_the_noise_for_a_budget_is_found(store, tmp_path):
+    recipe = queued(store).replace(
+        privacy={"sampling": "in_turn", "cohort": 6, "noise_multiplier": None, "epsilon": 4.0}, run={"rounds": 2}
+    )
+    result = jobs.train(recipe, tmp_path / "run")
+    assert 3.9 < result.statement.epsilon <= 4.0
+    assert result.round == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["privacy.sampling=in_turn", "privacy.accountant=moments"], "no valid accounting"),
+        (["privacy.sampling=in_turn", "privacy.noise_schedule=[[1, 1.0], [3, 0.5]]"], "keep the noise as it is"),
+        (["privacy.sampling=in_turn", "privacy.mode=none", "privacy.cohort=2.5"], "whole number"),
+        (
+            ["privacy.sampling=in_turn", "privacy.mode=none", "privacy.cohort=90", "privacy.users=100"],
+            "the store has 36",
+        ),
+        (["run.delays=[0.0]"], "no share above 0"),
+        (["run.delays=[-1.0]"], "must be >= 0"),
+        (["run.algorithm=central", "privacy.mode=none"], "not for run.algorithm='central'"),
+        (["server.update=transfer", "privacy.mode=none"], "not for server.update='transfer'"),
+    ],
+)
+def test_what_cannot_be_is_refused(store, tmp_path, settings, said, capsys):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(queued(store).to_toml(), encoding="utf-8")
+    options = [part for each in settings for part in ("--set", each)]
+    assert call("train", recipe, "--out", tmp_path / "run", *options) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,91 @@
+"""Transfer learning through the front door: its diagnostics, going on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_world import call, results_of
+from test_rehearsal import make_public
+from tiny_run import StopAfter, crash_after, make_recipe, make_store
+
+from sottovoce import jobs
+from sottovoce.errors import SottoError
+from sottovoce.jobs.measuring import load_run, report_run
+from sottovoce.recipe import Recipe
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path)
+
+
+def imitating(store: Path, **server) -> Recipe:
+    return make_recipe(store).replace(
+        privacy={"mode": "none", "noise_multiplier": None}, run={"rounds": 4, "checkpoint_every": 3},
+        server={"update": "transfer", "tokens": 40, "epochs": 2, "learning_rate": 0.5, **server},
+    )  # fmt: skip
+
+
+def test_a_run_learns_by_imitation_and_goes_on_to_the_same_bits(store, tmp_path):
+    recipe = imitating(store, cycles=2, optimiser="momentum")
+    result = jobs.train(recipe, tmp_path / "whole")
+    assert not result.statement.private
+    assert result.statement.facts["mechanism"]["server_update"] == "transfer"
+    assert jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(2)).ended == "stopped"
+    jobs.resume(tmp_path / "stopped")
+    crash_after(recipe, tmp_path / "crashed", 4)
+    jobs.resume(tmp_path / "crashed")
+    whole = jax.tree.leaves(load_run(tmp_path / "whole")[0])
+    for name in ("stopped", "crashed"):
+        for one, other in zip(whole, jax.tree.leaves(load_run(tmp_path / name)[0]), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert results_of(tmp_path / name) == results_of(tmp_path / "whole")
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "diagnostics.jsonl").read_text().splitlines()]
+    assert [len(line["server_losses"]) for line in lines] == [4] * 4
+    assert not (store / "ledger.jsonl").exists()
+    assert "transfer learning on generated text" in (tmp_path / "whole" / "ledger.jsonl").read_text()
+    assert report_run(tmp_path / "whole", internal=True).is_file()
+
+
+def test_public_text_is_read_and_a_run_goes_on_with_no_other(store, tmp_path):
+    public = make_public(tmp_path)
+    recipe = imitating(store, text="public").replace(local={"public": str(public)})
+    result = jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))
+    assert not any("rehearse" in words for words in result.statement.facts["not_covered"])
+    for path in public.iterdir():
+        path.unlink()
+    public.rmdir()
+    make_public(tmp_path, lines=50)
+    with pytest.raises(SottoError, match=r"was begun with .* transfer learning on text"):
+        jobs.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["privacy.mode=private", "privacy.noise_multiplier=1.2"], "no user-level guarantee"),
+        (["privacy.mode=experiment", "privacy.noise_std=0.1"], "no average to add noise to"),
+        (["privacy.adaptive_quantile=0.5"], "adaptive_quantile"),
+        (["run.algorithm=central"], "central training has none"),
+        (["run.devices=2"], "one device"),
+        (["server.tokens=9"], "must be 10 or more"),
+        (["server.tokens=1000000000"], "must be at most"),
+        (["server.text=public"], "needs local.public"),
+        (["server.text=public", "local.public=PUBLIC", "server.tokens=100000"], "fewer than the 100,000"),
+        (["local.public=PUBLIC"], "local.public has no meaning"),
+        (["server.update=average"], "server.tokens has no meaning"),
+        (["server.update=tranfer"], "transfer"),
+    ],
+)
+def test_what_cannot_be_is_refused(store, tmp_path, settings, said, capsys):
+    public = make_public(tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(imitating(store).to_toml(), encoding="utf-8")
+    options = [part.replace("PUBLIC", str(public)) for each in settings for part in ("--set", each)]
+    assert call("train", recipe, "--out", tmp_path / "run", *options) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,90 @@
+"""Users in turn: how often one can join, and what that is charged."""
+
+from __future__ import annotations
+
+import itertools
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from sottovoce.errors import SottoError
+from sottovoce.privacy.accounting import Covered, NonPrivate, SampledGaussian, epsilon, event_from_json
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.privacy.estimators import FixedDenominator
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import InTurn
+from sottovoce.privacy.schedule import Schedule
+
+SIZES = [(1, 1), (1, 5), (3, 7), (4, 10), (5, 10), (7, 7), (6, 11)]
+ONE = SampledGaussian(1.5, "fixed", 1.0, cohort=1, users=1)
+
+
+def make_mechanism(cohort: int, users: int, **more) -> Mechanism:
+    return Mechanism(InTurn(cohort, users, seed=3), FlatClip(1.0), FixedDenominator(4.0), 1.5, **more)
+
+
+@pytest.mark.parametrize(("cohort", "users"), SIZES)
+@pytest.mark.parametrize("more", [0, 4])
+def test_nobody_joins_more_often_than_is_charged(cohort, users, more):
+    """In any run of rounds, whoever redoes it; a store of more users than declared has fewer turns."""
+    sampler = InTurn(cohort, users, seed=3)
+    joined = np.zeros((12, users + more), int)
+    for number in range(1, 13):
+        rows = sampler.sample(users + more, b"", number)
+        assert len(np.unique(rows)) == cohort
+        joined[number - 1, rows] = 1
+    for first, last in itertools.combinations(range(13), 2):
+        most = joined[first:last].sum(axis=0).max()
+        assert most <= sampler.turns(last - first)
+        if first == 0 and not more:
+            assert most == sampler.turns(last)  # and not less: nobody pays for nothing
+
+
+@pytest.mark.parametrize(("cohort", "users"), SIZES)
+def test_the_rounds_of_a_ledger_add_up_to_the_most_turns_of_anybody(cohort, users):
+    mechanism = make_mechanism(cohort, users)
+    for rounds in range(1, 13):
+        charged = [mechanism.event(number) for number in range(1, rounds + 1)]
+        assert charged.count(ONE) == mechanism.sampler.turns(rounds)
+        assert charged.count(Covered(1.5)) == rounds - charged.count(ONE)
+        assert mechanism.events(rounds) == [(ONE, charged.count(ONE))]
+        assert epsilon([(event, 1) for event in charged], 1e-5, "rdp") == epsilon(mechanism.events(rounds), 1e-5, "rdp")
+        for done in range(rounds):  # a copy of the run pays for the rest of its rounds as if nobody had joined yet
+            assert mechanism.events(rounds, done) == [(ONE, mechanism.sampler.turns(rounds - done))]
+        assert mechanism.event_again(rounds) == ONE
+
+
+def test_one_turn_is_one_gaussian_mechanism_without_amplification():
+    """Replacing a user moves the sum twice as far as adding one: dp-accounting's Gaussian of half the noise."""
+    mechanism = make_mechanism(4, 40)
+    for rounds, turns in ((10, 1), (11, 2)):
+        event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.5 / 2), turns)
+        theirs = dp_accounting.pld.PLDAccountant().compose(event).get_epsilon(1e-5)
+        assert epsilon(mechanism.events(rounds), 1e-5) == pytest.approx(theirs, rel=1e-3)
+
+
+def test_what_is_covered_costs_nothing_and_is_read_back():
+    assert epsilon([(ONE, 1), (Covered(1.5), 9)], 1e-5, "rdp") == epsilon([(ONE, 1)], 1e-5, "rdp")
+    assert event_from_json(Covered(1.5).to_json()) == Covered(1.5)
+    assert Covered(1.5).relation == ONE.relation
+
+
+def test_without_noise_no_round_is_covered():
+    mechanism = Mechanism(InTurn(4, 40, seed=3), FlatClip(1.0), FixedDenominator(4.0), 0.0)
+    assert {mechanism.event(number) for number in range(1, 13)} == {NonPrivate()}
+
+
+def test_noise_that_changes_from_turn_to_turn_is_refused_and_a_factor_for_all_is_counted():
+    with pytest.raises(SottoError, match="keep the noise as it is"):
+        make_mechanism(4, 40, noise_schedule=Schedule(((1, 1.0), (5, 0.5))))
+    mechanism = make_mechanism(4, 40, noise_schedule=Schedule(((1, 0.5),)))
+    assert mechanism.event(1).noise_multiplier == 0.75
+    assert mechanism.events(3) == [(mechanism.event(1), 1)]
+
+
+def test_a_store_smaller_than_declared_is_refused():
+    with pytest.raises(SottoError, match="more often than is charged"):
+        InTurn(4, 40, seed=3).sample(39, b"", 1)
+    with pytest.raises(SottoError, match="from 1 to the declared"):
+        InTurn(41, 40, seed=3)
