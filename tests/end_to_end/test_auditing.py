@@ -134,6 +134,7 @@ def test_a_damaged_audit_is_told(sotto: Sotto, run: Path) -> None:
     assert "audit again" in outcome.err
 
 
+@pytest.mark.slow
 def test_somebody_who_writes_unlike_all_others_shows_without_a_clip_and_hardly_with_one() -> None:
     vocabulary = Vocabulary.from_words(f"word{chr(97 + n)}" for n in range(20))
     words = range(vocabulary.size - 20, vocabulary.size)

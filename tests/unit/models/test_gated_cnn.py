@@ -61,7 +61,7 @@ def test_a_word_is_remembered_for_as_long_as_the_kernels_reach():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("layers", [1, 24])
+@pytest.mark.parametrize("layers", [1, pytest.param(24, marks=pytest.mark.slow)])
 def test_a_deep_stack_starts_like_a_shallow_one(layers, tied):
     """Outputs are of the size of the embeddings, and chances are spread evenly over the words."""
     model = jax.jit(lambda key: GatedCNN(200, embedding=32, layers=layers, tied=tied, key=key))(jax.random.key(0))
