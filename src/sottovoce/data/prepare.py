@@ -21,11 +21,11 @@ from sottovoce.data.store import (
     SPLITS,
     STORE_FILE,
     VOCABULARY_FILE,
-    SplitWriter,
     Store,
     VocabularySource,
 )
 from sottovoce.data.vocabulary import LONGEST_COUNTED, Vocabulary
+from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SottoError
 from sottovoce.files import made_aside
 

@@ -22,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.assembly import Assembly, assemble
-from sottovoce.data.store import FORMAT, STORE_FILE, VOCABULARY_FILE, SplitWriter, Store
+from sottovoce.data.store import FORMAT, STORE_FILE, VOCABULARY_FILE, Store
 from sottovoce.data.vocabulary import FRAME, Vocabulary
+from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.kernels.lstm_users import Products
 from sottovoce.models.language_model import parameter_count

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from sottovoce.data import store as store_module
+from sottovoce.data import writing
 from sottovoce.data.prepare import prepare
-from sottovoce.data.store import SplitWriter, Store, write_arrays
+from sottovoce.data.store import Store, write_arrays
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SottoError
 
 WORDS = Vocabulary.from_words([f"word{chr(97 + i)}" for i in range(26)])
@@ -120,7 +122,7 @@ def test_mapped_rows_equal_what_was_written_across_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, wide: type
 ) -> None:
     """Ids up to the last of the vocabulary survive; batches break between users, also around one that is too large."""
-    monkeypatch.setattr(store_module, "BATCH_TOKENS", 50)
+    monkeypatch.setattr(writing, "BATCH_TOKENS", 50)
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, size, length).astype(wide) for length in [*rng.integers(1, 20, 60), 80, 3, 0]]
     rows[0][0] = size - 1
