@@ -101,7 +101,7 @@ def test_perfect_guesses_show_so_much_and_no_more():
 @pytest.mark.parametrize(("claim", "delta"), [(1.8, 1e-2), (5.0, 1e-6), (8.0, 1e-9)])
 def test_how_many_trials_a_claim_takes(claim, delta):
     trials = trials_to_contradict(claim, delta)
-    for share, shown in ((1.02, True), (0.95, False)):
+    for share, shown in ((1.1, True), (0.9, False)):
         present = np.arange(round(share * trials / 8) * 8) % 2 == 0
         assert (trials_bound(present.astype(float), present, delta).epsilon > claim) == shown
 
