@@ -73,7 +73,8 @@ class Stage:
             keys = secrets.keys(number + 1, _RELEASE)
             store = self.present if there else self.absent
             state, _ = play_round(self.algorithm, self.start, store, keys, _Unpaid(), self.sum_updates)
-            scores[number] = _along(state.model, self.start.model, self.direction)
+            score = _along(state.model, self.start.model, self.direction)
+            scores[number] = float(score)  # numpy, left to ask for the number, would make an error of Ctrl-C
             after_round()
         return scores, present
 
