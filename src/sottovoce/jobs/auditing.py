@@ -1,7 +1,8 @@
-"""Audit a run: how far apart are models that were trained with and without a user?"""
+"""Audit a run: how far apart are models that were trained with and without a user, and do its rounds keep their ε?"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,23 +13,29 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.assembly import assemble
+from sottovoce.assembly import Assembly, assemble
+from sottovoce.audit.bounds import CONFIDENCE, check_level, check_trials, trials_bound, trials_to_contradict
+from sottovoce.audit.membership import set_stage
 from sottovoce.audit.tails import LEVEL, Tail, check_delta, check_texts, fit_tail
 from sottovoce.audit.twins import choose_users, twins
+from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.jobs.budget import vocabulary_charges
 from sottovoce.jobs.measuring import load_run
-from sottovoce.jobs.population import open_users
+from sottovoce.jobs.population import open_users, with_public_text
 from sottovoce.jobs.starting import find_start
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.language_model import LanguageModel, layer_names
 from sottovoce.models.texts import LENGTH, log_ratios
+from sottovoce.privacy import accounting
 from sottovoce.privacy.noise import noise_key
+from sottovoce.promise import build_mechanism
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.panels import draw_tail
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_lines
 from sottovoce.runs.secrets import Secrets
 
+SHOWN = "a lower bound from an attack on rounds of made-up users; below the claim it proves nothing"
 NOTE = "an estimate from sampled texts, not a guarantee"
 _SHARED = (
     "every pair was trained from the recipe with the same initial weights, cohorts and noise, and differs by the text "
@@ -114,6 +121,64 @@ def audit_tails(
     return result
 
 
+def audit_rounds(
+    path: str | Path, *, rounds: int = 1000, delta: float | None = None, confidence: float = CONFIDENCE, seed: int = 0,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Play single rounds of a private run with and without a canary, and compare what shows with what is charged.
+
+    The clip, weights, denominator and noise are the recipe's, the model is the run's, and all users are made up. What
+    is put to the test is the ε of one round for somebody who surely takes part, in the round that has the least noise.
+    """
+    run = RunFolder.open(path)
+    recipe = Recipe.load(run.recipe_file)
+    if recipe.privacy.mode != "private":
+        raise SottoError(f"{run.path} claims nothing (privacy.mode={recipe.privacy.mode!r}); audit a private run")
+    delta = recipe.privacy.delta if delta is None else delta
+    check_trials(rounds)
+    check_level(delta, confidence)
+    model, vocabulary = load_run(run)
+    # Of the recipe, what a round does to whoever is in it. How a cohort is drawn is replaced: here everybody joins.
+    store = with_public_text(recipe, Store.from_users([[vocabulary.size - 1]], vocabulary, _longest(recipe)))
+    assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
+    _refuse_own_code(run, assembly)
+    mechanism = build_mechanism(recipe, layer_names(model))
+    number = min(range(1, recipe.run.rounds + 1), key=mechanism.noise_schedule)
+    stage = set_stage(
+        dataclasses.replace(assembly.algorithm, mechanism=mechanism), assembly.sum_updates, model, vocabulary,
+        round_number=number, public=store.public,
+    )  # fmt: skip
+    played = itertools.count(1)
+    secrets = Secrets.seeded(seed, "audit of rounds")
+    scores, present = stage.play(rounds, secrets, lambda: progress(next(played), rounds))
+    bound = trials_bound(scores, present, delta, confidence)
+    claim = accounting.epsilon([(stage.event(), 1)], delta, assembly.accountant)
+    result = {
+        "run": run.path.resolve().name,
+        "rounds": rounds,
+        "round": number,
+        "claimed": _number(claim),
+        "shown": bound.epsilon,
+        "delta": delta,
+        "confidence": confidence,
+        "contradicted": bound.epsilon > claim,
+        "most": bound.most,
+        "rounds_to_contradict": trials_to_contradict(claim, delta, confidence) if math.isfinite(claim) else None,
+        "judged": bound.trials,
+        "correct": bound.correct,
+        "reach": stage.reach,
+        "relation": getattr(stage.event(), "relation", None),
+        "note": SHOWN,
+    }
+    run.save_audit("rounds", result, None)
+    return result
+
+
+def _longest(recipe: Recipe) -> int:
+    """Room for one local step at least: how long the users of a stage are is up to the stage."""
+    return recipe.local.batch * recipe.local.unroll
+
+
 def _compare(run: RunFolder, without: Sequence[str | Path], progress: Progress) -> Iterator[Pair]:
     others = [RunFolder.open(other) for other in without]
     for other in others:
@@ -148,9 +213,7 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
     recipe = Recipe.load(run.recipe_file)
     store, _ = open_users(recipe, run)
     assembly = assemble(recipe, store, before=vocabulary_charges(store))
-    code = (read_lines(run.ledger_file, repair=False) or [{}])[0].get("code")
-    if code != assembly.code:
-        raise SottoError(f"{run.path} was trained with {code}, which only Python knows; compare two runs of it instead")
+    _refuse_own_code(run, assembly)
     start = find_start(assembly.recipe, store, assembly.model)
     rows = choose_users(assembly, store, count, rounds, secrets)
     played = itertools.count(1)
@@ -160,6 +223,12 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
     everybody = next(models)
     for number, fewer in enumerate(models, 1):
         yield f"one user out, {number}", everybody, fewer
+
+
+def _refuse_own_code(run: RunFolder, assembly: Assembly) -> None:
+    code = (read_lines(run.ledger_file, repair=False) or [{}])[0].get("code")
+    if code != assembly.code:
+        raise SottoError(f"{run.path} was trained with {code}, which only Python knows; compare two runs of it instead")
 
 
 def _figure(found: Sequence[PairTail], delta: float) -> bytes | None:

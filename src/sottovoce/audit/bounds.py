@@ -1,0 +1,184 @@
+"""How private can a mechanism be at most, given how well it was guessed who was in? Lower bounds on ε.
+
+Somebody's presence is a fair coin, and a score is higher, so one hopes, where they were present. If guesses from the
+scores come out better than (ε, δ) allows, then ε is refuted, at a confidence. A bound below a claim proves nothing: a
+better attack may find more, and so many guesses can show only so much (`most`).
+
+- **Trials that are independent of one another** (`trials_bound`): the mechanism is run afresh for each. A threshold is
+  chosen on some of them and judged on the others, by Clopper-Pearson intervals of both error rates.
+- **Many at once in one run** (`one_run_bound`; Steinke, Nasr and Jagielski 2023): their scores may depend on one
+  another in any way. Who is not guessed about does not count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, special
+
+from sottovoce.errors import SottoError
+
+CONFIDENCE = 0.95
+CHOOSING = 0.25  # share of the trials that choose the threshold: it needs to be good, not the best
+FEWEST = 40  # trials: with fewer, even perfect guesses show next to nothing
+
+
+@dataclass(frozen=True)
+class Bound:
+    """ε is at least `epsilon` at `delta`, but for a chance of 1 - `confidence`."""
+
+    epsilon: float
+    delta: float
+    confidence: float
+    trials: int  # that were judged
+    correct: int  # guesses of them
+    guesses: int
+    most: float  # what as many guesses show when all are correct
+
+
+def trials_bound(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float = CONFIDENCE) -> Bound:
+    """From independent trials, in the order they were run, with one fixed mechanism and one present or absent.
+
+    Guarantee: above the true ε with probability 1 - confidence at most, whatever the scores are. The trials that
+    choose the threshold are not among those that are judged.
+    """
+    scores, present = _checked(scores, present, delta, confidence)
+    choosing = round(CHOOSING * len(scores))
+    threshold = _best_threshold(scores[:choosing], present[:choosing], delta, confidence)
+    scores, present = scores[choosing:], present[choosing:]
+    said = scores >= threshold
+    there, away = int(np.sum(present)), int(np.sum(~present))
+    missed, taken = int(np.sum(present & ~said)), int(np.sum(~present & said))
+    return Bound(
+        epsilon=float(epsilon_of_errors(missed, there, taken, away, delta, confidence)),
+        delta=delta, confidence=confidence, trials=len(scores), correct=len(scores) - missed - taken,
+        guesses=len(scores), most=float(epsilon_of_errors(0, there, 0, away, delta, confidence)),
+    )  # fmt: skip
+
+
+def epsilon_of_errors(missed: _Counts, there: int, taken: _Counts, away: int, delta: float, confidence: float) -> _Real:
+    """The least ε for which so many errors are likely: `missed` of those `there`, `taken` for there of those `away`.
+
+    One rule and two rates, each within its interval at half of what the confidence leaves. Both directions of
+    P(rule | one) <= e^ε P(rule | other) + δ must hold, so the larger ε counts.
+    """
+    level = (1 - confidence) / 2
+    miss, take = at_most(missed, there, level), at_most(taken, away, level)
+    with np.errstate(divide="ignore"):
+        forth = np.log(np.maximum(1 - miss - delta, 0)) - np.log(take)
+        back = np.log(np.maximum(1 - take - delta, 0)) - np.log(miss)
+    return np.maximum(np.maximum(forth, back), 0.0)
+
+
+def trials_to_contradict(epsilon: float, delta: float, confidence: float = CONFIDENCE) -> int:
+    """How many trials, all guessed correctly, it takes to show as much as ε."""
+    rate = (1 - delta) * special.expit(-epsilon)  # both errors at once, at the end of their intervals
+    each = math.log((1 - confidence) / 2) / math.log1p(-rate)
+    return math.ceil(2 * each / (1 - CHOOSING))
+
+
+def at_most(count: _Counts, trials: int, level: float) -> _Real:
+    """Clopper-Pearson: a chance below which `count` of `trials` or fewer are no less likely than `level`."""
+    count = np.asarray(count)
+    inside = special.betaincinv(count + 1, np.maximum(trials - count, 1), 1 - level)
+    return np.where(count < trials, inside, 1.0)
+
+
+def one_run_bound(
+    scores: np.ndarray, present: np.ndarray, guesses: int, delta: float, confidence: float = CONFIDENCE
+) -> Bound:
+    """From many who were each in or out of one run by a coin of their own.
+
+    Guessed about are as many as `guesses` says, half with the highest scores ("in") and half with the lowest.
+
+    Guarantee: above the true ε with probability 1 - confidence at most, if `guesses` was fixed before anything was
+    seen, or depends on the scores alone: never on who was present.
+    """
+    scores, present = _checked(scores, present, delta, confidence)
+    if not 1 <= guesses <= len(scores):
+        raise SottoError(f"guesses={guesses} must be from 1 to {len(scores)}, the canaries there are")
+    order = np.argsort(scores, kind="stable")
+    low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
+    correct = int(np.sum(present[high]) + np.sum(~present[low]))
+    return Bound(
+        epsilon=one_run_epsilon(len(scores), guesses, correct, delta, confidence),
+        delta=delta, confidence=confidence, trials=len(scores), correct=correct, guesses=guesses,
+        most=one_run_epsilon(len(scores), guesses, guesses, delta, confidence),
+    )  # fmt: skip
+
+
+def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float = CONFIDENCE) -> float:
+    """The least ε for which so many correct guesses are no less likely than the confidence leaves.
+
+    >>> round(one_run_epsilon(1000, 1000, 1000, delta=0.0), 2)
+    5.81
+    """
+    level = 1 - confidence
+
+    def unlikely(epsilon: float) -> float:
+        return level - one_run_p_value(canaries, guesses, correct, epsilon, delta)
+
+    if unlikely(0.0) <= 0:
+        return 0.0
+    # From below, and no further than the first ε that is not refuted: δ can make the p-value fall again beyond it.
+    refuted = next(low for low in itertools.count(0.0, 0.25) if unlikely(low + 0.25) <= 0)
+    return float(optimize.brentq(unlikely, refuted, refuted + 0.25, xtol=1e-9))  # pyrefly: ignore
+
+
+def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """How likely so many correct guesses are at most under (ε, δ) (Steinke et al. 2023, theorem 5.2).
+
+    Under δ = 0 no guess is right more often than a coin of chance e^ε / (1 + e^ε), whatever the others are. δ may
+    move some outcomes upwards: by i guesses with a chance of 2 m δ / i at most, and the worst i counts.
+    """
+    chance = special.expit(epsilon)
+    beaten = special.bdtrc(correct - 1, guesses, chance)  # correct or more
+    by = np.arange(1, correct + 1)
+    nearly = special.bdtrc(correct - 1 - by, guesses, chance) - beaten
+    return float(min(beaten + 2 * canaries * delta * np.max(nearly / by, initial=0.0), 1.0))
+
+
+_Counts = int | np.ndarray
+_Real = float | np.ndarray
+
+
+def _best_threshold(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float) -> float:
+    """Where these trials alone show the most; half-way between two scores, so that no trial stands on it."""
+    if present.all() or not present.any():
+        return float(np.median(scores))
+    ordered = np.unique(scores)
+    middles = (ordered[1:] + ordered[:-1]) / 2
+    if not len(middles):
+        return float(ordered[0])
+    missed = np.searchsorted(np.sort(scores[present]), middles)
+    taken = np.sum(~present) - np.searchsorted(np.sort(scores[~present]), middles)
+    shown = epsilon_of_errors(missed, int(np.sum(present)), taken, int(np.sum(~present)), delta, confidence)
+    return float(middles[np.argmax(shown)])
+
+
+def _checked(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+    scores, present = np.asarray(scores, np.float64), np.asarray(present, bool)
+    check_trials(len(scores))
+    if scores.shape != present.shape or scores.ndim != 1:
+        raise SottoError(f"{scores.shape} scores and {present.shape} coins: there must be one of each for every trial")
+    if not np.all(np.isfinite(scores)):
+        raise SottoError("a score is not a number: the model of a round has diverged")
+    check_level(delta, confidence)
+    return scores, present
+
+
+def check_trials(trials: int) -> None:
+    if trials < FEWEST:
+        raise SottoError(f"trials={trials} must be at least {FEWEST}: fewer show next to nothing, however they end")
+
+
+def check_level(delta: float, confidence: float) -> None:
+    if not 0 <= delta < 1:
+        raise SottoError(f"delta={delta:g} must be in [0, 1); it is the δ of the claim that is put to the test")
+    if not 0.5 <= confidence < 1:
+        raise SottoError(
+            f"confidence={confidence:g} must be in [0.5, 1), often 0.95; the rest is the chance of an error"
+        )

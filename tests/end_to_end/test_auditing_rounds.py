@@ -1,0 +1,63 @@
+"""`sotto audit --rounds`: what an attack on single rounds shows, beside what is claimed for them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from small_world import Refused, Sotto, World, files_of, parse_json
+
+from sottovoce.privacy.accounting import SampledGaussian, epsilon
+from sottovoce.privacy.mechanism import Mechanism
+
+SOME = ("--rounds", 400)
+
+
+def test_a_sound_run_is_not_contradicted_and_nothing_but_the_audit_is_written(
+    sotto: Sotto, world: World, run: Path
+) -> None:
+    before = files_of(run), files_of(world.store)
+    found = sotto("audit", run, *SOME, "--json").json()
+    assert found["claimed"] == pytest.approx(epsilon([(SampledGaussian(1.0, "poisson", 1.0), 1)], 0.01, "rdp"))
+    assert 0 < found["shown"] < found["claimed"]
+    assert found["contradicted"] is False
+    assert found["confidence"] == 0.95
+    assert found["rounds_to_contradict"] < 400
+    assert found["judged"] == 300
+    after = files_of(run)
+    assert {name for name in after if name not in before[0]} == {"audit", "audit/rounds.json"}
+    assert {name: after[name] for name in before[0]} == before[0]
+    assert files_of(world.store) == before[1]
+    assert stat.S_IMODE((run / "audit/rounds.json").stat().st_mode) == 0o600
+    assert parse_json((run / "audit/rounds.json").read_text()) == found
+
+
+def test_a_leaky_build_is_contradicted_with_status_1(sotto: Sotto, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise at a tenth."""
+    real = Mechanism.noise_std
+    monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (real(*args)[0] / 10, None))
+    told = sotto("audit", run, *SOME)
+    assert told.status == 1
+    assert "CONTRADICTED" in told.out
+    assert "claimed: ε <= " in told.out
+    assert sotto("audit", run, *SOME, "--json").status == 1
+
+
+def test_few_rounds_say_what_they_cannot_show(sotto: Sotto, run: Path) -> None:
+    told = sotto("audit", run, "--rounds", 40)
+    assert told.status == 0
+    assert "so many rounds cannot contradict this claim, however leaky they are; it takes --rounds " in told.out
+    assert "not contradicted: a lower bound" in told.out
+
+
+def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
+    assert "one of the two" in refused("audit", run, *SOME, "--tails")
+    assert "--leave-out are for --tails" in refused("audit", run, *SOME, "--leave-out", 2)
+    assert "trials=0 must be at least 40" in refused("audit", run, "--rounds", 0)
+    assert "delta=2 must be" in refused("audit", run, *SOME, "--delta", 2)
+    assert "confidence=95 must be" in refused("audit", run, *SOME, "--confidence", 95)
+    assert "holds no run" in refused("audit", tmp_path / "nothing", *SOME)
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('mode = "private"', 'mode = "none"'))
+    assert "claims nothing" in refused("audit", run, *SOME)
