@@ -30,6 +30,7 @@ def imitating(store: Path, **server) -> Recipe:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_learns_by_imitation_and_goes_on_to_the_same_bits(store, tmp_path):
     recipe = imitating(store, cycles=2, optimiser="momentum")
     result = jobs.train(recipe, tmp_path / "whole")

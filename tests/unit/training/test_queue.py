@@ -85,6 +85,7 @@ def test_devices_get_a_model_every_so_many_rounds_and_late_ones_an_older(store, 
     assert behind == [[0], [1], [0, 2], [1, 3], [0, 2], [1, 3]]
 
 
+@pytest.mark.slow
 def test_a_queue_of_nothing_late_is_algorithm_1(store, model):
     algorithm, plan = make_algorithm(), Queue(1)
     start = algorithm.server.start(model)
