@@ -268,7 +268,7 @@ def denominator_of_the_cohort():
     )
 
 
-@caught_by("unit/privacy/test_estimators.py", "test_one_user_moves_an_estimate_by_at_most_its_sensitivity")
+@caught_by("unit/privacy/test_estimators.py", "test_the_sensitivity_of_the_clipped_denominator_is_attained")
 def clipped_denominator_like_the_fixed_one():
     """Half the sensitivity of the clipped denominator."""
     from sottovoce.privacy.estimators import ClippedDenominator

@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import SottoError
@@ -25,6 +25,7 @@ def value(estimator, cohort):
 @pytest.mark.parametrize("qw", [0.3, 1.0, 5.0])
 @pytest.mark.parametrize("kind", [FixedDenominator, ClippedDenominator])
 @given(cohort=st.lists(users, max_size=8), newcomer=users)
+@example(cohort=[(1.0, S, 0.0)], newcomer=(1.0, S, math.pi))  # the worst there is, which chance may not find
 @settings(max_examples=150, deadline=None)
 def test_one_user_moves_an_estimate_by_at_most_its_sensitivity(kind, qw, cohort, newcomer):
     estimator = kind(qw)
