@@ -60,6 +60,11 @@ def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp
     plain = jobs.train(make_recipe(store), tmp_path / "plain")
     assert plain.statement.epsilon == result.statement.epsilon
     assert any(np.any(a != b) for a, b in zip(weights(tmp_path / "whole"), weights(tmp_path / "plain"), strict=True))
+    # What travels: a model and 16 tokens of two bytes to a device, an update back, nine devices a round.
+    cards = [json.loads((tmp_path / run / "model" / "card.json").read_text())["bytes"] for run in ("whole", "plain")]
+    size = sum(leaf.nbytes for leaf in weights(tmp_path / "whole"))
+    assert cards[0] == {"down": size + 32, "up": size, "round": 9 * (2 * size + 32)}
+    assert cards[1] == {"down": size, "up": size, "round": 9 * 2 * size}
     # The page for others names the text and tells no path.
     page = report_run(tmp_path / "whole").read_text(encoding="utf-8")
     assert str(public) not in page

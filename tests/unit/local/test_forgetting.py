@@ -7,6 +7,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from sottovoce.data.public import PublicText
@@ -14,11 +15,16 @@ from sottovoce.kernels.lstm_users import PLAIN, model_of, train_users
 from sottovoce.local.objective import Batch, Penalised, WithoutForgetting, plain, start_of
 from sottovoce.local.update import FedAvg, User, cut_into_lanes, fresh_states
 from sottovoce.privacy.clipping import FlatClip
-from sottovoce.training.round import excerpts_for
-from sottovoce.training.simulation import _seated, cut_into_blocks
+from sottovoce.privacy.estimators import FixedDenominator
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.training.round import Algorithm, excerpts_for, sum_one_by_one
+from sottovoce.training.server import Server
+from sottovoce.training.simulation import SumInBlocks, _seated, cut_into_blocks
 
 LOCAL = {"batch": 4, "unroll": 3, "learning_rate": 1.5}
 KEY, NORMS = jax.random.key(0), jnp.asarray([0.4])
+PUBLIC_LONG = PublicText(np.arange(500, dtype=np.int32) % 60, "words", "text")
 PUBLIC = PublicText(np.arange(10, 50, dtype=np.int32), "words", "text")
 
 
@@ -65,7 +71,7 @@ def test_whoever_rehearses_everything_of_their_own_trains_as_without(model):
         np.testing.assert_allclose(leaves(one.update), leaves(two.update), rtol=0, atol=1e-7)
 
 
-def test_the_public_text_changes_what_is_learned_and_the_weight_does_not_count_it(model):
+def test_the_public_text_changes_what_is_learned(model):
     update = FedAvg(FlatClip(0.4), True, user_share=0.5, **LOCAL)
     user = a_user(17, 24)
     sent = [
@@ -73,7 +79,17 @@ def test_the_public_text_changes_what_is_learned_and_the_weight_does_not_count_i
         for public in (user.public, user.public[::-1])
     ]
     assert np.linalg.norm(sent[0] - sent[1]) > 0.01
-    assert int(user.length) == 17  # from which w_k is made
+
+
+def test_the_weight_counts_the_users_own_tokens_alone(model, store):
+    """w_k = min(n_k/ŵ, 1) of n_k tokens: had public ones a part in it, everybody would weigh more."""
+    update = FedAvg(FlatClip(0.4), True, user_share=0.5, **LOCAL)
+    mechanism = Mechanism(Poisson(0.5), update.clipping, FixedDenominator(6.0), noise_multiplier=1.0)
+    algorithm = Algorithm(mechanism, update, Server(optax.sgd(1.0)), weight_cap=100.0)
+    cohort, norms = np.array([0, 5]), mechanism.clip_norms(1, None)
+    for sum_updates in (sum_one_by_one, SumInBlocks(2)):
+        summed = sum_updates(algorithm, model, replace(store, public=PUBLIC_LONG), cohort, KEY, norms)
+        assert float(summed.weight) == pytest.approx((48 + 23) / 100, abs=1e-4)
 
 
 def test_kernels_rehearse_as_the_general_program_does(model, store):
