@@ -115,7 +115,7 @@ def build_server(recipe: Recipe) -> Server:
         raise SottoError(f"server.schedule: {error}") from None
     if schedule.last_change > recipe.run.rounds:
         raise SottoError(
-            f"server.schedule changes at round {schedule.last_change}, and run.rounds={recipe.run.rounds}; end it before"
+            f"server.schedule changes at round {schedule.last_change} of run.rounds={recipe.run.rounds}; end it before"
         )
     return Server(build_optimiser(replace(recipe.server, schedule=())), schedule)
 

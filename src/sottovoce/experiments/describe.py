@@ -57,8 +57,8 @@ class Trial:
     """One setting, to be run with one or more seeds.
 
     `label` names it in its figure, in the `panel` and the `group` of lines it belongs to, at `x` where the axis is not
-    rounds. `cohort` and `rounds` are multiples of the size's. A trial `after` another goes on from that one's model; one
-    that is run `once` serves all seeds.
+    rounds. `cohort` and `rounds` are multiples of the size's. A trial `after` another goes on from that one's model.
+    One that is run `once` serves all seeds.
 
     A trial with `privacy.mode = "private"` is a private run like any other: its population is declared, its secrets are
     from entropy. It is `guarded`, and so is any other trial on the same people: nothing exact is kept of them.

@@ -31,7 +31,7 @@ _COLUMNS = (  # where a column of Tables 1 and 2 lies in the facts of a run
     ("public_text", "perplexity"), ("public_text", "keystroke_saving"),
     ("users_text", "perplexity"), ("users_text", "keystroke_saving"),
 )  # fmt: skip
-_PERPLEXITY = Scale("perplexity", percent=False, far=4.0)
+_PERPLEXITY = Scale("perplexity", percent=False, whole=True)
 
 
 def setting_table(trials: Sequence[Trial], size: Size, pool: Pool) -> str:
