@@ -49,7 +49,11 @@ def _read(outcome: Outcome, at: int | None) -> float:
     return DIVERGED if perplexity is None else math.log(perplexity)
 
 
-YARDSTICK = Yardstick("ln of the average perplexity of both texts at the end of a run, less is better", _read)
+YARDSTICK = Yardstick(
+    f"ln of the average perplexity of both texts at the end of a run, less is better; {MARGIN:g} stands for the margin "
+    f"where seeds give none",
+    _read,
+)
 
 
 def _minus(found: Evidence, one: Trial, other: Trial) -> Difference:

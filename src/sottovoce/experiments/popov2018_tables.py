@@ -157,13 +157,8 @@ def _benchmark_table(size: Size, pool: Pool) -> str:
         ["28, printed", f"{PTB_GIGABYTES:g}", f"{PTB_AVERAGED:g}"],
         ["Lin et al. 2017, printed", f"{PTB_GIGABYTES:g}", f"{PTB_SPARSE:g}"],
     ]
-    note = f"{len(curve)} of {len_of(size)} rounds were run, {seconds[-1] if seconds else 0:.0f} s of training."
+    note = f"{len(curve)} of {len(benchmark(size))} rounds were run, {seconds[-1] if seconds else 0:.0f} s of training."
     return f"{markdown(['rounds', 'gigabytes a node sent', 'perplexity'], rows)}\n\n{note}"
-
-
-def len_of(size: Size) -> int:
-    """Rounds of the whole benchmark."""
-    return sum(trial.rounds_of(size) for trial in benchmark(size))
 
 
 def figure_ptb(size: Size, pool: Pool) -> bytes | None:
