@@ -64,6 +64,8 @@ def _sentences(folder: Path, split: str) -> Iterator[list[str]]:
 
 def _parts(texts: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
     """So many streams of about equal length, cut between sentences."""
+    if len(texts) < count:
+        raise SottoError(f"{len(texts)} lines cannot be cut into {count} parts; give the benchmark's whole text")
     ends = np.cumsum([len(text) for text in texts])
-    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
+    cuts = 1 + np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
     return [np.concatenate(texts[start:end]) for start, end in zip([0, *cuts], [*cuts, len(texts)], strict=True)]
