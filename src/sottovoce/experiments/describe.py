@@ -144,7 +144,10 @@ class Trial:
         return max(1, round(self.cohort * size.cohort))
 
     def user_updates(self, size: Size) -> int:
-        return self.rounds_of(size) * self.cohort_of(size)
+        """Of public text there are no users. With pairs it is trained again, once with everybody and once without each."""
+        if self.on == "public":
+            return 0
+        return self.rounds_of(size) * self.cohort_of(size) * (2 + self.pairs if self.pairs else 1)
 
     def recipe(self, base: Recipe, size: Size, *, users: int, store: str, seed: int) -> Recipe:
         """The recipe of one run on so many users: those declared, or where nothing is promised those of the store."""

@@ -148,6 +148,15 @@ def test_every_run_can_be_put_together(tmp_path):
     assert list(single[0]) == [token for row in range(SMOKE.node_users) for token in base[row]]
 
 
+def test_what_it_costs_is_told():
+    updates = {name: each.user_updates(GPU) for name, each in EXPERIMENTS.items()}
+    assert updates["figure-2"] == 2 * 1500
+    assert updates["table-2"] == 1500 + 4 * 10
+    assert updates["table-1"] == 7  # of one node
+    assert updates["table-3"] == updates["table-4"] == 22 * 50
+    assert updates["ptb"] == 28 * 4
+
+
 def test_the_models_before_others_are_run_once_for_all_seeds():
     runs = {trial.name: seeds for trial, seeds in EXPERIMENTS["table-2"].runs(GPU, 3)}
     assert runs.pop("pretrained") == 1
