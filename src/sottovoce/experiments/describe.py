@@ -144,7 +144,7 @@ class Trial:
         return max(1, round(self.cohort * size.cohort))
 
     def user_updates(self, size: Size) -> int:
-        """Of public text there are no users. With pairs it is trained again, once with everybody and once without each."""
+        """Of public text there are no users. With pairs it is trained again, with everybody and without each."""
         if self.on == "public":
             return 0
         return self.rounds_of(size) * self.cohort_of(size) * (2 + self.pairs if self.pairs else 1)
