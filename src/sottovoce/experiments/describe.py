@@ -245,7 +245,7 @@ class Paper:
 
     `about` tells a reader of results how to read them. `tables` are those an experiment has besides, or instead of, the
     one with a row a trial, which `rows` makes. Curves are drawn `smoothed` over so many evaluations. `measure` finds
-    what else is kept of a finished run, beside or in place of its head words.
+    what is kept of a finished run in place of its head words: facts and curves.
     """
 
     name: str
