@@ -25,11 +25,12 @@ _LEFT, _BOTTOM, _TOP = 0.55, 0.5, 0.45
 @dataclass(frozen=True)
 class Scale:
     """The vertical axis. A curve that ends beyond `far` times the best has failed, and may leave the frame; above 1,
-    less is better."""
+    less is better. A `whole` axis shows everything."""
 
     unit: str
     percent: bool
     far: float = 0.6
+    whole: bool = False
 
     @property
     def falling(self) -> bool:
@@ -173,7 +174,7 @@ def _vertical_range(panel: Panel) -> tuple[float, float]:
     whatever ends far from the best."""
     values = [point.mean for series in panel.series for point in series.points]
     low, high = min(values), max(values)
-    if not panel.places:
+    if not panel.places and not panel.scale.whole:
         last = max(point.x for series in panel.series for point in series.points)
         early = panel.start + 0.1 * (last - panel.start)
         begun = sorted(
@@ -249,12 +250,15 @@ def draw_histograms(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
 
 
 def draw_tail(log_ratios: np.ndarray, tail: Tail) -> bytes:
-    """Figure 3 of Popov et al. 2018: how many texts have a larger c(s), and by how many the fitted law is off."""
+    """Figure 3 of Popov et al. 2018: how many texts have a larger c(s), and by how many the fitted law is off.
+
+    The larger half of the values is enough.
+    """
     from matplotlib import style
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     values = np.sort(log_ratios)[::-1]
-    upper = values[: len(values) // 2]  # below the median there is nothing of the tail
+    upper = values[: tail.texts // 2]  # below the median there is nothing of the tail
     counts = np.arange(1, len(upper) + 1)
     margin, gap = 0.25, 0.7
     wide, high = 2 * (_LEFT + _WIDE) + gap + margin, _BOTTOM + _HIGH + _TOP
