@@ -156,16 +156,16 @@ def _print_parts(parts: dict[str, Any], run: str, beside: str) -> None:
     if parts.get("by_group") == {}:
         print("too few users to put them into groups: no group may have fewer than ten")
     for name, rows in tables.items():
-        print_rows(f"By {name}", [_part_row(row, name, run, beside) for row in rows])
+        print_rows(f"By {name}", [_part_row(row, run, beside) for row in rows])
 
 
-def _part_row(row: dict[str, Any], name: str, run: str, beside: str) -> dict[str, str]:
-    shown = {name: row["part"], "users": f"{row['users']:,}", "of all targets": f"{row['share']:.1%}"}
+def _part_row(row: dict[str, Any], run: str, beside: str) -> dict[str, str]:
+    shown = {"": row["part"], "users": f"{row['users']:,}", "of all\ntargets": f"{row['share']:.1%}"}
     if not beside:
         return shown | {"top-1": f"{row['top1']:.2%}", "top-3": f"{row['top3']:.2%}"}
     return shown | {
-        f"top-1, {run}": f"{row['top1']:.2%}",
-        f"top-1, {beside}": f"{row['beside']['top1']:.2%}",
+        f"top-1\n{run}": f"{row['top1']:.2%}",
+        f"top-1\n{beside}": f"{row['beside']['top1']:.2%}",
         "points lost": f"{100 * row['lost']:.2f} ± {100 * row['within']:.2f}",
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sottovoce.audit.attacks import RATES, Attack
+from sottovoce.audit.attacks import Attack
 from sottovoce.audit.tails import Tail
 from sottovoce.reporting.figures import BESIDE, DEEP, INK, MIDDLE, STYLE, tick_label
 from sottovoce.reporting.panels import COLOURS, canvas_of, png_of
@@ -73,9 +73,9 @@ def draw_roc(attacks: Sequence[Attack]) -> bytes:
     from matplotlib import style
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    least = min(1 / (len(attack.fprs) + 1) for attack in attacks)
-    least = 10.0 ** np.floor(np.log10(max(least, RATES[0] / 2)))
-    side, margin = 3.4, 2.6
+    # One false alarm is the fewest that these out users can show.
+    least = 10.0 ** np.floor(np.log10(min(attack.fprs[attack.fprs > 0].min() for attack in attacks)) - 1e-9)
+    side, margin = 3.4, 2.1
     wide, high = _LEFT + side + margin, _BOTTOM + side + _TOP
     with style.context(["default", STYLE]):
         canvas = canvas_of(wide, high)

@@ -190,8 +190,8 @@ def _costs_tables(evidence: Evidence) -> list[dict[str, Any]]:
     """Accuracy by band and by group: a title and rows for each."""
     if not evidence.costs:
         return []
-    tables = {"How frequent a word is": evidence.costs["by_band"]}
-    tables |= {f"Users by {name}": rows for name, rows in evidence.costs["by_group"].items()}
+    tables = {"Words": evidence.costs["by_band"]}
+    tables |= {f"Users, by {name}": rows for name, rows in evidence.costs["by_group"].items()}
     return [{"title": title, "rows": [_cost_row(row) for row in rows]} for title, rows in tables.items()]
 
 

@@ -155,6 +155,6 @@ def test_the_costs_are_drawn_beside_the_other_run():
     assert sections(page)[-3:] == ["costs", "audit", "recipe"]
     words = text_of(page)
     assert "the 10 most frequent words 40 50.0% 20.0% 31.0% 11.0 ± 1.2" in words
-    assert "Users by amount of text" in words
+    assert "Users, by amount of text" in words
     assert "costs" not in sections(render(make_evidence()))
     assert "bounds" in figures(page)
