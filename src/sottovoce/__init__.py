@@ -32,8 +32,7 @@ _HOMES = {
     "prepare": "data.prepare", "Store": "data.store", "Vocabulary": "data.vocabulary", "SottoError": "errors",
     "Evaluation": "evaluation.prediction", "evaluate": "evaluation.prediction", "suggest": "evaluation.suggestions",
     "audit_membership": "jobs.attacking", "audit_rounds": "jobs.auditing", "audit_tails": "jobs.auditing",
-    "evaluate_run": "jobs", "load_run": "jobs",
-    "report_run": "jobs", "resume": "jobs", "train": "jobs",
+    "evaluate_run": "jobs", "load_run": "jobs", "report_run": "jobs", "resume": "jobs", "train": "jobs",
     "Batch": "local.objective", "plain": "local.objective", "LanguageModel": "models.language_model",
     "GatedCNN": "models.gated_cnn", "GRU": "models.gru", "LSTM": "models.lstm", "StackedLSTM": "models.stacked_lstm",
     "make_plan": "planning.plan", "Recipe": "recipe",
@@ -42,8 +41,8 @@ _HOMES = {
 __all__ = [
     "GRU", "LSTM", "Batch", "Evaluation", "GatedCNN", "Grouping", "LanguageModel", "PrivateVocabulary", "Recipe",
     "SottoError", "StackedLSTM", "Store", "Vocabulary", "audit_membership", "audit_rounds", "audit_tails",
-    "evaluate", "evaluate_run",
-    "load_run", "make_plan", "plain", "prepare", "prepare_privately", "report_run", "resume", "suggest", "train",
+    "evaluate", "evaluate_run", "load_run", "make_plan", "plain", "prepare", "prepare_privately", "report_run",
+    "resume", "suggest", "train",
 ]  # fmt: skip
 
 

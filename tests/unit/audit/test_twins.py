@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sottovoce.assembly import assemble, weights_of
-from sottovoce.audit.twins import choose_users, references, twins
+from sottovoce.audit.twins import _of_so_many, choose_users, references, twins
 from sottovoce.errors import SottoError
+from sottovoce.privacy.sampling import FixedSize
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 
@@ -91,3 +92,8 @@ def test_references_have_who_is_marked_and_those_who_always_are_and_rounds_of_th
     for other, _ in seen:
         assert other.sampler.user_rate == min(mechanism.sampler.user_rate * store.users / 3, 1)
         assert other.estimator == mechanism.estimator
+
+
+@pytest.mark.parametrize(("users", "cohort"), [(20, 6), (4, 4)])
+def test_a_fixed_cohort_is_as_large_as_before_where_there_are_as_many(users, cohort):
+    assert _of_so_many(FixedSize(cohort=6, users=13), 13, users) == FixedSize(cohort=cohort, users=users)
