@@ -25,7 +25,8 @@ from sottovoce.experiments.popov2018 import (
 from sottovoce.experiments.popov2018_measures import PUBLIC, USERS, tail_of
 from sottovoce.experiments.results import Outcome, Pool
 from sottovoce.experiments.tables import markdown
-from sottovoce.reporting.panels import COLOURS, Panel, Point, Scale, Series, draw_panels, draw_tail
+from sottovoce.reporting.audit_figures import draw_tail
+from sottovoce.reporting.panels import COLOURS, Panel, Point, Scale, Series, draw_panels
 
 _COLUMNS = (  # where a column of Tables 1 and 2 lies in the facts of a run
     ("public_text", "perplexity"), ("public_text", "keystroke_saving"),

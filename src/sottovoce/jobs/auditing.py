@@ -30,7 +30,7 @@ from sottovoce.privacy import accounting
 from sottovoce.privacy.noise import noise_key
 from sottovoce.promise import build_mechanism
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.panels import draw_tail
+from sottovoce.reporting.audit_figures import draw_tail
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_lines
 from sottovoce.runs.secrets import Secrets
@@ -151,7 +151,7 @@ def audit_rounds(
     # Of the recipe, what a round does to whoever is in it. How a cohort is drawn is replaced: here everybody joins.
     store = with_public_text(recipe, Store.from_users([[vocabulary.size - 1]], vocabulary, _longest(recipe)))
     assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
-    _refuse_own_code(run, assembly)
+    refuse_own_code(run, assembly)
     mechanism = build_mechanism(recipe, layer_names(model))
     number = min(range(1, recipe.run.rounds + 1), key=mechanism.noise_schedule)
     stage = set_stage(
@@ -223,7 +223,7 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
     recipe = Recipe.load(run.recipe_file)
     store, _ = open_users(recipe, run)
     assembly = assemble(recipe, store, before=vocabulary_charges(store))
-    _refuse_own_code(run, assembly)
+    refuse_own_code(run, assembly)
     start = find_start(assembly.recipe, store, assembly.model)
     rows = choose_users(assembly, store, count, rounds, secrets)
     played = itertools.count(1)
@@ -235,7 +235,7 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
         yield f"one user out, {number}", everybody, fewer
 
 
-def _refuse_own_code(run: RunFolder, assembly: Assembly) -> None:
+def refuse_own_code(run: RunFolder, assembly: Assembly) -> None:
     code = (read_lines(run.ledger_file, repair=False) or [{}])[0].get("code")
     if code != assembly.code:
         raise SottoError(f"{run.path} was trained with {code}, which only Python knows; compare two runs of it instead")
