@@ -1,0 +1,1 @@
+"""A page that shows runs as they go: reads their files, writes nothing."""
