@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,20 @@ def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOP
 
     async def events(request: Any) -> Response:
         follower = Follower(paths, internal=internal, last=request.headers.get("last-event-id", ""))
-        return StreamingResponse(stream(follower, every), media_type="text/event-stream")
+        is_leaving = getattr(request.app.state, "is_leaving", lambda: False)
+        return StreamingResponse(stream(follower, every, is_leaving), media_type="text/event-stream")
 
     routes = [Route(f"{path}/", page), Route(f"{path}/events", events)]
     return local_app(routes, {f"{path}/page": _STATIC}, hosts=_names(host)), f"{path}/"
 
 
-async def stream(follower: Follower, every: float) -> AsyncIterator[bytes]:
-    """News for as long as the reader stays. Files are read beside the loop: a slow disk keeps nobody else waiting."""
+async def stream(follower: Follower, every: float, is_leaving: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """News for as long as reader and server stay. A slow disk keeps nobody else waiting: files are read in a thread."""
     from anyio import sleep, to_thread
 
     yield b"retry: 1000\n\n"
     quiet = 0
-    while True:
+    while not is_leaving():
         messages = await to_thread.run_sync(follower.poll)
         for message in messages:
             yield message.encode()

@@ -69,7 +69,7 @@ class Guarded:
 
 
 def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until Ctrl-C; `ready` is told the address. Port 0 takes a free one."""
+    """Serve until Ctrl-C; `ready` is told the address. Port 0 takes a free one. Streams ask `app.state.is_leaving()`."""
     try:
         import uvicorn
     except ImportError as error:
@@ -77,8 +77,10 @@ def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], N
     with _bind(host, port) as bound:
         ready(f"http://{host}:{bound.getsockname()[1]}/")
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        app.state.is_leaving = lambda: server.should_exit  # a stream that goes on would be cut off with a complaint
         try:
-            uvicorn.Server(config).run(sockets=[bound])
+            server.run(sockets=[bound])
         except KeyboardInterrupt:  # the way it is meant to end
             return
 
@@ -94,6 +96,7 @@ def _bind(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen()  # who opens the address at once, before the server runs, waits instead of being refused
     except OSError as error:
         bound.close()
         reason = error.strerror
