@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import cyclopts
 
-from sottovoce.cli import auditing, measuring, planning, preparing, reproducing, training, watching
+from sottovoce.cli import auditing, comparing, measuring, planning, preparing, reproducing, training, watching
 from sottovoce.errors import LostProcess, SottoError
 
 app = cyclopts.App(
@@ -26,6 +26,7 @@ app.command(training.resume)
 app.command(measuring.evaluate)
 app.command(auditing.audit)
 app.command(measuring.report)
+app.command(comparing.compare)
 app.command(watching.watch)
 app.command(reproducing.reproduce)
 app.command(measuring.bench)

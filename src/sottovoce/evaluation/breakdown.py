@@ -94,16 +94,21 @@ def count_parts(model: LanguageModel, store: Store, bands: Bands) -> tuple[Count
 
 
 def lost(part: Part, other: Part) -> tuple[float, float]:
-    """By how much the top-1 of `other` is higher, and how far that may be off by who the users are.
+    """By how much the top-1 of `other` is higher, and how far that may be off by who the users are."""
+    return share_of(other.top1 - part.top1, part.targets)
 
-    The difference is a ratio of two sums over users; its error is that of such a ratio, users drawn independently.
+
+def share_of(hits: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """Hits over targets, both sums over users, and half the interval of that share at 95% confidence.
+
+    Its error is that of a ratio of two sums, users drawn independently.
     """
-    total = max(part.targets.sum(), 1)
-    difference = (other.top1.sum() - part.top1.sum()) / total
-    users = int(np.sum(part.targets > 0))
-    off = other.top1 - part.top1 - difference * part.targets
+    total = max(targets.sum(), 1)
+    share = hits.sum() / total
+    users = int(np.sum(targets > 0))
+    off = hits - share * targets
     error = np.sqrt(np.sum(off**2) * users / max(users - 1, 1)) / total
-    return float(difference), float(-special.ndtri((1 - CONFIDENCE) / 2) * error)
+    return float(share), float(-special.ndtri((1 - CONFIDENCE) / 2) * error)
 
 
 def _rows(parts: Sequence[Part], others: Sequence[Part]) -> list[dict[str, Any]]:

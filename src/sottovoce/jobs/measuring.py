@@ -140,9 +140,8 @@ def report_run(
         recipe["model"]["initial"] = Path(recipe["model"]["initial"]).name
     if "public" in recipe["local"]:
         recipe["local"]["public"] = Path(recipe["local"]["public"]).name
-    code = _code(run)
-    if "of the recipe" not in code:
-        recipe["model"] = {"kind": code}  # the sizes in the recipe are not those of a caller's own model
+    if not is_of_recipe(run):
+        recipe["model"] = {"kind": _code(run)}  # the sizes in the recipe are not those of a caller's own model
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=recipe,
@@ -168,6 +167,11 @@ def found_so_far(run: RunFolder, name: str = "RUN") -> list[Finding]:
     return findings(run.read_statement(), audits, name, digest(run.load_weights()))
 
 
+def is_of_recipe(run: RunFolder) -> bool:
+    """Is its model that of the recipe, not a caller's own?"""
+    return "of the recipe" in _code(run)
+
+
 def _code(run: RunFolder) -> str:
     """What was trained, in words."""
     return json.loads((run.model / "card.json").read_text(encoding="utf-8"))["code"]
@@ -179,7 +183,7 @@ def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> dic
     None where there are none, where the other model is a caller's own, or where no word means the same in both.
     """
     folder = store_folder(Recipe.load(run.recipe_file), run)
-    if not folder.exists() or not Store.open(folder, "test").users or "of the recipe" not in _code(other):
+    if not folder.exists() or not Store.open(folder, "test").users or not is_of_recipe(other):
         return None
     if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
         return None

@@ -9,13 +9,16 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from sottovoce.reporting.pages import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 Points = Sequence[tuple[int, float]]
+T = TypeVar("T")
 
 DEEP, MIDDLE, PALE, BESIDE = "#0f3557", "#2a6ca6", "#4a7ea9", "#a4541a"
 INK, FAINT = "#55585c", "#d6d9dc"
@@ -43,6 +46,7 @@ STYLE = {
     "lines.solid_capstyle": "round",
 }
 _MOST_POINTS = 300  # more are not seen at this size
+_COLUMNS = 8  # of a figure's table
 _FEW_POINTS = 12  # up to here every point gets a marker
 _WIDE = 6  # largest over smallest from which a scale is logarithmic
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -98,6 +102,27 @@ class Figure:
             said.append(f"{line.label}: {begin}{self._number(last)} at round {end}.")
         said += [f"{level.label}: {self._number(level.value)}." for level in self.levels]
         return " ".join(said)
+
+    def numbers(self) -> Table:
+        """The figure as a table: all rounds that fit, the first and the last of every line among them."""
+        lines = [line for line in self.lines if line.points]
+        rounds = sorted({at for line in lines for at, _ in line.points})
+        ends = {line.points[place][0] for line in lines for place in (0, -1)}
+        chosen = rounds
+        for most in range(_COLUMNS, 1, -1):
+            chosen = sorted(ends | set(_even(rounds, most)))
+            if len(chosen) <= _COLUMNS:
+                break
+        rows: list[tuple[str, Sequence[str] | str]] = []
+        for line in lines:
+            values = dict(line.points)
+            rows.append((line.label or self.unit, [self._cell(values.get(at)) for at in chosen]))
+        rows += [(level.label, self._number(level.value)) for level in self.levels]
+        remark = "" if len(chosen) == len(rounds) else f"{len(chosen)} of the {len(rounds):,} rounds that are drawn."
+        return Table(f"Numbers of {self.title}", "round", [f"{at:,}" for at in chosen], rows, remark)
+
+    def _cell(self, value: float | None) -> str:
+        return "–" if value is None else self._number(value)
 
     def _number(self, value: float) -> str:
         return f"{100 * value:.3g}%" if self.percent else f"{value:.4g}"
@@ -212,10 +237,14 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 def _thin(points: Points) -> list[tuple[int, float]]:
     """Evenly fewer points, with the first and the last."""
-    if len(points) <= _MOST_POINTS:
-        return list(points)
-    step = (len(points) - 1) / (_MOST_POINTS - 1)
-    return [points[math.floor(index * step + 0.5)] for index in range(_MOST_POINTS)]
+    return _even(points, _MOST_POINTS)
+
+
+def _even(values: Sequence[T], most: int) -> list[T]:
+    if len(values) <= most:
+        return list(values)
+    step = (len(values) - 1) / (most - 1)
+    return [values[math.floor(index * step + 0.5)] for index in range(most)]
 
 
 _NAMESPACE = re.compile(r"^\{.*\}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sottovoce.reporting.figures import BESIDE, DEEP, FAINT, INK, MIDDLE, STYLE, spread, tick_label
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+T = TypeVar("T")
 COLOURS = (DEEP, BESIDE, "#5f8f3f", "#7d4f98", MIDDLE, "#bd8a12", "#3b9a9c", "#c2586a", "#7a7d80")
 _DOTS = 160  # a side inch
 _WIDE, _HIGH, _LETTER, _LINE = 3.7, 2.7, 0.068, 0.155  # inches: the axes of a panel, and the size of its labels
@@ -216,14 +217,14 @@ class Row:
     histograms: Sequence[Sequence[float]]
 
 
-def draw_histograms(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
+def draw_histograms(columns: Sequence[str], rows: Sequence[Row], finish: Callable[[Canvas], T] = png_of) -> T:
     """Rows of small histograms over 0, 1, 2, ..., with the mean marked."""
     from matplotlib import style
 
     label = _LETTER * max(len(row.label) for row in rows) + 0.2
     cell_wide, cell_high = 1.25, 0.42
     wide, high = label + len(columns) * (cell_wide + 0.12) + 0.1, 0.4 + len(rows) * cell_high + 0.35
-    with style.context(["default", STYLE]):
+    with style.context(["default", {**STYLE, "svg.hashsalt": "histograms"}]):
         canvas = canvas_of(wide, high)
         for down, row in enumerate(rows):
             bottom = high - 0.4 - (down + 1) * cell_high
@@ -243,4 +244,4 @@ def draw_histograms(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
                 axes.set_xticks([0, 5, 10] if last else [], ["0", "5", "10"] if last else [], fontsize=8)
                 if down == 0:
                     axes.set_title(columns[across], fontsize=9, pad=5)
-        return png_of(canvas)
+        return finish(canvas)

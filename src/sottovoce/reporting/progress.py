@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sottovoce.reporting.evidence import Evidence, other_record
 from sottovoce.reporting.figures import BESIDE, DEEP, MIDDLE, PALE, Figure, Level, Line
 from sottovoce.reporting.wording import (
@@ -15,11 +17,12 @@ from sottovoce.reporting.wording import (
 )
 
 
-def _panel(title: str, words: str, figure: Figure | None = None) -> dict[str, str]:
-    return {"title": title, "words": words, "svg": figure.svg() if figure else ""}
+def _panel(title: str, words: str, figure: Figure | None = None) -> dict[str, Any]:
+    drawn, numbers = (figure.svg(), figure.numbers()) if figure else ("", None)
+    return {"title": title, "words": words, "svg": drawn, "numbers": numbers}
 
 
-def _accuracy(evidence: Evidence) -> dict[str, str]:
+def _accuracy(evidence: Evidence) -> dict[str, Any]:
     title = "Accuracy by round"
     record = evidence.record
     top1 = measured(record, "top1")
@@ -39,7 +42,7 @@ def _accuracy(evidence: Evidence) -> dict[str, str]:
     return _panel(title, words, Figure("accuracy", title, "share of targets", lines, levels, percent=True))
 
 
-def _perplexity(evidence: Evidence) -> dict[str, str]:
+def _perplexity(evidence: Evidence) -> dict[str, Any]:
     title = "Perplexity by round"
     points = measured(evidence.record, "perplexity")
     if not points:
@@ -55,7 +58,7 @@ def _perplexity(evidence: Evidence) -> dict[str, str]:
     return _panel(title, words, Figure("perplexity", title, "perplexity", lines, from_zero=False, widen=True))
 
 
-def _epsilon(evidence: Evidence) -> dict[str, str]:
+def _epsilon(evidence: Evidence) -> dict[str, Any]:
     title, statement = "Privacy spent by round", evidence.statement
     if not is_private(statement):
         return _panel(title, "This run gives no privacy guarantee: ε is infinite from the first round on.")
@@ -75,7 +78,7 @@ def _epsilon(evidence: Evidence) -> dict[str, str]:
     return _panel(title, words, Figure("epsilon", title, "ε", lines, levels))
 
 
-def figures_by_round(evidence: Evidence) -> list[dict[str, str]]:
+def figures_by_round(evidence: Evidence) -> list[dict[str, Any]]:
     figures = [_accuracy(evidence), _perplexity(evidence), _epsilon(evidence)]
     return [*figures, _clip_norm(evidence)] if _clip_norm_changes(evidence) else figures
 
@@ -84,7 +87,7 @@ def _clip_norm_changes(evidence: Evidence) -> bool:
     return bool({"clip_schedule", "adaptive"} & set(evidence.statement["mechanism"]))
 
 
-def _clip_norm(evidence: Evidence) -> dict[str, str]:
+def _clip_norm(evidence: Evidence) -> dict[str, Any]:
     """Planned, or read from noised counts: public either way."""
     title, adaptive = "Clip norm by round", evidence.statement["mechanism"].get("adaptive")
     words = "The longest update a user could send."
@@ -103,7 +106,7 @@ def _add_beside(lines: list[Line], evidence: Evidence, points: list[tuple[int, f
     return f" Dotted: {what}the run {evidence.beside['name']}."
 
 
-def diagnostics_by_round(evidence: Evidence) -> list[dict[str, str]]:
+def diagnostics_by_round(evidence: Evidence) -> list[dict[str, Any]]:
     lines = evidence.diagnostics or []
     with_norms = [line for line in lines if line.get("norm_quantiles")]
     clip_norm = evidence.statement["mechanism"].get("clip_norm")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
 from sottovoce.reporting.evidence import Evidence, other_record
 from sottovoce.reporting.findings import findings, lanes_of, public
 from sottovoce.reporting.number_line import draw_number_line
+from sottovoce.reporting.pages import render_page
 from sottovoce.reporting.progress import diagnostics_by_round, figures_by_round
 from sottovoce.reporting.wording import (
     epsilon_text,
@@ -37,11 +37,7 @@ _SHARES = {"top1", "top3", "top5", "top1_words", "oov_rate"}
 
 def render(evidence: Evidence) -> str:
     """The whole page."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    source = (resources.files("sottovoce.reporting") / "report.html.jinja").read_text(encoding="utf-8")
-    return environment.from_string(source).render(_view(evidence))
+    return render_page("report.html.jinja", _view(evidence))
 
 
 def _view(evidence: Evidence) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +139,16 @@ class RunFolder:
 
     def write_json(self, path: Path, value: dict[str, Any]) -> None:
         write_aside(path, _pretty(value))
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """The last part of each path, with as many before it as tell them apart; never where they lie."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(set(parts)):
+            break
+    return names
 
 
 def _pretty(value: dict[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import RunFolder, names_of
 
 MOST_LINES = 500  # of one message
 _PUBLIC = ("round", "epsilon", "delta", "clip_norm", "evaluation")
@@ -108,16 +108,6 @@ def _read(path: Path, parse: Any) -> dict[str, Any]:
     except (OSError, ValueError):  # not there yet
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """The last part of each path, with as many before it as tell them apart; never where they lie."""
-    parts = [path.resolve().parts for path in paths]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(part[-length:]) for part in parts]
-        if len(set(names)) == len(set(parts)):
-            break
-    return names
 
 
 @dataclass

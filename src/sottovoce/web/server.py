@@ -69,7 +69,7 @@ class Guarded:
 
 
 def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until Ctrl-C; `ready` is told the address. Port 0 takes a free one. Streams ask `app.state.is_leaving()`."""
+    """Serve until Ctrl-C; `ready` is told the address. Port 0 takes a free one. Streams ask `state.is_leaving()`."""
     try:
         import uvicorn
     except ImportError as error:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from sottovoce.runs.folder import names_of
 from sottovoce.runs.record import Lines
 from sottovoce.watching import follow
-from sottovoce.watching.follow import Follower, Message, Place, names_of, read_news
+from sottovoce.watching.follow import Follower, Message, Place, read_news
 
 RECIPE = "[run]\nrounds = 9\n[privacy]\nepsilon = 3.0\ndelta = 1e-6\n"
 

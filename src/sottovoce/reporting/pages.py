@@ -1,0 +1,32 @@
+"""Templates into pages: one look, one way to escape, and a figure's numbers as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Table:
+    """The numbers of a figure. Cells of a row that are one text hold for all columns."""
+
+    about: str
+    corner: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str] | str]]
+    remark: str = ""
+
+
+def render_page(template: str, view: dict[str, Any]) -> str:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_source)
+    )
+    return environment.get_template(template).render(view)
+
+
+def _source(name: str) -> str:
+    return (resources.files("sottovoce.reporting") / name).read_text(encoding="utf-8")
