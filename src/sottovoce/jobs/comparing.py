@@ -48,7 +48,7 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
     if apart:
         text = f"Other people than those of {compared[0].name}, or code of one's own; as recorded: {', '.join(apart)}."
         notes = [("Measured by themselves", text)]
-    people = f"{len(rows):,} held-out users of the store {folder.name}" if len(apart) < len(runs) else ""
+    people = f"{len(rows):,} held-out users of the store “{folder.name}”" if len(apart) < len(runs) else ""
     return Comparison(compared, people, internal, notes)
 
 

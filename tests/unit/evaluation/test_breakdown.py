@@ -8,7 +8,7 @@ import pytest
 
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS, UNK
-from sottovoce.evaluation.breakdown import FEWEST, Breakdown, Part, bands_of, count_parts, lost, quarters
+from sottovoce.evaluation.breakdown import FEWEST, Breakdown, Part, bands_of, count_parts, lost, quarters, share_of
 from sottovoce.evaluation.prediction import Counts, count_hits, summarise
 from sottovoce.models.lstm import LSTM
 
@@ -86,6 +86,13 @@ def test_who_is_alike_stays_together():
 def test_too_few_users_have_no_groups(model, vocabulary):
     store = Store.from_users([[BOS, FIRST, EOS]] * 9, vocabulary)
     assert count_parts(model, store, bands_of(store, RANKS))[1].groups == {}
+
+
+def test_a_share_and_its_interval_by_hand():
+    """1 and 3 hits of 4 targets each: one below the mean, one above; a user without text is no user."""
+    share, within = share_of(np.array([1.0, 3.0, 0.0]), np.array([4.0, 4.0, 0.0]))
+    assert share == 0.5
+    assert within == pytest.approx(1.959964 * np.sqrt(2 * 2) / 8)
 
 
 def test_what_is_lost_by_hand():

@@ -305,6 +305,30 @@ def test_figures_have_words():
         assert svg.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
 
 
+def test_every_figure_by_round_has_its_numbers_underneath():
+    beside = {"name": "twin", "record": make_record(private=False, skill=1.3)}
+    page = render(make_evidence(diagnostics=make_diagnostics(), beside=beside))
+    drawn = [figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "<svg" in figure]
+    assert len(drawn) == 6
+    assert all(figure.index("</svg>") < figure.index("<table>") for figure in drawn)
+    assert "round 5 15 20 30 35 45 50 60 top-5 18.3% " in text_of(drawn[0])
+    assert text_of(drawn[0]).endswith("baseline 5.1%")
+    assert "8 of the 12 rounds that are drawn." in drawn[0]
+
+
+def test_numbers_are_those_that_are_drawn():
+    lines = [Line("a", [(at, at / 8) for at in range(1, 101)]), Line("b", [(40, 2.5)], hollow=True), Line("c", [])]
+    table = Figure("f", "t", "u", lines, [Level("l", 9.0)]).numbers()
+    assert len(table.columns) == 8
+    assert {"1", "40", "100"} <= set(table.columns)
+    (a, of_a), (b, of_b), level = table.rows
+    assert (a, b, level) == ("a", "b", ("l", "9"))
+    assert dict(zip(table.columns, of_a, strict=True))["40"] == "5"
+    assert [cell for cell in of_b if cell != "–"] == ["2.5"]
+    few = Figure("f", "t", "u", [Line("", [(3, 0.25), (5, 0.5)])], percent=True).numbers()
+    assert (few.columns, few.rows, few.remark) == (["3", "5"], [("u", ["25%", "50%"])], "")
+
+
 def test_a_wide_scale_is_logarithmic_and_a_long_run_is_thinned():
     wide = Figure("f", "t", "u", [Line("a", [(at, 10 ** (4 - at / 2000)) for at in range(1, 5001)])], widen=True).svg()
     labels = [text.text for text in ET.fromstring(wide).iter("{http://www.w3.org/2000/svg}text")]

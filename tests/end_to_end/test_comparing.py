@@ -1,0 +1,51 @@
+"""`sotto compare` and what `sotto watch` refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from small_world import Refused, Sotto, World
+
+
+def test_runs_on_one_store_are_measured_together(sotto: Sotto, world: World, run: Path, tmp_path: Path) -> None:
+    """And what is the owner's is neither in the object nor on the page, unless it is asked for."""
+    elsewhere = Path(shutil.copytree(world.run, tmp_path / "elsewhere"))
+    recipe = (elsewhere / "recipe.toml").read_text()
+    (elsewhere / "recipe.toml").write_text(recipe.replace(str(world.store), str(tmp_path / "gone")))
+    (run / "audit").mkdir(mode=0o700)
+    (run / "audit" / "membership.json").write_text(
+        json.dumps({"attacks": [{"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8}]})
+    )
+    page = tmp_path / "page.html"
+    found = sotto("compare", run, elsewhere, "--out", page, "--json").json()
+    here, there = found["runs"]
+    measured = sotto("evaluate", run, "--json").json()
+    assert here["measured_together"]
+    assert here["evaluation"]["top1"] == pytest.approx(measured["top1"])
+    assert here["top1_within"] == pytest.approx(0)  # the five people held out write alike, and fare alike
+    assert sum(here["head_words"]["10"]) == pytest.approx(1)
+    assert (there["measured_together"], there["top1_within"]) == (False, None)
+    assert "elsewhere" in found["notes"][0]
+    assert "spread" not in here
+    assert "0.777" not in json.dumps(found)
+    text = page.read_text(encoding="utf-8")
+    assert "0.777" not in text
+    assert "How unlike users fare" not in text
+    assert str(tmp_path) not in text
+    outcome = sotto("compare", run, "--out", page, "--internal")
+    assert (outcome.status, outcome.out) == (0, f"{page}\n")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert "AUC 0.777" in page.read_text(encoding="utf-8")
+
+
+def test_what_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
+    assert "--out comparison.html" in refused("compare", run)
+    assert "must end in .html" in refused("compare", run, "--out", run / "record.jsonl")
+    assert "no folder" in refused("compare", run, "--out", tmp_path / "nowhere" / "page.html")
+    assert "named twice" in refused("compare", run, run, "--json")
+    assert "holds no run" in refused("compare", tmp_path / "nothing", "--json")
+    assert "--users -1" in refused("compare", run, "--users", -1, "--json")
