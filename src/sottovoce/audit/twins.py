@@ -18,6 +18,7 @@ from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.accounting import Event
 from sottovoce.privacy.generator import philox
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.round import Watch
 
 _RELEASE = "twins of an audit"  # names their keys
 
@@ -34,9 +35,9 @@ def twins(
     after_round: Callable[[], None] = lambda: None,
 ) -> Iterator[LanguageModel]:  # fmt: skip
     """The model of everybody, then one without each of `rows`."""
-    yield _train(assembly, start, store, rounds, secrets, after_round)
+    yield train_twin(assembly, start, store, rounds, secrets, after_round)
     for row in rows:
-        yield _train(assembly, start, store.without(int(row)), rounds, secrets, after_round)
+        yield train_twin(assembly, start, store.without(int(row)), rounds, secrets, after_round)
 
 
 def choose_users(assembly: Assembly, store: Store, count: int, rounds: int, secrets: Secrets) -> np.ndarray:
@@ -54,13 +55,14 @@ def _cohort(assembly: Assembly, store: Store, round_number: int, secrets: Secret
     return assembly.algorithm.mechanism.sampler.sample(store.users, key, round_number)
 
 
-def _train(
+def train_twin(
     assembly: Assembly, start: LanguageModel, store: Store, rounds: int, secrets: Secrets,
-    after_round: Callable[[], None],
+    after_round: Callable[[], None], watch: Watch | None = None,
 ) -> LanguageModel:  # fmt: skip
+    """A model of the recipe, of which nothing leaves the process."""
     state = assembly.start(start)
     played = assembly.rounds(
-        state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(), assembly.sum_updates
+        state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(), assembly.sum_updates, watch
     )
     while state.round < rounds:
         state, _ = next(played)

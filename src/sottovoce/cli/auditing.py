@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ def audit(
     *without: Path,
     tails: Flag = False,
     rounds: int | None = None,
+    canaries: Flag = False,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     leave_out: int = 0,
     texts: int = 30_000,
     delta: float | None = None,
@@ -28,19 +31,26 @@ def audit(
 ) -> None:
     """Measure how leaky a run is: what an attack finds beside what is proved, for the owner only.
 
-    With --rounds, exit status 1 says that a round leaks more than is claimed.
+    With --rounds or --canaries, exit status 1 says that more leaks than is claimed.
 
     Parameters
     ----------
     run
         Folder of a run.
     without
-        Runs of the same recipe on stores that lack one of its users each.
+        With --tails: runs of the same recipe on stores that lack one of its users each. With --canaries: runs with
+        secrets planted, drawn beside this one.
     tails
         Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write.
     rounds
         Play so many single rounds on made-up users, with and without one of them, guess from each round's noised update
         whether they were there, and compare the ε that shows at least with the one that is claimed for a round.
+    canaries
+        Rank the secrets that the recipe's [audit] planted among all that could stand in their place, and guess from
+        every round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. A run
+        without canaries has a twin trained for this audit alone, which takes as long as the run and is not kept.
+    settings
+        What is planted in that twin: audit.key=value (default: audit.users=100 audit.secrets=6).
     leave_out
         Instead of runs without a user: train the recipe again, with everybody and without each of so many users.
     texts
@@ -48,14 +58,21 @@ def audit(
     delta
         δ at which ε is estimated (default: the run's).
     confidence
-        Of the lower bound that --rounds gives.
+        Of the lower bounds that --rounds and --canaries give.
     seed
-        Chooses the users left out, and the texts; or the coins and the noise of the rounds.
+        Chooses the users left out, and the texts; or the coins and the noise of rounds or of a twin.
     json
         One JSON object, no progress.
     """
-    if tails == (rounds is not None):
-        raise SottoError("say what to audit, one of the two: --tails, or --rounds 1000")
+    if tails + canaries + (rounds is not None) != 1:
+        raise SottoError("say what to audit, one of the three: --tails, --canaries, or --rounds 1000")
+    if settings and not canaries:
+        raise SottoError("--set says what is planted in a twin; it is for --canaries")
+    if canaries:
+        if leave_out:
+            raise SottoError("--canaries leaves nobody out: --leave-out is for --tails")
+        _audit_canaries(run, without, settings or (), delta, confidence, seed, json)
+        return
     if rounds is not None:
         if without or leave_out:
             raise SottoError("--rounds makes up its users: runs to compare and --leave-out are for --tails")
@@ -117,6 +134,66 @@ def _tell_rounds(result: dict[str, Any]) -> None:
         much = "no number of rounds" if needed is None else f"--rounds {needed} at the least"
         print(f"so many rounds cannot contradict this claim, however leaky they are; it takes {much}")
     print(f"not contradicted: {result['note']}")
+
+
+def _audit_canaries(
+    run: Path, beside: Sequence[Path], settings: Sequence[str], delta: float | None, confidence: float, seed: int,
+    json: bool,
+) -> None:  # fmt: skip
+    from sottovoce.jobs.canaries import audit_canaries
+
+    with progress_of_steps(f"twin of {run.name}", quiet=json) as progress:
+        result = audit_canaries(
+            run, beside, settings=settings, delta=delta, confidence=confidence, seed=seed, progress=progress
+        )  # fmt: skip
+    if json:
+        print_json(result)
+    else:
+        _tell_canaries(run, result)
+    if result["contradicted"]:
+        sys.exit(1)
+
+
+def _tell_canaries(run: Path, result: dict[str, Any]) -> None:
+    print(f"audited: {result['of']}")
+    if result["curve"]:
+        curves = [(result["run"], result["curve"]), *((other["run"], other["curve"]) for other in result["beside"])]
+        most = max(one["most"] for one in result["exposure"])
+        print_rows(
+            f"Exposure of secrets, in bits; {most:.3g} at most",
+            [{"run": name, **_curve_row(point)} for name, points in curves for point in points],
+        )
+    one_run = result["one_run"]
+    if one_run:
+        at = f"at δ = {result['delta']:g}"
+        print(f"claimed: ε <= {shown_epsilon(result['claimed'])} {at}, for the {result['round']} rounds that were done")
+        print(
+            f"shown:   ε >= {one_run['shown']:.3g} {at}, at {result['confidence']:g} confidence; of "
+            f"{one_run['canaries']:,} canary users {_guesses(one_run['rounds'])} from the noised updates and "
+            f"{_guesses(one_run['model'])} from the model; perfect guesses would show {one_run['rounds']['most']:.3g}"
+        )
+    elif result["canaries"]["users"]:
+        print("who of the canary users was in is not known any more: the run's secrets are gone")
+    if result["contradicted"]:
+        print("CONTRADICTED: the run leaks more than is claimed. Do not release anything of it")
+    elif one_run:
+        print(f"not contradicted: {result['note']}")
+    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
+
+
+def _guesses(found: dict[str, Any]) -> str:
+    return f"{found['correct']:,} of {found['guesses']:,} were guessed right"
+
+
+def _curve_row(point: dict[str, Any]) -> dict[str, str]:
+    return {
+        "held by": f"{point['holders']:,}",
+        "secrets": f"{point['secrets']:,}",
+        "least": f"{point['least']:.1f}",
+        "median": f"{point['median']:.1f}",
+        "largest": f"{point['largest']:.1f}",
+        "found by beam search": f"{point['extracted']:,}",
+    }
 
 
 def _row(pair: dict[str, Any]) -> dict[str, str]:

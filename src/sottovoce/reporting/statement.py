@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -56,11 +56,12 @@ def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
     spent: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str, vocabulary: str,
     vocabulary_source: Mapping[str, Any], start: Mapping[str, str] | None = None,
+    canaries: Mapping[str, Any] | None = None,
 ) -> Statement:  # fmt: skip
     """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again.
 
     A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε. `start` is the model of
-    another run that this one began with.
+    another run that this one began with; `canaries` is what the ledger says was planted.
     """
     privacy = recipe.privacy
     event = mechanism.event(1)
@@ -115,6 +116,9 @@ def make_statement(
     if start is not None:
         facts["start"] = dict(start)
         facts["not_covered"].append(STARTED_FROM)
+    if canaries is not None:
+        facts["canaries"] = dict(canaries)
+        facts["released"].append("canaries.json: what canaries were planted, not which of them were in")
     if privacy.sampling == "in_turn":
         facts["not_covered"].append(IN_TURN)
         facts["turns"] = sum(count for _, count in mechanism.events(planned_rounds))
@@ -199,6 +203,7 @@ def _paragraphs(statement: Statement) -> list[str]:
             "This run gives no privacy guarantee: ε is infinite. Its model may depend on any one person's text as much "
             "as training made it. Do not release it outside the circle that may read the text itself.",
             *_start(facts),
+            *_canaries(facts),
         ]
     mechanism = facts["mechanism"]
     epsilon, delta = (
@@ -224,7 +229,7 @@ def _paragraphs(statement: Statement) -> list[str]:
             f"The vocabulary was {facts['vocabulary']['source']}: a model is released with its words. Training alone "
             f"has ε = {_shown(facts['epsilon_training'])} at the same δ."
         )
-    paragraphs += _start(facts)
+    paragraphs += _start(facts) + _canaries(facts)
     if facts["charged_again"]:
         paragraphs.append(
             f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are "
@@ -261,6 +266,37 @@ def _start(facts: dict[str, Any]) -> list[str]:
     if "start" not in facts:
         return []
     return [f"The model did not begin untrained: {facts['start']['source']} (run {facts['start']['run']})."]
+
+
+def _canaries(facts: dict[str, Any]) -> list[str]:
+    """Who else the model was trained on."""
+    if not (planted := facts.get("canaries")):
+        return []
+    kinds = []
+    if planted["users"]:
+        kinds.append(f"{planted['users']:,} canary users, each in or out by a secret coin")
+    if planted["secrets"]:
+        kinds.append(f"{planted['holders']:,} who hold {planted['secrets']:,} planted secrets")
+    return [
+        f"Made-up users were planted on top of the declared population: {' and '.join(kinds)} (registry "
+        f"{planted['registry']}). They change nobody's chance to join, nor q and W. An audit by canaries is of this "
+        f"model itself."
+    ]
+
+
+def tell_audits(statement: Mapping[str, Any], audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A statement as it is released: with the audits that the model passed, and those that were not run."""
+    passed = [f"by {one['audit']}" for one in audits if one["result"] == "passed"]
+    missing = [f"by {one['audit']}" for one in audits if one["result"] == "not run"]
+    sentences = [
+        f"The model was audited {' and '.join(passed)} before its release, and the claim was not contradicted; that "
+        f"proves nothing beyond the claim."
+        if passed
+        else "",
+        f"It was not audited {' or '.join(missing)}." if missing else "",
+    ]
+    told = " ".join(filter(None, sentences))
+    return {**statement, "audits": [dict(one) for one in audits], "prose": f"{statement['prose']}\n\n{told}"}
 
 
 def _changes(mechanism: dict[str, Any]) -> str:
