@@ -18,10 +18,11 @@ from sottovoce.jobs.planting import read_registry
 from sottovoce.jobs.population import store_folder
 from sottovoce.privacy import accounting
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import tell_audits
+from sottovoce.reporting.statement import restate, store_cost
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger
+from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import Secrets
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024
@@ -62,7 +63,10 @@ def _write(run: RunFolder, out: Path, audits: list[dict[str, Any]]) -> None:
     with made_aside(out) as draft:
         for name in ("weights.safetensors", "vocabulary.txt"):
             (draft / name).write_bytes((run.model / name).read_bytes())
-        statement = tell_audits(run.read_statement(), audits)
+        # Later runs on the same people count: the total is the one of today.
+        recipe, told = Recipe.load(run.recipe_file), run.read_statement()
+        total = store_cost(_people(run, recipe).spent(), told["delta"], recipe.privacy.accountant)
+        statement = restate(told, audits=audits, epsilon_store=json_number(total))
         run.write_json(draft / "privacy.json", statement)
         run.write_json(draft / "card.json", {**_card(run), "privacy": statement})
         if run.registry_file.exists():
@@ -99,7 +103,7 @@ def _check(run: RunFolder) -> Iterator[str]:
         yield f"the ledger has no entry for round {ledger.rounds + 1}, and the model is of round {rounds}"
     if statement["charges"] != len(ledger.entries):
         yield f"the statement counts {statement['charges']} charges, and the ledger has {len(ledger.entries)}"
-    people = StoreLedger(store_folder(recipe, run) / "ledger.jsonl")
+    people = _people(run, recipe)
     if not people.spent(statement["run"]):
         yield f"{people.path} has no charge for this run: its people were never asked to pay"
     spent = [*people.spent(PREPARATION), *ledger.spent()]
@@ -120,6 +124,10 @@ def _check(run: RunFolder) -> Iterator[str]:
             f"model/weights.safetensors is not the model of the last checkpoint, or that is not of round {rounds}: "
             f"whether the ledger paid for it cannot be told; `sotto resume {run.path}` writes it again"
         )
+
+
+def _people(run: RunFolder, recipe: Recipe) -> StoreLedger:
+    return StoreLedger(store_folder(recipe, run) / "ledger.jsonl")
 
 
 def _same(saved: checkpoints.Checkpoint, weights: dict[str, np.ndarray]) -> bool:

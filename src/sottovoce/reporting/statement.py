@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,7 @@ def make_statement(
         "relation": "none" if isinstance(event, NonPrivate) else event.relation,
         "epsilon_training": json_number(epsilon_training),
         "epsilon_spent": json_number(epsilon_spent),
-        "epsilon_store": json_number(_store_cost(store_spent, privacy.delta, accountant, private)),
+        "epsilon_store": json_number(store_cost(store_spent, privacy.delta, accountant, private)),
         "rounds_planned": planned_rounds,
         "rounds_done": rounds_done,
         "charges": charges,
@@ -125,6 +125,13 @@ def make_statement(
     if recipe.local.objective == "rehearsal":
         facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)
+
+
+def restate(told: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+    """A statement that was written, with some facts changed or added, in its prose too."""
+    kept = {name: value for name, value in told.items() if name not in ("private", "epsilon", "delta", "prose")}
+    epsilon = math.inf if isinstance(told["epsilon"], str) else told["epsilon"]
+    return Statement(told["private"], epsilon, told["delta"], {**kept, **facts}).to_json()
 
 
 def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
@@ -186,7 +193,8 @@ def _source(facts: Mapping[str, Any]) -> str:
     return "declared public by whoever prepared the store"
 
 
-def _store_cost(spent: Spent, delta: float, accountant: str, private: bool) -> float:
+def store_cost(spent: Spent, delta: float, accountant: str, private: bool = True) -> float:
+    """ε over every run on a store."""
     if not private:
         return math.inf
     try:
@@ -240,6 +248,7 @@ def _paragraphs(statement: Statement) -> list[str]:
             "The secrets of this run come from its seed: whoever knows the seed can undo the noise, and the guarantee "
             "holds only against those who do not. Take privacy.secrets = 'entropy' for a model to be released."
         )
+    paragraphs += _audits(facts)
     paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
     return paragraphs
 
@@ -284,19 +293,19 @@ def _canaries(facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def tell_audits(statement: Mapping[str, Any], audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A statement as it is released: with the audits that the model passed, and those that were not run."""
-    passed = [f"by {one['audit']}" for one in audits if one["result"] == "passed"]
-    missing = [f"by {one['audit']}" for one in audits if one["result"] == "not run"]
-    sentences = [
-        f"The model was audited {' and '.join(passed)} before its release, and the claim was not contradicted; that "
-        f"proves nothing beyond the claim."
-        if passed
-        else "",
-        f"It was not audited {' or '.join(missing)}." if missing else "",
-    ]
-    told = " ".join(filter(None, sentences))
-    return {**statement, "audits": [dict(one) for one in audits], "prose": f"{statement['prose']}\n\n{told}"}
+def _audits(facts: dict[str, Any]) -> list[str]:
+    """Of a released model: the audits that it passed, and those that were not run."""
+    passed = [f"by {one['audit']}" for one in facts.get("audits", ()) if one["result"] == "passed"]
+    missing = [f"by {one['audit']}" for one in facts.get("audits", ()) if one["result"] == "not run"]
+    told = []
+    if passed:
+        told.append(
+            f"The model was audited {' and '.join(passed)} before its release, and the claim was not contradicted; "
+            f"that proves nothing beyond the claim."
+        )
+    if missing:
+        told.append(f"It was not audited {' or '.join(missing)}.")
+    return [" ".join(told)] if told else []
 
 
 def _changes(mechanism: dict[str, Any]) -> str:

@@ -94,10 +94,10 @@ def test_canaries_change_nobody_elses_chance(store, registry):
         assert np.array_equal(drawn[drawn < store.users], Poisson(0.3).sample(store.users, key))
 
 
-def test_canaries_who_are_out_leave_a_round_as_it_is_to_the_bit(store, model, registry):
+def test_canaries_who_are_out_leave_a_round_as_it_is_to_the_bit(store, table, registry):
     """And those who are in add what they send to the sum, over the same declared denominator, and nothing else."""
     given = algorithm(0.6)
-    start = given.server.start(model)
+    start = given.server.start(Bigrams(jnp.asarray(table)))
     users = replace(registry, secrets=(), holders=())
     none, everyone = (plant(store, users, np.full(40, there)) for there in (False, True))
     seen = []
