@@ -84,6 +84,7 @@ def test_scores_are_for_the_owner_alone(planted: Path) -> None:
         assert not any(f"{score:.5g}".encode() in text for score in scores)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_has_the_scores_of_one_that_was_not(tmp_path: Path) -> None:
     """Rounds 5 and 6 are played twice, and counted once."""
     recipe = make_recipe(make_store(tmp_path)).replace(audit={"users": 40, "secrets": 1, "prefix": 3, "words": 1})

@@ -27,7 +27,7 @@ from sottovoce.runs.secrets import Secrets
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024
 AUDITS = {"rounds": "--rounds 2000", "canaries": "--canaries"}
-_ROUNDING = 1e-9
+_ROUNDING = 1e-6  # the same charges in another order
 
 
 def release_run(

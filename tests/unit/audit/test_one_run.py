@@ -53,7 +53,7 @@ def algorithm(rate: float = 1.0, estimator=None, z: float = Z) -> Algorithm:
 
 
 def watched(given: Algorithm, rounds: int = ROUNDS, present: np.ndarray = COINS) -> tuple[CanaryWatch, np.ndarray]:
-    assembly = SimpleNamespace(algorithm=given, sum_updates=SumInBlocks(64))
+    assembly = SimpleNamespace(algorithm=given, sum_updates=SumInBlocks(4))
     watch = CanaryWatch.of(assembly, PEOPLE, REGISTRY, present)
     state = given.server.start(MODEL)
     for number in range(1, rounds + 1):
@@ -94,7 +94,7 @@ def test_what_is_left_of_a_round_is_noise_and_canaries(estimator):
                seen.append)  # fmt: skip
     left, scale = watch._left(seen[0])
     joined = seen[0].cohort[seen[0].cohort >= PEOPLE.users]
-    own = SumInBlocks(64)(given, MODEL, watch.planted, joined, seen[0].key, seen[0].clip_norms)
+    own = SumInBlocks(4)(given, MODEL, watch.planted, joined, seen[0].key, seen[0].clip_norms)
     for part, canaries in zip(jax.tree.leaves(left), jax.tree.leaves(own.total), strict=True):
         np.testing.assert_allclose(part, np.asarray(canaries) * scale, atol=1e-8)
     assert scale == pytest.approx(1 / 40)
