@@ -207,6 +207,11 @@ class Store:
         seal = blake2b(f"{self.fingerprint} without {row}".encode(), digest_size=16)
         return replace(self, batches=batches, fingerprint=seal.hexdigest())
 
+    def followed_by(self, users: Sequence[np.ndarray]) -> Store:
+        """The same rows and others after them, who are no part of the people that the fingerprint names."""
+        more = Batch(np.concatenate([*users, np.empty(0, int)]).astype(np.int32), _offsets(users))
+        return replace(self, batches=(*self.batches, more))
+
     @cached_property
     def _firsts(self) -> np.ndarray:
         """The first row of each batch, and the number of rows at the end."""

@@ -24,7 +24,9 @@ from sottovoce.jobs.budget import (
     store_ledger,
     vocabulary_charges,
 )
+from sottovoce.jobs.planting import no_scores, notes_of, plan_canaries, take_scores, watch_canaries
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_paths
+from sottovoce.jobs.saving import load_state, save_checkpoint
 from sottovoce.jobs.spending import RunSpender
 from sottovoce.jobs.starting import Start, find_start
 from sottovoce.jobs.together import assemble_for, sum_over
@@ -35,7 +37,6 @@ from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
-from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.holder import take_up
 from sottovoce.runs.ledger import Ledger
@@ -108,12 +109,16 @@ def train(
         }
         if start.facts:
             header["start"] = start.facts
+        registry = plan_canaries(assembly.recipe, store)
+        if registry:
+            header["canaries"] = registry.summary()
+            draft.write_json(draft.registry_file, registry.to_json())
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         mechanism = assembly.algorithm.mechanism
         state = assembly.start(start.model)
         # From here on the start is in the checkpoint: the folder it came from may go.
-        _save_checkpoint(draft, state, secrets, parent=start.weights)
+        save_checkpoint(draft, state, secrets, start.weights, no_scores(registry))
         # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
         # right after this line charges for a run that never was, which errs on the safe side.
         for event, count in mechanism.events(planned):
@@ -165,11 +170,15 @@ class Training:
             )
         self.notes: list[str] = []
         declared = self.recipe.privacy.users
+        self.watch = watch_canaries(run, self.ledger.header, self.assembly, self.store, secrets)
         if self.assembly.passes is None and not 0.5 < self.store.users / declared < 2:
             self.notes.append(
                 f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
                 f"{declared:,}; cohorts are {self.store.users / declared:.2g} times as large as declared"
             )
+        if self.watch is not None:
+            self.notes += notes_of(self.watch, self.store, declared)
+            self.store = self.watch.planted
         self._load_state()
         self.meter = Meter(self.assembly)
         if self.meter.private and self.state.round < self.planned:
@@ -199,10 +208,9 @@ class Training:
                 f"checkpoint is at round {saved.round}: what was spent cannot be told, so the run is refused; "
                 f"start another"
             )
-        fresh = self.assembly.start(self.assembly.model)
-        leaves, structure = jax.tree.flatten(_saved_parts(fresh))
-        arrays = [jax.numpy.asarray(saved.arrays[f"{index:04d}"]) for index in range(len(leaves))]
-        self.state = ServerState(saved.round, *structure.unflatten(arrays))
+        self.state = load_state(saved, self.assembly.start(self.assembly.model))
+        if self.watch is not None:
+            self.watch.scores = take_scores(saved)
         self.parent: str = saved.facts["lineage"]
         self.secrets = Secrets.load(self.run_folder.secrets, saved.round + 1)
         self.run_folder.record.keep_up_to(saved.round)
@@ -216,7 +224,9 @@ class Training:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
         try:
-            for state, played in self.assembly.rounds(self.state, self.store, spender.keys, spender, self.sum_updates):
+            for state, played in self.assembly.rounds(
+                self.state, self.store, spender.keys, spender, self.sum_updates, self.watch
+            ):
                 jax.block_until_ready(state.model)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state, self.parent = state, spender.lineage
@@ -285,7 +295,8 @@ class Training:
     def _checkpoint(self) -> None:
         self.run_folder.record.sync()
         self.run_folder.diagnostics.sync()
-        self.secrets = _save_checkpoint(self.run_folder, self.state, self.secrets, self.parent)
+        scores = None if self.watch is None else self.watch.scores
+        self.secrets = save_checkpoint(self.run_folder, self.state, self.secrets, self.parent, scores)
 
     def _finish(self) -> Statement:
         statement = make_statement(
@@ -302,6 +313,7 @@ class Training:
             vocabulary=self.store.vocabulary.fingerprint,
             vocabulary_source=self.store.vocabulary_source,
             start=self.ledger.header.get("start"),
+            canaries=self.ledger.header.get("canaries"),
         )
         card = {
             "name": "sottovoce language model",
@@ -334,19 +346,3 @@ def _new_secrets(assembly: Assembly, store: Store, start: Start) -> Secrets:
             begun.update(np.asarray(leaf).tobytes())
         return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint} {begun.hexdigest()}")
     return Secrets.fresh()
-
-
-def _save_checkpoint(run: RunFolder, state: ServerState, secrets: Secrets, parent: str) -> Secrets:
-    """The keys of the next round first: a checkpoint without them would be of no use."""
-    ahead = secrets.at(state.round + 1)
-    ahead.save(run.secrets)
-    leaves = jax.tree.leaves(_saved_parts(state))
-    arrays = {f"{index:04d}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
-    checkpoints.save(run.checkpoints, Checkpoint(state.round, arrays, {"lineage": parent}))
-    Secrets.forget(run.secrets, checkpoints.KEPT)
-    return ahead
-
-
-def _saved_parts(state: ServerState) -> tuple[Any, ...]:
-    """All of the state but the round's number. What waits in a queue is no part of it: updates are not noised."""
-    return state.model, state.optimiser, state.clip_norms, state.deployed

@@ -58,6 +58,11 @@ class RunFolder:
         return Lines(self.path / "diagnostics.jsonl", private=True)
 
     @property
+    def registry_file(self) -> Path:
+        """What canaries were planted: public."""
+        return self.path / "canaries.json"
+
+    @property
     def audits(self) -> Path:
         """What audits found: computed from private text, for the owner alone."""
         return self.path / "audit"

@@ -18,7 +18,7 @@ from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.accounting import Event
 from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
-from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.mechanism import Mechanism, Query
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.summing import steps_of
 from sottovoce.training.server import Server, ServerState
@@ -110,9 +110,25 @@ class CohortSum(NamedTuple):
 SumUpdates = Callable[[Algorithm, LanguageModel, Store, np.ndarray, PRNGKeyArray, np.ndarray], CohortSum]
 
 
+class Seen(NamedTuple):
+    """All of a round, for an audit that stands beside it: private, but for the model and what was noised."""
+
+    round: int
+    model: LanguageModel  # as it was sent
+    cohort: np.ndarray
+    key: PRNGKeyArray  # of the users' own randomness
+    clip_norms: np.ndarray
+    summed: CohortSum
+    noised: Query
+
+
+Watch = Callable[[Seen], None]
+
+
 def play_round(
-    algorithm: Algorithm, state: ServerState, store: Store, keys: Keys, ledger: Spender, sum_updates: SumUpdates
-) -> tuple[ServerState, CohortSum]:
+    algorithm: Algorithm, state: ServerState, store: Store, keys: Keys, ledger: Spender, sum_updates: SumUpdates,
+    watch: Watch | None = None,
+) -> tuple[ServerState, CohortSum]:  # fmt: skip
     """One round. An empty cohort is a round like any other: the same noise, the same entry in the ledger."""
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
@@ -121,6 +137,8 @@ def play_round(
     query = mechanism.query(summed.total, summed.weight, summed.bits)
     ledger.spend(number, mechanism.event(number))
     noised = mechanism.privatise(query, number, clip_norms, keys.noise)
+    if watch is not None:
+        watch(Seen(number, state.model, cohort, noise_key(keys.local), clip_norms, summed, noised))
     state = _step(algorithm.server, state, noised.estimate)
     return state._replace(round=number, clip_norms=mechanism.follow(state.clip_norms, noised)), summed
 
