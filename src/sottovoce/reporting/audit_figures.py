@@ -16,12 +16,15 @@ _LEFT, _BOTTOM, _TOP = 0.55, 0.5, 0.45
 
 
 def draw_tail(log_ratios: np.ndarray, tail: Tail) -> bytes:
-    """Figure 3 of Popov et al. 2018: how many texts have a larger c(s), and by how many the fitted law is off."""
+    """Figure 3 of Popov et al. 2018: how many texts have a larger c(s), and by how many the fitted law is off.
+
+    The larger half of the values is enough.
+    """
     from matplotlib import style
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     values = np.sort(log_ratios)[::-1]
-    upper = values[: len(values) // 2]  # below the median there is nothing of the tail
+    upper = values[: tail.texts // 2]  # below the median there is nothing of the tail
     counts = np.arange(1, len(upper) + 1)
     margin, gap = 0.25, 0.7
     wide, high = 2 * (_LEFT + _WIDE) + gap + margin, _BOTTOM + _HIGH + _TOP

@@ -22,11 +22,12 @@ _LEFT, _BOTTOM, _TOP = 0.55, 0.5, 0.45
 @dataclass(frozen=True)
 class Scale:
     """The vertical axis. A curve that ends beyond `far` times the best has failed, and may leave the frame; above 1,
-    less is better."""
+    less is better. A `whole` axis shows everything."""
 
     unit: str
     percent: bool
     far: float = 0.6
+    whole: bool = False
 
     @property
     def falling(self) -> bool:
@@ -170,7 +171,7 @@ def _vertical_range(panel: Panel) -> tuple[float, float]:
     whatever ends far from the best."""
     values = [point.mean for series in panel.series for point in series.points]
     low, high = min(values), max(values)
-    if not panel.places:
+    if not panel.places and not panel.scale.whole:
         last = max(point.x for series in panel.series for point in series.points)
         early = panel.start + 0.1 * (last - panel.start)
         begun = sorted(
