@@ -22,9 +22,9 @@ from sottovoce.models import kinds
 from sottovoce.models.language_model import LanguageModel, layer_names
 from sottovoce.parts import (
     build_objective,
-    build_optimiser,
     build_passes,
     build_queue,
+    build_server,
     build_transfer,
     build_user_update,
     check_canaries,
@@ -38,7 +38,7 @@ from sottovoce.training import central, queue, simulation, transfer
 from sottovoce.training.central import Passes, PooledRound
 from sottovoce.training.queue import Queue
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, Watch
-from sottovoce.training.server import Server, ServerState
+from sottovoce.training.server import ServerState
 from sottovoce.training.simulation import SumInBlocks, block_size, latency
 from sottovoce.training.transfer import Transfer, TransferRound
 
@@ -140,7 +140,7 @@ def assemble(
     algorithm = Algorithm(
         mechanism=mechanism,
         user_update=build_user_update(recipe, mechanism.clipping, objective),
-        server=Server(build_optimiser(recipe.server)),
+        server=build_server(recipe),
         weight_cap=recipe.privacy.weight_cap,
     )
     if own_code:

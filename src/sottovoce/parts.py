@@ -5,6 +5,7 @@ Each refuses what has no meaning together.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import optax
@@ -16,9 +17,11 @@ from sottovoce.local.compression import EightBit
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, FedSGD, UserUpdate
 from sottovoce.privacy.clipping import Clipping
+from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
 from sottovoce.training.central import Passes
 from sottovoce.training.queue import Queue
+from sottovoce.training.server import Server
 from sottovoce.training.transfer import Transfer
 
 MOST_PREDICTED = 2**31  # probabilities that returned models give to the words of a text: 8 GiB
@@ -102,6 +105,19 @@ def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) 
         clipping, batch=local.batch, unroll=local.unroll, learning_rate=local.learning_rate, tokens=local.tokens,
         objective=objective, compression=compression,
     )  # fmt: skip
+
+
+def build_server(recipe: Recipe) -> Server:
+    points = recipe.server.schedule
+    try:
+        schedule = build_schedule(points)
+    except SottoError as error:
+        raise SottoError(f"server.schedule: {error}") from None
+    if schedule.last_change > recipe.run.rounds:
+        raise SottoError(
+            f"server.schedule changes at round {schedule.last_change} of run.rounds={recipe.run.rounds}; end it before"
+        )
+    return Server(build_optimiser(replace(recipe.server, schedule=())), schedule)
 
 
 @lru_cache  # optimisers are compared by identity: the same one again spares a compilation

@@ -75,6 +75,7 @@ class Server:
     optimiser: str = _value("sgd", "what applies the averaged update", choices=("sgd", "momentum", "adam"))
     learning_rate: float = _value(1.0, "server learning rate; 1 with sgd is plain federated averaging", above=0)
     momentum: float = _value(0.9, "momentum of the momentum optimiser", low=0, below=1)
+    schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of learning_rate] from round 1 on")
     update: str = _value(
         "average", "average: of the users' updates; transfer: imitate what their models predict, never private",
         choices=("average", "transfer"),

@@ -626,6 +626,17 @@ def one_mask_for_everybody():
     update.mean_loss_and_gradient = lambda *args: real(*args[:-1], jax.random.key(0))
 
 
+# --- reporting -------------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/reporting/test_findings.py", "test_attacks_on_people_stay_out_of_what_is_public")
+def a_page_that_tells():
+    """Attacks on people's text on a page that anybody may read."""
+    from sottovoce.reporting import report
+
+    report.public = list
+
+
 # --- experiments -----------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,9 @@ def audit(
     rounds: int | None = None,
     canaries: Flag = False,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    membership: Flag = False,
+    references: int = 0,
+    users: int = 2000,
     leave_out: int = 0,
     texts: int = 30_000,
     delta: float | None = None,
@@ -31,7 +34,8 @@ def audit(
 ) -> None:
     """Measure how leaky a run is: what an attack finds beside what is proved, for the owner only.
 
-    With --rounds or --canaries, exit status 1 says that more leaks than is claimed.
+    Without an attack named: all that was found so far. With --rounds or --canaries, exit status 1 says that more leaks
+    than is claimed.
 
     Parameters
     ----------
@@ -51,6 +55,14 @@ def audit(
         without canaries has a twin trained for this audit alone, which takes as long as the run and is not kept.
     settings
         What is planted in that twin: audit.key=value (default: audit.users=100 audit.secrets=6).
+    membership
+        Tell users of the train split from users held out by how well the model predicts them; AUC, and how many are
+        found at few false alarms.
+    references
+        For --membership: also by as many models trained by the recipe, each with a random half of these users. Even,
+        from 4 on; each costs a training.
+    users
+        For --membership: at most so many of each kind.
     leave_out
         Instead of runs without a user: train the recipe again, with everybody and without each of so many users.
     texts
@@ -58,26 +70,41 @@ def audit(
     delta
         δ at which ε is estimated (default: the run's).
     confidence
-        Of the lower bounds that --rounds and --canaries give.
+        Of the lower bounds that --rounds and --canaries give, and of the intervals of --membership.
     seed
-        Chooses the users left out, and the texts; or the coins and the noise of rounds or of a twin.
+        Chooses the users left out, and the texts; or the coins and the noise of rounds or of a twin; or the users told
+        apart.
     json
         One JSON object, no progress.
     """
-    if tails + canaries + (rounds is not None) != 1:
-        raise SottoError("say what to audit, one of the three: --tails, --canaries, or --rounds 1000")
+    chosen = {
+        "--tails": tails, "--rounds 1000": rounds is not None, "--canaries": canaries, "--membership": membership,
+    }  # fmt: skip
+    if sum(chosen.values()) > 1:
+        raise SottoError(f"audit by one of these at a time: {', '.join(chosen)}")
+    if without and not (tails or canaries):
+        raise SottoError("runs to compare are for --tails or --canaries; add one of them")
+    if leave_out and not tails:
+        raise SottoError("--leave-out is for --tails; add it")
     if settings and not canaries:
         raise SottoError("--set says what is planted in a twin; it is for --canaries")
+    if references and not membership:
+        raise SottoError(f"--references {references} is for --membership; add it")
     if canaries:
-        if leave_out:
-            raise SottoError("--canaries leaves nobody out: --leave-out is for --tails")
         _audit_canaries(run, without, settings or (), delta, confidence, seed, json)
-        return
-    if rounds is not None:
-        if without or leave_out:
-            raise SottoError("--rounds makes up its users: runs to compare and --leave-out are for --tails")
+    elif membership:
+        _audit_membership(run, references, users, confidence, seed, json)
+    elif rounds is not None:
         _audit_rounds(run, rounds, delta, confidence, seed, json)
-        return
+    elif tails:
+        _audit_tails(run, without, leave_out, texts, delta, seed, json)
+    else:
+        _tell_findings(run, json)
+
+
+def _audit_tails(
+    run: Path, without: Sequence[Path], leave_out: int, texts: int, delta: float | None, seed: int, json: bool
+) -> None:
     from sottovoce.jobs.auditing import audit_tails
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
@@ -196,6 +223,40 @@ def _curve_row(point: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _audit_membership(run: Path, references: int, users: int, confidence: float, seed: int, json: bool) -> None:
+    from sottovoce.jobs.attacking import audit_membership
+
+    with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
+        result = audit_membership(
+            run, references=references, users=users, confidence=confidence, seed=seed, progress=progress
+        )
+    if json:
+        print_json(result)
+        return
+    sides = f"{result['in_users']:,} users in, {result['out_users']:,} out"
+    print_rows(f"Membership: {sides}", [_attack_row(attack) for attack in result["attacks"]])
+    print("found at 0.1%: the share of in users found where that share of out users is taken for one")
+    print(f"in brackets intervals at {result['confidence']:g} confidence; an AUC of 0.5 is a guess; {result['note']}")
+    few = sorted({rate["fpr"] for attack in result["attacks"] for rate in attack["rates"] if rate["too_few"]})
+    if few:
+        rates = " and ".join(f"{rate:.1%}" for rate in few)
+        print(
+            f"{result['out_users']:,} out users are too few for false alarms of {rates}: there, found is who scores "
+            f"above all of them"
+        )
+    print(f"each user joined {result['rounds_a_user']:.3g} rounds on average")
+    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
+
+
+def _attack_row(attack: dict[str, Any]) -> dict[str, str]:
+    rates = {
+        f"found at\n{rate['fpr']:.1%}": f"{rate['tpr']:.1%} ({100 * rate['low']:.1f}–{100 * rate['high']:.1f})"
+        for rate in attack["rates"]
+    }
+    between = f"{attack['auc']:.3f} ({attack['low']:.3f}–{attack['high']:.3f})"
+    return {"attack": attack["attack"], "AUC": between, **rates}
+
+
 def _row(pair: dict[str, Any]) -> dict[str, str]:
     return {
         "pair": pair["pair"],
@@ -211,3 +272,16 @@ def _row(pair: dict[str, Any]) -> dict[str, str]:
 
 def _shown(value: float | str | None) -> str:
     return "–" if value is None else "∞" if isinstance(value, str) else f"{value:.3g}"
+
+
+def _tell_findings(run: Path, json: bool) -> None:
+    from sottovoce.jobs.measuring import found_so_far
+    from sottovoce.runs.folder import RunFolder
+
+    rows = found_so_far(RunFolder.open(run), str(run))
+    if json:
+        print_json({"run": run.resolve().name, "findings": [row.to_json() for row in rows]})
+        return
+    for row in rows:
+        print(f"{row.name} ({row.kind}): {row.result}")
+        print(f"    {row.about}" if row.was_run or not row.command else f"    {row.command}")

@@ -30,7 +30,7 @@ from sottovoce.privacy import accounting
 from sottovoce.privacy.noise import noise_key
 from sottovoce.promise import build_mechanism
 from sottovoce.recipe import SECTIONS, Recipe
-from sottovoce.reporting.panels import draw_tail
+from sottovoce.reporting.audit_figures import draw_tail
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_lines
@@ -96,15 +96,8 @@ def audit_tails(
             "a pair is a model with a user and one without: name runs that were trained without one (sotto audit RUN "
             "WITHOUT --tails), or have them trained (sotto audit RUN --tails --leave-out 5), one of the two"
         )
-    secrets = Secrets.seeded(seed, "audit by tails")
     rounds = statement["rounds_done"]
-    pairs = _leave_out(run, leave_out, rounds, secrets, progress) if leave_out else _compare(run, without, progress)
-    key = noise_key(secrets.keys(1, "texts").sampling)
-    found: list[PairTail] = []
-    for number, (name, everybody, fewer) in enumerate(pairs):
-        for way, (texts_of, writer, other) in enumerate((("with", everybody, fewer), ("without", fewer, everybody))):
-            ratios = log_ratios(writer, other, texts, jax.random.fold_in(key, 2 * number + way))
-            found.append(PairTail(name, texts_of, fit_tail(ratios), ratios))
+    found = fit_tails(run, without, leave_out=leave_out, texts=texts, seed=seed, progress=progress)
     result = {
         "run": run.path.resolve().name,
         "round": rounds,
@@ -120,6 +113,23 @@ def audit_tails(
     }
     run.save_audit("tails", result, _figure(found, delta))
     return result
+
+
+def fit_tails(
+    run: RunFolder, without: Sequence[str | Path] = (), *, leave_out: int = 0, texts: int, seed: int = 0,
+    progress: Progress = lambda done, total: None,
+) -> list[PairTail]:  # fmt: skip
+    """Both tails of every pair: of the run and others, or of its recipe trained with and without some users."""
+    secrets = Secrets.seeded(seed, "audit by tails")
+    rounds = run.read_statement()["rounds_done"]
+    pairs = _leave_out(run, leave_out, rounds, secrets, progress) if leave_out else _compare(run, without, progress)
+    key = noise_key(secrets.keys(1, "texts").sampling)
+    found: list[PairTail] = []
+    for number, (name, everybody, fewer) in enumerate(pairs):
+        for way, (texts_of, writer, other) in enumerate((("with", everybody, fewer), ("without", fewer, everybody))):
+            ratios = log_ratios(writer, other, texts, jax.random.fold_in(key, 2 * number + way))
+            found.append(PairTail(name, texts_of, fit_tail(ratios), ratios))
+    return found
 
 
 def audit_rounds(

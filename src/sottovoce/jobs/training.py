@@ -80,12 +80,13 @@ Observer = Callable[[Progress], None]
 def train(
     recipe: Recipe | str | Path, out: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
     observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
+    beside: Store | None = None,
 ) -> RunResult:  # fmt: skip
     """Train what a recipe describes into a new folder.
 
     `model` and `objective` may be your own. `observer` is told of every round; when `stop()` is true the round is
     finished, saved, and the run can be resumed. With a `group` of processes, of which this is the first, the others
-    call `help_out`.
+    call `help_out`. The model is evaluated on the text of `beside` too, whenever it is on held-out users.
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
@@ -125,25 +126,29 @@ def train(
             charge_store(store, secrets.name(), "training", event, count)
         if assembly.is_private:
             take_up(draft.secrets, store_folder(store))
-    return resume(out, model=model, objective=objective, observer=observer, stop=stop, group=group)
+    return resume(out, model=model, objective=objective, observer=observer, stop=stop, group=group, beside=beside)
 
 
 def resume(
     path: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
     observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
+    beside: Store | None = None,
 ) -> RunResult:  # fmt: skip
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
     run = RunFolder.open(path)
     with run.locked():
         asked = group.asked if group else lambda: False
-        return Training(run, model, objective, group).run(observer, lambda: stop() or asked())
+        return Training(run, model, objective, group, beside).run(observer, lambda: stop() or asked())
 
 
 class Training:
     """A run in progress: what is on disk, and the state it has reached."""
 
-    def __init__(self, run: RunFolder, model: LanguageModel | None, objective: Objective, group: Group | None):
-        self.run_folder = run
+    def __init__(
+        self, run: RunFolder, model: LanguageModel | None, objective: Objective, group: Group | None,
+        beside: Store | None = None,
+    ):  # fmt: skip
+        self.run_folder, self.beside = run, beside
         recipe = Recipe.load(run.recipe_file)
         self.ledger = Ledger.open(run.ledger_file)
         if self.ledger.header.get("recipe") != recipe.sha256():
@@ -282,6 +287,8 @@ class Training:
         }
         if evaluation:
             entry["evaluation"] = evaluation.to_json()
+            if self.beside is not None:
+                entry["beside"] = evaluate(self.state.model, self.beside).to_json()
         self.run_folder.record.append(entry)
         exact = {"round": self.state.round, **played.diagnostics(), "seconds": seconds}
         self.run_folder.diagnostics.append(exact)

@@ -139,13 +139,13 @@ def play_round(
     noised = mechanism.privatise(query, number, clip_norms, keys.noise)
     if watch is not None:
         watch(Seen(number, state.model, cohort, noise_key(keys.local), clip_norms, summed, noised))
-    state = _step(algorithm.server, state, noised.estimate)
+    state = _step(algorithm.server, state, noised.estimate, algorithm.server.factor(number))
     return state._replace(round=number, clip_norms=mechanism.follow(state.clip_norms, noised)), summed
 
 
 @partial(jax.jit, static_argnums=0)
-def _step(server: Server, state: ServerState, update: Any) -> ServerState:
-    return server.step(state, update)
+def _step(server: Server, state: ServerState, update: Any, factor: float | None) -> ServerState:
+    return server.step(state, update, factor)
 
 
 def sum_one_by_one(
