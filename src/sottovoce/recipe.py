@@ -161,13 +161,9 @@ class Run:
 class Audit:
     """Canaries: made-up users who train with the others, on top of the declared population."""
 
-    users: int = _value(
-        0, "canary users of an audit in one run, each in or out by a secret coin; 0 or 40 and more", low=0
-    )
+    users: int = _value(0, "canary users, each in or out by a secret coin, of an audit in one run; 40 at least", low=0)
     secrets: int = _value(0, "secret sequences of words that other canary users hold", low=0)
-    holders: tuple[int, ...] = _value(
-        (1, 4, 16), "how many canary users hold a secret, in turn over the secrets", low=1
-    )
+    holders: tuple[int, ...] = _value((1, 4, 16), "how many users hold a secret, in turn over the secrets", low=1)
     copies: int = _value(0, "times that a holder wrote the secret; 0 fills their text", low=0)
     prefix: int = _value(2, "first words of a secret, which an attacker knows", low=1)
     words: int = _value(3, "words of a secret that are to be guessed", low=1)

@@ -127,14 +127,17 @@ def test_along_is_the_dot_product_with_what_a_user_sends(store, model, products)
     algorithm = Algorithm(mechanism, UPDATES["fedavg, every step"](FLAT), Server(optax.sgd(1.0)), 20.0)
     rows, key, norms = np.array([0, 1, 3, 5, 11]), jax.random.key(5), mechanism.clip_norms(1, None)
     vector = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape), model)
-    dots, lengths = SumInBlocks(16, products).along(vector, algorithm, model, store, rows, key, norms)
+    dots, sketches = SumInBlocks(16, products).along(vector, algorithm, model, store, rows, key, norms)
+    lengths, sent = np.linalg.norm(sketches, axis=1), []
     for number, row in enumerate(rows):
         alone = sum_one_by_one(algorithm, model, store, np.array([row]), key, norms).total
+        sent.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(alone)]))
         pairs = list(zip(jax.tree.leaves(alone), jax.tree.leaves(vector), strict=True))
         assert dots[number] == pytest.approx(sum(float(np.sum(sent * way)) for sent, way in pairs), abs=1e-4)
         assert lengths[number] == pytest.approx(np.sqrt(sum(float(np.sum(sent**2)) for sent, _ in pairs)), abs=1e-5)
     assert lengths[0] > 0.39
     assert lengths[1] == 0
+    np.testing.assert_allclose(sketches @ sketches.T, np.array(sent) @ np.array(sent).T, atol=0.08 * 0.4**2)
 
 
 def test_users_and_rounds_have_dropout_of_their_own_and_the_same_again_when_redone(vocabulary):

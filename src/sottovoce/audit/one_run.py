@@ -4,10 +4,10 @@ The adversary of the guarantee knows the model, the text of everybody and all th
 what a round releases. So the updates of all but the canary users are taken away from the noised estimate: what is left
 is noise and the canaries who joined. Whether one was drawn stays hidden, as it is in the proof.
 
-Let Δ be what a canary would send, over the denominator, and x the part of what is left that points along Δ. In a round
-somebody who is in joins with chance q, and the noise has standard deviation σ: the log-likelihood ratio of "in" against
-"out" is log(1 - q + q exp((x·|Δ| - |Δ|²/2) / σ²)). Evidence is its sum over rounds: of all that rests on x alone
-nothing tells the two apart better.
+Let Δ be what a canary would send, over the denominator, and x its dot product with what is left. In a round somebody
+who is in joins with chance q, and the noise has standard deviation σ: the log-likelihood ratio of "in" against "out" is
+log(1 - q + q exp((x - |Δ|²/2) / σ²)). Evidence is its sum over rounds. Other canaries point along Δ a little, too: who
+of them joined is not known, so they count as noise that has more of it in some directions (`evidence`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import Algorithm, Seen
 from sottovoce.training.simulation import SumInBlocks
+
+LEAST_NOISE = 1e-4  # over an update's square: what a round without noise is taken to have
 
 
 def toss(registry: Registry, secrets: Secrets) -> np.ndarray:
@@ -59,13 +61,14 @@ class CanaryWatch:
         if not len(self.rows):
             return
         left, scale = self._left(seen)
-        dots, lengths = self.sum_updates.along(
+        dots, sketches = self.sum_updates.along(
             left, self.algorithm, seen.model, self.everyone, self.rows, seen.key, seen.clip_norms
         )
         mechanism = self.algorithm.mechanism
         assert isinstance(mechanism.sampler, Poisson)
         noise_std, _ = mechanism.noise_std(seen.round, seen.clip_norms)
-        self.scores += evidence(dots * scale, lengths * scale, noise_std, mechanism.sampler.user_rate)
+        gram = scale**2 * sketches @ sketches.T
+        self.scores += evidence(scale * dots, gram, noise_std, mechanism.sampler.user_rate)
 
     def _left(self, seen: Seen) -> tuple[Any, float]:
         """What is left of the noised estimate without the others, and what a sum is multiplied by in it."""
@@ -81,13 +84,25 @@ class CanaryWatch:
         return left, float(scale)
 
 
-def evidence(dots: np.ndarray, lengths: np.ndarray, noise_std: float, user_rate: float) -> np.ndarray:
-    """Of one round for each canary, from the dot product of its update with what is left, and the update's length."""
-    if not noise_std:
-        return dots / np.where(lengths > 0, lengths, 1)  # there is no chance to weigh: the dot product itself
-    ratio = (dots - lengths**2 / 2) / noise_std**2
+def evidence(dots: np.ndarray, gram: np.ndarray, noise_std: float, user_rate: float) -> np.ndarray:
+    """Of one round for each canary: the log-likelihood ratio of "in" against "out".
+
+    From the dot product of each one's update with what is left, and those of updates with one another. To one canary
+    the others are Gaussian noise: each joined with chance q/2. Let C be the covariance of all, A = (vG + σ²)⁻¹ with
+    v = q/2 (1 - q/2), and M the updates: then M C⁻¹ = A M, and what one canary adds to C itself is taken off again.
+    """
+    joins = user_rate / 2
+    spread = joins * (1 - joins)
+    noise = max(noise_std**2, LEAST_NOISE * float(np.mean(np.diag(gram))))
+    if not noise:
+        return np.zeros(len(dots))  # nobody would send anything
+    inverse = np.linalg.inv(spread * gram + noise * np.eye(len(dots)))
+    known = np.diag(inverse @ gram)
+    rest = 1 - spread * known
+    reach = known / rest  # |Δ|²/σ², where nobody else points along Δ
+    found = (inverse @ (dots - joins * gram.sum(axis=1)) + joins * known) / rest
     with np.errstate(divide="ignore"):
-        return np.logaddexp(np.log1p(-user_rate), np.log(user_rate) + ratio)
+        return np.logaddexp(np.log1p(-user_rate), np.log(user_rate) + found - reach / 2)
 
 
 def scores_of_model(model: LanguageModel, registry: Registry, vocabulary: Vocabulary) -> np.ndarray:

@@ -20,11 +20,11 @@ def audit(
     *without: Path,
     tails: Flag = False,
     rounds: int | None = None,
+    canaries: Flag = False,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     membership: Flag = False,
     references: int = 0,
     users: int = 2000,
-    canaries: Flag = False,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     leave_out: int = 0,
     texts: int = 30_000,
     delta: float | None = None,
@@ -49,6 +49,12 @@ def audit(
     rounds
         Play so many single rounds on made-up users, with and without one of them, guess from each round's noised update
         whether they were there, and compare the ε that shows at least with the one that is claimed for a round.
+    canaries
+        Rank the secrets that the recipe's [audit] planted among all that could stand in their place, and guess from
+        every round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. A run
+        without canaries has a twin trained for this audit alone, which takes as long as the run and is not kept.
+    settings
+        What is planted in that twin: audit.key=value (default: audit.users=100 audit.secrets=6).
     membership
         Tell users of the train split from users held out by how well the model predicts them; AUC, and how many are
         found at few false alarms.
@@ -57,12 +63,6 @@ def audit(
         from 4 on; each costs a training.
     users
         For --membership: at most so many of each kind.
-    canaries
-        Rank the secrets that the recipe's [audit] planted among all that could stand in their place, and guess from
-        every round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. A run
-        without canaries has a twin trained for this audit alone, which takes as long as the run and is not kept.
-    settings
-        What is planted in that twin: audit.key=value (default: audit.users=100 audit.secrets=6).
     leave_out
         Instead of runs without a user: train the recipe again, with everybody and without each of so many users.
     texts
@@ -72,26 +72,28 @@ def audit(
     confidence
         Of the lower bounds that --rounds and --canaries give, and of the intervals of --membership.
     seed
-        Chooses the users left out, and the texts; or the coins and the noise of rounds or of a twin; or the users who
-        are told apart.
+        Chooses the users left out, and the texts; or the coins and the noise of rounds or of a twin; or the users told
+        apart.
     json
         One JSON object, no progress.
     """
     chosen = {
-        "--tails": tails, "--rounds 1000": rounds is not None, "--canaries": canaries, "--membership": membership
+        "--tails": tails, "--rounds 1000": rounds is not None, "--canaries": canaries, "--membership": membership,
     }  # fmt: skip
     if sum(chosen.values()) > 1:
         raise SottoError(f"audit by one of these at a time: {', '.join(chosen)}")
-    if (without and not (tails or canaries)) or (leave_out and not tails):
-        raise SottoError("runs to compare are for --tails and --canaries, --leave-out is for --tails; add it")
+    if without and not (tails or canaries):
+        raise SottoError("runs to compare are for --tails or --canaries; add one of them")
+    if leave_out and not tails:
+        raise SottoError("--leave-out is for --tails; add it")
     if settings and not canaries:
         raise SottoError("--set says what is planted in a twin; it is for --canaries")
     if references and not membership:
         raise SottoError(f"--references {references} is for --membership; add it")
-    if membership:
-        _audit_membership(run, references, users, confidence, seed, json)
-    elif canaries:
+    if canaries:
         _audit_canaries(run, without, settings or (), delta, confidence, seed, json)
+    elif membership:
+        _audit_membership(run, references, users, confidence, seed, json)
     elif rounds is not None:
         _audit_rounds(run, rounds, delta, confidence, seed, json)
     elif tails:
@@ -161,40 +163,6 @@ def _tell_rounds(result: dict[str, Any]) -> None:
     print(f"not contradicted: {result['note']}")
 
 
-def _audit_membership(run: Path, references: int, users: int, confidence: float, seed: int, json: bool) -> None:
-    from sottovoce.jobs.attacking import audit_membership
-
-    with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
-        result = audit_membership(
-            run, references=references, users=users, confidence=confidence, seed=seed, progress=progress
-        )
-    if json:
-        print_json(result)
-        return
-    sides = f"{result['in_users']:,} users in, {result['out_users']:,} out"
-    print_rows(f"Membership: {sides}", [_attack_row(attack) for attack in result["attacks"]])
-    print("found at 0.1%: the share of in users found where that share of out users is taken for one")
-    print(f"in brackets intervals at {result['confidence']:g} confidence; an AUC of 0.5 is a guess; {result['note']}")
-    few = sorted({rate["fpr"] for attack in result["attacks"] for rate in attack["rates"] if rate["too_few"]})
-    if few:
-        rates = " and ".join(f"{rate:.1%}" for rate in few)
-        print(
-            f"{result['out_users']:,} out users are too few for false alarms of {rates}: there, found is who scores "
-            f"above all of them"
-        )
-    print(f"each user joined {result['rounds_a_user']:.3g} rounds on average")
-    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
-
-
-def _attack_row(attack: dict[str, Any]) -> dict[str, str]:
-    rates = {
-        f"found at\n{rate['fpr']:.1%}": f"{rate['tpr']:.1%} ({100 * rate['low']:.1f}–{100 * rate['high']:.1f})"
-        for rate in attack["rates"]
-    }
-    between = f"{attack['auc']:.3f} ({attack['low']:.3f}–{attack['high']:.3f})"
-    return {"attack": attack["attack"], "AUC": between, **rates}
-
-
 def _audit_canaries(
     run: Path, beside: Sequence[Path], settings: Sequence[str], delta: float | None, confidence: float, seed: int,
     json: bool,
@@ -253,6 +221,40 @@ def _curve_row(point: dict[str, Any]) -> dict[str, str]:
         "largest": f"{point['largest']:.1f}",
         "found by beam search": f"{point['extracted']:,}",
     }
+
+
+def _audit_membership(run: Path, references: int, users: int, confidence: float, seed: int, json: bool) -> None:
+    from sottovoce.jobs.attacking import audit_membership
+
+    with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
+        result = audit_membership(
+            run, references=references, users=users, confidence=confidence, seed=seed, progress=progress
+        )
+    if json:
+        print_json(result)
+        return
+    sides = f"{result['in_users']:,} users in, {result['out_users']:,} out"
+    print_rows(f"Membership: {sides}", [_attack_row(attack) for attack in result["attacks"]])
+    print("found at 0.1%: the share of in users found where that share of out users is taken for one")
+    print(f"in brackets intervals at {result['confidence']:g} confidence; an AUC of 0.5 is a guess; {result['note']}")
+    few = sorted({rate["fpr"] for attack in result["attacks"] for rate in attack["rates"] if rate["too_few"]})
+    if few:
+        rates = " and ".join(f"{rate:.1%}" for rate in few)
+        print(
+            f"{result['out_users']:,} out users are too few for false alarms of {rates}: there, found is who scores "
+            f"above all of them"
+        )
+    print(f"each user joined {result['rounds_a_user']:.3g} rounds on average")
+    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
+
+
+def _attack_row(attack: dict[str, Any]) -> dict[str, str]:
+    rates = {
+        f"found at\n{rate['fpr']:.1%}": f"{rate['tpr']:.1%} ({100 * rate['low']:.1f}–{100 * rate['high']:.1f})"
+        for rate in attack["rates"]
+    }
+    between = f"{attack['auc']:.3f} ({attack['low']:.3f}–{attack['high']:.3f})"
+    return {"attack": attack["attack"], "AUC": between, **rates}
 
 
 def _row(pair: dict[str, Any]) -> dict[str, str]:

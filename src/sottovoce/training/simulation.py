@@ -26,6 +26,7 @@ from sottovoce.privacy.summing import MOST, Whole, add, nothing, plus, values
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, Watch, excerpts_for, play_round
 from sottovoce.training.server import ServerState
 
+SKETCH = 4096  # numbers that stand for an update where many are compared with one another
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
 
 
@@ -138,13 +139,18 @@ class SumInBlocks:
         self, vector: Any, algorithm: Algorithm, model: LanguageModel, store: Store, rows: np.ndarray,
         key: PRNGKeyArray, clip_norms: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Of what each user would send: how far it points along a vector (their dot product), and its length."""
-        work, found = self._work(algorithm, 1), np.zeros((2, len(rows)))
+        """Of what each user would send: its dot product with a vector, and a sketch of it.
+
+        Dot products of sketches are about those of what they are sketches of, to 1/√SKETCH of the lengths.
+        """
+        work, found = self._work(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(rows)), self.block)
         for block, users, who in _read_ahead(partial(_seated, work.update, store, rows, key), blocks):
-            dots, lengths = _along(work, vector, model, users, who, key, clip_norms, block.steps)
-            found[:, block.places] = np.stack([dots, lengths])[:, : len(block.places)]
-        return found[0], found[1]
+            for column, part in zip(
+                found, _along(work, vector, model, users, who, key, clip_norms, block.steps), strict=True
+            ):
+                column[block.places] = part[: len(block.places)]
+        return found
 
     def _work(self, algorithm: Algorithm, devices: int) -> Work:
         clipping = of_any_norm(algorithm.mechanism.clipping)
@@ -321,10 +327,17 @@ def _along(
 ) -> tuple[Array, Array]:  # fmt: skip
     _, sent, _ = _train_here(work, model, users, rows, key, clip_norms, steps)
 
+    way = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(vector)])
+    places, signs = jax.random.split(jax.random.key(0))  # public: which numbers are put together, and how
+    places = jax.random.randint(places, way.shape, 0, SKETCH)
+    signs = jax.random.rademacher(signs, way.shape, jnp.float32)
+
     def measure(sent: Any) -> tuple[Array, Array]:
         update = model_of(sent) if work.products is not None else sent
-        parts = zip(jax.tree.leaves(update), jax.tree.leaves(vector), strict=True)
-        return sum((jnp.sum(mine * way) for mine, way in parts), jnp.zeros(())), norm(update)
+        flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(update)])
+        sketch = jnp.zeros(SKETCH).at[places].add(signs * flat)
+        # Of the length that the update has: so the sketch is off in its direction alone.
+        return jnp.dot(flat, way), sketch * norm(update) / jnp.maximum(norm(sketch), 1e-30)
 
     return jax.vmap(measure)(sent)
 

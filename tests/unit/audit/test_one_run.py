@@ -79,9 +79,25 @@ def test_evidence_is_the_likelihood_ratio(rate):
     x = np.linspace(-1, 2, 7)
     out = stats.norm.pdf(x, 0, noise)
     in_ = (1 - rate) * out + rate * stats.norm.pdf(x, length, noise)
-    found = evidence(x * length, np.full(7, length), noise, rate)
+    found = evidence(x * length, length**2 * np.eye(7), noise, rate)
     np.testing.assert_allclose(found, np.log(in_ / out), rtol=1e-9)
-    assert np.all(np.isfinite(evidence(np.array([1e6, -1e6]), np.full(2, 1e3), 1e-3, rate)))
+    assert np.all(np.isfinite(evidence(np.array([1e6, -1e6]), 1e6 * np.eye(2), 1e-3, rate)))
+    assert np.all(evidence(np.zeros(2), np.zeros((2, 2)), 0.0, rate) == 0)
+
+
+def test_canaries_who_point_the_same_way_are_told_apart():
+    """Others count as noise along their updates: the likelihood ratio of one is that of a Gaussian with all of them."""
+    generator = np.random.default_rng(1)
+    rate, noise, updates = 0.3, 0.2, generator.normal(size=(4, 6)) + 1
+    left = generator.normal(size=6)
+    found = evidence(updates @ left, updates @ updates.T, noise, rate)
+    for one in range(4):
+        others = np.delete(updates, one, axis=0)
+        joins = rate / 2
+        cover = joins * (1 - joins) * others.T @ others + noise**2 * np.eye(6)
+        without = stats.multivariate_normal(joins * others.sum(axis=0), cover)
+        ratio = np.exp(without.logpdf(left - updates[one]) - without.logpdf(left))
+        assert found[one] == pytest.approx(np.log(1 - rate + rate * ratio))
 
 
 @pytest.mark.parametrize("estimator", [FixedDenominator(40.0), ClippedDenominator(40.0)])
