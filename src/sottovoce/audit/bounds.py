@@ -118,7 +118,8 @@ def best_one_run_bound(scores: np.ndarray, present: np.ndarray, delta: float, co
     """
     each = 1 - (1 - confidence) / len(SHARES)
     bounds = [one_run_bound(scores, present, max(1, int(share * len(scores))), delta, each) for share in SHARES]
-    return replace(max(bounds, key=lambda bound: bound.epsilon), confidence=confidence)
+    best, most = max(bounds, key=lambda bound: bound.epsilon), max(bound.most for bound in bounds)
+    return replace(best, confidence=confidence, most=most)
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float = CONFIDENCE) -> float:

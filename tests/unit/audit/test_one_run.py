@@ -157,6 +157,7 @@ def test_the_confidence_is_shared_out_among_the_numbers_of_guesses():
     few = np.zeros(200)
     few[:25] = np.where(present[:25], 1, -1)  # sure of some, and nothing known of the others
     assert best_one_run_bound(few, present, 0.0).guesses < 200
+    assert best_one_run_bound(few, present, 0.0).most == perfect.most == perfect.epsilon
     generator = np.random.default_rng(0)
     wrong = sum(
         best_one_run_bound(generator.normal(size=200), generator.random(200) < 0.5, 0.0).epsilon > 0 for _ in range(200)
