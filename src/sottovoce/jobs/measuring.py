@@ -17,7 +17,7 @@ from sottovoce.evaluation.prediction import Evaluation, count_hits, spread, summ
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import write_aside
 from sottovoce.jobs.personalising import Personalised, evaluate_personalised
-from sottovoce.jobs.population import store_folder
+from sottovoce.jobs.population import open_split
 from sottovoce.local.personalise import Personalise
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.recipe import Recipe
@@ -63,10 +63,10 @@ def evaluate_run(
     if corpus:
         users = collect(corpus, vocabulary, user_field=user_field, text_field=text_field)
     else:
-        folder = Path(store) if store is not None else store_folder(Recipe.load(run.recipe_file), run)
-        users = Store.open(folder, split)
+        recipe = Recipe.load(run.recipe_file)
+        users = Store.open(store, split) if store is not None else open_split(recipe, run, split)
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
-            raise SottoError(f"the store {folder} has another vocabulary than the model; give --corpus instead")
+            raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
     typed = count_keystrokes(released, users, suggestions) if suggestions else None
     counts = count_hits(released, users)
     measured = Measured(
