@@ -237,7 +237,7 @@ class Training:
                 shown = evaluation if self._is_due(state.round) else None
                 progress = self._write_round(played, clip_norms, seconds, shown)
                 stopping = stop()
-                if stopping or state.round % self.recipe.run.checkpoint_every == 0 or state.round == last:
+                if stopping or state.round % self._checkpoint_every == 0 or state.round == last:
                     self._checkpoint()
                 if observer:
                     observer(progress)
@@ -260,6 +260,11 @@ class Training:
         return self.coordinator.rounds(
             self.assembly, run, self.state, spender.keys, spender, lambda: spender.attempt
         )  # fmt: skip
+
+    @property
+    def _checkpoint_every(self) -> int:
+        # A round over devices is never the same again: one that is not kept would have to be paid for twice.
+        return self.recipe.run.checkpoint_every if self.coordinator is None else 1
 
     def _is_due(self, round_number: int) -> bool:
         every = self.recipe.run.evaluate_every
