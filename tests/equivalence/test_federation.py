@@ -55,7 +55,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(case, 
     devices = devices_of(tmp_path, store)
     fleet = InProcess(devices)
     start = assembly.start(assembly.model)
-    played = Coordinator(roster, fleet, 1.0).rounds(assembly, "spring", start, keys_of, Ledger(), lambda: 0)
+    played = Coordinator(roster, fleet, 1.0).rounds(assembly, "spring", start, keys_of, Ledger(), lambda: "a")
     simulated, cohorts = start, []
     for state, summed in played:
         number = state.round
@@ -82,7 +82,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(case, 
 
 
 def _joined(device, number: int) -> np.ndarray:
-    rows = device._participation._joined[f"spring {number} 0"]
+    rows = device._participation._joined[f"spring {number} a"]
     return np.array(rows, int) + device._enrolled.first
 
 
@@ -102,7 +102,7 @@ def test_whoever_is_away_is_a_zero_and_the_denominator_stays(store, vocabulary, 
     def first_round(devices):
         coordinator = Coordinator(roster, InProcess(devices), 1.0)
         start = assembly.start(assembly.model)
-        return next(coordinator.rounds(assembly, "spring", start, keys_of, Counting(), lambda: 0))
+        return next(coordinator.rounds(assembly, "spring", start, keys_of, Counting(), lambda: "a"))
 
     state, summed = first_round({"silo": silo})
     moved = jax.tree.map(lambda new, old: np.asarray(new) - np.asarray(old), state.model, assembly.model)

@@ -1,4 +1,4 @@
-"""`sotto federate init`, `enrol`, `server`, `resume`, `device`: train where the text lies."""
+"""`sotto federate`: train where the text lies."""
 
 from __future__ import annotations
 
@@ -202,6 +202,27 @@ def device(bundle: Path, *, data: Path, server: str | None = None) -> None:
     _log()
     with gentle_stop("finishing this answer; once more stops at once") as stop:
         run_device(bundle, data, server=server, stop=stop, say=_say)
+
+
+@app.command
+def demo(*, out: Path = Path("federation-demo"), users: int = 2000) -> None:
+    """Train a private model with a server and two silos, three processes of this machine, on a synthetic population.
+
+    Parameters
+    ----------
+    out
+        Folder for all of it.
+    users
+        People in both silos together.
+    """
+    from sottovoce.jobs.federation_demo import run_federation_demo
+
+    if users < 40:
+        raise SottoError(f"--users {users} must be 40 or more, to share out over two silos")
+    _log()
+    with gentle_stop() as stop:
+        result = run_federation_demo(out, users=users, say=_say, progress=progress_of_rounds, stop=stop)
+    tell(result, json=False, again="sotto federate resume")
 
 
 def _device(text: str) -> tuple[str, int]:

@@ -42,9 +42,9 @@ class Coordinator:
 
     def rounds(
         self, assembly: Assembly, run: str, state: ServerState, keys_of: Callable[[int], Keys], ledger: Spender,
-        attempt: Callable[[], int],
+        attempt: Callable[[], str],
     ) -> Iterator[tuple[ServerState, DeviceSum]]:  # fmt: skip
-        """Play the rounds that are left. `attempt` tells, once a round has its keys, which attempt at it this is."""
+        """Play the rounds that are left. `attempt` names a release, once its round has its keys."""
         algorithm = assembly.algorithm
         while state.round < assembly.recipe.run.rounds:
             number = state.round + 1
@@ -59,7 +59,7 @@ class Coordinator:
             yield state, summed
 
     def _task(
-        self, assembly: Assembly, run: str, state: ServerState, attempt: int, clip_norms: np.ndarray, keys: Keys
+        self, assembly: Assembly, run: str, state: ServerState, attempt: str, clip_norms: np.ndarray, keys: Keys
     ) -> Task:
         return Task(
             version=VERSION,

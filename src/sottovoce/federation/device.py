@@ -47,7 +47,7 @@ class Enrolment:
 class Device:
     """Answers tasks for the users of one store.
 
-    Guarantee: who joins a release follows from the device's own secret, the run, the round and the attempt, whoever
+    Guarantee: who joins a release follows from the device's own secret and the release (run, round, attempt), whoever
     asks and how often; and nothing but a `Contribution` or a `Code` leaves.
     """
 

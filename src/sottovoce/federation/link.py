@@ -21,6 +21,7 @@ from sottovoce.files import write_aside
 log = logging.getLogger("sottovoce.link")
 POLL = 0.3  # seconds between looks for answers
 IN_MEMORY = ":flwr-in-memory:"
+MOUNTS = Path("/proc/mounts")
 
 
 class Link:
@@ -233,7 +234,7 @@ def _in_memory(folder: Path) -> Path:
         )
     place = folder.resolve()
     kinds = {}
-    for line in Path("/proc/mounts").read_text().splitlines() if Path("/proc/mounts").exists() else ():
+    for line in MOUNTS.read_text().splitlines() if MOUNTS.exists() else ():
         _, mounted, kind, *_ = line.split()
         kinds[Path(mounted)] = kind
     kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), "unknown")

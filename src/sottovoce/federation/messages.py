@@ -49,7 +49,7 @@ class Task:
     vocabulary: str  # its fingerprint
     run: str
     round: int
-    attempt: int  # a round that was broken off is asked for again, with fresh coins and noise
+    attempt: str  # names the release: a round that was broken off is asked for again, with fresh coins and noise
     recipe: dict[str, Any]
     clip_norms: np.ndarray
     key: np.ndarray  # of the users' own randomness
@@ -76,8 +76,8 @@ class Task:
             raise Refused(Code.VERSION)
         try:
             return Task(
-                str(facts["version"]), str(facts["federation"]), str(facts["vocabulary"]), str(facts["run"]),
-                _whole(facts["round"]), _whole(facts["attempt"]), dict(facts["recipe"]), arrays["clip_norms"],
+                str(facts["version"]), str(facts["federation"]), str(facts["vocabulary"]), _word(facts["run"]),
+                _whole(facts["round"]), _word(facts["attempt"]), dict(facts["recipe"]), arrays["clip_norms"],
                 arrays["key"], leaves,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):
@@ -134,6 +134,13 @@ def refuse(code: Code) -> NoReturn:
 
 def _whole(value: Any) -> int:
     if type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+def _word(value: Any) -> str:
+    """A name without spaces: with them, two releases could be called alike."""
+    if not (isinstance(value, str) and value.isalnum()):
         raise TypeError(value)
     return value
 

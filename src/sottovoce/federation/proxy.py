@@ -22,17 +22,14 @@ MOST_BYTES = 2**26  # of a request; Flower sends what is larger in pieces of 5 M
 _HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host"}
 
 
-def build_app(target: str, authority: Path) -> Any:
-    """Pass on what begins with `/v1/fleet/` to a server known by the authority; refuse all else with 403."""
+def build_app(client: Any) -> Any:
+    """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink; refuse all else with 403."""
     import httpx
     from starlette.applications import Starlette
     from starlette.background import BackgroundTask
     from starlette.requests import Request
     from starlette.responses import PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
-
-    context = ssl.create_default_context(cafile=authority)
-    client = httpx.AsyncClient(base_url=target, verify=context, timeout=60.0, limits=httpx.Limits(max_connections=None))
 
     async def forward(request: Request) -> Response:
         # The path as it came: what is checked must be what is passed on, with nothing decoded in between.
@@ -66,12 +63,15 @@ def build_app(target: str, authority: Path) -> Any:
 
 
 def main(host: str, port: int, target: str, keys: Path) -> None:
+    import httpx
     import uvicorn
 
-    app = build_app(target, keys / AUTHORITY)
+    context = ssl.create_default_context(cafile=keys / AUTHORITY)
+    limits = httpx.Limits(max_connections=None)
+    client = httpx.AsyncClient(base_url=target, verify=context, timeout=60.0, limits=limits)
     uvicorn.run(
-        app, host=host, port=port, ssl_certfile=keys / SERVER, ssl_keyfile=str(keys / SERVER_KEY), log_level="warning",
-        access_log=False, server_header=False,
+        build_app(client), host=host, port=port, ssl_certfile=keys / SERVER, ssl_keyfile=str(keys / SERVER_KEY),
+        log_level="warning", access_log=False, server_header=False,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ class RunSpender:
     def __init__(self, training: Training):
         self._training = training
         self.lineage = training.parent
-        self.attempt = 0
+        self._attempt = 0
         fingerprint = training.assembly.fingerprint
         if not training.assembly.reproducible:
             # Sums that no later process can repeat: their entries must never be taken for its own.
@@ -30,13 +30,13 @@ class RunSpender:
 
     def keys(self, round_number: int) -> RoundKeys:
         training = self._training
-        self.attempt = training.ledger.attempt(round_number, training.parent, self._fingerprint)
-        self.lineage = lineage(training.parent, self._fingerprint, self.attempt)
+        self._attempt = training.ledger.attempt(round_number, training.parent, self._fingerprint)
+        self.lineage = lineage(training.parent, self._fingerprint, self._attempt)
         self._refuse_beyond_budget(round_number)
         # Keyed by all that the sum depends on: a copy of the folder on another machine draws other noise by itself.
         # A seeded run promises nothing to those who know the seed, and is to come out alike anywhere.
         seeded = training.recipe.privacy.secrets == "seeded"
-        return training.secrets.keys(round_number, f"attempt {self.attempt}" if seeded else self.lineage)
+        return training.secrets.keys(round_number, f"attempt {self._attempt}" if seeded else self.lineage)
 
     def _refuse_beyond_budget(self, round_number: int) -> None:
         """The hard stop: before a cohort is drawn, not after its noise is out."""
@@ -51,7 +51,7 @@ class RunSpender:
                 f"model"
             )
         mechanism = self._training.assembly.algorithm.mechanism
-        event = mechanism.event_again(round_number) if self.attempt else mechanism.event(round_number)
+        event = mechanism.event_again(round_number) if self._attempt else mechanism.event(round_number)
         if not meter.allows([*spent, (event, 1)]):
             raise BudgetExhausted(
                 f"round {round_number} would pass the budget ε = {meter.budget:g}; {meter(spent):.4g} is spent, "
@@ -62,8 +62,8 @@ class RunSpender:
         training = self._training
         if training.ledger.knows(round_number, self.lineage):
             return
-        if self.attempt:
+        if self._attempt:
             event = training.assembly.algorithm.mechanism.event_again(round_number)
             # The store first: a crash in between charges its people once too often, not once too little.
             charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
-        training.ledger.spend(Entry(round_number, self.attempt, event, self.lineage))
+        training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))

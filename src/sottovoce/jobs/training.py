@@ -258,7 +258,7 @@ class Training:
             return self.assembly.rounds(self.state, self.store, spender.keys, spender, self.sum_updates)
         run = self.ledger.header["run"]
         return self.coordinator.rounds(
-            self.assembly, run, self.state, spender.keys, spender, lambda: spender.attempt
+            self.assembly, run, self.state, spender.keys, spender, lambda: spender.lineage
         )  # fmt: skip
 
     @property

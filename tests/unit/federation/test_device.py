@@ -28,7 +28,7 @@ def assembly(store):
 def task(assembly, vocabulary) -> Task:
     return Task(
         version=devices.VERSION, federation=FEDERATION, vocabulary=vocabulary.fingerprint, run="spring", round=1,
-        attempt=0, recipe=for_devices(assembly.recipe).to_dict(), clip_norms=np.array([0.3], np.float32),
+        attempt="a", recipe=for_devices(assembly.recipe).to_dict(), clip_norms=np.array([0.3], np.float32),
         key=np.array([1, 2], np.uint32), leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(assembly.model)],
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ def changed(task: Task, **sections) -> Task:
     return replace(task, recipe=Recipe.from_dict(task.recipe).replace(**sections).to_dict())
 
 
-def rounds_joined(device, task, rounds=range(1, 41), attempt=0) -> list[int]:
+def rounds_joined(device, task, rounds=range(1, 41), attempt="a") -> list[int]:
     """How many users contribute to each of some rounds. They do not train: it is who joins that counts."""
     device._train = lambda task, assembly, model, rows, name: Contribution(name, len(rows), 0, np.zeros(1, int), [])
     answers = [read_answer(device.answer(replace(task, round=n, attempt=attempt).to_bytes())) for n in rounds]
@@ -63,7 +63,7 @@ def test_a_coin_follows_from_the_secret_and_the_release_alone(task, store, tmp_p
     assert rounds_joined(devices[0], task) == first
     assert rounds_joined(devices[1], task) == first
     assert rounds_joined(devices[2], task) != first
-    assert rounds_joined(make_device(tmp_path / "new", store, "silo", 0, 13), task, attempt=1) != first
+    assert rounds_joined(make_device(tmp_path / "new", store, "silo", 0, 13), task, attempt="b") != first
     # A coin a registered user: 40 rounds of 13 coins at q = 6/13 are 240 heads, give or take 11.
     assert 195 < sum(first) < 285
 
@@ -101,7 +101,7 @@ def test_a_device_answers_one_task_a_release(task, store, tmp_path):
 def test_no_user_joins_a_round_twice_even_if_it_is_done_again(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13)
     for attempt in range(12):
-        device.answer(replace(task, attempt=attempt).to_bytes())
+        device.answer(replace(task, attempt=f"a{attempt}").to_bytes())
     joined = [row for rows in device._participation._joined.values() for row in rows]
     assert sorted(joined) == sorted(set(joined))
     assert len(joined) > 10
@@ -152,6 +152,7 @@ def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):
     assert code_of(device, replace(task, vocabulary="other").to_bytes()) == Code.STRANGER
     assert code_of(device, replace(task, leaves=task.leaves[:-1]).to_bytes()) == Code.MALFORMED
     assert code_of(device, replace(task, clip_norms=np.ones(2, np.float32)).to_bytes()) == Code.MALFORMED
+    assert code_of(device, replace(task, run="spring 1").to_bytes()) == Code.MALFORMED
     for broken in (b"", b"\0" * 100, message[:-5], message[: len(message) // 2]):
         assert code_of(device, broken) == Code.MALFORMED
 
