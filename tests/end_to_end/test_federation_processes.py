@@ -171,13 +171,12 @@ def test_a_run_with_hostile_devices_through_every_fault(world, tmp_path):
     state = Path("/dev/shm") / f"sotto-{os.getpid()}"
     state.mkdir()
     try:
-        _first_server(world, run, state, alice)
+        _first_server(world, run, state, alice, hold)
     finally:
         shutil.rmtree(state)
     (tmp_path / "hold-5").unlink()
 
-    # The server was killed in round 5, before it paid: it is resumed, with the device that was killed.
-    world.device("alice", hold)
+    # The server was killed in round 5, before it paid: it is resumed.
     resumed = world.server("resume", run, "--at-least", 4)
     world.until("the end", lambda: resumed.poll() is not None)
     assert resumed.returncode == 0, world.logs()
@@ -194,9 +193,11 @@ def test_a_run_with_hostile_devices_through_every_fault(world, tmp_path):
         assert len(seen) == len(set(seen))
     assert clinic.poll() is None
     assert not list((tmp_path / "federation").rglob("*.db"))
+    # The app that Flower sent along was not even unpacked.
+    assert not list((tmp_path / "devices").rglob("*sottovoce_app*"))
 
 
-def _first_server(world: World, run: Path, state: Path, alice: subprocess.Popen) -> None:
+def _first_server(world: World, run: Path, state: Path, alice: subprocess.Popen, hold: str) -> None:
     folder = world.folder
     server = world.server(
         "server", folder / "recipe.toml", "--federation", folder / "federation", "--out", run, "--at-least", 4,
@@ -218,6 +219,8 @@ def _first_server(world: World, run: Path, state: Path, alice: subprocess.Popen)
     # A device is killed while it works: Flower finds out, and the round goes on without it.
     alice.kill()
     (folder / "hold-4").unlink()
+    world.until("the end of round 4", lambda: len(Lines(run / "diagnostics.jsonl").read()) == 4)
+    world.device("alice", hold)  # and is let in again
     world.until("round 5", held(5, "clinic"))
     answers = [line["answers"] for line in Lines(run / "diagnostics.jsonl").read()]
     assert _codes(answers[2]) == {"version": 1, "twice": 1, "contributing": 2}

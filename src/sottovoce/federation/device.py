@@ -62,6 +62,10 @@ class Device:
         self._participation, self._limits = participation, limits
         self._assemblies: dict[str, Assembly] = {}
 
+    @property
+    def description(self) -> str:
+        return f"{self._enrolled.name}: {self._store.users} users, registered for {self._enrolled.users}"
+
     def answer(self, message: bytes) -> bytes:
         """What is sent back. It never raises: what went wrong is told to the device's owner, in the log."""
         try:

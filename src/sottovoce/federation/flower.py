@@ -86,7 +86,7 @@ class Desk:
             yield client
         finally:
             over.set()
-            beating.join()
+            beating.join(1.0)  # it may wait for an answer that will not come
             client.close()
 
 

@@ -73,9 +73,9 @@ class Link:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._forget()
         self.proxy.stop()
         self.superlink.stop()
+        self._forget()
 
     def _start(self) -> None:
         self.superlink.start()

@@ -109,6 +109,13 @@ def run_device(
     needs_flower()
     from sottovoce.federation.host import Host
 
+    device, address = open_device(bundle, data)
+    say(f"{device.description}; server {server or address}")
+    Host(bundle, server or address, device, say).run(stop)
+
+
+def open_device(bundle: Path, data: Path) -> tuple[Device, str]:
+    """A device from its folder and the store of its users, and where its server is."""
     facts = _device_facts(bundle)
     enrolled = Enrolment(**{name: facts[name] for name in Enrolment.__dataclass_fields__})
     store = Store.open(data)
@@ -119,9 +126,7 @@ def run_device(
         enrolled, store, own_secret(bundle), Participation(bundle / "participation.jsonl"),
         Limits.load(bundle / LIMITS),
     )  # fmt: skip
-    address = server or facts["server"]
-    say(f"{enrolled.name}: {store.users} users, registered for {enrolled.users}; server {address}")
-    Host(bundle, address, device, say).run(stop)
+    return device, facts["server"]
 
 
 def _device_facts(bundle: Path) -> dict[str, Any]:
