@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import DamagedRun, SottoError, did_you_mean
 from sottovoce.federation.messages import Code, Refused, Task, digest
 from sottovoce.files import sync_folder, write_aside
 from sottovoce.runs.ledger import append_line, read_lines
@@ -69,8 +69,13 @@ class Participation:
         self._joined: dict[str, list[int]] = {}
         self._count: dict[int, int] = {}
         self._last: dict[tuple[str, int], list[int]] = {}  # rounds of a run that a user joined
-        for line in read_lines(path) if path.exists() else []:
-            self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]])
+        for number, line in enumerate(read_lines(path) if path.exists() else [], 1):
+            try:
+                self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]])
+            except (KeyError, TypeError, ValueError):
+                raise DamagedRun(
+                    f"line {number} of {path} is damaged: who joined cannot be told; put it back"
+                ) from None
 
     def join(self, task: Task, message: bytes, drawn: np.ndarray, limits: Limits) -> np.ndarray:
         """Of the users that were drawn, those who may join; on disk before this returns."""

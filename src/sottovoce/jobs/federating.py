@@ -16,6 +16,7 @@ from sottovoce.federation.device import Device, Enrolment, own_secret
 from sottovoce.federation.keys import needs_flower
 from sottovoce.federation.limits import Limits, Participation, read_json
 from sottovoce.federation.roster import DEVICE, LIMITS, Roster, found
+from sottovoce.files import locked
 from sottovoce.jobs.training import Observer, RunResult, resume, train
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
@@ -109,9 +110,11 @@ def run_device(
     needs_flower()
     from sottovoce.federation.host import Host
 
-    device, address = open_device(bundle, data)
-    say(f"{device.description}; server {server or address}")
-    Host(bundle, server or address, device, say).run(stop)
+    _device_facts(bundle)
+    with locked(bundle / ".lock", f"{bundle} is in use by another process: a device answers once; stop it first"):
+        device, address = open_device(bundle, data)
+        say(f"{device.description}; server {server or address}")
+        Host(bundle, server or address, device, say).run(stop)
 
 
 def open_device(bundle: Path, data: Path) -> tuple[Device, str]:
