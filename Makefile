@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Two workers: tests compile many small programs, and compiling uses a core each.
-PYTEST := $(BIN)/python -m pytest -n 2
+# What one test compiled, others load: most of their time goes into compiling, and often the same programs.
+PYTEST := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/programs JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 $(BIN)/python -m pytest -n 2
 
 .PHONY: help demo federation-demo test test-slow lint format install clean
 

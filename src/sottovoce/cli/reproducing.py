@@ -124,8 +124,8 @@ def _list(name: str | None, names: list[str], seeds: int, rounds: int | None, *,
             costs = [
                 f"{size}: {row['runs'][size]} runs, {row['user_updates'][size]:,} user updates" for size in row["runs"]
             ]
-            print(f"{row['name']:<14}{row['title']}\n{'':<14}{row['shows']}")
-            print(f"{'':<14}{' · '.join(costs)}\n" if row["runs"]["gpu"] else f"{'':<14}no runs\n")
+            print(f"{row['name']:<16}{row['title']}\n{'':<16}{row['shows']}")
+            print(f"{'':<16}{' · '.join(costs)}\n" if row["runs"]["gpu"] else f"{'':<16}no runs\n")
     print("Settings that several of them share are run once.")
 
 

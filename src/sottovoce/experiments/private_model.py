@@ -47,6 +47,7 @@ class _Scale:
     middle: float
     large: float
     rounds: float
+    tuning_rounds: float
     most_rounds: float
     weight_cap: float
     longest: float
@@ -54,9 +55,10 @@ class _Scale:
     public_rounds: float
 
 
-# gpu: 250, 2,000, 3,000 users a round, 300 and 500 rounds; Wikipedia's 5,800 pieces are read 5 times.
-_FULL = _Scale(2.5, 20, 30, 0.2, 1 / 3, weight_cap=400, longest=1600, lanes=128, public_rounds=290 / 1500)
-_FEW = _Scale(0.5, 2, 3, 1, 1, weight_cap=100, longest=160, lanes=8, public_rounds=1)
+# gpu: 250, 2,000, 3,000 users a round; 150 rounds an ingredient, 300 to tune, 500 for the models; Wikipedia's 5,800
+# pieces are read 5 times.
+_FULL = _Scale(2.5, 20, 30, 0.1, 0.2, 1 / 3, weight_cap=400, longest=1600, lanes=128, public_rounds=290 / 1500)
+_FEW = _Scale(0.5, 2, 3, 1, 1, 1, weight_cap=100, longest=160, lanes=8, public_rounds=1)
 
 
 def _scale(size: Size) -> _Scale:
@@ -111,10 +113,8 @@ def trials(size: Size) -> list[Trial]:
         private(size, f"S = {CLIP_NORM / 2:g}", clip_norm=CLIP_NORM / 2),
         private(size, "S falls to a half for the last 40 %", clip_schedule=((1, 1.0), (late, 0.5))),
         replace(private(size, HALF_AND_TWICE, clip_norm=CLIP_NORM / 2), server=TWICE),
-        replace(base, label="server momentum 0.9, rate 0.2", server=MOMENTUM),
         private(size, "adaptive clip, median", adaptive_quantile=0.5),
         private(size, f"ŵ = {scale.longest:,g}: weights by tokens", weight_cap=scale.longest),
-        private(size, f"S = {2 * CLIP_NORM:g}", clip_norm=2 * CLIP_NORM),
     ]
     return [
         pretrained(size).shown_as("pre-trained on public text, no private training", panel="the model"),
@@ -130,7 +130,7 @@ def tuning(size: Size) -> list[Trial]:
     def tuned(label: str, clip_norm: float = CLIP_NORM, noise: float = 1.0, **changes: Any) -> Trial:
         sigma = float(f"{noise * TUNING_NOISE_OVER_S * clip_norm:.3g}")
         return Trial(
-            label, on="other", after=pretrained(size), rounds=scale.rounds,
+            label, on="other", after=pretrained(size), rounds=scale.tuning_rounds,
             privacy={"clip_norm": clip_norm, "noise_std": sigma}, **changes,
         )  # fmt: skip
 
