@@ -32,26 +32,21 @@ def devices_of(folder, store):
     return {name: make_device(folder, store, name, firsts[name], users) for name, users in SHARES.items()}
 
 
-CASES = {
-    "fedavg": {},
-    "fedsgd, some tokens": {"run": {"algorithm": "fedsgd"}, "local": {"tokens": 9}},
-    "dropout": {"model": {"kind": "stacked_lstm", "embedding": 4, "hidden": 5, "dropout": 0.3}},
-    "adaptive, per layer, weighted": {
-        "privacy": {
-            "clipping": "per_layer", "adaptive_quantile": 0.5, "adaptive_bit_noise": 6.0, "weight_cap": 30.0,
-            "total_weight": 10.0,
-        }
+# What draws for a user (the tokens of FedSGD), weights, bits and a clip of every layer: all that a device adds up.
+EVERYTHING = {
+    "run": {"algorithm": "fedsgd"},
+    "local": {"tokens": 9},
+    "privacy": {
+        "clipping": "per_layer", "adaptive_quantile": 0.5, "adaptive_bit_noise": 6.0, "weight_cap": 30.0,
+        "total_weight": 10.0,
     },
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=[] if "adaptive" in name else pytest.mark.slow) for name in CASES]
-)
-def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(case, store, vocabulary, tmp_path):
+def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store, vocabulary, tmp_path):
     """To rounding: over the wire and back, for three rounds that follow one another."""
     roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES)
-    assembly = assemble(tiny_recipe(tmp_path / "federation", **CASES[case]), store)
+    assembly = assemble(tiny_recipe(tmp_path / "federation", **EVERYTHING), store)
     devices = devices_of(tmp_path, store)
     fleet = InProcess(devices)
     start = assembly.start(assembly.model)
