@@ -27,6 +27,12 @@ NOT_COVERED = (
 )
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 IN_TURN = "when a user's turn is: the order in which users join is public"
+ACROSS_DEVICES = (
+    "whoever watches the network, and the server: they see which devices take part in a round, and against them "
+    "sampling amplifies nothing",
+    "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it",
+    "silos: a device that holds several users is trusted to draw, to clip and to add up each of them apart",
+)
 REHEARSED = "whoever wrote the text that devices rehearse: the owner declares it public"
 FLOATING_POINT = {
     "standard": "floating point: the noise is a float32 Gaussian, not an exact one, its grid could be studied, and its "
@@ -56,12 +62,13 @@ def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
     spent: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str, vocabulary: str,
     vocabulary_source: Mapping[str, Any], start: Mapping[str, str] | None = None,
-    canaries: Mapping[str, Any] | None = None,
+    canaries: Mapping[str, Any] | None = None, across_devices: bool = False,
 ) -> Statement:  # fmt: skip
     """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again.
 
     A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε. `start` is the model of
-    another run that this one began with; `canaries` is what the ledger says was planted.
+    another run that this one began with; `canaries` is what the ledger says was planted. `across_devices`: users were
+    trained where their text is.
     """
     privacy = recipe.privacy
     event = mechanism.event(1)
@@ -122,6 +129,9 @@ def make_statement(
     if privacy.sampling == "in_turn":
         facts["not_covered"].append(IN_TURN)
         facts["turns"] = sum(count for _, count in mechanism.events(planned_rounds))
+    if across_devices:
+        facts["across_devices"] = True
+        facts["not_covered"] += ACROSS_DEVICES
     if recipe.local.objective == "rehearsal":
         facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)
@@ -236,6 +246,12 @@ def _paragraphs(statement: Statement) -> list[str]:
         paragraphs.append(
             f"The vocabulary was {facts['vocabulary']['source']}: a model is released with its words. Training alone "
             f"has ε = {_shown(facts['epsilon_training'])} at the same δ."
+        )
+    if facts.get("across_devices"):
+        paragraphs.append(
+            "Users were trained on their own devices, each of which flips its users' coins and clips their updates; "
+            "the server adds up, adds the noise and is trusted. Every registered user counts, connected or not: one "
+            "who is away contributes nothing, and neither denominator nor noise changes."
         )
     paragraphs += _start(facts) + _canaries(facts)
     if facts["charged_again"]:

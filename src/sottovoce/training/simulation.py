@@ -190,7 +190,7 @@ def _seated(
 ) -> tuple[User, Array]:
     rows = cohort[block.places]
     users = store.gather(rows, block.seats)
-    rows = np.pad(rows, (0, block.seats - len(rows))).astype(np.uint32)
+    rows = np.pad(rows + store.first, (0, block.seats - len(rows))).astype(np.uint32)
     public = excerpts_for(update, store, rows, key)
     return jax.device_put((User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
 
