@@ -9,7 +9,16 @@ from importlib.metadata import version
 
 import cyclopts
 
-from sottovoce.cli import auditing, measuring, planning, preparing, reproducing, training
+from sottovoce.cli import (
+    auditing,
+    federating,
+    measuring,
+    planning,
+    preparing,
+    releasing,
+    reproducing,
+    training,
+)
 from sottovoce.errors import LostProcess, SottoError
 
 app = cyclopts.App(
@@ -23,8 +32,10 @@ app.command(preparing.prepare)
 app.command(planning.plan)
 app.command(training.train)
 app.command(training.resume)
+app.command(federating.app)
 app.command(measuring.evaluate)
 app.command(auditing.audit)
+app.command(releasing.release)
 app.command(measuring.report)
 app.command(reproducing.reproduce)
 app.command(measuring.bench)
