@@ -101,6 +101,7 @@ def answer(message, context):
 def per_message(federation: Path, bundle: Path, store: Path) -> Child:
     """A SuperNode as Flower starts it, with an app that trains in the process that Flower starts for it."""
     flower._APP["sottovoce_app/__init__.py"] = CLIENT
+    os.environ["PATH"] = f"{command('')}{os.pathsep}{os.environ['PATH']}"  # where Flower looks for its own commands
     server = json.loads((bundle / "device.json").read_text())["server"]
     return Child(
         "supernode",

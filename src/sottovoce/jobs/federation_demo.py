@@ -48,7 +48,7 @@ def run_federation_demo(
             device.start()
             stack.callback(device.stop)
         say("start    a server and two devices")
-        observer = stack.enter_context(progress("train    "))
+        observer = stack.enter_context(progress("train"))
         result = serve(
             recipe, roster.path, out / "run", Serving(seconds=300, at_least=len(SILOS)), observer=observer, stop=stop,
             say=say,
