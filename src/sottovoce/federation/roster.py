@@ -52,6 +52,8 @@ class Roster:
     @staticmethod
     def open(folder: str | Path) -> Roster:
         folder = Path(folder)
+        if not is_federation(folder):
+            raise SottoError(f"{folder} is no federation (it has no {ROSTER}); make one with `sotto federate init`")
         facts = read_json(folder / ROSTER)
         try:
             if facts.pop("format") != FORMAT:
