@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import cyclopts
 
-from sottovoce.cli import auditing, measuring, planning, preparing, reproducing, training
+from sottovoce.cli import auditing, measuring, planning, preparing, reproducing, training, typing
 from sottovoce.errors import LostProcess, SottoError
 
 app = cyclopts.App(
@@ -26,6 +26,8 @@ app.command(training.resume)
 app.command(measuring.evaluate)
 app.command(auditing.audit)
 app.command(measuring.report)
+app.command(typing.export)
+app.command(typing.keyboard)
 app.command(reproducing.reproduce)
 app.command(measuring.bench)
 
