@@ -7,11 +7,12 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from typing_world import SECRETS, picture, settle
+from typing_world import SECRETS, keyboard, picture, settle
 
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.jobs.measuring import load_run
+from sottovoce.keyboard.export import export_run
 
 pytestmark = pytest.mark.browser
 
@@ -181,3 +182,19 @@ def test_pictures_in_light_dark_and_at_phone_width(watched, two_models, name, sc
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing is cut off at the side
     heights = page.locator(".key").evaluate_all("keys => keys.map(key => key.getBoundingClientRect().height)")
     assert min(heights) >= 44  # a thumb's width
+
+
+def test_a_model_with_eight_bits_types_in_the_page(watched, runs, tmp_path):
+    from sottovoce.data.vocabulary import Vocabulary
+    from sottovoce.evaluation.suggestions import offer
+    from sottovoce.keyboard.convert import open_session, run_session
+
+    manifest = export_run(runs[1], tmp_path / "small", weights="8bit")
+    session = open_session((tmp_path / "small" / "sequence.onnx").read_bytes())
+    vocabulary = Vocabulary.load(tmp_path / "small" / "vocabulary.txt")
+    start = [np.zeros(part["shape"], np.float32) for part in manifest["state"]]
+    scores = run_session(session, np.array(vocabulary.encode("how are you")[:-1]), start)[0]
+    with keyboard(tmp_path / "small") as address:
+        page = watched(address)
+        typing(page, "how are you ")
+        assert words(page) == [vocabulary.words[token] for token in offer(scores[-1], vocabulary)]

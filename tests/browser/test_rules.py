@@ -57,8 +57,9 @@ def test_tokens_are_those_of_python_for_every_character(in_page):
 def test_a_text_is_cut_where_the_word_being_typed_begins(in_page):
     cases = {
         "": ([], ""), "see you": (["see"], "you"), "see you ": (["see", "you"], ""), "Well, Do": (["well", ","], "do"),
-        "don'": ([], "don'"), "DON’T": ([], "don't"), "the zz'": (["the", "zz", "'"], ""), "at 1:3": (["at", "1", ":"], "3"),
-        "go.": (["go", "."], ""), "<url>": (["<url>"], ""), "say 'he": (["say", "'"], "he"),
+        "don'": ([], "don'"), "DON’T": ([], "don't"), "the zz'": (["the", "zz", "'"], ""),
+        "at 1:3": (["at", "1", ":"], "3"), "go.": (["go", "."], ""), "<url>": (["<url>"], ""),
+        "say 'he": (["say", "'"], "he"),
     }  # fmt: skip
     code = '(text) => m.split(text, (typed) => "don\'t".startsWith(typed))'
     found = in_page("tokens.js", code, list(cases))

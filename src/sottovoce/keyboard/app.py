@@ -62,7 +62,8 @@ def _together(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:
     found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int | None]] = {}
     for number, secrets in enumerate(planted):
         for one in secrets:
-            found.setdefault((one.known, one.secret), [None] * len(planted))[number] = one.holders
+            nowhere: list[int | None] = [None] * len(planted)
+            found.setdefault((one.known, one.secret), nowhere)[number] = one.holders
     return [{"known": known, "secret": secret, "holders": holders} for (known, secret), holders in found.items()]
 
 
