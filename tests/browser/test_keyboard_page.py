@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from typing_world import SECRETS, keyboard, picture, settle
 
+from sottovoce.cli.main import main
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.jobs.measuring import load_run
@@ -182,6 +184,17 @@ def test_pictures_in_light_dark_and_at_phone_width(watched, two_models, name, sc
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing is cut off at the side
     heights = page.locator(".key").evaluate_all("keys => keys.map(key => key.getBoundingClientRect().height)")
     assert min(heights) >= 44  # a thumb's width
+
+
+def test_a_port_that_is_taken_is_refused(exports, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for port, said in ((taken.getsockname()[1], "cannot listen on 127.0.0.1:"), (70000, "--port 70000 must be in")):
+            with pytest.raises(SystemExit) as ended:
+                main(["keyboard", str(exports[0]), "--port", str(port)])
+            assert ended.value.code == 2
+            assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 def test_a_model_with_eight_bits_types_in_the_page(watched, runs, tmp_path):

@@ -53,11 +53,11 @@ def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, 
     return {
         "suggestions": SUGGESTIONS,
         "models": [{**manifest, "name": name} for name, manifest in zip(names, manifests, strict=True)],
-        "canaries": _together([read_canaries(folder) for folder in folders]),
+        "canaries": together([read_canaries(folder) for folder in folders]),
     }
 
 
-def _together(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:
+def together(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:
     """Each secret once, with the users who wrote it for each model; None where it was not planted."""
     found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int | None]] = {}
     for number, secrets in enumerate(planted):
@@ -87,7 +87,5 @@ def read_canaries(folder: Path) -> list[Secret]:
         for words, holders in zip(registry["secrets"], registry["holders"], strict=True):
             found.append(Secret(tuple(words[:prefix]), tuple(words[prefix:]), int(holders)))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedRun(
-            f"cannot read the canaries in {path} ({type(error).__name__}: {error}); export again"
-        ) from None
+        raise DamagedRun(f"cannot read canaries in {path} ({type(error).__name__}: {error}); export again") from None
     return found

@@ -105,6 +105,7 @@ def open_session(graph: bytes) -> Session:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors; a warning that a constant was folded is of no use here
+    options.intra_op_num_threads = 1  # steps are small, and threads that wait for work would keep the cores busy
     options.add_session_config_entry(
         "session.disable_quant_qdq", "1"
     )  # 8-bit weights become numbers once, not each time

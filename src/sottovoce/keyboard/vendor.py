@@ -58,7 +58,7 @@ def vendor(folder: Path = VENDOR) -> Path:
 
 def unpack(archive: Path, folder: Path) -> None:
     contents = archive.read_bytes()
-    found = "sha512-" + base64.b64encode(hashlib.sha512(contents).digest()).decode()
+    found = integrity_of(contents)
     if found != INTEGRITY:
         raise SottoError(f"{PACKAGE}@{VERSION} has the hash {found}, not {INTEGRITY}: it was changed; nothing is kept")
     if folder.exists():
@@ -70,6 +70,11 @@ def unpack(archive: Path, folder: Path) -> None:
                 raise SottoError(f"{PACKAGE}@{VERSION} holds no dist/{name}; choose another version")
             write_aside(draft / name, part.read())
         write_aside(draft / _STAMP, json.dumps(_WANTED).encode() + b"\n")
+
+
+def integrity_of(contents: bytes) -> str:
+    """The hash of a package as npm writes it."""
+    return "sha512-" + base64.b64encode(hashlib.sha512(contents).digest()).decode()
 
 
 def main() -> None:
