@@ -7,14 +7,18 @@ BIN := $(VENV)/bin
 PYTEST := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/programs JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-slow test-browser lint format install clean
+.PHONY: help demo federation-demo test test-slow test-browser lint format install clean
 
 help: ## what can be made
-	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: $(VENV)/ready ## train a private model on the built-in synthetic population, in two minutes
 	rm -rf demo
 	$(BIN)/sotto demo --out demo
+
+federation-demo: $(VENV)/dev ## train across three processes: a server and two silos, over TLS on this machine
+	rm -rf federation-demo
+	$(BIN)/sotto federate demo --out federation-demo
 
 test: $(VENV)/dev ## the tests, under ten minutes on two cores
 	$(PYTEST) -m "not slow and not browser"
@@ -56,4 +60,4 @@ $(VENV)/browser: $(VENV)/dev
 	touch $@
 
 clean: ## remove what was built
-	rm -rf $(VENV) demo dist test-artefacts src/sottovoce/keyboard/vendor
+	rm -rf $(VENV) demo federation-demo dist test-artefacts src/sottovoce/keyboard/vendor

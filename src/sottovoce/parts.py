@@ -5,6 +5,7 @@ Each refuses what has no meaning together.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import optax
@@ -16,9 +17,11 @@ from sottovoce.local.compression import EightBit
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, FedSGD, UserUpdate
 from sottovoce.privacy.clipping import Clipping
+from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
 from sottovoce.training.central import Passes
 from sottovoce.training.queue import Queue
+from sottovoce.training.server import Server
 from sottovoce.training.transfer import Transfer
 
 MOST_PREDICTED = 2**31  # probabilities that returned models give to the words of a text: 8 GiB
@@ -104,6 +107,19 @@ def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) 
     )  # fmt: skip
 
 
+def build_server(recipe: Recipe) -> Server:
+    points = recipe.server.schedule
+    try:
+        schedule = build_schedule(points)
+    except SottoError as error:
+        raise SottoError(f"server.schedule: {error}") from None
+    if schedule.last_change > recipe.run.rounds:
+        raise SottoError(
+            f"server.schedule changes at round {schedule.last_change} of run.rounds={recipe.run.rounds}; end it before"
+        )
+    return Server(build_optimiser(replace(recipe.server, schedule=())), schedule)
+
+
 @lru_cache  # optimisers are compared by identity: the same one again spares a compilation
 def build_optimiser(server: recipes.Server) -> optax.GradientTransformation:
     if server.optimiser == "momentum":
@@ -165,3 +181,27 @@ def build_queue(recipe: Recipe) -> Queue | None:
     if run.delays and sum(run.delays) <= 0:
         raise SottoError(f"run.delays={list(run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late")
     return Queue(run.deploy_every, run.delays or (1.0,))
+
+
+def check_canaries(recipe: Recipe, processes: int) -> None:
+    """Refuse canaries where they would take somebody's place, or where no round can be watched."""
+    if not recipe.audit.plants:
+        return
+    privacy, run = recipe.privacy, recipe.run
+    if privacy.sampling != "poisson":
+        raise SottoError(
+            f"[audit] plants canary users, who would take the places of others with privacy.sampling="
+            f"{privacy.sampling!r}; use 'poisson', where one user more changes nobody's chance"
+        )
+    other = {
+        "run.algorithm='central'": run.algorithm == "central",
+        "server.update='transfer'": recipe.server.update == "transfer",
+        "run.deploy_every or run.delays": build_queue(recipe) is not None,
+        "several processes": processes > 1,
+    }
+    for name, there in other.items():
+        if there:
+            raise SottoError(
+                f"[audit] watches the rounds of Algorithm 1 in one process, and cannot with {name}; take one of the "
+                f"two out, or audit a run of its own"
+            )

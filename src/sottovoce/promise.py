@@ -12,7 +12,7 @@ from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDen
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import HardenedNoise, StandardNoise
 from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson, Sampler
-from sottovoce.privacy.schedule import CONSTANT, Schedule
+from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Privacy, Recipe, Server
 
 
@@ -123,7 +123,7 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
         # What a round charges depends on z alone, so a plain clip may stand for the model's own.
         shape = Mechanism(
             _build_sampler(recipe), FlatClip(1.0), FixedDenominator(1.0), 1.0,
-            noise_schedule=_build_schedule(privacy.noise_schedule),
+            noise_schedule=build_schedule(privacy.noise_schedule),
         ).events(recipe.run.rounds)  # fmt: skip
         found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
@@ -146,7 +146,7 @@ def _check_schedules(recipe: Recipe) -> None:
     schedules = {"clip_schedule": privacy.clip_schedule, "noise_schedule": privacy.noise_schedule}
     for name, points in schedules.items():
         try:
-            last = _build_schedule(points).last_change
+            last = build_schedule(points).last_change
         except SottoError as error:
             raise SottoError(f"privacy.{name}: {error}") from None
         if points and last > recipe.run.rounds:
@@ -190,23 +190,14 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
         clipping=_build_clipping(privacy, len(layers)),
         estimator=_build_estimator(privacy),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
-        clip_schedule=_build_schedule(privacy.clip_schedule, privacy.clip_path),
-        noise_schedule=_build_schedule(privacy.noise_schedule),
+        clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),
+        noise_schedule=build_schedule(privacy.noise_schedule),
         tracking=_build_tracking(privacy),
         noise=HardenedNoise() if privacy.randomness == "hardened" else StandardNoise(),
         experiment=experiment,
         experiment_noise_std=privacy.noise_std if experiment else None,
         nominal_clip_norm=privacy.clip_norm,
     )
-
-
-def _build_schedule(points: tuple[tuple[float, ...], ...], path: str = "steps") -> Schedule:
-    if not points:
-        return CONSTANT
-    if any(len(point) != 2 for point in points):
-        raise SottoError(f"{[list(point) for point in points]} must be pairs [round, factor]: [[1, 1.0], [1000, 0.5]]")
-    whole = tuple((int(number) if number == int(number) else number, factor) for number, factor in points)
-    return Schedule(whole, path)  # pyrefly: ignore
 
 
 def _build_tracking(privacy: Privacy) -> QuantileTracking | None:

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.slow
 MAIN = "from sottovoce.cli.main import main\nmain(sys.argv[1:])\n"
 # What a process opens to write, makes, renames or removes, and every file with a secret or a charge in it.
 WATCHED = """
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # `make test-slow` sets it, and jax writes there
+
 def watch(event, arguments):
     path = str(arguments[0]) if arguments else ""
     written = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and path != os.devnull

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from sottovoce.privacy.clipping import NoClip
 from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.schedule import Schedule
 from sottovoce.training import central
 from sottovoce.training.central import Passes, join_texts
 from sottovoce.training.round import Algorithm
@@ -155,3 +158,20 @@ def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, 
     )
     assert played.diagnostics()["not_finite"] == 3  # 25 tokens in three lanes, four at a time
     assert played.diagnostics()["loss"] == 0
+
+
+def test_a_schedule_of_the_servers_rate_is_a_rate_of_that_round(store, model):
+    """Half the server's rate in round 2 is half of η in it."""
+    falling = dataclasses.replace(
+        make_algorithm(optax.sgd(1.0)), server=Server(optax.sgd(1.0), Schedule(((1, 1.0), (2, 0.5))))
+    )
+    slower = dataclasses.replace(
+        make_algorithm(optax.sgd(1.0)), user_update=FedSGD(NoClip(), batch=LANES, unroll=UNROLL, learning_rate=RATE / 2)
+    )
+    first, _ = central.play_round(falling, PASSES, falling.server.start(model), store, Notebook())
+    plain, _ = central.play_round(make_algorithm(optax.sgd(1.0)), PASSES, first._replace(round=0), store, Notebook())
+    again, _ = central.play_round(falling, PASSES, first._replace(round=0), store, Notebook())
+    assert_alike(again.model, plain.model)  # round 1 is as without it
+    second, _ = central.play_round(falling, PASSES, first, store, Notebook())
+    expected, _ = central.play_round(slower, PASSES, first, store, Notebook())
+    assert_alike(second.model, expected.model)

@@ -9,7 +9,17 @@ from importlib.metadata import version
 
 import cyclopts
 
-from sottovoce.cli import auditing, measuring, planning, preparing, reproducing, training, typing
+from sottovoce.cli import (
+    auditing,
+    federating,
+    measuring,
+    planning,
+    preparing,
+    releasing,
+    reproducing,
+    training,
+    typing,
+)
 from sottovoce.errors import LostProcess, SottoError
 
 app = cyclopts.App(
@@ -23,8 +33,10 @@ app.command(preparing.prepare)
 app.command(planning.plan)
 app.command(training.train)
 app.command(training.resume)
+app.command(federating.app)
 app.command(measuring.evaluate)
 app.command(auditing.audit)
+app.command(releasing.release)
 app.command(measuring.report)
 app.command(typing.export)
 app.command(typing.keyboard)

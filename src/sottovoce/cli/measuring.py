@@ -32,6 +32,9 @@ def evaluate(
     public: Paths = None,
     keystrokes: Flag = False,
     suggestions: int | None = None,
+    by_band: Flag = False,
+    by_group: Flag = False,
+    beside: Path | None = None,
     personalise: Flag = False,
     epochs: int | None = None,
     learning_rate: float | None = None,
@@ -58,6 +61,12 @@ def evaluate(
         Also the share of keystrokes that a keyboard with the model's suggestions saves.
     suggestions
         How many words that keyboard shows (default: 3).
+    by_band
+        Also by how frequent words are among these users.
+    by_group
+        Also by group of users: by amount of text, and by words outside the vocabulary.
+    beside
+        Another run, say one without privacy, for the same users: what this one loses against it.
     personalise
         Also what users gain who train the model on the first half of their own text: both measured on the second.
     epochs
@@ -77,7 +86,7 @@ def evaluate(
     from sottovoce.errors import SottoError
     from sottovoce.evaluation.keystrokes import SUGGESTIONS
     from sottovoce.evaluation.prediction import averages
-    from sottovoce.jobs.measuring import evaluate_run
+    from sottovoce.jobs.measuring import Measured, evaluate_run
 
     if suggestions is not None and not keystrokes:
         raise SottoError(f"--suggestions {suggestions} is for --keystrokes; add it")
@@ -94,14 +103,16 @@ def evaluate(
     if public:
         corpus_files(public)  # refused before the users' evaluation, which takes its time
     fields = {"user_field": user_field, "text_field": text_field, "suggestions": shown}
-    own = {"personalise": personalise, "local_epochs": epochs, "local_learning_rate": learning_rate}
+    if beside and public:
+        raise SottoError("--beside and --public are two tables; ask for one at a time")
+    own = {"beside": beside, "personalise": personalise, "local_epochs": epochs, "local_learning_rate": learning_rate}
     found = {"users": evaluate_run(run, corpus=corpus or (), store=store, split=split, **fields, **own)}
     if public:
         found["public"] = evaluate_run(run, corpus=public, **fields)
     average = averages([one.evaluation for one in found.values()])
     spread = found["users"].spread if internal else {}
     if json:
-        answer = {**_json(found["users"]), **spread}
+        answer = {**_json(found["users"]), **_parts(found["users"], by_band, by_group), **spread}
         if public:
             answer |= {"public": _json(found["public"])}
             answer |= {name: value if math.isfinite(value) else None for name, value in average.items()}
@@ -112,8 +123,12 @@ def evaluate(
     if public:
         columns["users"] |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
         print_beside(f"Evaluation of {run}", columns)
+    elif beside and (other := found["users"].beside):
+        columns = {run.name: columns["users"], beside.name: _rows(Measured(other.evaluation, {}))}
+        print_beside("Evaluation", columns)
     else:
         print_table(f"Evaluation of {run}", columns["users"])
+    _print_parts(_parts(found["users"], by_band, by_group), run.name, beside.name if beside else "")
     if gain := found["users"].personalised:
         print_beside("The second half of each user's text", _gain_columns(gain))
 
@@ -124,6 +139,34 @@ def _json(measured: Measured) -> dict[str, Any]:
         **measured.evaluation.to_json(),
         **(keystrokes.to_json() if keystrokes else {}),
         **({"personalised": gain.to_json()} if gain else {}),
+        **({"beside": measured.beside.evaluation.to_json()} if measured.beside else {}),
+    }
+
+
+def _parts(measured: Measured, by_band: bool, by_group: bool) -> dict[str, Any]:
+    if measured.breakdown is None:
+        return {}
+    parts = measured.breakdown.to_json(measured.beside.breakdown if measured.beside else None)
+    return {name: parts[name] for name, asked in (("by_band", by_band), ("by_group", by_group)) if asked}
+
+
+def _print_parts(parts: dict[str, Any], run: str, beside: str) -> None:
+    tables = {"words": parts["by_band"]} if "by_band" in parts else {}
+    tables |= parts.get("by_group", {})
+    if parts.get("by_group") == {}:
+        print("too few users to put them into groups: no group may have fewer than ten")
+    for name, rows in tables.items():
+        print_rows(f"By {name}", [_part_row(row, run, beside) for row in rows])
+
+
+def _part_row(row: dict[str, Any], run: str, beside: str) -> dict[str, str]:
+    shown = {"": row["part"], "users": f"{row['users']:,}", "of all\ntargets": f"{row['share']:.1%}"}
+    if not beside:
+        return shown | {"top-1": f"{row['top1']:.2%}", "top-3": f"{row['top3']:.2%}"}
+    return shown | {
+        f"top-1\n{run}": f"{row['top1']:.2%}",
+        f"top-1\n{beside}": f"{row['beside']['top1']:.2%}",
+        "points lost": f"{100 * row['lost']:.2f} ± {100 * row['within']:.2f}",
     }
 
 
@@ -170,19 +213,23 @@ def _keystroke_rows(keystrokes: KeystrokeSaving) -> dict[str, str]:
     }
 
 
-def report(run: Path, *, internal: Flag = False) -> None:
+def report(run: Path, *, beside: Path | None = None, internal: Flag = False) -> None:
     """Write a run's report: one HTML file that opens anywhere.
 
     Parameters
     ----------
     run
         Folder of a run.
+    beside
+        Another run, say one without privacy: drawn next to it, and what this one loses against it, by how frequent
+        words are and by group of held-out users.
     internal
-        Also update norms, the share clipped and what audits found: exact figures of private data, for the owner only.
+        Also update norms, the share clipped and what audits found of people's text: exact figures of private data, for
+        the owner only.
     """
     from sottovoce.jobs.measuring import report_run
 
-    print(report_run(run, internal=internal))
+    print(report_run(run, internal=internal, beside=beside))
 
 
 def bench(
@@ -230,7 +277,7 @@ def bench(
         "tokens a second": f"{found[0].tokens_per_second:,.0f}",
         "a round of users": f"{found[0].cohort:,}, in blocks of at most {found[0].block:,}",
         "of a population of": f"{found[0].population:,}",
-        "seconds a round": f"{found[0].seconds_a_round:.4g}",
+        "seconds a round": f"{found[0].seconds_a_round:.4g} ({found[0].core_seconds_a_round:.4g} of all cores)",
         "seconds to compile": f"{found[0].compile_seconds:.3g}",
         "peak memory": f"{found[0].peak_bytes / 2**20:,.0f} MiB",
         "of the products this device can do": f"{found[0].arithmetic_share:.1%}",

@@ -25,7 +25,7 @@ def plan(
     noise_std: float | None = None,
     epsilon: float | None = None,
     accountant: Literal["pld", "rdp", "moments"] | None = None,
-    sampling: Literal["poisson", "fixed"] | None = None,
+    sampling: Literal["poisson", "fixed", "in_turn"] | None = None,
     clip_norm: float | None = None,
     total_weight: float | None = None,
     parameters: int | None = None,
@@ -57,7 +57,8 @@ def plan(
     accountant
         pld is tight, rdp quick, moments the papers' own. Default: pld.
     sampling
-        Poisson (each user independently, the default) or fixed-size cohorts.
+        Poisson (each user independently, the default), fixed-size cohorts, or in_turn: nobody again before everybody,
+        charged for the rounds a user joins, without amplification.
     clip_norm
         S: then also the noise on every coordinate.
     total_weight
@@ -120,8 +121,8 @@ def _show(made: Plan) -> None:
         "noise multiplier z": f"{made.noise_multiplier:g}",
         "users in a round": f"{made.cohort:,} of {made.users:,} (q = {made.user_rate:.3g})",
         "rounds": f"{made.rounds:,}",
-        "one user takes part in": f"{made.device_rounds_expected:.3g} rounds on average",
-        "sampling, relation": f"{made.sampling}, {made.relation.replace('-', ' ')}",
+        "one user takes part in": _takes_part(made),
+        "sampling, relation": f"{made.sampling.replace('_', ' ')}, {made.relation.replace('-', ' ')}",
         "accountant": made.accountant,
         "user updates in all": f"{made.user_updates:,.0f}",
     }
@@ -137,6 +138,13 @@ def _show(made: Plan) -> None:
     print_table("ε by round", {f"{point['round']:,}": shown_epsilon(point["epsilon"]) for point in steps})
     for warning in made.warnings:
         print(f"warning: {warning}")
+
+
+def _takes_part(made: Plan) -> str:
+    if made.sampling == "in_turn":
+        most = made.device_rounds_most
+        return f"{most:,} round{'s' if most > 1 else ''} at most, and pays for as many"
+    return f"{made.device_rounds_expected:.3g} rounds on average"
 
 
 def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json: bool) -> None:

@@ -19,7 +19,7 @@ Many = Parameter(consume_multiple=True, negative=())
 
 
 def reproduce(
-    paper: Literal["mcmahan2018", "schultz2019"] | None = None,
+    paper: Literal["mcmahan2018", "schultz2019", "popov2018"] | None = None,
     *,
     figure: Annotated[list[int] | None, Many] = None,
     table: Annotated[list[int] | None, Many] = None,
@@ -55,9 +55,11 @@ def reproduce(
         A prepared store; three of the same users for Figures 11 and 12, with 10,000, 20,000 and 30,000 words. Without:
         synthetic users.
     other
-        A store of another corpus with the same words, for other-corpus and private-tuning.
+        A store of another corpus with the same words, for other-corpus and private-tuning; the folder of the Penn
+        Treebank's text, for ptb.
     public
-        A store of public text with the same words, to pre-train on (`sotto prepare --plain-text`), for private-model.
+        A store of public text with the same words, to pre-train on (`sotto prepare --plain-text`), for private-model
+        and popov2018.
     declared_users
         The population that private-model declares: round, and not counted from the store.
     out

@@ -57,7 +57,8 @@ class Store:
     """The tokens of many users, by row.
 
     `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private. Not
-    `people`: pieces of plain text stand for users. `public` is text that is sent along with the model.
+    `people`: pieces of plain text stand for users. `public` is text that is sent along with the model. `first` is the
+    place of row 0 among all users of a run, where these are some of them: what a user draws depends on their place.
     """
 
     vocabulary: Vocabulary
@@ -70,6 +71,7 @@ class Store:
     mapping: mmap.mmap | None = None
     people: bool = True
     public: PublicText | None = None
+    first: int = 0
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> Store:
@@ -207,6 +209,19 @@ class Store:
         seal = blake2b(f"{self.fingerprint} without {row}".encode(), digest_size=16)
         return replace(self, batches=batches, fingerprint=seal.hexdigest())
 
+    def followed_by(self, users: Sequence[np.ndarray]) -> Store:
+        """The same rows and others after them, who are no part of the people that the fingerprint names."""
+        more = Batch(np.concatenate([*users, np.empty(0, int)]).astype(np.int32), _offsets(users))
+        return replace(self, batches=(*self.batches, more))
+
+    def head(self, users: int) -> Store:
+        """The first users alone, in memory."""
+        rows = range(min(users, self.users))
+        letters = [self.unknown_letters(row) for row in rows]
+        kept = None if any(each is None for each in letters) else letters
+        few = Store.from_users([self[row] for row in rows], self.vocabulary, self.tokens_per_user, kept)  # pyrefly: ignore
+        return replace(few, split=self.split, people=self.people, vocabulary_source=self.vocabulary_source)
+
     @cached_property
     def _firsts(self) -> np.ndarray:
         """The first row of each batch, and the number of rows at the end."""
@@ -255,12 +270,31 @@ def _facts(folder: Path) -> dict[str, Any]:
 def write_arrays(folder: str | Path) -> None:
     """Put plain arrays beside a store's Arrow files, for a machine that trains and has no pyarrow: `train.npz`, ..."""
     for split in SPLITS:
-        store = Store.open(folder, split)
-        arrays = _joined(store.batches, np.uint16)
-        if all(batch.unknown for batch in store.batches):
-            letters = _joined([batch.unknown for batch in store.batches if batch.unknown], np.uint8)
-            arrays |= {f"unknown_{name}": array for name, array in letters.items()}
-        np.savez_compressed(Path(folder) / f"{split}.npz", allow_pickle=False, **arrays)
+        _save_arrays(Path(folder) / f"{split}.npz", Store.open(folder, split))
+
+
+def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
+    """A store of arrays alone, from two that are in memory or elsewhere; where and whose they were is not kept."""
+    cap = max(train.tokens_per_user, test.tokens_per_user)
+    splits = {"train": train, "test": test}
+    for split, store in splits.items():
+        _save_arrays(folder / f"{split}.npz", store)
+    train.vocabulary.save(folder / VOCABULARY_FILE)
+    facts = {
+        "format": FORMAT, "tokens_per_user": cap, "vocabulary_size": train.vocabulary.size,
+        "vocabulary": dict(train.vocabulary_source), "people": train.people,
+        "splits": {split: {"users": store.users} for split, store in splits.items()},
+        "fingerprint": blake2b(f"{train.fingerprint} {test.fingerprint}".encode(), digest_size=16).hexdigest(),
+    }  # fmt: skip
+    (folder / STORE_FILE).write_text(json.dumps(facts, indent=2), encoding="utf-8")
+
+
+def _save_arrays(path: Path, store: Store) -> None:
+    arrays = _joined(store.batches, np.uint16)
+    if all(batch.unknown for batch in store.batches):
+        letters = _joined([batch.unknown for batch in store.batches if batch.unknown], np.uint8)
+        arrays |= {f"unknown_{name}": array for name, array in letters.items()}
+    np.savez_compressed(path, allow_pickle=False, **arrays)
 
 
 def _joined(batches: Sequence[Batch], kind: type) -> dict[str, np.ndarray]:

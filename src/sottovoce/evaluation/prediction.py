@@ -110,8 +110,8 @@ def summarise(counts: Counts) -> Evaluation:
         top3=total.top3 / total.targets,
         top5=total.top5 / total.targets,
         top1_words=total.top1_words / max(total.words, 1),
-        perplexity=_perplexity(total.loss, total.targets),
-        perplexity_in_vocabulary=_perplexity(total.loss_known, total.known),
+        perplexity=perplexity_of(total.loss, total.targets),
+        perplexity_in_vocabulary=perplexity_of(total.loss_known, total.known),
         oov_rate=1 - total.known / total.targets,
     )
 
@@ -123,7 +123,7 @@ def average_perplexity(parts: Sequence[tuple[float, float]]) -> float:
     """
     if not all(math.isfinite(perplexity) for perplexity, _ in parts):
         return math.inf
-    return _perplexity(
+    return perplexity_of(
         sum(targets * math.log(perplexity) for perplexity, targets in parts), sum(targets for _, targets in parts)
     )
 
@@ -213,6 +213,6 @@ def _rank(scores: Float[Array, "time vocabulary"], targets: Int[Array, " time"])
     return jnp.sum(~((scores < own) | ((scores == own) & later)), axis=-1)
 
 
-def _perplexity(loss: float, targets: float) -> float:
+def perplexity_of(loss: float, targets: float) -> float:
     mean = loss / max(targets, 1)
     return math.exp(mean) if mean < 700 else math.inf  # a diverged model (NaN too) has no finite perplexity

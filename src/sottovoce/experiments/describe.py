@@ -11,8 +11,11 @@ from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.recipe import Recipe
 
 if TYPE_CHECKING:
+    from sottovoce.data.store import Store
     from sottovoce.experiments.judging import Claim, Yardstick
     from sottovoce.experiments.results import Pool
+    from sottovoce.models.language_model import LanguageModel
+    from sottovoce.runs.folder import RunFolder
 
 Changes = Mapping[str, Mapping[str, Any]]
 _MOST_AT_ONCE = 640  # users on a GPU: 7 GB of updates of the paper's model
@@ -36,6 +39,7 @@ class Size:
     target: float = 0.0
     changes: Changes = field(default_factory=dict)
     full: bool = False  # every point of a grid, or a few
+    node_users: int = 0  # whose text is on one node, where there is one
 
     @property
     def marks(self) -> tuple[int, int, int]:
@@ -54,6 +58,7 @@ class Trial:
 
     `label` names it in its figure, in the `panel` and the `group` of lines it belongs to, at `x` where the axis is not
     rounds. `cohort` and `rounds` are multiples of the size's. A trial `after` another goes on from that one's model.
+    One that is run `once` serves all seeds.
 
     A trial with `privacy.mode = "private"` is a private run like any other: its population is declared, its secrets are
     from entropy. It is `guarded`, and so is any other trial on the same people: nothing exact is kept of them.
@@ -64,16 +69,22 @@ class Trial:
     local: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
     cohort: float = 1.0
     rounds: float = 1.0
     words: int = 1  # the dictionary, in multiples of the paper's 10,000
     after: Trial | None = None
     elsewhere: bool = False  # trained on another corpus, and compared on these users
-    on: str = ""  # other: trained and measured on the people of the other corpus; public: pre-trained on public text
+    # other: trained and measured on the people of the other corpus; public: pre-trained on public text; node: on the
+    # text of some of the people as if it were one person's; ptb: on a benchmark that is cut into a few parts
+    on: str = ""
+    needs: tuple[str, ...] = ()  # stores besides: "public" for text that goes to devices, or that a server reads
+    pairs: int = 0  # models without one user each, to compare with (`audit.tails`)
     guarded: bool = False
     mean_weight: float = 1.0  # declared: W is so many times the declared users
     called: str = ""  # a name, where one that says everything would be too long for a file
     more_seeds: int = 0  # beyond those asked for
+    once: bool = False
     x: float | None = None
     group: str = ""
     panel: str = ""
@@ -111,7 +122,7 @@ class Trial:
             str(self.run.get("algorithm", "fedavg")),
             *([] if self.is_central else bounds),
             *(f"{key}-{_plain(value)}".replace("_", "-") for key, value in sorted(kept.items())),
-            *(f"{key.replace('_', '-')}{value:g}" for key, value in sorted(self.local.items())),
+            *(f"{key.replace('_', '-')}{_short(value)}" for key, value in sorted(self.local.items())),
             *(f"server-{key}-{value}".replace("_", "-") for key, value in sorted(self.server.items())),
             "" if self.cohort == 1 else f"cohort-x{self.cohort:g}",
             "" if self.rounds == 1 else f"rounds-x{self.rounds:.3g}",
@@ -123,6 +134,9 @@ class Trial:
         ]
         return "-".join(part for part in parts if part)
 
+    def seed_of(self, seed: int) -> int:
+        return 0 if self.once else seed
+
     def rounds_of(self, size: Size) -> int:
         return max(1, round(self.rounds * size.rounds))
 
@@ -130,7 +144,10 @@ class Trial:
         return max(1, round(self.cohort * size.cohort))
 
     def user_updates(self, size: Size) -> int:
-        return self.rounds_of(size) * self.cohort_of(size)
+        """Of public text there are no users. With pairs it is trained again, with everybody and without each."""
+        if self.on == "public":
+            return 0
+        return self.rounds_of(size) * self.cohort_of(size) * (2 + self.pairs if self.pairs else 1)
 
     def recipe(self, base: Recipe, size: Size, *, users: int, store: str, seed: int) -> Recipe:
         """The recipe of one run on so many users: those declared, or where nothing is promised those of the store."""
@@ -142,10 +159,12 @@ class Trial:
             promised["total_weight"] = round(self.mean_weight * users)
         cohort = self.cohort_of(size)
         # A cohort of known size fills its blocks; one of random size is cut as the program chooses.
-        known = size.full and not (self.is_central or self.is_private) and "sampling" not in self.privacy
+        drawn = self.privacy.get("sampling", "fixed") == "poisson" or self.is_private
+        known = size.full and not (self.is_central or drawn)
         filled = -(-cohort // -(-cohort // _MOST_AT_ONCE)) if known else 0
         return made.replace(
             data={"store": store},
+            model=self.model,
             local=self.local,
             server=self.server,
             privacy={
@@ -167,12 +186,17 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A table or a figure of the paper.
 
     `view` says how it is drawn: `curves` of some `measures` over rounds, `sweep` over `x` at the size's marks,
-    `histograms` of head words, or nothing but a table. `upright` marks a place on the axis of a sweep.
+    `histograms` of head words, a way of its `own` (`Paper.figures`), or nothing but a table. `upright` marks a place
+    on the axis of a sweep.
     """
 
     name: str
@@ -198,8 +222,21 @@ class Experiment:
                 chain.insert(0, before)
             for each in chain:
                 known, count = found.get(each.name, (each, 0))
-                found[each.name] = known, max(count, seeds + each.more_seeds)
+                found[each.name] = known, 1 if each.once else max(count, seeds + each.more_seeds)
         return list(found.values())
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended, with all that a paper may measure it by. Stores are of held-out text."""
+
+    trial: Trial
+    size: Size
+    run: RunFolder
+    model: LanguageModel
+    users: Store
+    public: Store | None
+    record: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -207,7 +244,8 @@ class Paper:
     """All that is particular to one paper. Its trials change the shipped recipe of the same name.
 
     `about` tells a reader of results how to read them. `tables` are those an experiment has besides, or instead of, the
-    one with a row a trial, which `rows` makes. Curves are drawn `smoothed` over so many evaluations.
+    one with a row a trial, which `rows` makes. Curves are drawn `smoothed` over so many evaluations. `measure` finds
+    what is kept of a finished run in place of its head words: facts and curves.
     """
 
     name: str
@@ -220,6 +258,8 @@ class Paper:
     rows: Callable[[Sequence[Trial], Size, Pool], str]
     tables: Mapping[str, Callable[[Size, Pool, Path], str]] = field(default_factory=dict)
     smoothed: int = 1
+    measure: Callable[[Finished], tuple[dict[str, Any], dict[str, list[tuple[int, float]]]]] | None = None
+    figures: Mapping[str, Callable[[Size, Pool], bytes | None]] = field(default_factory=dict)
 
     def choose(self, names: Sequence[str]) -> list[Experiment]:
         """Experiments by name, all of them by default."""

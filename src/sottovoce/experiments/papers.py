@@ -6,6 +6,10 @@ from sottovoce.experiments import (
     mcmahan2018,
     mcmahan2018_claims,
     mcmahan2018_tables,
+    popov2018,
+    popov2018_claims,
+    popov2018_measures,
+    popov2018_tables,
     private_model,
     schultz2019,
     schultz2019_claims,
@@ -54,4 +58,26 @@ SCHULTZ2019 = Paper(
     },
 )
 
-PAPERS = {paper.name: paper for paper in (MCMAHAN2018, SCHULTZ2019)}
+POPOV2018 = Paper(
+    name="popov2018",
+    title=popov2018.TITLE,
+    sizes=popov2018.SIZES,
+    experiments=popov2018.EXPERIMENTS,
+    claims=popov2018_claims.CLAIMS,
+    yardstick=popov2018_claims.YARDSTICK,
+    about=(
+        "No run is private: there is neither clip nor noise, and what Tables 3 and 4 say of privacy is an estimate. "
+        "Perplexity is over words of the vocabulary, KSS the keystrokes that three suggestions save, the average "
+        "perplexity that of both texts as one; in brackets is what the paper prints;"
+    ),
+    rows=popov2018_tables.setting_table,
+    tables={"table-3": popov2018_tables.table_3, "table-4": popov2018_tables.table_4},
+    figures={
+        "figure-2": popov2018_tables.figure_2,
+        "figure-3": popov2018_tables.figure_3,
+        "ptb": popov2018_tables.figure_ptb,
+    },
+    measure=popov2018_measures.measure,
+)
+
+PAPERS = {paper.name: paper for paper in (MCMAHAN2018, SCHULTZ2019, POPOV2018)}

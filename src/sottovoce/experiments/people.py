@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.data.demo import demo_vocabulary
-from sottovoce.data.store import Store
+from sottovoce.data.store import STORE_FILE, Store, write_in_arrays
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.experiments.describe import Trial
+from sottovoce.experiments.nodes import NODES, Splits, benchmark, nobodys, pooled
+from sottovoce.files import made_aside
 from sottovoce.jobs.population import prepare_demo
 
 
@@ -17,7 +20,8 @@ from sottovoce.jobs.population import prepare_demo
 class People:
     """Whom to train on: stores of the same users with the paper's dictionary, twice and three times it; and others.
 
-    Without stores, synthetic users are made in `folder`. `declared` is the population that private trials declare.
+    Without stores, synthetic users are made in `folder`. `declared` is the population that private trials declare, and
+    `node_users` how many people's text is on a single node.
     """
 
     folder: Path
@@ -27,8 +31,17 @@ class People:
     declared: int = 0
     synthetic: int = 0
     synthetic_tokens: int = 160
+    node_users: int = 0
 
     def store(self, trial: Trial) -> Path:
+        if trial.on == "node":
+            return self._made(f"node-of-{self.node_users}", lambda: pooled(self._base, 1, self.node_users))
+        if trial.on == "ptb":
+            if not self.stores:
+                return self._made(f"nodes-{NODES}", lambda: pooled(self._base, NODES, self.synthetic))
+            if (text := self.other) is None:
+                raise SottoError("the benchmark needs its text: name the folder of ptb.train.txt with --other")
+            return self._made("ptb", lambda: benchmark(text))
         if not self.stores:
             return self._synthetic(trial.words, 2020 if trial.on == "public" else 2019 if self._others(trial) else 2018)
         if trial.on == "public":
@@ -46,6 +59,20 @@ class People:
             )
         return self.stores[trial.words - 1]
 
+    @property
+    def _base(self) -> Path:
+        return self.store(Trial("base"))
+
+    def public_for(self, trial: Trial) -> Path | None:
+        """The public text that goes to devices with the model, or that the server reads; None where neither is."""
+        return self.store(Trial("public", on="public")) if "public" in trial.needs else None
+
+    def held_out_public(self) -> Store | None:
+        """Public text that nothing is trained on, if any was named."""
+        if self.stores and self.public is None:
+            return None
+        return Store.open(self.store(Trial("public", on="public")), "test")
+
     def users(self, trial: Trial) -> int:
         """How many there are; how many are declared, where those are promised something."""
         if not trial.is_guarded:
@@ -61,8 +88,8 @@ class People:
         """Is there all that it takes to run this?"""
         return not self.stores or (
             trial.words <= len(self.stores)
-            and (self.other is not None or not self._others(trial))
-            and (self.public is not None or trial.on != "public")
+            and (self.other is not None or not (self._others(trial) or trial.on == "ptb"))
+            and (self.public is not None or not (trial.on == "public" or "public" in trial.needs))
             and (self.declared > 0 or not trial.is_guarded)
         )
 
@@ -76,6 +103,17 @@ class People:
             self.folder.mkdir(exist_ok=True)
             vocabulary = _padded(demo_vocabulary(), words)
             prepare_demo(folder, self.synthetic, seed=seed, vocabulary=vocabulary, tokens=self.synthetic_tokens)
+        if seed != 2020:
+            return folder
+        return self._made(f"{folder.name}-public", lambda: nobodys(folder))
+
+    def _made(self, name: str, make: Callable[[], Splits]) -> Path:
+        """A store that is made when it is first asked for, of text to train on and text held out."""
+        folder = self.folder / name
+        if not (folder / STORE_FILE).exists():
+            self.folder.mkdir(exist_ok=True)
+            with made_aside(folder) as draft:
+                write_in_arrays(draft, *make())
         return folder
 
 

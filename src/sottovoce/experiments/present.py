@@ -53,6 +53,8 @@ def present(paper: Paper, experiment: Experiment, size: Size, pool: Pool, out: P
 
 
 def _draw(paper: Paper, experiment: Experiment, size: Size, pool: Pool, trials: Sequence[Trial]) -> bytes | None:
+    if (own := paper.figures.get(experiment.name)) is not None:
+        return own(size, pool)
     if experiment.view == "curves":
         chosen = _panels(trials)
         panels = [

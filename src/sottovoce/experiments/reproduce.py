@@ -13,7 +13,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import evaluate
-from sottovoce.experiments.describe import Experiment, Paper, Size, Trial
+from sottovoce.experiments.describe import Experiment, Finished, Paper, Size, Trial
 from sottovoce.experiments.judging import claims_table, judge_claims
 from sottovoce.experiments.papers import PAPERS
 from sottovoce.experiments.people import People
@@ -50,13 +50,13 @@ def reproduce(
     chosen, scale = paper.choose(names), paper.size(size, rounds)
     out.mkdir(parents=True, exist_ok=True)
     people = People(
-        out / "users", tuple(users), other, public, declared, scale.synthetic, scale.synthetic_tokens
-    )  # fmt: skip
+        out / "users", tuple(users), other, public, declared, scale.synthetic, scale.synthetic_tokens, scale.node_users
+    )
     work = _Work(paper, out, scale, people, Pool(out / "results"), say, progress, stop)
     ready = [experiment for experiment in chosen if names or work.can_run(experiment)]
     for experiment in ready:
         for trial, _ in experiment.runs(scale, seeds):
-            people.store(trial), people.users(trial)  # whatever is missing is told before the first run
+            people.store(trial), people.users(trial), people.public_for(trial)  # whatever is missing is told first
     work.hold_to_one_setting()
     for experiment in ready:
         if not work.run(experiment, seeds):
@@ -183,6 +183,8 @@ class _Work:
         made = trial.recipe(base, self.size, users=users, store=store, seed=seed)
         if trial.after is not None:
             made = made.replace(model={"initial": str(self._folder(trial.after, seed).resolve())})
+        if (public := self.people.public_for(trial)) is not None:
+            made = made.replace(local={"public": str(public.resolve())})
         before = vocabulary_charges(Store.open(folder)) if trial.is_private else ()
         return self.recipes.setdefault((trial.name, seed), resolve(made, before))
 
@@ -193,10 +195,11 @@ class _Work:
             raise SottoError(f"{path} is of another recipe than it should be; delete it to run it again")
 
     def _folder(self, trial: Trial, seed: int) -> Path:
-        return self.out / "runs" / f"{trial.name}-seed{seed}"
+        return self.out / "runs" / f"{trial.name}-seed{trial.seed_of(seed)}"
 
     def _train(self, trial: Trial, seed: int) -> bool:
         """Train a run, or go on with it, and keep its result. False when it was asked to stop."""
+        seed = trial.seed_of(seed)
         recipe, folder = self._recipe(trial, seed), self._folder(trial, seed)
         begun = RunFolder(folder).recipe_file.exists()
         if trial.after is not None and not begun and not self._has_model(trial.after, seed):
@@ -206,9 +209,9 @@ class _Work:
             if begun:
                 if _told(Recipe.load(RunFolder(folder).recipe_file)) != _told(recipe):
                     raise SottoError(f"{folder} was begun with another recipe than it should be; delete it")
-                result = resume(folder, observer=observer, stop=self.stop)
+                result = resume(folder, observer=observer, stop=self.stop, beside=self._beside(trial))
             else:
-                result = train(recipe, folder, observer=observer, stop=self.stop)
+                result = train(recipe, folder, observer=observer, stop=self.stop, beside=self._beside(trial))
         if result.ended == "stopped":
             return False
         self.pool.save(self._outcome(trial, seed, recipe))
@@ -217,8 +220,16 @@ class _Work:
     def _has_model(self, trial: Trial, seed: int) -> bool:
         """See that a run's model is there: it is done again where only its result was kept. False: asked to stop."""
         folder = self._folder(trial, seed)
-        kept = self.pool.path(trial, seed).exists() and (RunFolder(folder).model / "weights.safetensors").exists()
+        kept = (
+            self.pool.path(trial, trial.seed_of(seed)).exists()
+            and (RunFolder(folder).model / "weights.safetensors").exists()
+        )
         return kept or self._train(trial, seed)
+
+    def _beside(self, trial: Trial) -> Store | None:
+        """Public text that a run is evaluated on too, where its paper asks how much of that is forgotten."""
+        public = self.people.held_out_public() if self.paper.measure and not trial.on else None
+        return None if public is None else public.head(self.size.evaluate_users)
 
     def _outcome(self, trial: Trial, seed: int, recipe: Recipe) -> Outcome:
         """What is kept of a run. Of people who are promised something, nothing that is not public or noised."""
@@ -247,13 +258,20 @@ class _Work:
             evaluated = [(last, evaluate(model, home, range(min(len(rows), home.users))).to_json())]
         final, updates = evaluated[-1][1], sum(line["users"] for line in diagnostics)
         facts = {"vocabulary": test.vocabulary.size, "users": recipe.privacy.users}
-        if trial.is_guarded or trial.on == "public":
+        if trial.is_guarded or (trial.on == "public" and self.paper.measure is None):
             facts["evaluated_users"] = min(AT_THE_END, compared.users)
             final = evaluate(model, compared, range(facts["evaluated_users"])).to_json()
         if trial.is_guarded:
             updates = trial.user_updates(self.size)  # as planned: how many there were is private
         if trial.is_private:
             facts |= _promised(run.read_statement())
+        more: dict[str, list[tuple[int, float]]] = {}
+        if self.paper.measure is not None:
+            users = Store.open(self.people.store(Trial("base")), "test").head(self.size.evaluate_users)
+            public = self.people.held_out_public()
+            public = None if public is None else public.head(self.size.evaluate_users)
+            measured, more = self.paper.measure(Finished(trial, self.size, run, model, users, public, lines))
+            facts |= measured
         return Outcome(
             name=trial.name,
             seed=seed,
@@ -263,14 +281,15 @@ class _Work:
             user_updates=updates,
             curve=[(first + number, found["top1"], found["perplexity"]) for number, found in evaluated],
             evaluation=final,
-            head_words=head_words(model, test, rows).to_json(),
+            head_words={} if self.paper.measure else head_words(model, test, rows).to_json(),
             clipped_share=shares,
             seconds=None if trial.is_guarded else round(sum(line["seconds"] for line in diagnostics), 1),
             elsewhere=elsewhere,
             facts=facts,
             series={}
             if trial.is_guarded
-            else {
+            else more
+            | {
                 # Of the users a round was trained on, as their training went on: before anything was averaged.
                 "local loss": [
                     (first + line["round"], line["loss"])
@@ -296,8 +315,9 @@ def _rounds_before(trial: Trial, size: Size) -> int:
 
 
 def _told(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as it is published: without where the users lie, and the model it began with."""
+    """A recipe as it is published: without where the users and public text lie, and the model it began with."""
     sections = recipe.to_dict()
     del sections["data"]
     sections["model"].pop("initial", None)
+    sections["local"].pop("public", None)
     return sections

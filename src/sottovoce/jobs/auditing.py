@@ -29,8 +29,9 @@ from sottovoce.models.texts import LENGTH, log_ratios
 from sottovoce.privacy import accounting
 from sottovoce.privacy.noise import noise_key
 from sottovoce.promise import build_mechanism
-from sottovoce.recipe import Recipe
-from sottovoce.reporting.panels import draw_tail
+from sottovoce.recipe import SECTIONS, Recipe
+from sottovoce.reporting.audit_figures import draw_tail
+from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_lines
 from sottovoce.runs.secrets import Secrets
@@ -95,15 +96,8 @@ def audit_tails(
             "a pair is a model with a user and one without: name runs that were trained without one (sotto audit RUN "
             "WITHOUT --tails), or have them trained (sotto audit RUN --tails --leave-out 5), one of the two"
         )
-    secrets = Secrets.seeded(seed, "audit by tails")
     rounds = statement["rounds_done"]
-    pairs = _leave_out(run, leave_out, rounds, secrets, progress) if leave_out else _compare(run, without, progress)
-    key = noise_key(secrets.keys(1, "texts").sampling)
-    found: list[PairTail] = []
-    for number, (name, everybody, fewer) in enumerate(pairs):
-        for way, (texts_of, writer, other) in enumerate((("with", everybody, fewer), ("without", fewer, everybody))):
-            ratios = log_ratios(writer, other, texts, jax.random.fold_in(key, 2 * number + way))
-            found.append(PairTail(name, texts_of, fit_tail(ratios), ratios))
+    found = fit_tails(run, without, leave_out=leave_out, texts=texts, seed=seed, progress=progress)
     result = {
         "run": run.path.resolve().name,
         "round": rounds,
@@ -119,6 +113,23 @@ def audit_tails(
     }
     run.save_audit("tails", result, _figure(found, delta))
     return result
+
+
+def fit_tails(
+    run: RunFolder, without: Sequence[str | Path] = (), *, leave_out: int = 0, texts: int, seed: int = 0,
+    progress: Progress = lambda done, total: None,
+) -> list[PairTail]:  # fmt: skip
+    """Both tails of every pair: of the run and others, or of its recipe trained with and without some users."""
+    secrets = Secrets.seeded(seed, "audit by tails")
+    rounds = run.read_statement()["rounds_done"]
+    pairs = _leave_out(run, leave_out, rounds, secrets, progress) if leave_out else _compare(run, without, progress)
+    key = noise_key(secrets.keys(1, "texts").sampling)
+    found: list[PairTail] = []
+    for number, (name, everybody, fewer) in enumerate(pairs):
+        for way, (texts_of, writer, other) in enumerate((("with", everybody, fewer), ("without", fewer, everybody))):
+            ratios = log_ratios(writer, other, texts, jax.random.fold_in(key, 2 * number + way))
+            found.append(PairTail(name, texts_of, fit_tail(ratios), ratios))
+    return found
 
 
 def audit_rounds(
@@ -141,7 +152,7 @@ def audit_rounds(
     # Of the recipe, what a round does to whoever is in it. How a cohort is drawn is replaced: here everybody joins.
     store = with_public_text(recipe, Store.from_users([[vocabulary.size - 1]], vocabulary, _longest(recipe)))
     assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
-    _refuse_own_code(run, assembly)
+    refuse_own_code(run, assembly)
     mechanism = build_mechanism(recipe, layer_names(model))
     number = min(range(1, recipe.run.rounds + 1), key=mechanism.noise_schedule)
     stage = set_stage(
@@ -155,6 +166,7 @@ def audit_rounds(
     claim = accounting.epsilon([(stage.event(), 1)], delta, assembly.accountant)
     result = {
         "run": run.path.resolve().name,
+        "weights": digest(run.load_weights()),
         "rounds": rounds,
         "round": number,
         "claimed": _number(claim),
@@ -199,9 +211,10 @@ def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
             f"both stores with the same words (sotto prepare --vocabulary)"
         )
     mine, theirs = (Recipe.load(folder.recipe_file).to_dict() for folder in (run, other))
-    for section in mine:
-        for key in sorted({*mine[section], *theirs[section]} - {"store"}):
-            here, there = mine[section].get(key), theirs[section].get(key)
+    for section in SECTIONS:
+        some, others = mine.get(section, {}), theirs.get(section, {})
+        for key in sorted({*some, *others} - {"store"}):
+            here, there = some.get(key), others.get(key)
             if here != there:
                 raise SottoError(
                     f"{section}.{key} is {here} in {run.path} and {there} in {other.path}; a pair differs by one "
@@ -213,7 +226,7 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
     recipe = Recipe.load(run.recipe_file)
     store, _ = open_users(recipe, run)
     assembly = assemble(recipe, store, before=vocabulary_charges(store))
-    _refuse_own_code(run, assembly)
+    refuse_own_code(run, assembly)
     start = find_start(assembly.recipe, store, assembly.model)
     rows = choose_users(assembly, store, count, rounds, secrets)
     played = itertools.count(1)
@@ -225,7 +238,8 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
         yield f"one user out, {number}", everybody, fewer
 
 
-def _refuse_own_code(run: RunFolder, assembly: Assembly) -> None:
+def refuse_own_code(run: RunFolder, assembly: Assembly) -> None:
+    """A twin cannot be trained of a model or an objective that no recipe describes."""
     code = (read_lines(run.ledger_file, repair=False) or [{}])[0].get("code")
     if code != assembly.code:
         raise SottoError(f"{run.path} was trained with {code}, which only Python knows; compare two runs of it instead")

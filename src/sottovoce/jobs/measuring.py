@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sottovoce.assembly import build_model, load_model
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.evaluation.breakdown import Breakdown, bands_of, count_parts
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeSaving, count_keystrokes, saving, spread_of_saving
-from sottovoce.evaluation.prediction import Evaluation, count_hits, spread, summarise
+from sottovoce.evaluation.prediction import Evaluation, spread, summarise
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import write_aside
 from sottovoce.jobs.personalising import Personalised, evaluate_personalised
-from sottovoce.jobs.population import store_folder
+from sottovoce.jobs.population import held_out_users, open_split
 from sottovoce.local.personalise import Personalise
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.findings import AUDITS, Finding, findings
 from sottovoce.reporting.report import Evidence, render
+from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 
 # Written for this project; no user's words.
@@ -38,18 +41,28 @@ class Measured(NamedTuple):
     spread: dict[str, float]
     keystrokes: KeystrokeSaving | None = None
     personalised: Personalised | None = None
+    breakdown: Breakdown | None = None
+    beside: Beside | None = None
+
+
+class Beside(NamedTuple):
+    """Another run's model, for the same people."""
+
+    evaluation: Evaluation
+    breakdown: Breakdown
 
 
 def evaluate_run(
     path: str | Path, *, corpus: Sequence[str | Path] = (), store: str | Path | None = None, split: str = "test",
     user_field: str = "user", text_field: str = "text", model: LanguageModel | None = None,
     suggestions: int = 0, personalise: bool = False, local_epochs: int | None = None,
-    local_learning_rate: float | None = None,
+    local_learning_rate: float | None = None, beside: str | Path | None = None,
 ) -> Measured:  # fmt: skip
     """How well a run's model predicts the people of a corpus or a store.
 
     With `suggestions`, also how many keystrokes a keyboard saves that shows so many. With `personalise`, also what each
     of them gains by training the model on the first half of their text; what is not given is as in the run's recipe.
+    `beside` is another run whose model is measured on the same people.
     """
     run = RunFolder.open(path)
     local = Recipe.load(run.recipe_file).local
@@ -60,40 +73,64 @@ def evaluate_run(
         unroll=local.unroll,
     )
     released, vocabulary = load_run(run, model)
+    other = None if beside is None else _load_beside(run, vocabulary, beside)
     if corpus:
         users = collect(corpus, vocabulary, user_field=user_field, text_field=text_field)
     else:
-        folder = Path(store) if store is not None else store_folder(Recipe.load(run.recipe_file), run)
-        users = Store.open(folder, split)
+        recipe = Recipe.load(run.recipe_file)
+        users = Store.open(store, split) if store is not None else open_split(recipe, run, split)
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
-            raise SottoError(f"the store {folder} has another vocabulary than the model; give --corpus instead")
+            raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
     typed = count_keystrokes(released, users, suggestions) if suggestions else None
-    counts = count_hits(released, users)
+    bands = bands_of(users)
+    counts, breakdown = count_parts(released, users, bands)
     measured = Measured(
         evaluation=summarise(counts),
         spread=spread(counts) | (spread_of_saving(typed) if typed else {}),
         keystrokes=saving(typed, suggestions) if typed else None,
+        breakdown=breakdown,
     )
+    if other is not None:
+        counts, breakdown = count_parts(other, users, bands)
+        measured = measured._replace(beside=Beside(summarise(counts), breakdown))
     if not personalise:
         return measured
     gain = evaluate_personalised(released, users, training, suggestions=suggestions or SUGGESTIONS)
     return measured._replace(personalised=gain, spread=measured.spread | gain.spread)
 
 
+def _load_beside(run: RunFolder, vocabulary: Vocabulary, beside: str | Path) -> LanguageModel:
+    other, theirs = load_run(beside)
+    if theirs.fingerprint != vocabulary.fingerprint:
+        raise SottoError(
+            f"{run.path} and {beside} have different vocabularies, so that a word of one is no target of the other; "
+            f"train both on stores prepared with the same words (sotto prepare --vocabulary)"
+        )
+    return other
+
+
 def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:
     """The model a run ended with, and its vocabulary. A run of your own model needs one to fill."""
     run = path if isinstance(path, RunFolder) else RunFolder.open(path)
     weights = run.load_weights()
-    vocabulary = Vocabulary.load(run.model / "vocabulary.txt")
+    vocabulary = load_vocabulary(run)
     like = model if model is not None else build_model(Recipe.load(run.recipe_file), vocabulary.size)
     return load_model(like, weights), vocabulary
+
+
+def load_vocabulary(run: RunFolder) -> Vocabulary:
+    return Vocabulary.load(run.model / "vocabulary.txt")
 
 
 def report_run(
     path: str | Path, *, internal: bool = False, model: LanguageModel | None = None,
     baseline: float | None = None, beside: str | Path | None = None,
 ) -> Path:  # fmt: skip
-    """Write `report.html` into a run's folder. `beside` is another run to draw next to it."""
+    """Write `report.html` into a run's folder.
+
+    `beside` is another run to draw next to it; where its words are the same, both are measured on the held-out users of
+    the run's store, taken apart by band and by group.
+    """
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
     other = RunFolder.open(beside) if beside is not None else None
@@ -103,7 +140,7 @@ def report_run(
         recipe["model"]["initial"] = Path(recipe["model"]["initial"]).name
     if "public" in recipe["local"]:
         recipe["local"]["public"] = Path(recipe["local"]["public"]).name
-    code = json.loads((run.model / "card.json").read_text(encoding="utf-8"))["code"]
+    code = _code(run)
     if "of the recipe" not in code:
         recipe["model"] = {"kind": code}  # the sizes in the recipe are not those of a caller's own model
     evidence = Evidence(
@@ -114,7 +151,8 @@ def report_run(
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
         baseline=baseline,
         diagnostics=run.diagnostics.read() if internal else None,
-        tails=run.read_audit("tails") if internal else None,
+        findings=tuple(found_so_far(run)),
+        costs=_costs(run, other, model) if other else None,
         beside={"name": other.path.resolve().name, "record": other.record.read()} if other else None,
     )
     target = run.path / "report-internal.html" if internal else run.report_file
@@ -122,3 +160,29 @@ def report_run(
     if internal:
         target.chmod(0o600)
     return target
+
+
+def found_so_far(run: RunFolder, name: str = "RUN") -> list[Finding]:
+    """What is proved of a run, and what its audits found."""
+    audits = {audit: run.read_audit(audit) for audit in AUDITS}
+    return findings(run.read_statement(), audits, name, digest(run.load_weights()))
+
+
+def _code(run: RunFolder) -> str:
+    """What was trained, in words."""
+    return json.loads((run.model / "card.json").read_text(encoding="utf-8"))["code"]
+
+
+def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> dict[str, Any] | None:
+    """Both models by band and by group, on people whom neither was promised anything: those held out.
+
+    None where there are none, where the other model is a caller's own, or where no word means the same in both.
+    """
+    if held_out_users(Recipe.load(run.recipe_file), run) is None or "of the recipe" not in _code(other):
+        return None
+    if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
+        return None
+    measured = evaluate_run(run.path, model=model, beside=other.path)
+    assert measured.breakdown is not None
+    assert measured.beside is not None
+    return measured.breakdown.to_json(measured.beside.breakdown)

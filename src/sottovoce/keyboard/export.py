@@ -96,9 +96,8 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
         for graph in GRAPHS:
             write_aside(draft / f"{graph}.onnx", graphs[graph])
         vocabulary.save(draft / VOCABULARY)
-        planted = run.path / CANARIES
-        if planted.is_file():  # public: what was planted, and not who was in
-            write_aside(draft / CANARIES, planted.read_bytes())
+        if run.registry_file.is_file():  # public: what was planted, and not who was in
+            write_aside(draft / CANARIES, run.registry_file.read_bytes())
         write_aside(draft / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
     return manifest
 

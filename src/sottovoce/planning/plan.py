@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
+from sottovoce.privacy.sampling import InTurn
 
 CURVE_POINTS = 50
 BYTES_PER_PARAMETER = 4  # float32
@@ -33,6 +34,8 @@ class Plan:
     curve: list[dict[str, float]]
     device_rounds_expected: float
     """Rounds in which one device takes part, on average."""
+    device_rounds_most: int
+    """Rounds in which one device takes part at most: what is charged where users come in turn."""
     user_updates: int
     """Updates computed by all users together."""
     noise_std: float | None = None
@@ -84,27 +87,29 @@ def make_plan(
             raise SottoError(f"{name}={value} must be a positive number; leave it out if it is not known")
 
     accountant = accountant or accounting.default_accountant(sampling)
-    event = accounting.SampledGaussian(
-        noise_multiplier if noise_multiplier is not None else 1.0, sampling, cohort / users, cohort=cohort, users=users
-    )
-    accounting.check(accountant, sampling)
+    event, charged = _charges(sampling, users, cohort, rounds)
+    if noise_multiplier is not None:
+        event = replace(event, noise_multiplier=noise_multiplier)
+    accounting.check(accountant, event.sampling)
     if epsilon is not None:
-        noise = accounting.calibrate([(event, rounds)], epsilon, delta, accountant)
-        event = accounting.SampledGaussian(noise, sampling, cohort / users, cohort=cohort, users=users)
-    curve = accounting.epsilon_curve([(event, rounds)], delta, accountant)
-    others = accounting.epsilons([(event, rounds)], more_deltas, accountant)
+        event = replace(
+            event, noise_multiplier=accounting.calibrate([(event, charged)], epsilon, delta, accountant)
+        )  # fmt: skip
+    curve = accounting.epsilon_curve([(event, charged)], delta, accountant)
+    others = accounting.epsilons([(event, charged)], more_deltas, accountant)
 
-    z = event.noise_multiplier
+    points = _by_round(curve.points, sampling, users, cohort, rounds)
+    z, rate = event.noise_multiplier, cohort / users
     weight = float(total_weight if total_weight is not None else users)
-    noise_std = None if clip_norm is None else z * clip_norm / (event.user_rate * weight)
+    noise_std = None if clip_norm is None else z * clip_norm / (rate * weight)
     signal = None
     if noise_std is not None and clip_norm is not None and parameters is not None:
         signal = clip_norm / (noise_std * math.sqrt(parameters)) if noise_std else math.inf
     return Plan(
-        epsilon=curve(rounds),
+        epsilon=curve(charged),
         delta=delta,
         noise_multiplier=z,
-        user_rate=event.user_rate,
+        user_rate=rate,
         users=users,
         cohort=cohort,
         rounds=rounds,
@@ -113,17 +118,41 @@ def make_plan(
         relation=event.relation,
         epsilons=[
             {"delta": at, "epsilon": value}
-            for at, value in zip([delta, *more_deltas], [curve(rounds), *others], strict=True)
+            for at, value in zip([delta, *more_deltas], [curve(charged), *others], strict=True)
         ],
-        curve=[{"round": t, "epsilon": value} for t, value in _thin(curve.points)],
-        device_rounds_expected=rounds * event.user_rate,
+        curve=[{"round": t, "epsilon": value} for t, value in _thin(points)],
+        device_rounds_expected=rounds * rate,
+        device_rounds_most=charged if sampling == "in_turn" else rounds,
         user_updates=rounds * cohort,
         noise_std=noise_std,
         signal_to_noise=signal,
         bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,
         hours=None if users_per_second is None else rounds * cohort / users_per_second / 3600,
-        warnings=_warnings(users, delta, curve(rounds), signal),
+        warnings=_warnings(users, delta, curve(charged), signal),
     )
+
+
+def _charges(sampling: str, users: int, cohort: int, rounds: int) -> tuple[accounting.SampledGaussian, int]:
+    """What a round charges, at z = 1, and how many of them are charged.
+
+    In turn there is no chance in who joins, so no amplification: a user pays in full, for the rounds they join alone.
+    """
+    if sampling == "in_turn":
+        return (
+            accounting.SampledGaussian(1.0, "fixed", 1.0, cohort=1, users=1),
+            InTurn(cohort, users, seed=0).turns(rounds),
+        )
+    return accounting.SampledGaussian(1.0, sampling, cohort / users, cohort=cohort, users=users), rounds
+
+
+def _by_round(
+    points: list[tuple[int, float]], sampling: str, users: int, cohort: int, rounds: int
+) -> list[tuple[int, float]]:
+    """ε by round, from ε by what is charged: in turn, it rises in the round in which somebody joins once more."""
+    if sampling != "in_turn":
+        return points
+    risen = [((turn - 1) * users // cohort + 1, value) for turn, value in points]
+    return risen if risen[-1][0] == rounds else [*risen, (rounds, points[-1][1])]
 
 
 def _check_numbers(users: int, cohort: int, rounds: int) -> None:

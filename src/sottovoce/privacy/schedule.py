@@ -65,3 +65,13 @@ class Schedule:
 
 
 CONSTANT = Schedule()
+
+
+def build_schedule(points: tuple[tuple[float, ...], ...], path: str = "steps") -> Schedule:
+    """From pairs [round, factor], as a recipe has them; none at all is constant."""
+    if not points:
+        return CONSTANT
+    if any(len(point) != 2 for point in points):
+        raise SottoError(f"{[list(point) for point in points]} must be pairs [round, factor]: [[1, 1.0], [1000, 0.5]]")
+    whole = tuple((int(number) if number == int(number) else number, factor) for number, factor in points)
+    return Schedule(whole, path)  # pyrefly: ignore

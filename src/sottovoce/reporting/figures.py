@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 Points = Sequence[tuple[int, float]]
 
@@ -84,7 +85,7 @@ class Figure:
 
     def svg(self) -> str:
         """One `<svg>` element; its ids begin with the figure's name, so that several fit on one page."""
-        return _inline(_draw(self), self.name, self.title, self.describe())
+        return inline_svg(_draw(self), self.name, self.title, self.describe())
 
     def describe(self) -> str:
         """The figure in words, for those who cannot see it."""
@@ -104,12 +105,10 @@ class Figure:
 
 def _draw(figure: Figure) -> str:
     from matplotlib import style
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
     with style.context(["default", {**STYLE, "svg.hashsalt": figure.name}]):
         canvas = Canvas(figsize=(4.8, 2.9), facecolor="none")
-        FigureCanvasSVG(canvas)
         labelled = bool(figure.levels) or any(line.label for line in figure.lines)
         axes = canvas.add_axes((0.105, 0.155, 0.715 if labelled else 0.87, 0.735), facecolor="none")
         for line in figure.lines:
@@ -122,9 +121,17 @@ def _draw(figure: Figure) -> str:
             axes.fill_between(rounds, bottoms, tops, color=PALE, alpha=0.15, linewidth=0)
         _set_axes(axes, figure)
         _label_ends(axes, figure)
-        file = io.StringIO()
-        # Without a date and without addresses of metadata schemes.
-        canvas.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        return svg_of(canvas)
+
+
+def svg_of(canvas: Canvas) -> str:
+    """A drawing as a file, the same to the byte every time."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(canvas)
+    file = io.StringIO()
+    # Without a date and without addresses of metadata schemes.
+    canvas.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return file.getvalue()
 
 
@@ -214,7 +221,7 @@ def _thin(points: Points) -> list[tuple[int, float]]:
 _NAMESPACE = re.compile(r"^\{.*\}")
 
 
-def _inline(text: str, name: str, title: str, description: str) -> str:
+def inline_svg(text: str, name: str, title: str, description: str) -> str:
     """matplotlib's file as an element of a page: no style that leaks, ids of its own, words for who cannot see it."""
     root = ET.fromstring(text)
     parents = {child: parent for parent in root.iter() for child in parent}

@@ -1,4 +1,4 @@
-"""Figures as PNG, several panels each: curves over rounds, sweeps over a setting, small histograms, tails."""
+"""Figures as PNG, several panels each: curves over rounds, sweeps over a setting, small histograms."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from sottovoce.audit.tails import Tail
 from sottovoce.reporting.figures import BESIDE, DEEP, FAINT, INK, MIDDLE, STYLE, spread, tick_label
 
 if TYPE_CHECKING:
@@ -25,11 +22,12 @@ _LEFT, _BOTTOM, _TOP = 0.55, 0.5, 0.45
 @dataclass(frozen=True)
 class Scale:
     """The vertical axis. A curve that ends beyond `far` times the best has failed, and may leave the frame; above 1,
-    less is better."""
+    less is better. A `whole` axis shows everything."""
 
     unit: str
     percent: bool
     far: float = 0.6
+    whole: bool = False
 
     @property
     def falling(self) -> bool:
@@ -90,7 +88,7 @@ def draw_panels(panels: Sequence[Panel], columns: int = 0) -> bytes:
     each = _BOTTOM + _HIGH + _TOP
     high = each * len(rows)
     with style.context(["default", STYLE]):
-        canvas = _canvas(wide, high)
+        canvas = canvas_of(wide, high)
         for down, row in enumerate(rows):
             left = 0.0
             for panel, margin in zip(row, margins, strict=False):
@@ -98,10 +96,10 @@ def draw_panels(panels: Sequence[Panel], columns: int = 0) -> bytes:
                 box = ((left + _LEFT) / wide, bottom / high, _WIDE / wide, _HIGH / high)
                 _draw(canvas.add_axes(box), panel)
                 left += _LEFT + _WIDE + margin
-        return _png(canvas)
+        return png_of(canvas)
 
 
-def _canvas(wide: float, high: float) -> Canvas:
+def canvas_of(wide: float, high: float) -> Canvas:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -110,7 +108,7 @@ def _canvas(wide: float, high: float) -> Canvas:
     return canvas
 
 
-def _png(canvas: Canvas) -> bytes:
+def png_of(canvas: Canvas) -> bytes:
     file = io.BytesIO()
     canvas.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
@@ -173,7 +171,7 @@ def _vertical_range(panel: Panel) -> tuple[float, float]:
     whatever ends far from the best."""
     values = [point.mean for series in panel.series for point in series.points]
     low, high = min(values), max(values)
-    if not panel.places:
+    if not panel.places and not panel.scale.whole:
         last = max(point.x for series in panel.series for point in series.points)
         early = panel.start + 0.1 * (last - panel.start)
         begun = sorted(
@@ -226,7 +224,7 @@ def draw_histograms(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
     cell_wide, cell_high = 1.25, 0.42
     wide, high = label + len(columns) * (cell_wide + 0.12) + 0.1, 0.4 + len(rows) * cell_high + 0.35
     with style.context(["default", STYLE]):
-        canvas = _canvas(wide, high)
+        canvas = canvas_of(wide, high)
         for down, row in enumerate(rows):
             bottom = high - 0.4 - (down + 1) * cell_high
             canvas.text(0.08 / wide, (bottom + 0.15) / high, row.label, va="center", fontsize=9, color=DEEP)
@@ -245,57 +243,4 @@ def draw_histograms(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
                 axes.set_xticks([0, 5, 10] if last else [], ["0", "5", "10"] if last else [], fontsize=8)
                 if down == 0:
                     axes.set_title(columns[across], fontsize=9, pad=5)
-        return _png(canvas)
-
-
-def draw_tail(log_ratios: np.ndarray, tail: Tail) -> bytes:
-    """Figure 3 of Popov et al. 2018: how many texts have a larger c(s), and by how many the fitted law is off."""
-    from matplotlib import style
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
-    values = np.sort(log_ratios)[::-1]
-    upper = values[: len(values) // 2]  # below the median there is nothing of the tail
-    counts = np.arange(1, len(upper) + 1)
-    margin, gap = 0.25, 0.7
-    wide, high = 2 * (_LEFT + _WIDE) + gap + margin, _BOTTOM + _HIGH + _TOP
-    with style.context(["default", STYLE]):
-        canvas = _canvas(wide, high)
-        left, right = (
-            canvas.add_axes((from_left / wide, _BOTTOM / high, _WIDE / wide, _HIGH / high))
-            for from_left in (_LEFT, _LEFT + _WIDE + gap + _LEFT)
-        )
-
-        beyond = np.linspace(tail.start, values[0], 200)
-        shares = np.exp(-tail.alpha * (beyond - tail.start))
-        left.step(upper, counts, where="post", color=DEEP)
-        left.plot(beyond, tail.k * shares, color=BESIDE)
-        left.set_yscale("log")
-        left.set_ylim(0.7, len(upper) * 1.3)
-        left.yaxis.set_major_locator(LogLocator())
-        left.yaxis.set_minor_locator(NullLocator())
-        left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value, percent=False)))
-        left.set_title("texts with a larger c(s)", loc="left", fontsize=9, x=-0.09, pad=9)
-        left.annotate(
-            f"α = {tail.alpha:.3g}", (beyond[60], tail.k * shares[60]), xytext=(6, 4), textcoords="offset points",
-            color=BESIDE,
-        )  # fmt: skip
-
-        counted = np.searchsorted(-values, -beyond, side="right")
-        error = np.sqrt(tail.k * shares * (1 - shares))
-        right.step(beyond, counted - tail.k * shares, where="post", color=DEEP)
-        for sign in (1, -1):
-            right.plot(beyond, sign * error, color=INK, linewidth=1)
-        right.annotate(
-            "standard error", (beyond[110], -error[110]), xytext=(4, -11), textcoords="offset points", color=INK
-        )
-        right.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-        right.set_title("texts beyond x, less those of the law", loc="left", fontsize=9, x=-0.09, pad=9)
-        for axes in (left, right):
-            axes.axvline(tail.start, color=MIDDLE, linewidth=1, dashes=(4, 3))
-            axes.annotate(
-                "tail", (tail.start, 1), xycoords=("data", "axes fraction"), xytext=(4, -2), fontsize=8,
-                textcoords="offset points", va="top", color=MIDDLE,
-            )  # fmt: skip
-            axes.xaxis.set_major_locator(MaxNLocator(6))
-            axes.set_xlabel("log c(s)", loc="right", labelpad=1)
-        return _png(canvas)
+        return png_of(canvas)

@@ -93,8 +93,9 @@ def play_round(
     steps = int(local_steps(text.length, local.batch, local.unroll))
     batches = in_lanes(text, local.batch, local.unroll)
     state, loss, not_finite = descend(
-        local.objective, algorithm.server, state, batches, local.learning_rate, steps, passes.key(number)
-    )
+        local.objective, algorithm.server, state, batches, local.learning_rate, steps, passes.key(number),
+        algorithm.server.factor(number),
+    )  # fmt: skip
     return state._replace(round=number), PooledRound(len(rows), int(text.length), loss, not_finite)
 
 
@@ -113,11 +114,11 @@ in_lanes = jax.jit(cut_into_lanes, static_argnums=(1, 2))
 
 def descend(
     objective: Objective, server: Server, state: ServerState, batches: Batch, learning_rate: float, last: int,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray, factor: float | None = None,
 ) -> tuple[ServerState, Array, Array]:  # fmt: skip
     """One pass of the server over a text, a step a batch up to the `last`; the mean loss, and how many steps failed."""
     model, optimiser, loss, not_finite = _descend(
-        objective, server, state.model, state.optimiser, batches, learning_rate, last, key
+        objective, server, state.model, state.optimiser, batches, learning_rate, last, key, factor
     )
     return state._replace(model=model, optimiser=optimiser), loss, not_finite
 
@@ -125,7 +126,7 @@ def descend(
 @partial(jax.jit, static_argnums=(0, 1))
 def _descend(
     objective: Objective, server: Server, model: LanguageModel, optimiser: Any, batches: Batch, learning_rate: Any,
-    last: Any, key: PRNGKeyArray,
+    last: Any, key: PRNGKeyArray, factor: Any,
 ) -> tuple[LanguageModel, Any, Array, Array]:  # fmt: skip
     received = model
 
@@ -137,7 +138,7 @@ def _descend(
             objective, before.model, received, batch, lane_states, jax.random.fold_in(key, index)
         )
         update, sound = finite_or_zero(jax.tree.map(lambda slope: -learning_rate * slope, gradient))
-        after = server.step(before, update)
+        after = server.step(before, update, factor)
         # Optimisers with a memory move without a gradient too: a step that teaches nothing is not taken.
         counts = (sound > 0) & (targets > 0)
         after = jax.tree.map(partial(jnp.where, counts), after, before)

@@ -114,7 +114,8 @@ def imitate(
 
     A step is the gradient on one unroll of all lanes, applied by the server's optimiser.
     """
-    received, local = state.model, algorithm.user_update
+    received, local, server = state.model, algorithm.user_update, algorithm.server
+    factor = server.factor(state.round + 1)
     losses: list[Array] = []
     not_finite: list[Array] = []
     for cycle in range(transfer.cycles if returned else 0):
@@ -125,7 +126,7 @@ def imitate(
         steps = int(local_steps(text.length, local.batch, local.unroll))
         for epoch in range(transfer.epochs):
             key = jax.random.fold_in(jax.random.fold_in(noise_key(secret), transfer.cycles + cycle), epoch)
-            state, loss, failed = descend(imitation, algorithm.server, state, batches, 1.0, steps, key)
+            state, loss, failed = descend(imitation, server, state, batches, 1.0, steps, key, factor)
             losses.append(loss)
             not_finite.append(failed)
     return state, losses, not_finite

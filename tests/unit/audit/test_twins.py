@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sottovoce.assembly import assemble, weights_of
-from sottovoce.audit.twins import choose_users, twins
+from sottovoce.audit.twins import _of_so_many, choose_users, references, twins
 from sottovoce.errors import SottoError
+from sottovoce.privacy.sampling import FixedSize
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 
@@ -71,3 +72,28 @@ def test_only_who_takes_part_is_left_out(store):
 def test_leaving_out_nobody_is_refused(store):
     with pytest.raises(SottoError, match="leave_out=0 must be from 1 to"):
         choose_users(assembled(store, mode="none"), store, 0, 9, SECRETS)
+
+
+def test_references_have_who_is_marked_and_those_who_always_are_and_rounds_of_the_same_size(store, monkeypatch):
+    """The coins of a reference are of another rate, so that as many join as in the run."""
+    seen = []
+
+    def train(assembly, start, people, rounds, secrets, after_round):
+        seen.append((assembly.algorithm.mechanism, [people[row].tolist() for row in range(people.users)]))
+
+    monkeypatch.setattr("sottovoce.audit.twins.train_twin", train)
+    assembly = assembled(store, mode="none", cohort=6.0)
+    audited = [np.array([5, 6]), np.array([7]), np.array([8, 9])]
+    inside = np.array([[True, False, True], [False, True, False]])
+    list(references(assembly, assembly.model, store, np.array([3, 4]), audited, inside, 2, lambda number: SECRETS))
+    always = [store[3].tolist(), store[4].tolist()]
+    assert [people for _, people in seen] == [[*always, [5, 6], [8, 9]], [*always, [7]]]
+    mechanism = assembly.algorithm.mechanism
+    for other, _ in seen:
+        assert other.sampler.user_rate == min(mechanism.sampler.user_rate * store.users / 3, 1)
+        assert other.estimator == mechanism.estimator
+
+
+@pytest.mark.parametrize(("users", "cohort"), [(20, 6), (4, 4)])
+def test_a_fixed_cohort_is_as_large_as_before_where_there_are_as_many(users, cohort):
+    assert _of_so_many(FixedSize(cohort=6, users=13), 13, users) == FixedSize(cohort=cohort, users=users)

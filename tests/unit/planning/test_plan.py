@@ -10,6 +10,8 @@ import pytest
 from sottovoce.errors import SottoError
 from sottovoce.planning.plan import make_plan
 from sottovoce.privacy.accounting import SampledGaussian, epsilon
+from sottovoce.promise import build_mechanism, resolve
+from sottovoce.recipe import Recipe
 
 PAPER = {"users": 763_430, "cohort": 5000, "rounds": 5000, "delta": 1e-9}
 
@@ -103,3 +105,37 @@ def test_warnings() -> None:
 def test_errors(change, message) -> None:
     with pytest.raises(SottoError, match=message):
         make_plan(**PAPER | {"noise_multiplier": 1.0} | change)
+
+
+IN_TURN = {"users": 3000, "cohort": 10, "delta": 1e-4, "sampling": "in_turn"}
+
+
+@pytest.mark.parametrize(("rounds", "turns"), [(1, 1), (300, 1), (301, 2), (900, 3)])
+def test_users_in_turn_pay_in_full_for_the_rounds_they_join(rounds, turns) -> None:
+    plan = make_plan(**IN_TURN, rounds=rounds, noise_multiplier=4.0)
+    once = SampledGaussian(4.0, "fixed", 1.0, cohort=1, users=1)  # a round that one is known to join
+    assert plan.epsilon == epsilon([(once, turns)], 1e-4)
+    assert (plan.device_rounds_most, plan.relation) == (turns, "replace-one-user")
+    assert plan.curve[-1] == {"round": rounds, "epsilon": plan.epsilon}
+    sampled = make_plan(**IN_TURN | {"sampling": "fixed"}, rounds=rounds, noise_multiplier=4.0)
+    assert plan.epsilon > sampled.epsilon  # no amplification
+
+
+def test_in_turn_epsilon_rises_when_somebody_joins_once_more() -> None:
+    plan = make_plan(users=7, cohort=3, rounds=6, delta=1e-4, sampling="in_turn", noise_multiplier=4.0)
+    # Turns 1 to 18 of seven users: the 8th is somebody's second, the 15th somebody's third.
+    assert [point["round"] for point in plan.curve] == [1, 3, 5, 6]
+    assert plan.curve[2]["epsilon"] == plan.curve[3]["epsilon"] == plan.epsilon
+    assert plan.curve[0]["epsilon"] < plan.curve[1]["epsilon"] < plan.epsilon
+
+
+def test_a_plan_in_turn_is_what_a_run_is_charged() -> None:
+    planned = make_plan(**IN_TURN, rounds=450, epsilon=3.0)
+    recipe = Recipe().replace(
+        privacy={"users": 3000, "cohort": 10.0, "sampling": "in_turn", "epsilon": 3.0, "delta": 1e-4},
+        run={"rounds": 450},
+    )
+    run = resolve(recipe).privacy
+    assert run.noise_multiplier == planned.noise_multiplier
+    events = build_mechanism(resolve(recipe), ["one"]).events(450)
+    assert epsilon(events, 1e-4, planned.accountant) == planned.epsilon <= 3.0

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sottovoce.privacy.accounting import rounded_up
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.figures import DEEP, MIDDLE, PALE, Figure, Level, Line, spread
 from sottovoce.reporting.report import Evidence, render
@@ -134,8 +133,8 @@ def test_a_private_run_leads_with_its_epsilon():
     page = render(make_evidence())
     assert "<title>forum-lstm: ε = 4.63 at δ = 1e-6, per user</title>" in page
     assert "<h1>ε\u00a0=\u00a04.63 at δ\u00a0=\u00a01e-6, per user</h1>" in page
-    assert sections(page) == ["statement", "progress", "suggestions", "evaluation", "recipe"]
-    assert list(figures(page)) == ["accuracy", "perplexity", "epsilon"]
+    assert sections(page) == ["statement", "progress", "suggestions", "evaluation", "audit", "recipe"]
+    assert list(figures(page)) == ["accuracy", "perplexity", "epsilon", "bounds"]
     words = text_of(page)
     assert "This run satisfies (4.63, 1e-6)-differential privacy" in words
     assert "all planned rounds: 4.6231" in words
@@ -186,22 +185,6 @@ def test_diagnostics_are_shown_only_when_they_are_given():
     assert "clip norm: 15." in text_of(internal)
 
 
-def test_an_audit_by_tails_is_internal_and_called_an_estimate_beside_what_is_proved():
-    tails = {
-        "epsilon": 0.4321, "delta": 1e-5, "note": "an estimate from sampled texts, not a guarantee", "words": 10,
-        "round": 5, "level": 0.05, "rejected": 1, "pairs": [{}, {}], "about": "twins share their noise",
-    }  # fmt: skip
-    page = text_of(render(make_evidence(diagnostics=[], tails=tails)))
-    assert (
-        "ε = 0.432 at δ = 1e-5, the largest of 2 tails. It is an estimate from sampled texts, not a guarantee" in page
-    )
-    epsilon = rounded_up(make_statement()["epsilon"])
-    assert f"Proved: ε = {epsilon} at δ =" in page
-    assert "1 of 2 are not Pareto's at the 5.0% level" in page
-    page = text_of(render(make_evidence(statement=make_statement(private=False), diagnostics=[], tails=tails)))
-    assert "Proved: nothing, ε is infinite" in page
-
-
 def test_an_internal_report_without_lines_is_still_marked():
     page = render(make_evidence(diagnostics=[]))
     assert INTERNAL in page
@@ -248,9 +231,9 @@ def test_a_baseline_and_a_run_beside_are_drawn_and_named():
 @pytest.mark.parametrize("record", [[], make_record(every=0)], ids=["empty", "never evaluated"])
 def test_a_run_without_evaluations(record):
     page = render(make_evidence(record=record))
-    assert sections(page) == ["statement", "progress", "suggestions", "recipe"]
+    assert sections(page) == ["statement", "progress", "suggestions", "audit", "recipe"]
     assert "No evaluation was made in this run." in page
-    assert list(figures(page)) == (["epsilon"] if record else [])
+    assert list(figures(page)) == (["epsilon", "bounds"] if record else ["bounds"])
     assert ("No round was recorded." in page) == (not record)
 
 
@@ -272,7 +255,7 @@ def test_a_perplexity_that_is_not_finite(missing):
         line.get("evaluation", {})["perplexity"] = missing
     page = render(make_evidence(record=diverged))
     assert "the model diverged" in page
-    assert list(figures(page)) == ["accuracy", "epsilon"]
+    assert list(figures(page)) == ["accuracy", "epsilon", "bounds"]
 
 
 def test_no_suggestions_no_section():
@@ -318,7 +301,7 @@ def test_figures_have_words():
     for svg in figures(render(make_evidence(diagnostics=make_diagnostics()))).values():
         title, description = svg[0], svg[1]
         assert title.text
-        assert re.search(r"at round \d+", description.text or "")
+        assert re.search(r"at round \d+|at most \d+", description.text or "")
         assert svg.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
 
 

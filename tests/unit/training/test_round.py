@@ -65,3 +65,20 @@ def test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bit
             np.testing.assert_array_equal(state.clip_norms, followed)
             assert not np.any(followed == TRACKING.follow(before, watched.asked[-1].bits))
     assert len(set(norms)) == 3
+
+
+def test_the_servers_rate_follows_its_schedule_round_by_round(model, vocabulary):
+    clip = FlatClip(0.2)
+    mechanism = Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 0.0)
+    server = Server(optax.sgd(1.0), Schedule(((1, 1.0), (2, 0.25))))
+    algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=2, unroll=4, learning_rate=0.5), server)
+    store = Store.from_users([list(range(39, 58))], vocabulary, tokens_per_user=24)
+    keys = Secrets.seeded(4).keys(1, "a")
+    moved = []
+    for rounds_done in (0, 1):
+        state = server.start(model)._replace(round=rounds_done)
+        after, _ = play_round(algorithm, state, store, keys, Watched(), SumInBlocks(2))
+        pairs = zip(jax.tree.leaves(after.model), jax.tree.leaves(model), strict=True)
+        moved.append(np.concatenate([np.ravel(one - other) for one, other in pairs]))
+    assert np.linalg.norm(moved[0]) > 0.1
+    np.testing.assert_allclose(moved[1], 0.25 * moved[0], atol=1e-7)

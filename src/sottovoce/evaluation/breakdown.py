@@ -1,0 +1,185 @@
+"""Whom privacy costs: accuracy by how frequent a word is, and by group of users, of one model or of two side by side.
+
+Bands are of the evaluated users' own words, by rank; with marks and what is outside the vocabulary they make up all
+targets, once each. Groups are quarters of the users, by amount of text and by words outside the vocabulary; users who
+are alike stay in one group, and no group has fewer than ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from scipy import special
+
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import UNK
+from sottovoce.evaluation.prediction import Counts, blocks_of, count_targets, perplexity_of, sum_over_targets
+from sottovoce.models.language_model import LanguageModel
+
+RANKS = (10, 100, 1000)
+FEWEST = 10  # users of a group: a figure of fewer is nearly that of single people
+CONFIDENCE = 0.95
+_GROUPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """Which band each token of a vocabulary is in."""
+
+    names: tuple[str, ...]
+    of_token: np.ndarray
+
+
+class Part(NamedTuple):
+    """Some of the targets of each user: sums as arrays over users."""
+
+    name: str
+    targets: np.ndarray
+    top1: np.ndarray
+    top3: np.ndarray
+    loss: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Breakdown:
+    """The same targets, taken apart in several ways."""
+
+    bands: tuple[Part, ...]
+    groups: dict[str, tuple[Part, ...]]
+
+    def to_json(self, other: Breakdown | None = None) -> dict[str, Any]:
+        theirs = other.groups if other else {}
+        return {
+            "by_band": _rows(self.bands, other.bands if other else ()),
+            "by_group": {name: _rows(parts, theirs.get(name, ())) for name, parts in self.groups.items()},
+        }
+
+
+def bands_of(store: Store, ranks: Sequence[int] = RANKS) -> Bands:
+    """By the rank of each word among the store's own; of words as frequent as one another the lower id comes first."""
+    vocabulary = store.vocabulary
+    counts = np.zeros(vocabulary.size, np.int64)
+    for row in range(store.users):
+        counts += np.bincount(store[row], minlength=vocabulary.size)
+    words = np.flatnonzero(vocabulary.word_mask)
+    order = words[np.argsort(-counts[words], kind="stable")]
+    names = [f"the {ranks[0]:,} most frequent words"]
+    names += [f"the next {high - low:,}" for low, high in pairwise(ranks)]
+    names += ["all other words", "marks and ends of texts", "outside the vocabulary"]
+    of_token = np.full(vocabulary.size, len(names) - 2, np.int32)
+    of_token[order] = np.searchsorted(ranks, np.arange(len(order)), side="right")
+    of_token[UNK] = len(names) - 1
+    return Bands(tuple(names), of_token)
+
+
+def count_parts(model: LanguageModel, store: Store, bands: Bands) -> tuple[Counts, Breakdown]:
+    """What `count_hits` counts, and the same by part: all in one pass."""
+    is_word, of_token = jnp.asarray(store.vocabulary.word_mask), jnp.asarray(bands.of_token)
+    sums: list[list[np.ndarray]] = []
+    for tokens, lengths, users in blocks_of(store, None):
+        found = _count_block(model, tokens, lengths, is_word, of_token, len(bands.names))
+        sums.append([np.asarray(column, np.float64)[:users] for column in (*found[0], *found[1])])
+    columns = [np.concatenate(column) for column in zip(*sums, strict=True)]
+    counts, by_band = Counts(*columns[: len(Counts._fields)]), columns[len(Counts._fields) :]
+    parts = tuple(Part(name, *(column[:, band] for column in by_band)) for band, name in enumerate(bands.names))
+    return counts, Breakdown(tuple(part for part in parts if part.targets.sum()), _groups(counts))
+
+
+def lost(part: Part, other: Part) -> tuple[float, float]:
+    """By how much the top-1 of `other` is higher, and how far that may be off by who the users are.
+
+    The difference is a ratio of two sums over users; its error is that of such a ratio, users drawn independently.
+    """
+    total = max(part.targets.sum(), 1)
+    difference = (other.top1.sum() - part.top1.sum()) / total
+    users = int(np.sum(part.targets > 0))
+    off = other.top1 - part.top1 - difference * part.targets
+    error = np.sqrt(np.sum(off**2) * users / max(users - 1, 1)) / total
+    return float(difference), float(-special.ndtri((1 - CONFIDENCE) / 2) * error)
+
+
+def _rows(parts: Sequence[Part], others: Sequence[Part]) -> list[dict[str, Any]]:
+    everything = sum(part.targets.sum() for part in parts)
+    rows = [{**_summary(part), "share": float(part.targets.sum() / max(everything, 1))} for part in parts]
+    for row, part, other in zip(rows, parts, others, strict=False):
+        difference, within = lost(part, other)
+        measures = ("top1", "top3", "perplexity")
+        row |= {"beside": {name: _summary(other)[name] for name in measures}, "lost": difference, "within": within}
+    return rows
+
+
+def _summary(part: Part) -> dict[str, Any]:
+    targets = part.targets.sum()
+    perplexity = perplexity_of(part.loss.sum(), targets)
+    return {
+        "part": part.name,
+        "users": int(np.sum(part.targets > 0)),
+        "targets": int(targets),
+        "top1": float(part.top1.sum() / max(targets, 1)),
+        "top3": float(part.top3.sum() / max(targets, 1)),
+        "perplexity": perplexity if np.isfinite(perplexity) else None,
+    }
+
+
+def _groups(counts: Counts) -> dict[str, tuple[Part, ...]]:
+    """By amount of text, and by the share of it that is outside the vocabulary; {} for too few users."""
+    some = counts.targets > 0
+    outside = 1 - counts.known / np.maximum(counts.targets, 1)
+    found = {}
+    for name, values, shown in (
+        ("amount of text, in targets", counts.targets, lambda value: f"{value:,.0f}"),
+        ("words outside the vocabulary", outside, lambda value: f"{value:.1%}"),
+    ):
+        groups = quarters(values, some)
+        if len(groups) > 1:
+            found[name] = tuple(
+                Part(
+                    f"{shown(values[group].min())} to {shown(values[group].max())}",
+                    *(np.where(group, column, 0) for column in (counts.targets, counts.top1, counts.top3, counts.loss)),
+                )
+                for group in groups
+            )
+    return found
+
+
+def quarters(values: np.ndarray, some: np.ndarray) -> list[np.ndarray]:
+    """`some` of the users by value, in groups of about a quarter; who is alike is together, and nobody nearly alone."""
+    order = np.unique(values[some])
+    target = max(int(some.sum()) / _GROUPS, FEWEST)
+    groups: list[np.ndarray] = []
+    group = np.zeros(len(values), bool)
+    for value in order:
+        group |= some & (values == value)
+        if group.sum() >= target:
+            groups.append(group)
+            group = np.zeros(len(values), bool)
+    if group.any():
+        if group.sum() < FEWEST and groups:
+            groups[-1] = groups[-1] | group
+        else:
+            groups.append(group)
+    return groups
+
+
+@partial(jax.jit, static_argnums=5)
+def _count_block(
+    model: LanguageModel, tokens: Array, lengths: Array, is_word: Array, of_token: Array, bands: int
+) -> tuple[Counts, tuple[Array, ...]]:
+    def measure(scores: Array, targets: Array, counted: Array) -> tuple[Counts, tuple[Array, ...]]:
+        def one(target: Array, score: Array, seen: Array) -> Counts:
+            return count_targets(score[None], target[None], seen[None], is_word)
+
+        each = jax.vmap(one)(targets, scores, counted)
+        in_band = jax.nn.one_hot(of_token[targets], bands)
+        by_band = tuple(column @ in_band for column in (each.targets, each.top1, each.top3, each.loss))
+        return jax.tree.map(jnp.sum, each), by_band
+
+    return jax.vmap(lambda tokens, length: sum_over_targets(model, tokens, length, measure))(tokens, lengths)

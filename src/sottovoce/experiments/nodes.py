@@ -1,0 +1,71 @@
+"""Text that is cut up otherwise than people wrote it: pooled on one node, or a benchmark shared out over a few."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.data.corpus import lines
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS, EOS, FRAME, UNK, Vocabulary
+from sottovoce.errors import SottoError
+
+NODES = 4  # that the benchmark is cut into; the paper does not say how many it had
+PIECES = 16  # that its held-out text is read in, side by side
+_ENDINGS = ("", ".gz", ".zst")
+
+Splits = tuple[Store, Store]
+
+
+def pooled(folder: Path, nodes: int, users: int) -> Splits:
+    """The text of the first so many users as that of a few nodes, and the held-out users as they are."""
+    train, test = Store.open(folder), Store.open(folder, "test")
+    shares = np.array_split(np.arange(min(users, train.users)), nodes)
+    texts = [np.concatenate([train[row] for row in rows]) for rows in shares]
+    return Store.from_users(texts, train.vocabulary), test
+
+
+def nobodys(folder: Path) -> Splits:
+    """A store as if it were of plain text."""
+    train, test = (replace(Store.open(folder, split), people=False) for split in ("train", "test"))
+    return train, test
+
+
+def benchmark(folder: Path) -> Splits:
+    """A benchmark that is cut into words already, one sentence a line: every word of it is known, and only <unk> not.
+
+    EOS ends a line and is a target, as is usual; BOS, which is none, begins one.
+    """
+    sentences = {split: list(_sentences(folder, split)) for split in ("train", "test")}
+    counts = Counter(word for sentence in sentences["train"] for word in sentence)
+    words = [word for word, _ in counts.most_common() if word not in FRAME]
+    vocabulary = Vocabulary(FRAME + tuple(words))
+    ids = {word: number for number, word in enumerate(vocabulary.words)}
+    texts = {
+        split: [np.array([BOS, *(ids.get(word, UNK) for word in each), EOS], np.int32) for each in found]
+        for split, found in sentences.items()
+    }
+    parts = {split: _parts(texts[split], count) for split, count in (("train", NODES), ("test", PIECES))}
+    train, test = (replace(Store.from_users(parts[split], vocabulary), people=False) for split in ("train", "test"))
+    return train, test
+
+
+def _sentences(folder: Path, split: str) -> Iterator[list[str]]:
+    names = [f"ptb.{split}.txt{ending}" for ending in _ENDINGS]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if not found:
+        raise SottoError(f"{folder} has none of {', '.join(names)}; name the folder of the Penn Treebank's text")
+    return (line.split() for line in lines(found[0]) if line.strip())
+
+
+def _parts(texts: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+    """So many streams of about equal length, cut between sentences."""
+    if len(texts) < count:
+        raise SottoError(f"{len(texts)} lines cannot be cut into {count} parts; give the benchmark's whole text")
+    ends = np.cumsum([len(text) for text in texts])
+    cuts = 1 + np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
+    return [np.concatenate(texts[start:end]) for start, end in zip([0, *cuts], [*cuts, len(texts)], strict=True)]

@@ -1,0 +1,79 @@
+"""Figures and facts in words, and what of a record can be drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from sottovoce.privacy.accounting import rounded_up
+
+_WORDS = {
+    "add-or-remove-one-user": "one user is added or removed",
+    "replace-one-user": "one user is replaced by another",
+    "entropy": "operating-system entropy, kept apart from the seed",
+    "seeded": "derived from the seed: whoever knows it can undo the noise",
+    "poisson": "Poisson: every user joins a round independently",
+    "fixed": "fixed size: every round draws the same number of users",
+    "user": "user: all the text of one person",
+}
+
+
+def is_private(statement: dict[str, Any]) -> bool:
+    return bool(statement["private"]) and finite(statement["epsilon"]) is not None
+
+
+def is_unfinished(statement: dict[str, Any]) -> bool:
+    return statement["rounds_done"] < statement["rounds_planned"]
+
+
+def evaluations(record: Iterable[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    return [(line["round"], line["evaluation"]) for line in record if line.get("evaluation")]
+
+
+def last_evaluation(record: Iterable[dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    found = evaluations(record)
+    return found[-1] if found else (0, {})
+
+
+def measured(record: Iterable[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    return finite_points(({"round": at, **evaluation} for at, evaluation in evaluations(record)), key)
+
+
+def finite_points(lines: Iterable[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    return [(line["round"], value) for line in lines if (value := finite(line.get(key))) is not None]
+
+
+def finite(value: Any) -> float | None:
+    """The number, or None for what cannot be drawn: missing, NaN, infinite, or the word for it."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f}%"
+
+
+def epsilon_text(value: Any, digits: int = 3) -> str:
+    number = finite(value)
+    return "not known to be finite" if number is None else rounded_up(number, digits)
+
+
+def plain(value: Any) -> str:
+    """A number as a person writes it: 1e-6, not 1e-06."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or (abs(value) >= 1000 and value == round(value)):
+        return f"{value:,.0f}"
+    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
+
+
+def pairs(values: dict[str, Any]) -> list[str]:
+    return [f"{key.replace('_', ' ')}: {'none' if value is None else said(value)}" for key, value in values.items()]
+
+
+def said(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {said(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(f"[{said(item)}]" if isinstance(item, list) else said(item) for item in value)
+    return _WORDS.get(value, value.replace("_", " ")) if isinstance(value, str) else plain(value)

@@ -1,0 +1,138 @@
+"""`sotto audit --membership`, and `sotto audit` without an attack: who is found out, and who is told."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from small_world import Refused, Sotto, World, call, files_of, parse_json, write_corpus
+
+OVERFIT = """
+[data]
+store = "{store}"
+[model]
+embedding = 16
+hidden = 32
+[local]
+batch = 1
+unroll = 40
+learning_rate = 0.1
+[server]
+optimiser = "adam"
+learning_rate = 0.05
+[privacy]
+mode = "none"
+clipping = "none"
+estimator = "true_average"
+users = 25
+cohort = 25
+delta = 0.01
+secrets = "seeded"
+[run]
+rounds = 40
+evaluate_every = 0
+checkpoint_every = 40
+block = 25
+"""
+
+
+@pytest.fixture(scope="module")
+def overfit(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows its few users by heart."""
+    folder = tmp_path_factory.mktemp("overfit")
+    (folder / "overfit.toml").write_text(OVERFIT.format(store=world.store), encoding="utf-8")
+    assert call("train", folder / "overfit.toml", "--out", folder / "run", "--json") == 0
+    return folder / "run"
+
+
+def test_a_model_that_knows_its_users_by_heart_is_found_out(sotto: Sotto, overfit: Path) -> None:
+    found = sotto("audit", overfit, "--membership", "--json").json()
+    (attack,) = found["attacks"]
+    assert attack["attack"] == "loss threshold"
+    assert attack["auc"] > 0.99
+    assert [rate["too_few"] for rate in attack["rates"]] == [True, True]
+    assert attack["roc"][0] == [0, 0]
+    assert attack["roc"][-1] == [1, 1]
+
+
+def test_a_model_that_never_saw_them_is_a_coin(sotto: Sotto, overfit: Path, world: World, tmp_path: Path) -> None:
+    """The same model, and other people: users of a store that it was not trained on."""
+    corpus = write_corpus(tmp_path / "others.jsonl", seed=6)
+    prepared = ("prepare", corpus, "--out", tmp_path / "others", "--vocabulary", world.words)
+    assert call(*prepared, "--tokens-per-user", 40, "--test-users", 0.2, "--json") == 0
+    stranger = Path(shutil.copytree(overfit, tmp_path / "stranger"))
+    recipe = stranger / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace(str(world.store), str(tmp_path / "others")))
+    (attack,) = sotto("audit", stranger, "--membership", "--json").json()["attacks"]
+    assert attack["low"] < 0.5 < attack["high"]
+
+
+def test_references_are_trained_and_nothing_but_the_audit_is_written(sotto: Sotto, world: World, run: Path) -> None:
+    before = files_of(run), files_of(world.store)
+    found = sotto("audit", run, "--membership", "--references", 4, "--json").json()
+    names = ["loss threshold", "references, offline", "references, online"]
+    assert [attack["attack"] for attack in found["attacks"]] == names
+    assert (found["in_users"], found["out_users"]) == (25, 5)
+    assert all(0 <= attack["low"] <= attack["auc"] <= attack["high"] <= 1 for attack in found["attacks"])
+    after = files_of(run)
+    assert {name for name in after if name not in before[0]} == {
+        "audit", "audit/membership.json", "audit/membership.png",
+    }  # fmt: skip
+    assert {name: after[name] for name in before[0]} == before[0]
+    assert files_of(world.store) == before[1]  # nobody was charged
+    assert stat.S_IMODE((run / "audit/membership.json").stat().st_mode) == 0o600
+    assert parse_json((run / "audit/membership.json").read_text()) == found
+    assert sotto("audit", run, "--membership", "--references", 4, "--json").json() == found
+
+
+def test_all_that_was_found_is_told_to_the_owner_and_a_public_page_keeps_it_to_itself(sotto: Sotto, run: Path) -> None:
+    empty = sotto("audit", run, "--json").json()["findings"]
+    assert [row["result"] for row in empty[1:]] == ["not run"] * 5
+    told = sotto("audit", run, "--membership")
+    assert told.status == 0
+    assert "5 out users are too few for false alarms of 0.1% and 1.0%" in told.out
+    assert "for the owner only" in told.out
+    *_, row = sotto("audit", run, "--json").json()["findings"]
+    assert row["found"]["attacks"][0]["attack"] == "loss threshold"
+    listed = sotto("audit", run)
+    assert listed.status == 0
+    assert row["result"] in listed.out
+    assert f"sotto audit {run} --rounds 2000" in listed.out
+    assert sotto("report", run).status == sotto("report", run, "--internal").status == 0
+    assert row["result"] not in (run / "report.html").read_text()
+    assert row["result"] in (run / "report-internal.html").read_text()
+
+
+def test_what_cannot_be_attacked_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
+    assert "one of these at a time" in refused("audit", run, "--membership", "--tails")
+    assert "--references 4 is for --membership" in refused("audit", run, "--tails", "--references", 4)
+    assert "references=3 must be 0" in refused("audit", run, "--membership", "--references", 3)
+    assert "users=4 must be at least 5" in refused("audit", run, "--membership", "--users", 4)
+    assert "confidence=95 must be" in refused("audit", run, "--membership", "--confidence", 95)
+    assert "holds no run" in refused("audit", tmp_path / "nothing")
+
+
+def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, overfit: Path, run: Path) -> None:
+    parts = ("--by-band", "--by-group", "--beside", overfit)
+    found = sotto("evaluate", run, *parts, "--json").json()
+    assert sum(row["share"] for row in found["by_band"]) == pytest.approx(1)
+    assert sum(row["share"] * row["top1"] for row in found["by_band"]) == pytest.approx(found["top1"])
+    whole = sum(row["share"] * row["beside"]["top1"] for row in found["by_band"])
+    assert whole == pytest.approx(found["beside"]["top1"])
+    assert found["by_group"] == {}  # five users are too few
+    shown = sotto("evaluate", run, *parts)
+    assert "too few users to put them into groups" in shown.out
+    assert "points lost" in shown.out
+    assert sotto("report", run, "--beside", overfit).status == 0
+    page = (run / "report.html").read_text()
+    assert "Whom privacy costs" in page
+    assert "marks and ends of texts" in page
+
+
+def test_a_run_with_other_words_is_no_neighbour(refused: Refused, run: Path, tmp_path: Path) -> None:
+    renamed = Path(shutil.copytree(run, tmp_path / "renamed"))
+    words = renamed / "model/vocabulary.txt"
+    words.write_text(words.read_text().replace("kettle", "teapot"))
+    assert "different vocabularies" in refused("evaluate", run, "--beside", renamed)
