@@ -12,6 +12,7 @@ from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
 from sottovoce.keyboard.export import CANARIES, VOCABULARY, find_export, read_manifest
 from sottovoce.keyboard.vendor import check_vendored
+from sottovoce.privacy.accounting import rounded_up
 from sottovoce.web.server import local_app, missing
 
 _STATIC = Path(__file__).parent / "static"
@@ -52,9 +53,15 @@ def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, 
         names = [str(Path(*Path(path).resolve().parts[-2:])) for path in paths]
     return {
         "suggestions": SUGGESTIONS,
-        "models": [{**manifest, "name": name} for name, manifest in zip(names, manifests, strict=True)],
+        "models": [_described(manifest, name) for name, manifest in zip(names, manifests, strict=True)],
         "canaries": together([read_canaries(folder) for folder in folders]),
     }
+
+
+def _described(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    privacy = manifest["privacy"]
+    shown = rounded_up(privacy["epsilon"]) if privacy["private"] else None
+    return {**manifest, "name": name, "privacy": {**privacy, "epsilon_shown": shown}}
 
 
 def together(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:
