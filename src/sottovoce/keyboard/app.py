@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ _STATIC = Path(__file__).parent / "static"
 _SERVED = ("step.onnx", VOCABULARY)
 
 
-def keyboard_app(paths: Sequence[str | Path]) -> Any:
-    """A Starlette application for one or two runs, or exports of runs."""
+def keyboard_app(paths: Sequence[str | Path], say: Callable[[str], None] = lambda line: None) -> Any:
+    """A Starlette application for one or two runs, or exports of runs; `say` is told of what takes its time."""
     if not 1 <= len(paths) <= 2:
         raise SottoError(f"{len(paths)} runs were named; a keyboard shows one, or two side by side")
     try:
@@ -29,7 +29,7 @@ def keyboard_app(paths: Sequence[str | Path]) -> Any:
     except ImportError as error:
         raise missing(error) from None
     vendored = check_vendored()
-    folders = [find_export(path) for path in paths]
+    folders = [find_export(path, say) for path in paths]
     description = describe(paths, folders)
 
     async def models(request: Any) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def find_export(path: str | Path) -> Path:
+def find_export(path: str | Path, say: Callable[[str], None] = lambda line: None) -> Path:
     """The export at a path: the folder itself, or that of a run, which is made where it is not there or is stale."""
     folder = Path(path)
     if (folder / MANIFEST).is_file():
@@ -127,6 +128,7 @@ def find_export(path: str | Path) -> Path:
         if read_manifest(kept).get("of") == of:
             return kept
         shutil.rmtree(kept)  # the run was trained further since
+    say(f"exporting {run.path}")
     export_run(run.path, kept)
     return kept
 
