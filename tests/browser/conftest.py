@@ -64,6 +64,7 @@ def watched(chromium: Any) -> Iterator[Any]:
         context = chromium.new_context(**settings)
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(120_000)  # a busy machine compiles the runtime slowly
         page.asked = []
         page.on("request", lambda request: page.asked.append(request))
         page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,15 @@ from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
 from sottovoce.keyboard.export import CANARIES, VOCABULARY, find_export, read_manifest
 from sottovoce.keyboard.vendor import check_vendored
+from sottovoce.privacy.accounting import rounded_up
 from sottovoce.web.server import local_app, missing
 
 _STATIC = Path(__file__).parent / "static"
 _SERVED = ("step.onnx", VOCABULARY)
 
 
-def keyboard_app(paths: Sequence[str | Path]) -> Any:
-    """A Starlette application for one or two runs, or exports of runs."""
+def keyboard_app(paths: Sequence[str | Path], say: Callable[[str], None] = lambda line: None) -> Any:
+    """A Starlette application for one or two runs, or exports of runs; `say` is told of what takes its time."""
     if not 1 <= len(paths) <= 2:
         raise SottoError(f"{len(paths)} runs were named; a keyboard shows one, or two side by side")
     try:
@@ -28,7 +29,7 @@ def keyboard_app(paths: Sequence[str | Path]) -> Any:
     except ImportError as error:
         raise missing(error) from None
     vendored = check_vendored()
-    folders = [find_export(path) for path in paths]
+    folders = [find_export(path, say) for path in paths]
     description = describe(paths, folders)
 
     async def models(request: Any) -> Response:
@@ -52,9 +53,15 @@ def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, 
         names = [str(Path(*Path(path).resolve().parts[-2:])) for path in paths]
     return {
         "suggestions": SUGGESTIONS,
-        "models": [{**manifest, "name": name} for name, manifest in zip(names, manifests, strict=True)],
+        "models": [_described(manifest, name) for name, manifest in zip(names, manifests, strict=True)],
         "canaries": together([read_canaries(folder) for folder in folders]),
     }
+
+
+def _described(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    privacy = manifest["privacy"]
+    shown = rounded_up(privacy["epsilon"]) if privacy["private"] else None
+    return {**manifest, "name": name, "privacy": {**privacy, "epsilon_shown": shown}}
 
 
 def together(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,8 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
         for graph in GRAPHS:
             write_aside(draft / f"{graph}.onnx", graphs[graph])
         vocabulary.save(draft / VOCABULARY)
-        planted = run.path / CANARIES
-        if planted.is_file():  # public: what was planted, and not who was in
-            write_aside(draft / CANARIES, planted.read_bytes())
+        if run.registry_file.is_file():  # public: what was planted, and not who was in
+            write_aside(draft / CANARIES, run.registry_file.read_bytes())
         write_aside(draft / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
     return manifest
 
@@ -116,7 +116,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def find_export(path: str | Path) -> Path:
+def find_export(path: str | Path, say: Callable[[str], None] = lambda line: None) -> Path:
     """The export at a path: the folder itself, or that of a run, which is made where it is not there or is stale."""
     folder = Path(path)
     if (folder / MANIFEST).is_file():
@@ -128,6 +128,7 @@ def find_export(path: str | Path) -> Path:
         if read_manifest(kept).get("of") == of:
             return kept
         shutil.rmtree(kept)  # the run was trained further since
+    say(f"exporting {run.path}")
     export_run(run.path, kept)
     return kept
 

@@ -24,10 +24,9 @@ function element(name, properties = {}, ...children) {
 
 const powers = (number) => (number < 0.001 ? number.toExponential() : `${number}`);
 
-function privacyOf({ private: isPrivate, epsilon, delta }) {
+function privacyOf({ private: isPrivate, epsilon_shown: epsilon, delta }) {
   if (!isPrivate) return element("span", { className: "badge stop", textContent: "not private" });
-  const rounded = Math.ceil(epsilon * 100) / 100; // upwards: a promise is not made smaller than it is
-  return element("span", { className: "badge fine", textContent: `private: ε = ${rounded} at δ = ${powers(delta)}` });
+  return element("span", { className: "badge fine", textContent: `private: ε = ${epsilon} at δ = ${powers(delta)}` });
 }
 
 function keysOf(model, number) {
@@ -208,6 +207,7 @@ async function load() {
   field.addEventListener("input", edited);
   field.addEventListener("keydown", pressed);
   document.addEventListener("selectionchange", moved);
+  find("state").hidden = true; // the counter is not read out: it changes with every letter
   field.disabled = false;
   text = field.value;
   given = new Array(text.length).fill(false);
@@ -218,5 +218,5 @@ async function load() {
 load().catch((error) => {
   find("trouble").textContent = `The model could not be loaded: ${error.message}. Is \`sotto keyboard\` still running?`;
   find("trouble").hidden = false;
-  find("counts").textContent = "";
+  find("state").hidden = true;
 });
