@@ -65,7 +65,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
         assert summed.weight == pytest.approx(float(alone.weight), abs=1e-6)
         assert summed.users == len(cohort)
         assert summed.bits.tolist() == np.asarray(alone.bits).tolist()
-        simulated = release(assembly.algorithm, simulated, alone, clip_norms, keys_of(number), Ledger())
+        simulated, _ = release(assembly.algorithm, simulated, alone, clip_norms, keys_of(number), Ledger())
         cohorts.append(cohort)
         for ours, theirs in zip(jax.tree.leaves(state.model), jax.tree.leaves(simulated.model), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)

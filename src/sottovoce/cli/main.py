@@ -18,6 +18,7 @@ from sottovoce.cli import (
     releasing,
     reproducing,
     training,
+    typing,
 )
 from sottovoce.errors import LostProcess, SottoError
 
@@ -37,6 +38,8 @@ app.command(measuring.evaluate)
 app.command(auditing.audit)
 app.command(releasing.release)
 app.command(measuring.report)
+app.command(typing.export)
+app.command(typing.keyboard)
 app.command(reproducing.reproduce)
 app.command(measuring.bench)
 

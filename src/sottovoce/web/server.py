@@ -1,0 +1,103 @@
+"""Pages for the person at this machine: bound to loopback, nothing from or to other hosts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import SottoError
+
+LOOPBACK = "127.0.0.1"
+STATIC = Path(__file__).parent / "static"
+
+# A page may load from its own server alone, run WebAssembly, and neither send forms nor stand in another's frame.
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self'; font-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",  # the next run may be another model
+}
+
+
+def local_app(routes: Sequence[Any], folders: dict[str, Path], hosts: Sequence[str] = ()) -> Any:
+    """A Starlette application: the given routes, `folders` of files by path, and `/base` with the shared look.
+
+    A request that names another host is refused: else a page elsewhere could have its own name lead here and read.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.routing import Mount
+        from starlette.staticfiles import StaticFiles
+    except ImportError as error:
+        raise missing(error) from None
+    mounts = [
+        Mount(path, StaticFiles(directory=folder, html=path == "/"))
+        for path, folder in {"/base": STATIC, **folders}.items()
+    ]
+    return Starlette(
+        routes=[*routes, *mounts],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost", *hosts], www_redirect=False),
+            Middleware(Guarded),
+        ],
+    )
+
+
+class Guarded:
+    """Puts `HEADERS` on every answer. Written at the level of ASGI, so that streams of events pass as they come."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *extra]}
+            await send(message)
+
+        await self.app(scope, receive, guarded)
+
+
+def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], None] = lambda address: None) -> None:
+    """Serve until Ctrl-C; `ready` is told the address. Port 0 takes a free one."""
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise missing(error) from None
+    with _bind(host, port) as bound:
+        ready(f"http://{host}:{bound.getsockname()[1]}/")
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+        try:
+            uvicorn.Server(config).run(sockets=[bound])
+        except KeyboardInterrupt:  # the way it is meant to end
+            return
+
+
+def missing(error: ImportError) -> SottoError:
+    return SottoError(f"this page needs {error.name}; `pip install 'sottovoce[keyboard]'`")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise SottoError(f"--port {port} must be in [0, 65535]; 0 takes a free one")
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen()  # who comes before the server is up waits, and is not sent away
+    except OSError as error:
+        bound.close()
+        raise SottoError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port, 0 for any"
+        ) from None
+    return bound
