@@ -13,9 +13,12 @@ import argparse
 import json
 import os
 import resource
+import socket
 import sys
 import tempfile
 import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -171,7 +174,12 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
     authority = (bundle / keys.AUTHORITY).read_bytes()
     generator = np.random.default_rng(int(name[1:]))
     connection = http_request_response(server, False, authority, (key, key.public_key()), None, None)
-    with connection as (node, receive, send, _, _, pull_object, push_object, confirm):
+    with ExitStack() as stack:
+        # One by one, once the server listens: a call that is repeated because it took long is refused, and Flower
+        # then ends the process, which here is that of all devices.
+        with _ARRIVING:
+            _wait_for(server)
+            node, receive, send, _, _, pull_object, push_object, confirm = stack.enter_context(connection)
         while not over.is_set():
             if (received := receive()) is None:
                 over.wait(3)  # as a SuperNode does
@@ -192,6 +200,20 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
                 for each, part in get_all_nested_objects(reply).items():
                     if each in missing:
                         push_object(run, session, each, part.deflate())
+
+
+_ARRIVING = threading.Lock()
+
+
+def _wait_for(server: str) -> None:
+    host, _, port = server.rpartition(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return
 
 
 def make_up(task, name: str, generator: np.random.Generator) -> bytes:

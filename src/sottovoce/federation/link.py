@@ -21,6 +21,7 @@ from sottovoce.files import write_aside
 log = logging.getLogger("sottovoce.link")
 POLL = 0.3  # seconds between looks for answers
 IN_MEMORY = ":flwr-in-memory:"
+MOST_REFUSALS = 5
 MOUNTS = Path("/proc/mounts")
 
 
@@ -59,6 +60,7 @@ class Link:
         proxy = [sys.executable, "-m", "sottovoce.federation.proxy", bind, str(roster.port), f"https://{self._address}"]
         self.proxy = Child("proxy", [*proxy, keys], folder)
         self._names: dict[int, str] = {}  # of devices, by Flower's number
+        self._refusals = 0
         self._task: Any = None
         self._grid: Any = None
 
@@ -82,8 +84,11 @@ class Link:
         self.superlink.wait_until_listening(self._port)
         if self._grid is None or not self._keeps_state:
             self._forget()
-            self._register()
-            self._take_task()
+            self._join()
+
+    def _join(self) -> None:
+        self._register()
+        self._take_task()
 
     def _register(self) -> None:
         """Let the devices of the roster in, and nobody else; and start the run that carries their messages."""
@@ -220,7 +225,16 @@ class Link:
         if self.superlink.ended is None:
             if isinstance(error, httpx.TransportError):
                 return False
-            raise LostProcess(f"the SuperLink refuses its server ({error}); its log is {self.superlink.log}") from error
+            self._refusals += 1
+            if self._refusals > MOST_REFUSALS:
+                raise LostProcess(
+                    f"the SuperLink refuses its server: {error}; its log is {self.superlink.log}"
+                ) from error
+            # This process was held up for so long that Flower took it for lost: a run of Flower's is begun anew.
+            self._say("the SuperLink took this server for lost; going on with it anew")
+            self._forget()
+            self._join()
+            return True
         self._say(f"the SuperLink is gone (status {self.superlink.ended}), and is started again")
         self._start()
         return not self._keeps_state

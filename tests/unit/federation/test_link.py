@@ -79,6 +79,13 @@ def make(monkeypatch):
             made.superlink.ended = None
 
         made._start = start
+        made._refusals = made.joins = 0
+        made._forget = lambda: None
+
+        def join():
+            made.joins += 1
+
+        made._join = join
         return made
 
     return linked
@@ -124,12 +131,24 @@ def test_a_superlink_that_is_gone_is_started_again_and_whoever_owes_an_answer_is
     assert grid.sent == ([11, 12, 13] if keeps_state else [11, 12, 13, 13])
 
 
-def test_a_superlink_that_is_there_and_refuses_is_an_error(make):
+def test_a_superlink_that_refuses_again_and_again_is_an_error(make):
     request = httpx.Request("POST", "https://x")
     refused = httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))
     linked = make(Grid(lambda node: refused))
     with pytest.raises(LostProcess, match="refuses its server"):
         linked.ask(1, b"task", 100, Collected())
+    assert linked.joins == link.MOST_REFUSALS
+
+
+def test_a_server_that_was_taken_for_lost_begins_anew_and_keeps_what_came(make):
+    request = httpx.Request("POST", "https://x")
+    refused = [httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))]
+    grid, collected = Grid(lambda node: refused.pop() if node == 13 and refused else b"x"), Collected()
+    linked = make(grid)
+    linked.ask(1, b"task", 100, collected)
+    assert (linked.joins, linked.restarts) == (1, 0)
+    assert grid.sent == [11, 12, 13, 13]
+    assert collected.missing() == set()
 
 
 def test_without_devices_the_server_waits_and_can_be_stopped(make):
