@@ -7,14 +7,18 @@ BIN := $(VENV)/bin
 PYTEST := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/programs JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-slow test-browser lint format install clean
+.PHONY: help demo federation-demo test test-slow test-browser lint format install clean
 
 help: ## what can be made
-	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: $(VENV)/ready ## train a private model on the built-in synthetic population, in two minutes
 	rm -rf demo
 	$(BIN)/sotto demo --out demo
+
+federation-demo: $(VENV)/dev ## train across three processes: a server and two silos, over TLS on this machine
+	rm -rf federation-demo
+	$(BIN)/sotto federate demo --out federation-demo
 
 test: $(VENV)/dev ## the tests, under ten minutes on two cores
 	$(PYTEST) -m "not slow and not browser"
@@ -22,7 +26,7 @@ test: $(VENV)/dev ## the tests, under ten minutes on two cores
 test-slow: $(VENV)/dev ## the slower tests
 	$(PYTEST) -m "slow and not browser"
 
-test-browser: $(VENV)/browser ## the pages, in a real browser; screenshots go to test-artefacts/
+test-browser: $(VENV)/browser ## export, keyboard and watch, in a real browser; screenshots go to test-artefacts/
 	$(PYTEST) -n 0 -m browser tests/browser
 
 lint: $(VENV)/dev ## ruff, types, and who may import whom
@@ -46,13 +50,14 @@ $(VENV)/dev: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
 
-# The pages are tried in Debian's chromium.
+# The page is tried in Debian's chromium, and npm has the part of it that runs models.
 $(VENV)/browser: $(VENV)/dev
-	command -v chromium >/dev/null \
-	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
-	  || { echo "error: the tests in a browser need chromium; on Debian: apt-get install chromium" >&2; exit 1; }
+	command -v chromium >/dev/null && command -v npm >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium npm; } \
+	  || { echo "error: the tests in a browser need chromium and npm; on Debian: apt-get install chromium npm" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,keyboard,browser]'
+	$(BIN)/python -m sottovoce.keyboard.vendor
 	touch $@
 
 clean: ## remove what was built
-	rm -rf $(VENV) demo dist test-artefacts
+	rm -rf $(VENV) demo federation-demo dist test-artefacts src/sottovoce/keyboard/vendor

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from sottovoce.models import kinds
 from sottovoce.models.language_model import LanguageModel
@@ -28,3 +30,18 @@ def of_family(name: str, words: int = 60) -> LanguageModel:
 def read(model, tokens, state, key=None):
     """`model.read`, compiled as one program: dozens of small ones take longer."""
     return model.read(tokens, state, key)
+
+
+class Bigrams(eqx.Module):
+    """A model that knows which word follows which, and nothing else."""
+
+    table: jax.Array
+
+    def start(self):
+        return jnp.zeros(())
+
+    def read(self, tokens, state, key=None):
+        return self.table[tokens], state
+
+    def score(self, outputs):
+        return outputs

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from sottovoce.jobs import evaluate_run, load_run, report_run, resume, train
     from sottovoce.jobs.attacking import audit_membership
     from sottovoce.jobs.auditing import audit_rounds, audit_tails
+    from sottovoce.jobs.canaries import audit_canaries
     from sottovoce.jobs.preparing import PrivateVocabulary, prepare_privately
+    from sottovoce.jobs.releasing import release_run
     from sottovoce.local.objective import Batch, plain
     from sottovoce.models.gated_cnn import GatedCNN
     from sottovoce.models.gru import GRU
@@ -31,8 +33,9 @@ _HOMES = {
     "Grouping": "data.grouping", "PrivateVocabulary": "jobs.preparing", "prepare_privately": "jobs.preparing",
     "prepare": "data.prepare", "Store": "data.store", "Vocabulary": "data.vocabulary", "SottoError": "errors",
     "Evaluation": "evaluation.prediction", "evaluate": "evaluation.prediction", "suggest": "evaluation.suggestions",
-    "audit_membership": "jobs.attacking", "audit_rounds": "jobs.auditing", "audit_tails": "jobs.auditing",
-    "evaluate_run": "jobs", "load_run": "jobs", "report_run": "jobs", "resume": "jobs", "train": "jobs",
+    "audit_canaries": "jobs.canaries", "audit_membership": "jobs.attacking", "audit_rounds": "jobs.auditing",
+    "audit_tails": "jobs.auditing", "release_run": "jobs.releasing", "evaluate_run": "jobs", "load_run": "jobs",
+    "report_run": "jobs", "resume": "jobs", "train": "jobs",
     "Batch": "local.objective", "plain": "local.objective", "LanguageModel": "models.language_model",
     "GatedCNN": "models.gated_cnn", "GRU": "models.gru", "LSTM": "models.lstm", "StackedLSTM": "models.stacked_lstm",
     "make_plan": "planning.plan", "Recipe": "recipe",
@@ -40,8 +43,9 @@ _HOMES = {
 
 __all__ = [
     "GRU", "LSTM", "Batch", "Evaluation", "GatedCNN", "Grouping", "LanguageModel", "PrivateVocabulary", "Recipe",
-    "SottoError", "StackedLSTM", "Store", "Vocabulary", "audit_membership", "audit_rounds", "audit_tails",
-    "evaluate", "evaluate_run", "load_run", "make_plan", "plain", "prepare", "prepare_privately", "report_run",
+    "SottoError", "StackedLSTM", "Store", "Vocabulary", "audit_canaries", "audit_membership", "audit_rounds",
+    "audit_tails", "evaluate", "evaluate_run", "load_run", "make_plan", "plain", "prepare", "prepare_privately",
+    "release_run", "report_run",
     "resume", "suggest", "train",
 ]  # fmt: skip
 

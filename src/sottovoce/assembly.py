@@ -27,6 +27,7 @@ from sottovoce.parts import (
     build_server,
     build_transfer,
     build_user_update,
+    check_canaries,
 )
 from sottovoce.privacy import accounting
 from sottovoce.privacy.noise import noise_key
@@ -36,7 +37,7 @@ from sottovoce.runs.fingerprint import fingerprint, is_reproducible
 from sottovoce.training import central, queue, simulation, transfer
 from sottovoce.training.central import Passes, PooledRound
 from sottovoce.training.queue import Queue
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, Watch
 from sottovoce.training.server import ServerState
 from sottovoce.training.simulation import SumInBlocks, block_size, latency
 from sottovoce.training.transfer import Transfer, TransferRound
@@ -68,9 +69,10 @@ class Assembly:
         return state if self.queue is None else state._replace(deployed=self.queue.start(state.model))
 
     def rounds(
-        self, state: ServerState, store: Store, keys_of: Callable[[int], Keys], ledger: Spender, sum_updates: SumUpdates
-    ) -> Iterator[tuple[ServerState, Played]]:
-        """Play the rounds that are left."""
+        self, state: ServerState, store: Store, keys_of: Callable[[int], Keys], ledger: Spender,
+        sum_updates: SumUpdates, watch: Watch | None = None,
+    ) -> Iterator[tuple[ServerState, Played]]:  # fmt: skip
+        """Play the rounds that are left. `watch` is told of all that is in a round of Algorithm 1."""
         last = self.recipe.run.rounds
         if self.passes is not None:
             return central.rounds(self.algorithm, self.passes, state, store, last, keys_of, ledger)
@@ -78,7 +80,7 @@ class Assembly:
             return transfer.rounds(self.algorithm, self.transfer, state, store, last, keys_of, ledger)
         if self.queue is not None:
             return queue.rounds(self.algorithm, self.queue, state, store, last, keys_of, ledger, sum_updates)
-        return simulation.rounds(self.algorithm, state, store, last, keys_of, ledger, sum_updates)
+        return simulation.rounds(self.algorithm, state, store, last, keys_of, ledger, sum_updates, watch)
 
     def traffic(self, store: Store) -> dict[str, float] | None:
         """Bytes of a round: to one device, from one, and both for as many as are expected. None where nobody sends."""
@@ -121,6 +123,7 @@ def assemble(
     if model is None:
         model = build_model(recipe, store.vocabulary.size)
     _check_model(model, store.vocabulary.size)
+    check_canaries(recipe, processes)
     passes, imitated = build_passes(recipe, store, processes), build_transfer(recipe, store, processes)
     if imitated:
         code += f", transfer learning on {_text_name(store) if not imitated.generated else 'generated text'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Generator[None, None, None]:
+    """Keep a second process out, which is told that it is `busy`. The lock goes with the process."""
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SottoError(busy) from None
+        yield
 
 
 @contextmanager

@@ -181,3 +181,27 @@ def build_queue(recipe: Recipe) -> Queue | None:
     if run.delays and sum(run.delays) <= 0:
         raise SottoError(f"run.delays={list(run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late")
     return Queue(run.deploy_every, run.delays or (1.0,))
+
+
+def check_canaries(recipe: Recipe, processes: int) -> None:
+    """Refuse canaries where they would take somebody's place, or where no round can be watched."""
+    if not recipe.audit.plants:
+        return
+    privacy, run = recipe.privacy, recipe.run
+    if privacy.sampling != "poisson":
+        raise SottoError(
+            f"[audit] plants canary users, who would take the places of others with privacy.sampling="
+            f"{privacy.sampling!r}; use 'poisson', where one user more changes nobody's chance"
+        )
+    other = {
+        "run.algorithm='central'": run.algorithm == "central",
+        "server.update='transfer'": recipe.server.update == "transfer",
+        "run.deploy_every or run.delays": build_queue(recipe) is not None,
+        "several processes": processes > 1,
+    }
+    for name, there in other.items():
+        if there:
+            raise SottoError(
+                f"[audit] watches the rounds of Algorithm 1 in one process, and cannot with {name}; take one of the "
+                f"two out, or audit a run of its own"
+            )

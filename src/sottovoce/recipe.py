@@ -157,8 +157,25 @@ class Run:
     devices: int = _value(0, "devices of a process that users are shared out over; 0 is all there are", low=0)
 
 
+@dataclass(frozen=True)
+class Audit:
+    """Canaries: made-up users who train with the others, on top of the declared population."""
+
+    users: int = _value(0, "canary users, each in or out by a secret coin, of an audit in one run; 40 at least", low=0)
+    secrets: int = _value(0, "secret sequences of words that other canary users hold", low=0)
+    holders: tuple[int, ...] = _value((1, 4, 16), "how many users hold a secret, in turn over the secrets", low=1)
+    copies: int = _value(0, "times that a holder wrote the secret; 0 fills their text", low=0)
+    prefix: int = _value(2, "first words of a secret, which an attacker knows", low=1)
+    words: int = _value(3, "words of a secret that are to be guessed", low=1)
+    seed: int = _value(0, "chooses the words of canaries, which are public", low=0)
+
+    @property
+    def plants(self) -> bool:
+        return bool(self.users or self.secrets)
+
+
 SECTIONS: dict[str, type] = {
-    "data": Data, "model": Model, "local": Local, "server": Server, "privacy": Privacy, "run": Run,
+    "data": Data, "model": Model, "local": Local, "server": Server, "privacy": Privacy, "run": Run, "audit": Audit,
 }  # fmt: skip
 
 
@@ -172,6 +189,7 @@ class Recipe:
     server: Server = Server()
     privacy: Privacy = Privacy()
     run: Run = Run()
+    audit: Audit = Audit()
 
     @staticmethod
     def load(source: str | Path) -> Recipe:
@@ -234,6 +252,8 @@ class Recipe:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         sections = dataclasses.asdict(self)
+        if self.audit == Audit():
+            del sections["audit"]  # a recipe that plants nothing keeps its name, and a seeded run its keys
         return {
             section: {key: value for key, value in keys.items() if value is not None}
             for section, keys in sections.items()

@@ -32,6 +32,34 @@ def caught_by(path: str, test: str):
     return register
 
 
+# --- devices --------------------------------------------------------------------------------------------------------
+
+
+@caught_by(
+    "unit/federation/test_collecting.py",
+    "test_what_a_hostile_device_adds_is_within_the_sensitivity_of_both_estimators",
+)
+def a_device_that_is_believed():
+    """The server does not clip again what a device sends."""
+    import numpy as np
+
+    from sottovoce.federation import collecting
+
+    collecting._within = lambda leaves, bound: [leaf.astype(np.int64) for leaf in leaves]
+
+
+@caught_by("unit/federation/test_device.py", "test_a_coin_follows_from_the_secret_and_the_release_alone")
+def a_coin_flipped_at_every_message():
+    """A device draws from fresh entropy, so that a message that comes twice flips the coin twice."""
+    import os
+
+    from sottovoce.federation import device
+    from sottovoce.federation.limits import Participation
+
+    device.blake2b = lambda *args, **kwargs: type("Fresh", (), {"digest": lambda self: os.urandom(32)})()
+    Participation._note = lambda *args: None
+
+
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from sottovoce.cli.preparing import _rounded_down
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 
-VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "audit", "report")
+VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "audit", "release", "report")
 SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words"}
 PLAN = ("plan", "--users", 10_000, "--cohort", 100, "--rounds", 200, "--delta", 1e-6, "--accountant", "rdp")
 SOTTO = Path(sys.executable).with_name("sotto")

@@ -120,6 +120,26 @@ def test_the_program_for_many_users_does_not_change_the_round(store, model, late
     np.testing.assert_allclose(one_by_one.losses, summed.losses, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("products", [None, PLAIN], ids=["the general program", "the one for many users"])
+def test_along_is_the_dot_product_with_what_a_user_sends(store, model, products):
+    """Of users of all lengths, one who has no text among them, and weights below 1."""
+    mechanism = Mechanism(Poisson(0.6), FLAT, ESTIMATORS["fixed"], 0.0)
+    algorithm = Algorithm(mechanism, UPDATES["fedavg, every step"](FLAT), Server(optax.sgd(1.0)), 20.0)
+    rows, key, norms = np.array([0, 1, 3, 5, 11]), jax.random.key(5), mechanism.clip_norms(1, None)
+    vector = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape), model)
+    dots, sketches = SumInBlocks(16, products).along(vector, algorithm, model, store, rows, key, norms)
+    lengths, sent = np.linalg.norm(sketches, axis=1), []
+    for number, row in enumerate(rows):
+        alone = sum_one_by_one(algorithm, model, store, np.array([row]), key, norms).total
+        sent.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(alone)]))
+        pairs = list(zip(jax.tree.leaves(alone), jax.tree.leaves(vector), strict=True))
+        assert dots[number] == pytest.approx(sum(float(np.sum(sent * way)) for sent, way in pairs), abs=1e-4)
+        assert lengths[number] == pytest.approx(np.sqrt(sum(float(np.sum(sent**2)) for sent, _ in pairs)), abs=1e-5)
+    assert lengths[0] > 0.39
+    assert lengths[1] == 0
+    np.testing.assert_allclose(sketches @ sketches.T, np.array(sent) @ np.array(sent).T, atol=0.08 * 0.4**2)
+
+
 def test_users_and_rounds_have_dropout_of_their_own_and_the_same_again_when_redone(vocabulary):
     """Two users with the same text differ by their masks alone; a model without dropout gives them the same update."""
     twins = Store.from_users([[BOS, 5, 6, 7, EOS] * 4] * 2, vocabulary, tokens_per_user=20)

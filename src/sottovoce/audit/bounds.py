@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import optimize, special
@@ -23,6 +23,7 @@ from sottovoce.errors import SottoError
 
 CONFIDENCE = 0.95
 CHOOSING = 0.25  # share of the trials that choose the threshold: it needs to be good, not the best
+SHARES = (1, 1 / 2, 1 / 4, 1 / 8)  # of those in one run: how many are guessed about
 FEWEST = 40  # trials: with fewer, even perfect guesses show next to nothing
 
 
@@ -108,6 +109,17 @@ def one_run_bound(
         delta=delta, confidence=confidence, trials=len(scores), correct=correct, guesses=guesses,
         most=one_run_epsilon(len(scores), guesses, guesses, delta, confidence),
     )  # fmt: skip
+
+
+def best_one_run_bound(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float = CONFIDENCE) -> Bound:
+    """As `one_run_bound`, with the best of a few numbers of guesses, among which the confidence is shared out.
+
+    A strong attack shows the most when it guesses about everybody, a weak one when it guesses where it is surest.
+    """
+    each = 1 - (1 - confidence) / len(SHARES)
+    bounds = [one_run_bound(scores, present, max(1, int(share * len(scores))), delta, each) for share in SHARES]
+    best, most = max(bounds, key=lambda bound: bound.epsilon), max(bound.most for bound in bounds)
+    return replace(best, confidence=confidence, most=most)
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float = CONFIDENCE) -> float:

@@ -22,6 +22,7 @@ from sottovoce.privacy.accounting import Event
 from sottovoce.privacy.generator import philox
 from sottovoce.privacy.sampling import Poisson, Sampler
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.round import Watch
 
 _RELEASE = "twins of an audit"  # names their keys
 
@@ -38,9 +39,9 @@ def twins(
     after_round: Callable[[], None] = lambda: None,
 ) -> Iterator[LanguageModel]:  # fmt: skip
     """The model of everybody, then one without each of `rows`."""
-    yield _train(assembly, start, store, rounds, secrets, after_round)
+    yield train_twin(assembly, start, store, rounds, secrets, after_round)
     for row in rows:
-        yield _train(assembly, start, store.without(int(row)), rounds, secrets, after_round)
+        yield train_twin(assembly, start, store.without(int(row)), rounds, secrets, after_round)
 
 
 def references(
@@ -60,7 +61,7 @@ def references(
     for number, chosen in enumerate(inside):
         users = [*others, *(text for text, there in zip(audited, chosen, strict=True) if there)]
         people = replace(Store.from_users(users, store.vocabulary, store.tokens_per_user), public=store.public)
-        yield _train(replace(assembly, algorithm=algorithm), start, people, rounds, secrets_of(number), after_round)
+        yield train_twin(replace(assembly, algorithm=algorithm), start, people, rounds, secrets_of(number), after_round)
 
 
 def _of_so_many(sampler: Sampler, before: int, users: int) -> Sampler:
@@ -85,13 +86,14 @@ def _cohort(assembly: Assembly, store: Store, round_number: int, secrets: Secret
     return assembly.algorithm.mechanism.sampler.sample(store.users, key, round_number)
 
 
-def _train(
+def train_twin(
     assembly: Assembly, start: LanguageModel, store: Store, rounds: int, secrets: Secrets,
-    after_round: Callable[[], None],
+    after_round: Callable[[], None], watch: Watch | None = None,
 ) -> LanguageModel:  # fmt: skip
+    """A model of the recipe, of which nothing leaves the process."""
     state = assembly.start(start)
     played = assembly.rounds(
-        state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(), assembly.sum_updates
+        state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(), assembly.sum_updates, watch
     )
     while state.round < rounds:
         state, _ = next(played)

@@ -20,6 +20,8 @@ def audit(
     *without: Path,
     tails: Flag = False,
     rounds: int | None = None,
+    canaries: Flag = False,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
     membership: Flag = False,
     references: int = 0,
     users: int = 2000,
@@ -32,20 +34,27 @@ def audit(
 ) -> None:
     """Measure how leaky a run is: what an attack finds beside what is proved, for the owner only.
 
-    Without an attack named: all that was found so far. With --rounds, exit status 1 says that a round leaks more than
-    is claimed.
+    Without an attack named: all that was found so far. With --rounds or --canaries, exit status 1 says that more leaks
+    than is claimed.
 
     Parameters
     ----------
     run
         Folder of a run.
     without
-        Runs of the same recipe on stores that lack one of its users each.
+        With --tails: runs of the same recipe on stores that lack one of its users each. With --canaries: runs with
+        secrets planted, drawn beside this one.
     tails
         Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write.
     rounds
         Play so many single rounds on made-up users, with and without one of them, guess from each round's noised update
         whether they were there, and compare the ε that shows at least with the one that is claimed for a round.
+    canaries
+        Rank the secrets that the recipe's [audit] planted among all that could stand in their place, and guess from
+        every round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. A run
+        without canaries has a twin trained for this audit alone, which takes as long as the run and is not kept.
+    settings
+        What is planted in that twin: audit.key=value (default: audit.users=100 audit.secrets=6).
     membership
         Tell users of the train split from users held out by how well the model predicts them; AUC, and how many are
         found at few false alarms.
@@ -61,20 +70,29 @@ def audit(
     delta
         δ at which ε is estimated (default: the run's).
     confidence
-        Of the lower bound that --rounds gives, and of the intervals of --membership.
+        Of the lower bounds that --rounds and --canaries give, and of the intervals of --membership.
     seed
-        Chooses the users left out, and the texts; or the coins and the noise of the rounds; or the users told apart.
+        Chooses the users left out, and the texts; or the coins and the noise of rounds or of a twin; or the users told
+        apart.
     json
         One JSON object, no progress.
     """
-    chosen = {"--tails": tails, "--rounds 1000": rounds is not None, "--membership": membership}
+    chosen = {
+        "--tails": tails, "--rounds 1000": rounds is not None, "--canaries": canaries, "--membership": membership,
+    }  # fmt: skip
     if sum(chosen.values()) > 1:
         raise SottoError(f"audit by one of these at a time: {', '.join(chosen)}")
-    if (without or leave_out) and not tails:
-        raise SottoError("runs to compare and --leave-out are for --tails; add it")
+    if without and not (tails or canaries):
+        raise SottoError("runs to compare are for --tails or --canaries; add one of them")
+    if leave_out and not tails:
+        raise SottoError("--leave-out is for --tails; add it")
+    if settings and not canaries:
+        raise SottoError("--set says what is planted in a twin; it is for --canaries")
     if references and not membership:
         raise SottoError(f"--references {references} is for --membership; add it")
-    if membership:
+    if canaries:
+        _audit_canaries(run, without, settings or (), delta, confidence, seed, json)
+    elif membership:
         _audit_membership(run, references, users, confidence, seed, json)
     elif rounds is not None:
         _audit_rounds(run, rounds, delta, confidence, seed, json)
@@ -143,6 +161,66 @@ def _tell_rounds(result: dict[str, Any]) -> None:
         much = "no number of rounds" if needed is None else f"--rounds {needed} at the least"
         print(f"so many rounds cannot contradict this claim, however leaky they are; it takes {much}")
     print(f"not contradicted: {result['note']}")
+
+
+def _audit_canaries(
+    run: Path, beside: Sequence[Path], settings: Sequence[str], delta: float | None, confidence: float, seed: int,
+    json: bool,
+) -> None:  # fmt: skip
+    from sottovoce.jobs.canaries import audit_canaries
+
+    with progress_of_steps(f"twin of {run.name}", quiet=json) as progress:
+        result = audit_canaries(
+            run, beside, settings=settings, delta=delta, confidence=confidence, seed=seed, progress=progress
+        )  # fmt: skip
+    if json:
+        print_json(result)
+    else:
+        _tell_canaries(run, result)
+    if result["contradicted"]:
+        sys.exit(1)
+
+
+def _tell_canaries(run: Path, result: dict[str, Any]) -> None:
+    print(f"audited: {result['of']}")
+    if result["curve"]:
+        curves = [(result["run"], result["curve"]), *((other["run"], other["curve"]) for other in result["beside"])]
+        most = max(one["most"] for one in result["exposure"])
+        print_rows(
+            f"Exposure of secrets, in bits; {most:.3g} at most",
+            [{"run": name, **_curve_row(point)} for name, points in curves for point in points],
+        )
+    one_run = result["one_run"]
+    if one_run:
+        at = f"at δ = {result['delta']:g}"
+        print(f"claimed: ε <= {shown_epsilon(result['claimed'])} {at}, for the {result['round']} rounds that were done")
+        print(
+            f"shown:   ε >= {one_run['shown']:.3g} {at}, at {result['confidence']:g} confidence; of "
+            f"{one_run['canaries']:,} canary users {_guesses(one_run['rounds'])} from the noised updates and "
+            f"{_guesses(one_run['model'])} from the model; perfect guesses would show {one_run['rounds']['most']:.3g}"
+        )
+    elif result["canaries"]["users"]:
+        print("who of the canary users was in is not known any more: the run's secrets are gone")
+    if result["contradicted"]:
+        print("CONTRADICTED: the run leaks more than is claimed. Do not release anything of it")
+    elif one_run:
+        print(f"not contradicted: {result['note']}")
+    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
+
+
+def _guesses(found: dict[str, Any]) -> str:
+    return f"{found['correct']:,} of {found['guesses']:,} were guessed right"
+
+
+def _curve_row(point: dict[str, Any]) -> dict[str, str]:
+    return {
+        "held by": f"{point['holders']:,}",
+        "secrets": f"{point['secrets']:,}",
+        "least": f"{point['least']:.1f}",
+        "median": f"{point['median']:.1f}",
+        "largest": f"{point['largest']:.1f}",
+        "found by beam search": f"{point['extracted']:,}",
+    }
 
 
 def _audit_membership(run: Path, references: int, users: int, confidence: float, seed: int, json: bool) -> None:

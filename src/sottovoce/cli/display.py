@@ -69,7 +69,9 @@ def shown_epsilon(epsilon: float | str) -> str:
 
 
 @contextmanager
-def gentle_stop() -> Iterator[Callable[[], bool]]:
+def gentle_stop(
+    saying: str = "finishing this round, then saving; once more stops at once",
+) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C (or SIGTERM) asks to stop after this round; a second one stops at once."""
     asked = False
 
@@ -78,7 +80,7 @@ def gentle_stop() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        print("\nfinishing this round, then saving; once more stops at once", file=sys.stderr)
+        print(f"\n{saying}", file=sys.stderr)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -9,7 +9,19 @@ from importlib.metadata import version
 
 import cyclopts
 
-from sottovoce.cli import auditing, comparing, measuring, planning, preparing, reproducing, training, watching
+from sottovoce.cli import (
+    auditing,
+    comparing,
+    federating,
+    measuring,
+    planning,
+    preparing,
+    releasing,
+    reproducing,
+    training,
+    typing,
+    watching,
+)
 from sottovoce.errors import LostProcess, SottoError
 
 app = cyclopts.App(
@@ -23,11 +35,15 @@ app.command(preparing.prepare)
 app.command(planning.plan)
 app.command(training.train)
 app.command(training.resume)
+app.command(federating.app)
 app.command(measuring.evaluate)
 app.command(auditing.audit)
+app.command(releasing.release)
 app.command(measuring.report)
 app.command(comparing.compare)
 app.command(watching.watch)
+app.command(typing.export)
+app.command(typing.keyboard)
 app.command(reproducing.reproduce)
 app.command(measuring.bench)
 

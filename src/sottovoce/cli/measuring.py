@@ -277,7 +277,7 @@ def bench(
         "tokens a second": f"{found[0].tokens_per_second:,.0f}",
         "a round of users": f"{found[0].cohort:,}, in blocks of at most {found[0].block:,}",
         "of a population of": f"{found[0].population:,}",
-        "seconds a round": f"{found[0].seconds_a_round:.4g}",
+        "seconds a round": f"{found[0].seconds_a_round:.4g} ({found[0].core_seconds_a_round:.4g} of all cores)",
         "seconds to compile": f"{found[0].compile_seconds:.3g}",
         "peak memory": f"{found[0].peak_bytes / 2**20:,.0f} MiB",
         "of the products this device can do": f"{found[0].arithmetic_share:.1%}",

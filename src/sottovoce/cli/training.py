@@ -71,7 +71,7 @@ def train(
             return _tell_helper(group, json=json)
         with progress_of_rounds(out.name, quiet=json) as observer:
             result = jobs.train(chosen, out, observer=observer, stop=stop, group=group)
-    return _tell(result, json=json)
+    return tell(result, json=json)
 
 
 def resume(
@@ -111,7 +111,7 @@ def resume(
             return _tell_helper(group, json=json)
         with progress_of_rounds(run.name, quiet=json) as observer:
             result = jobs.resume(run, observer=observer, stop=stop, group=group)
-    return _tell(result, json=json)
+    return tell(result, json=json)
 
 
 def demo(*, out: Path = Path("demo")) -> None:
@@ -175,7 +175,7 @@ def _tell_helper(group: Group, *, json: bool) -> None:
         print(f"process {group.mine} of {group.count} is done; process 0 has the run")
 
 
-def _tell(result: RunResult, *, json: bool) -> None:
+def tell(result: RunResult, *, json: bool, again: str = "sotto resume") -> None:
     statement, scores = result.statement, result.evaluation
     facts = statement.facts
     if json:
@@ -197,6 +197,6 @@ def _tell(result: RunResult, *, json: bool) -> None:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
     print_table(f"Run {result.path}", rows)
     if result.ended == "stopped":
-        print(f"stopped; go on with: sotto resume {result.path}")
+        print(f"stopped; go on with: {again} {result.path}")
     else:
         print(f"next: sotto report {result.path}")

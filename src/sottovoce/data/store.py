@@ -57,7 +57,8 @@ class Store:
     """The tokens of many users, by row.
 
     `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private. Not
-    `people`: pieces of plain text stand for users. `public` is text that is sent along with the model.
+    `people`: pieces of plain text stand for users. `public` is text that is sent along with the model. `first` is the
+    place of row 0 among all users of a run, where these are some of them: what a user draws depends on their place.
     """
 
     vocabulary: Vocabulary
@@ -70,6 +71,7 @@ class Store:
     mapping: mmap.mmap | None = None
     people: bool = True
     public: PublicText | None = None
+    first: int = 0
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> Store:
@@ -206,6 +208,11 @@ class Store:
         batches = (*self.batches[:batch], cut, *self.batches[batch + 1 :])
         seal = blake2b(f"{self.fingerprint} without {row}".encode(), digest_size=16)
         return replace(self, batches=batches, fingerprint=seal.hexdigest())
+
+    def followed_by(self, users: Sequence[np.ndarray]) -> Store:
+        """The same rows and others after them, who are no part of the people that the fingerprint names."""
+        more = Batch(np.concatenate([*users, np.empty(0, int)]).astype(np.int32), _offsets(users))
+        return replace(self, batches=(*self.batches, more))
 
     def head(self, users: int) -> Store:
         """The first users alone, in memory."""

@@ -59,7 +59,8 @@ WORKLOADS = {
 class Measurement:
     """`arithmetic_share` and `bandwidth_share` are of a large product and a large copy timed here.
 
-    `cohort` is the expected one where it is drawn from a larger population.
+    `cohort` is the expected one where it is drawn from a larger population. Core seconds are of all cores of the host
+    together, and are swayed less by other work.
     """
 
     workload: str
@@ -71,6 +72,7 @@ class Measurement:
     users_per_second: float
     tokens_per_second: float
     seconds_a_round: float
+    core_seconds_a_round: float
     compile_seconds: float
     open_seconds: float
     peak_bytes: int
@@ -100,8 +102,8 @@ def measure(
     # Cohorts that are drawn differ in size: a few of them, and every shape of block has been compiled.
     first = [_users_and_seconds(play) for _ in range(1 if population is None else 3)]
     rounds = [_users_and_seconds(play) for _ in range(REPEATS)]
-    seconds = median(seconds for _, seconds in rounds)
-    rate = median(users / seconds for users, seconds in rounds)
+    seconds = median(seconds for _, seconds, _ in rounds)
+    rate = median(users / seconds for users, seconds, _ in rounds)
     steps = -(-workload.tokens // (assembly.recipe.local.batch * assembly.recipe.local.unroll))
     flops = _flops(assembly.model, workload.tokens)
     peak = _peak_bytes()
@@ -118,7 +120,8 @@ def measure(
         users_per_second=rate,
         tokens_per_second=rate * workload.tokens,
         seconds_a_round=seconds,
-        compile_seconds=max(0.0, sum(seconds for _, seconds in first) - len(first) * seconds),
+        core_seconds_a_round=median(cores for _, _, cores in rounds),
+        compile_seconds=max(0.0, sum(seconds for _, seconds, _ in first) - len(first) * seconds),
         open_seconds=opened,
         peak_bytes=peak,
         flops_a_user=flops,
@@ -238,10 +241,11 @@ def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerStat
     return play
 
 
-def _users_and_seconds(play: Callable[[], tuple[ServerState, int]]) -> tuple[int, float]:
-    begun = time.perf_counter()
+def _users_and_seconds(play: Callable[[], tuple[ServerState, int]]) -> tuple[int, float, float]:
+    """Of a round: its users, seconds on the clock, and of all cores."""
+    begun, worked = time.perf_counter(), time.process_time()
     _, users = play()
-    return users, time.perf_counter() - begun
+    return users, time.perf_counter() - begun, time.process_time() - worked
 
 
 def _flops(model: Any, tokens: int) -> float:

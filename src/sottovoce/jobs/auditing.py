@@ -29,8 +29,9 @@ from sottovoce.models.texts import LENGTH, log_ratios
 from sottovoce.privacy import accounting
 from sottovoce.privacy.noise import noise_key
 from sottovoce.promise import build_mechanism
-from sottovoce.recipe import Recipe
+from sottovoce.recipe import SECTIONS, Recipe
 from sottovoce.reporting.audit_figures import draw_tail
+from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_lines
 from sottovoce.runs.secrets import Secrets
@@ -165,6 +166,7 @@ def audit_rounds(
     claim = accounting.epsilon([(stage.event(), 1)], delta, assembly.accountant)
     result = {
         "run": run.path.resolve().name,
+        "weights": digest(run.load_weights()),
         "rounds": rounds,
         "round": number,
         "claimed": _number(claim),
@@ -209,9 +211,10 @@ def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
             f"both stores with the same words (sotto prepare --vocabulary)"
         )
     mine, theirs = (Recipe.load(folder.recipe_file).to_dict() for folder in (run, other))
-    for section in mine:
-        for key in sorted({*mine[section], *theirs[section]} - {"store"}):
-            here, there = mine[section].get(key), theirs[section].get(key)
+    for section in SECTIONS:
+        some, others = mine.get(section, {}), theirs.get(section, {})
+        for key in sorted({*some, *others} - {"store"}):
+            here, there = some.get(key), others.get(key)
             if here != there:
                 raise SottoError(
                     f"{section}.{key} is {here} in {run.path} and {there} in {other.path}; a pair differs by one "
@@ -236,6 +239,7 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
 
 
 def refuse_own_code(run: RunFolder, assembly: Assembly) -> None:
+    """A twin cannot be trained of a model or an objective that no recipe describes."""
     code = (read_lines(run.ledger_file, repair=False) or [{}])[0].get("code")
     if code != assembly.code:
         raise SottoError(f"{run.path} was trained with {code}, which only Python knows; compare two runs of it instead")

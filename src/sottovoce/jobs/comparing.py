@@ -13,7 +13,7 @@ from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import count_hits, spread, summarise
 from sottovoce.files import write_aside
 from sottovoce.jobs.measuring import found_so_far, is_of_recipe, load_run
-from sottovoce.jobs.population import store_folder
+from sottovoce.jobs.population import held_out_users, store_folder
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.comparison import MOST_RUNS, Compared, Comparison, render_comparison
 from sottovoce.runs.folder import RunFolder, names_of
@@ -33,9 +33,8 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
         raise SottoError(f"--users {users} must not be negative; 0 measures on all held-out users")
     runs = [RunFolder.open(path) for path in paths]
     compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
-    folder = store_folder(Recipe.load(runs[0].recipe_file), runs[0])
-    held_out = Store.open(folder, "test") if folder.exists() else None
-    if held_out is None or not held_out.users:
+    held_out = held_out_users(Recipe.load(runs[0].recipe_file), runs[0])
+    if held_out is None:
         return Comparison(compared, "", internal, [("Not measured", "There are no held-out users at hand.")])
     rows = range(min(users, held_out.users) if users else held_out.users)
     apart = []
@@ -48,7 +47,7 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
     if apart:
         text = f"Other people than those of {compared[0].name}, or code of one's own; as recorded: {', '.join(apart)}."
         notes = [("Measured by themselves", text)]
-    people = f"{len(rows):,} held-out users of the store “{folder.name}”" if len(apart) < len(runs) else ""
+    people = f"{len(rows):,} held-out users of the store “{_store(runs[0]).name}”" if len(apart) < len(runs) else ""
     return Comparison(compared, people, internal, notes)
 
 

@@ -18,7 +18,7 @@ from sottovoce.evaluation.prediction import Evaluation, spread, summarise
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import write_aside
 from sottovoce.jobs.personalising import Personalised, evaluate_personalised
-from sottovoce.jobs.population import store_folder
+from sottovoce.jobs.population import held_out_users, open_split
 from sottovoce.local.personalise import Personalise
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.recipe import Recipe
@@ -77,10 +77,10 @@ def evaluate_run(
     if corpus:
         users = collect(corpus, vocabulary, user_field=user_field, text_field=text_field)
     else:
-        folder = Path(store) if store is not None else store_folder(Recipe.load(run.recipe_file), run)
-        users = Store.open(folder, split)
+        recipe = Recipe.load(run.recipe_file)
+        users = Store.open(store, split) if store is not None else open_split(recipe, run, split)
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
-            raise SottoError(f"the store {folder} has another vocabulary than the model; give --corpus instead")
+            raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
     typed = count_keystrokes(released, users, suggestions) if suggestions else None
     bands = bands_of(users)
     counts, breakdown = count_parts(released, users, bands)
@@ -182,8 +182,7 @@ def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> dic
 
     None where there are none, where the other model is a caller's own, or where no word means the same in both.
     """
-    folder = store_folder(Recipe.load(run.recipe_file), run)
-    if not folder.exists() or not Store.open(folder, "test").users or not is_of_recipe(other):
+    if held_out_users(Recipe.load(run.recipe_file), run) is None or not is_of_recipe(other):
         return None
     if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
         return None

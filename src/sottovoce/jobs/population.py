@@ -10,6 +10,8 @@ from sottovoce.data.prepare import PreparationSummary, prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.federation.roster import Roster, is_federation
+from sottovoce.federation.scope import check_scope
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
@@ -64,9 +66,20 @@ def store_folder(recipe: Recipe, run: RunFolder) -> Path:
     return run.own_store if has_own_store(recipe) else Path(recipe.data.store)
 
 
-def open_users(recipe: Recipe, run: RunFolder) -> tuple[Store, Store | None]:
-    """The users to train on, and those held out, if any."""
+def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tuple[Store, Store | None]:
+    """The users to train on, and those held out, if any. Of users on devices only their number is known."""
     folder = store_folder(recipe, run)
+    if on_devices != is_federation(folder):
+        raise SottoError(
+            f"{folder} is a federation, whose text is on its devices; train with `sotto federate server`, go on with "
+            f"`sotto federate resume`"
+            if is_federation(folder)
+            else f"{folder} is no federation; make one with `sotto federate init`"
+        )
+    if on_devices:
+        check_scope(recipe)
+        roster = Roster.open(folder)
+        return roster.as_store(), roster.held_out_users()
     if not folder.exists() and run.recipe_file.exists():
         raise SottoError(
             f"the store of this run, {folder}, is not there; put it back (a store made anew would forget what its "
@@ -79,6 +92,26 @@ def open_users(recipe: Recipe, run: RunFolder) -> tuple[Store, Store | None]:
             f"person; train on it with privacy.mode = 'none', or prepare records that name their users"
         )
     return with_public_text(recipe, train), test if test.users else None
+
+
+def open_split(recipe: Recipe, run: RunFolder, split: str) -> Store:
+    """The users of one split of a run's store; of a federation, those its server holds out."""
+    folder = store_folder(recipe, run)
+    if not is_federation(folder):
+        return Store.open(folder, split)
+    held_out = Roster.open(folder).held_out_users() if split == "test" else None
+    if held_out is None:
+        raise SottoError(f"the text of {folder} is on its devices; give --corpus or --store to evaluate on")
+    return held_out
+
+
+def held_out_users(recipe: Recipe, run: RunFolder) -> Store | None:
+    """Those of a run's store or federation who are held out: None where nobody is, or the folder is gone."""
+    folder = store_folder(recipe, run)
+    if not folder.exists():
+        return None
+    test = Roster.open(folder).held_out_users() if is_federation(folder) else Store.open(folder, "test")
+    return test if test is not None and test.users else None
 
 
 def with_public_text(recipe: Recipe, store: Store) -> Store:

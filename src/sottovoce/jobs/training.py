@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from sottovoce.assembly import Assembly, Played, weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.federation.collecting import DeviceSum
+from sottovoce.federation.coordinator import Coordinator
 from sottovoce.jobs.budget import (
     Meter,
     charge_store,
@@ -24,7 +26,9 @@ from sottovoce.jobs.budget import (
     store_ledger,
     vocabulary_charges,
 )
+from sottovoce.jobs.planting import no_scores, notes_of, plan_canaries, take_scores, watch_canaries
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_paths
+from sottovoce.jobs.saving import load_state, save_checkpoint
 from sottovoce.jobs.spending import RunSpender
 from sottovoce.jobs.starting import Start, find_start
 from sottovoce.jobs.together import assemble_for, sum_over
@@ -35,7 +39,6 @@ from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
-from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.holder import take_up
 from sottovoce.runs.ledger import Ledger
@@ -79,13 +82,14 @@ Observer = Callable[[Progress], None]
 def train(
     recipe: Recipe | str | Path, out: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
     observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
-    beside: Store | None = None,
+    beside: Store | None = None, coordinator: Coordinator | None = None,
 ) -> RunResult:  # fmt: skip
     """Train what a recipe describes into a new folder.
 
     `model` and `objective` may be your own. `observer` is told of every round; when `stop()` is true the round is
     finished, saved, and the run can be resumed. With a `group` of processes, of which this is the first, the others
-    call `help_out`. The model is evaluated on the text of `beside` too, whenever it is on held-out users.
+    call `help_out`. The model is evaluated on the text of `beside` too, whenever it is on held-out users. With a
+    `coordinator` the users are on devices, and data.store is the folder of their federation.
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
@@ -93,7 +97,7 @@ def train(
     out = Path(out)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
-        store, _ = open_users(recipe, draft)
+        store, _ = open_users(recipe, draft, coordinator is not None)
         words = _words(recipe, store)
         assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
         planned = planned_rounds(assembly)
@@ -109,31 +113,38 @@ def train(
         }
         if start.facts:
             header["start"] = start.facts
+        registry = plan_canaries(assembly.recipe, store)
+        if registry:
+            header["canaries"] = registry.summary()
+            draft.write_json(draft.registry_file, registry.to_json())
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         mechanism = assembly.algorithm.mechanism
         state = assembly.start(start.model)
         # From here on the start is in the checkpoint: the folder it came from may go.
-        _save_checkpoint(draft, state, secrets, parent=start.weights)
+        save_checkpoint(draft, state, secrets, start.weights, no_scores(registry))
         # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
         # right after this line charges for a run that never was, which errs on the safe side.
         for event, count in mechanism.events(planned):
             charge_store(store, secrets.name(), "training", event, count)
         if assembly.is_private:
             take_up(draft.secrets, store_folder(store))
-    return resume(out, model=model, objective=objective, observer=observer, stop=stop, group=group, beside=beside)
+    return resume(
+        out, model=model, objective=objective, observer=observer, stop=stop, group=group, beside=beside,
+        coordinator=coordinator,
+    )  # fmt: skip
 
 
 def resume(
     path: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
     observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
-    beside: Store | None = None,
+    beside: Store | None = None, coordinator: Coordinator | None = None,
 ) -> RunResult:  # fmt: skip
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
     run = RunFolder.open(path)
     with run.locked():
         asked = group.asked if group else lambda: False
-        return Training(run, model, objective, group, beside).run(observer, lambda: stop() or asked())
+        return Training(run, model, objective, group, beside, coordinator).run(observer, lambda: stop() or asked())
 
 
 class Training:
@@ -141,16 +152,16 @@ class Training:
 
     def __init__(
         self, run: RunFolder, model: LanguageModel | None, objective: Objective, group: Group | None,
-        beside: Store | None = None,
+        beside: Store | None = None, coordinator: Coordinator | None = None,
     ):  # fmt: skip
-        self.run_folder, self.beside = run, beside
+        self.run_folder, self.beside, self.coordinator = run, beside, coordinator
         recipe = Recipe.load(run.recipe_file)
         self.ledger = Ledger.open(run.ledger_file)
         if self.ledger.header.get("recipe") != recipe.sha256():
             raise SottoError(
                 f"the recipe of {run.path} was edited after the run began; put it back, or start another run with it"
             )
-        self.store, self.test = open_users(recipe, run)
+        self.store, self.test = open_users(recipe, run, coordinator is not None)
         secrets = Secrets.load_any(run.secrets)
         if self.ledger.header.get("store") != secrets.blind(self.store.fingerprint):
             raise SottoError(
@@ -159,6 +170,9 @@ class Training:
             )
         words = _words(recipe, self.store)
         self.assembly = assemble_for(group, recipe, self.store, model=model, objective=objective, before=words)
+        if coordinator is not None:
+            # Who answers, and in time, is never the same again: a round that is done again is another release.
+            self.assembly = replace(self.assembly, reproducible=False)
         self.sum_updates = sum_over(group, self.assembly)
         # What the store was charged for ahead; that another version would allow more changes nothing.
         self.planned = int(self.ledger.header.get("planned", self.assembly.recipe.run.rounds))
@@ -170,11 +184,15 @@ class Training:
             )
         self.notes: list[str] = []
         declared = self.recipe.privacy.users
+        self.watch = watch_canaries(run, self.ledger.header, self.assembly, self.store, secrets)
         if self.assembly.passes is None and not 0.5 < self.store.users / declared < 2:
             self.notes.append(
                 f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
                 f"{declared:,}; cohorts are {self.store.users / declared:.2g} times as large as declared"
             )
+        if self.watch is not None:
+            self.notes += notes_of(self.watch, self.store, declared)
+            self.store = self.watch.planted
         self._load_state()
         self.meter = Meter(self.assembly)
         if self.meter.private and self.state.round < self.planned:
@@ -204,10 +222,9 @@ class Training:
                 f"checkpoint is at round {saved.round}: what was spent cannot be told, so the run is refused; "
                 f"start another"
             )
-        fresh = self.assembly.start(self.assembly.model)
-        leaves, structure = jax.tree.flatten(_saved_parts(fresh))
-        arrays = [jax.numpy.asarray(saved.arrays[f"{index:04d}"]) for index in range(len(leaves))]
-        self.state = ServerState(saved.round, *structure.unflatten(arrays))
+        self.state = load_state(saved, self.assembly.start(self.assembly.model))
+        if self.watch is not None:
+            self.watch.scores = take_scores(saved)
         self.parent: str = saved.facts["lineage"]
         self.secrets = Secrets.load(self.run_folder.secrets, saved.round + 1)
         self.run_folder.record.keep_up_to(saved.round)
@@ -221,7 +238,7 @@ class Training:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
         try:
-            for state, played in self.assembly.rounds(self.state, self.store, spender.keys, spender, self.sum_updates):
+            for state, played in self._rounds(spender):
                 jax.block_until_ready(state.model)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state, self.parent = state, spender.lineage
@@ -230,7 +247,7 @@ class Training:
                 shown = evaluation if self._is_due(state.round) else None
                 progress = self._write_round(played, clip_norms, seconds, shown)
                 stopping = stop()
-                if stopping or state.round % self.recipe.run.checkpoint_every == 0 or state.round == last:
+                if stopping or state.round % self._checkpoint_every == 0 or state.round == last:
                     self._checkpoint()
                 if observer:
                     observer(progress)
@@ -245,6 +262,19 @@ class Training:
         statement = self._finish()
         evaluation = evaluation or self._last_evaluation()
         return RunResult(self.run_folder.path, self.state.round, ended, statement, evaluation, tuple(self.notes))
+
+    def _rounds(self, spender: RunSpender) -> Iterator[tuple[ServerState, Played | DeviceSum]]:
+        if self.coordinator is None:
+            return self.assembly.rounds(self.state, self.store, spender.keys, spender, self.sum_updates, self.watch)
+        run = self.ledger.header["run"]
+        return self.coordinator.rounds(
+            self.assembly, run, self.state, spender.keys, spender, lambda: spender.lineage
+        )  # fmt: skip
+
+    @property
+    def _checkpoint_every(self) -> int:
+        # A round over devices is never the same again: one that is not kept would have to be paid for twice.
+        return self.recipe.run.checkpoint_every if self.coordinator is None else 1
 
     def _is_due(self, round_number: int) -> bool:
         every = self.recipe.run.evaluate_every
@@ -264,7 +294,7 @@ class Training:
         return Evaluation.from_json(found[-1]) if found else None
 
     def _write_round(
-        self, played: Played, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
+        self, played: Played | DeviceSum, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
     ) -> Progress:
         epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
         mechanism = self.assembly.algorithm.mechanism
@@ -292,7 +322,8 @@ class Training:
     def _checkpoint(self) -> None:
         self.run_folder.record.sync()
         self.run_folder.diagnostics.sync()
-        self.secrets = _save_checkpoint(self.run_folder, self.state, self.secrets, self.parent)
+        scores = None if self.watch is None else self.watch.scores
+        self.secrets = save_checkpoint(self.run_folder, self.state, self.secrets, self.parent, scores)
 
     def _finish(self) -> Statement:
         statement = make_statement(
@@ -309,6 +340,8 @@ class Training:
             vocabulary=self.store.vocabulary.fingerprint,
             vocabulary_source=self.store.vocabulary_source,
             start=self.ledger.header.get("start"),
+            canaries=self.ledger.header.get("canaries"),
+            across_devices=self.coordinator is not None,
         )
         card = {
             "name": "sottovoce language model",
@@ -341,19 +374,3 @@ def _new_secrets(assembly: Assembly, store: Store, start: Start) -> Secrets:
             begun.update(np.asarray(leaf).tobytes())
         return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint} {begun.hexdigest()}")
     return Secrets.fresh()
-
-
-def _save_checkpoint(run: RunFolder, state: ServerState, secrets: Secrets, parent: str) -> Secrets:
-    """The keys of the next round first: a checkpoint without them would be of no use."""
-    ahead = secrets.at(state.round + 1)
-    ahead.save(run.secrets)
-    leaves = jax.tree.leaves(_saved_parts(state))
-    arrays = {f"{index:04d}": np.asarray(leaf) for index, leaf in enumerate(leaves)}
-    checkpoints.save(run.checkpoints, Checkpoint(state.round, arrays, {"lineage": parent}))
-    Secrets.forget(run.secrets, checkpoints.KEPT)
-    return ahead
-
-
-def _saved_parts(state: ServerState) -> tuple[Any, ...]:
-    """All of the state but the round's number. What waits in a queue is no part of it: updates are not noised."""
-    return state.model, state.optimiser, state.clip_norms, state.deployed

@@ -27,6 +27,12 @@ NOT_COVERED = (
 )
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 IN_TURN = "when a user's turn is: the order in which users join is public"
+ACROSS_DEVICES = (
+    "whoever watches the network, and the server: they see which devices take part in a round, and against them "
+    "sampling amplifies nothing",
+    "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it",
+    "silos: a device that holds several users is trusted to draw, to clip and to add up each of them apart",
+)
 REHEARSED = "whoever wrote the text that devices rehearse: the owner declares it public"
 FLOATING_POINT = {
     "standard": "floating point: the noise is a float32 Gaussian, not an exact one, its grid could be studied, and its "
@@ -56,11 +62,13 @@ def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
     spent: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str, vocabulary: str,
     vocabulary_source: Mapping[str, Any], start: Mapping[str, str] | None = None,
+    canaries: Mapping[str, Any] | None = None, across_devices: bool = False,
 ) -> Statement:  # fmt: skip
     """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again.
 
     A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε. `start` is the model of
-    another run that this one began with.
+    another run that this one began with; `canaries` is what the ledger says was planted. `across_devices`: users were
+    trained where their text is.
     """
     privacy = recipe.privacy
     event = mechanism.event(1)
@@ -84,7 +92,7 @@ def make_statement(
         "relation": "none" if isinstance(event, NonPrivate) else event.relation,
         "epsilon_training": json_number(epsilon_training),
         "epsilon_spent": json_number(epsilon_spent),
-        "epsilon_store": json_number(_store_cost(store_spent, privacy.delta, accountant, private)),
+        "epsilon_store": json_number(store_cost(store_spent, privacy.delta, accountant, private)),
         "rounds_planned": planned_rounds,
         "rounds_done": rounds_done,
         "charges": charges,
@@ -115,12 +123,25 @@ def make_statement(
     if start is not None:
         facts["start"] = dict(start)
         facts["not_covered"].append(STARTED_FROM)
+    if canaries is not None:
+        facts["canaries"] = dict(canaries)
+        facts["released"].append("canaries.json: what canaries were planted, not which of them were in")
     if privacy.sampling == "in_turn":
         facts["not_covered"].append(IN_TURN)
         facts["turns"] = sum(count for _, count in mechanism.events(planned_rounds))
+    if across_devices:
+        facts["across_devices"] = True
+        facts["not_covered"] += ACROSS_DEVICES
     if recipe.local.objective == "rehearsal":
         facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)
+
+
+def restate(told: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+    """A statement that was written, with some facts changed or added, in its prose too."""
+    kept = {name: value for name, value in told.items() if name not in ("private", "epsilon", "delta", "prose")}
+    epsilon = math.inf if isinstance(told["epsilon"], str) else told["epsilon"]
+    return Statement(told["private"], epsilon, told["delta"], {**kept, **facts}).to_json()
 
 
 def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
@@ -182,7 +203,8 @@ def _source(facts: Mapping[str, Any]) -> str:
     return "declared public by whoever prepared the store"
 
 
-def _store_cost(spent: Spent, delta: float, accountant: str, private: bool) -> float:
+def store_cost(spent: Spent, delta: float, accountant: str, private: bool = True) -> float:
+    """ε over every run on a store."""
     if not private:
         return math.inf
     try:
@@ -199,6 +221,7 @@ def _paragraphs(statement: Statement) -> list[str]:
             "This run gives no privacy guarantee: ε is infinite. Its model may depend on any one person's text as much "
             "as training made it. Do not release it outside the circle that may read the text itself.",
             *_start(facts),
+            *_canaries(facts),
         ]
     mechanism = facts["mechanism"]
     epsilon, delta = (
@@ -224,7 +247,13 @@ def _paragraphs(statement: Statement) -> list[str]:
             f"The vocabulary was {facts['vocabulary']['source']}: a model is released with its words. Training alone "
             f"has ε = {_shown(facts['epsilon_training'])} at the same δ."
         )
-    paragraphs += _start(facts)
+    if facts.get("across_devices"):
+        paragraphs.append(
+            "Users were trained on their own devices, each of which flips its users' coins and clips their updates; "
+            "the server adds up, adds the noise and is trusted. Every registered user counts, connected or not: one "
+            "who is away contributes nothing, and neither denominator nor noise changes."
+        )
+    paragraphs += _start(facts) + _canaries(facts)
     if facts["charged_again"]:
         paragraphs.append(
             f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are "
@@ -235,6 +264,7 @@ def _paragraphs(statement: Statement) -> list[str]:
             "The secrets of this run come from its seed: whoever knows the seed can undo the noise, and the guarantee "
             "holds only against those who do not. Take privacy.secrets = 'entropy' for a model to be released."
         )
+    paragraphs += _audits(facts)
     paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
     return paragraphs
 
@@ -261,6 +291,37 @@ def _start(facts: dict[str, Any]) -> list[str]:
     if "start" not in facts:
         return []
     return [f"The model did not begin untrained: {facts['start']['source']} (run {facts['start']['run']})."]
+
+
+def _canaries(facts: dict[str, Any]) -> list[str]:
+    """Who else the model was trained on."""
+    if not (planted := facts.get("canaries")):
+        return []
+    kinds = []
+    if planted["users"]:
+        kinds.append(f"{planted['users']:,} canary users, each in or out by a secret coin")
+    if planted["secrets"]:
+        kinds.append(f"{planted['holders']:,} who hold {planted['secrets']:,} planted secrets")
+    return [
+        f"Made-up users were planted on top of the declared population: {' and '.join(kinds)} (registry "
+        f"{planted['registry']}). They change nobody's chance to join, nor q and W. An audit by canaries is of this "
+        f"model itself."
+    ]
+
+
+def _audits(facts: dict[str, Any]) -> list[str]:
+    """Of a released model: the audits that it passed, and those that were not run."""
+    passed = [f"by {one['audit']}" for one in facts.get("audits", ()) if one["result"] == "passed"]
+    missing = [f"by {one['audit']}" for one in facts.get("audits", ()) if one["result"] == "not run"]
+    told = []
+    if passed:
+        told.append(
+            f"The model was audited {' and '.join(passed)} before its release, and the claim was not contradicted; "
+            f"that proves nothing beyond the claim."
+        )
+    if missing:
+        told.append(f"It was not audited {' or '.join(missing)}.")
+    return [" ".join(told)] if told else []
 
 
 def _changes(mechanism: dict[str, Any]) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import made_aside, write_aside
+from sottovoce.files import locked, made_aside, write_aside
 from sottovoce.runs.record import Lines
 
 
@@ -58,6 +57,11 @@ class RunFolder:
         return Lines(self.path / "diagnostics.jsonl", private=True)
 
     @property
+    def registry_file(self) -> Path:
+        """What canaries were planted: public."""
+        return self.path / "canaries.json"
+
+    @property
     def audits(self) -> Path:
         """What audits found: computed from private text, for the owner alone."""
         return self.path / "audit"
@@ -82,15 +86,10 @@ class RunFolder:
             raise SottoError(f"{str(path)!r} holds no run: there is no recipe.toml; `sotto train RECIPE --out {path}`")
         return run
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keep a second process out: two of them would release the same rounds with different noise."""
-        with open(self.path / ".lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise SottoError(f"{self.path} is being trained by another process; wait for it or stop it") from None
-            yield
+        busy = f"{self.path} is being trained by another process; wait for it or stop it"
+        return locked(self.path / ".lock", busy)
 
     def save_model(self, weights: dict[str, np.ndarray], vocabulary: str, card: dict[str, Any]) -> None:
         from safetensors.numpy import save as to_bytes

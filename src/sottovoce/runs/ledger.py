@@ -101,8 +101,7 @@ class Ledger:
 
     def spend(self, entry: Entry) -> None:
         """Put an entry on disk before returning."""
-        with open(self.path, "ab") as file:
-            _write_line(file, entry.to_json())
+        append_line(self.path, entry.to_json())
         self.entries.append(entry)
         self._note(entry)
 
@@ -199,6 +198,13 @@ def _readable(path: Path, number: int) -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError, SottoError) as error:
         raise DamagedRun(f"line {number} of {path} is damaged ({error}): what was spent cannot be told") from None
+
+
+def append_line(path: Path, line: dict[str, Any], *, private: bool = False) -> None:
+    """Put a line on disk before returning. `private`: for its owner alone."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600 if private else 0o666)
+    with os.fdopen(descriptor, "ab") as file:
+        _write_line(file, line)
 
 
 def _write_line(file: Any, line: dict[str, Any]) -> None:

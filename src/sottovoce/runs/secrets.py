@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import write_aside
+from sottovoce.files import sync_folder, write_aside
 
 _SIZE = 32
 _SALT = "salt"
@@ -74,6 +74,10 @@ class Secrets:
         """A name for a text that tells nothing of it to whoever lacks the salt."""
         return _derive(self.salt, text)[:16].hex()
 
+    def lasting_key(self, use: str) -> bytes:
+        """A key that stays the same through a run, and is known to whoever has the salt."""
+        return _derive(self.salt, f"key of {use}")
+
     def save(self, folder: Path) -> None:
         """Write this link, and the salt with the first, for their owner alone."""
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -86,6 +90,15 @@ class Secrets:
         """Erase all but the newest links: those of checkpoints that are still there."""
         for old in sorted(folder.glob("round-*.key"))[:-kept]:
             old.unlink()
+
+    @staticmethod
+    def erase(folder: Path) -> None:
+        """Throw everything away: links, salt, and who holds the run."""
+        if folder.exists():
+            for path in sorted(folder.iterdir()):
+                path.unlink()
+            folder.rmdir()
+            sync_folder(folder.parent)
 
     @staticmethod
     def load_any(folder: Path) -> Secrets:

@@ -221,10 +221,10 @@ def _settle(group: Group) -> None:
     """
     with _no_output():  # gloo greets on standard output, where only results belong
         group.add(np.ones(1, np.int32))
-    here = jax.local_devices()
-    if len(here) > 1:  # the devices of a process meet through the service too, once
-        alone = Mesh(np.array(here), ("processes",))
-        jax.block_until_ready(_added(alone, np.ones((len(here), 1), np.int32)))
+        here = jax.local_devices()
+        if len(here) > 1:  # the devices of a process meet through the service too, once
+            alone = Mesh(np.array(here), ("processes",))
+            jax.block_until_ready(_added(alone, np.ones((len(here), 1), np.int32)))
     jax.distributed.shutdown()
 
 

@@ -18,7 +18,7 @@ from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.accounting import Event
 from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
-from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.mechanism import Mechanism, Query
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.summing import steps_of
 from sottovoce.training.server import Server, ServerState
@@ -53,6 +53,17 @@ class Spender(Protocol):
     def spend(self, round_number: int, event: Event) -> None:
         """Put on disk, before it returns, that the round is paid for."""
         ...
+
+
+class Summed(Protocol):
+    """What a round needs of its cohort: Σ w_k Δ_k, Σ w_k and Σ bits, in float64."""
+
+    @property
+    def total(self) -> Any: ...
+    @property
+    def weight(self) -> Any: ...
+    @property
+    def bits(self) -> Any: ...
 
 
 class CohortSum(NamedTuple):
@@ -110,19 +121,46 @@ class CohortSum(NamedTuple):
 SumUpdates = Callable[[Algorithm, LanguageModel, Store, np.ndarray, PRNGKeyArray, np.ndarray], CohortSum]
 
 
+class Seen(NamedTuple):
+    """All of a round, for an audit that stands beside it: private, but for the model and what was noised."""
+
+    round: int
+    model: LanguageModel  # as it was sent
+    cohort: np.ndarray
+    key: PRNGKeyArray  # of the users' own randomness
+    clip_norms: np.ndarray
+    summed: CohortSum
+    noised: Query
+
+
+Watch = Callable[[Seen], None]
+
+
 def play_round(
-    algorithm: Algorithm, state: ServerState, store: Store, keys: Keys, ledger: Spender, sum_updates: SumUpdates
-) -> tuple[ServerState, CohortSum]:
+    algorithm: Algorithm, state: ServerState, store: Store, keys: Keys, ledger: Spender, sum_updates: SumUpdates,
+    watch: Watch | None = None,
+) -> tuple[ServerState, CohortSum]:  # fmt: skip
     """One round. An empty cohort is a round like any other: the same noise, the same entry in the ledger."""
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
     cohort = mechanism.sampler.sample(store.users, keys.sampling, number)
     summed = sum_updates(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
+    after, noised = release(algorithm, state, summed, clip_norms, keys, ledger)
+    if watch is not None:
+        watch(Seen(number, state.model, cohort, noise_key(keys.local), clip_norms, summed, noised))
+    return after, summed
+
+
+def release(
+    algorithm: Algorithm, state: ServerState, summed: Summed, clip_norms: np.ndarray, keys: Keys, ledger: Spender
+) -> tuple[ServerState, Query]:
+    """The half of a round that follows the sum, wherever that was made: estimate, pay, noise, step."""
+    mechanism, number = algorithm.mechanism, state.round + 1
     query = mechanism.query(summed.total, summed.weight, summed.bits)
     ledger.spend(number, mechanism.event(number))
     noised = mechanism.privatise(query, number, clip_norms, keys.noise)
     state = _step(algorithm.server, state, noised.estimate, algorithm.server.factor(number))
-    return state._replace(round=number, clip_norms=mechanism.follow(state.clip_norms, noised)), summed
+    return state._replace(round=number, clip_norms=mechanism.follow(state.clip_norms, noised)), noised
 
 
 @partial(jax.jit, static_argnums=0)
@@ -158,13 +196,14 @@ def train_one_by_one(
     """w_k, and what the device of user k computes: 0 where it sends nothing."""
     for row in cohort:
         block = store.gather([row])
-        public = excerpts_for(algorithm.user_update, store, np.array([row]), key)
+        named = row + store.first
+        public = excerpts_for(algorithm.user_update, store, np.array([named]), key)
         public = None if public is None else jnp.asarray(public[0])
         user = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0]), public)
         share = user_weight(user.length, algorithm.weight_cap)
         their_norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(clip_norms), share)
         steps = algorithm.user_update.steps(block.lengths[0])
-        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, row), their_norms, steps)
+        result = _user_update(algorithm.user_update, model, user, jax.random.fold_in(key, named), their_norms, steps)
         yield np.asarray(result.sound * share), result
 
 

@@ -20,12 +20,13 @@ from sottovoce.errors import SottoError
 from sottovoce.kernels.lstm_users import Products, model_of, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
-from sottovoce.privacy.clipping import Clipping, norms_for, of_any_norm
+from sottovoce.privacy.clipping import Clipping, norm, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.summing import MOST, Whole, add, nothing, plus, values
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, excerpts_for, play_round
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, Watch, excerpts_for, play_round
 from sottovoce.training.server import ServerState
 
+SKETCH = 4096  # numbers that stand for an update where many are compared with one another
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
 
 
@@ -125,16 +126,36 @@ class SumInBlocks:
     ) -> tuple[Sums, list[UserResult]]:  # fmt: skip
         """The sums over some blocks of a cohort, and what is known of the users of each."""
         grid = algorithm.mechanism.grid(clip_norms)
-        clipping = of_any_norm(algorithm.mechanism.clipping)
-        update = replace(algorithm.user_update, clipping=clipping)
-        work = Work(update, clipping, algorithm.weight_cap, self.products, self.devices)
+        work = self._work(algorithm, self.devices)
         sums = _start(work, model, grid is not None, len(clip_norms))
         model = _everywhere(model, self.devices)
         results: list[UserResult] = []
-        for block, users, rows in _read_ahead(partial(_seated, update, store, cohort, key), blocks):
+        for block, users, rows in _read_ahead(partial(_seated, work.update, store, cohort, key), blocks):
             sums, result = _add_block(work, sums, model, users, rows, key, clip_norms, grid, block.steps)
             results.append(result)
         return _over_devices(work, sums, grid is not None), results
+
+    def along(
+        self, vector: Any, algorithm: Algorithm, model: LanguageModel, store: Store, rows: np.ndarray,
+        key: PRNGKeyArray, clip_norms: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Of what each user would send: its dot product with a vector, and a sketch of it.
+
+        Dot products of sketches are about those of what they are sketches of, to 1/√SKETCH of the lengths.
+        """
+        work, found = self._work(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
+        blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(rows)), self.block)
+        for block, users, who in _read_ahead(partial(_seated, work.update, store, rows, key), blocks):
+            for column, part in zip(
+                found, _along(work, vector, model, users, who, key, clip_norms, block.steps), strict=True
+            ):
+                column[block.places] = part[: len(block.places)]
+        return found
+
+    def _work(self, algorithm: Algorithm, devices: int) -> Work:
+        clipping = of_any_norm(algorithm.mechanism.clipping)
+        update = replace(algorithm.user_update, clipping=clipping)
+        return Work(update, clipping, algorithm.weight_cap, self.products, devices)
 
 
 class Work(NamedTuple):
@@ -169,7 +190,7 @@ def _seated(
 ) -> tuple[User, Array]:
     rows = cohort[block.places]
     users = store.gather(rows, block.seats)
-    rows = np.pad(rows, (0, block.seats - len(rows))).astype(np.uint32)
+    rows = np.pad(rows + store.first, (0, block.seats - len(rows))).astype(np.uint32)
     public = excerpts_for(update, store, rows, key)
     return jax.device_put((User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
 
@@ -273,6 +294,20 @@ def _sum_here(
     grid: float | None, steps: Any,
 ) -> tuple[Sums, UserResult]:  # fmt: skip
     """The sums over the users of one device."""
+    shares, sent, results = _train_here(work, model, users, rows, key, clip_norms, steps)
+    bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
+    put_together = model_of if work.products is not None else lambda parts: parts
+    if grid is None:
+        total = put_together(jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent))
+    else:
+        total = Whole(*map(put_together, _sum_of(sent, grid)))
+    return Sums(total, _sum_of(shares, WEIGHT_STEP), _sum_of(bits, BIT_STEP)), results._replace(update=None)
+
+
+def _train_here(
+    work: Work, model: LanguageModel, users: User, rows: Array, key: PRNGKeyArray, clip_norms: Array, steps: Any
+) -> tuple[Array, Any, UserResult]:
+    """w_k and w_k Δ_k of every user of a block, in the parts that the program has, and what is known of them."""
     shares = user_weight(users.length, work.weight_cap)
     their_norms = jax.vmap(partial(norms_for, work.clipping, clip_norms))(shares)
     if work.products is None:
@@ -282,13 +317,29 @@ def _sum_here(
         results = train_users(work.products, work.update, model, users, their_norms, steps)  # pyrefly: ignore
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
-    bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
-    put_together = model_of if work.products is not None else lambda parts: parts
-    if grid is None:
-        total = put_together(jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent))
-    else:
-        total = Whole(*map(put_together, _sum_of(sent, grid)))
-    return Sums(total, _sum_of(shares, WEIGHT_STEP), _sum_of(bits, BIT_STEP)), results._replace(update=None)
+    return shares, sent, results
+
+
+@partial(jax.jit, static_argnums=0)
+def _along(
+    work: Work, vector: Any, model: LanguageModel, users: User, rows: Array, key: PRNGKeyArray, clip_norms: Array,
+    steps: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    _, sent, _ = _train_here(work, model, users, rows, key, clip_norms, steps)
+
+    way = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(vector)])
+    places, signs = jax.random.split(jax.random.key(0))  # public: which numbers are put together, and how
+    places = jax.random.randint(places, way.shape, 0, SKETCH)
+    signs = jax.random.rademacher(signs, way.shape, jnp.float32)
+
+    def measure(sent: Any) -> tuple[Array, Array]:
+        update = model_of(sent) if work.products is not None else sent
+        flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(update)])
+        sketch = jnp.zeros(SKETCH).at[places].add(signs * flat)
+        # Of the length that the update has: so the sketch is off in its direction alone.
+        return jnp.dot(flat, way), sketch * norm(update) / jnp.maximum(norm(sketch), 1e-30)
+
+    return jax.vmap(measure)(sent)
 
 
 def _sum_of(contributions: Any, grid: float) -> Whole:
@@ -322,9 +373,9 @@ def latency(products: Products | None) -> float:
 
 def rounds(
     algorithm: Algorithm, state: ServerState, store: Store, last: int, keys_of: Callable[[int], Keys],
-    ledger: Spender, sum_updates: SumUpdates,
+    ledger: Spender, sum_updates: SumUpdates, watch: Watch | None = None,
 ) -> Iterator[tuple[ServerState, CohortSum]]:  # fmt: skip
     """Play the rounds that are left, up to and including round `last`."""
     while state.round < last:
-        state, summed = play_round(algorithm, state, store, keys_of(state.round + 1), ledger, sum_updates)
+        state, summed = play_round(algorithm, state, store, keys_of(state.round + 1), ledger, sum_updates, watch)
         yield state, summed

@@ -96,9 +96,10 @@ def _bind(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-        bound.listen()  # who opens the address at once, before the server runs, waits instead of being refused
+        bound.listen()  # who comes before the server is up waits, and is not sent away
     except OSError as error:
         bound.close()
-        reason = error.strerror
-        raise SottoError(f"cannot listen on {host}:{port} ({reason}); choose another --port, 0 for any") from None
+        raise SottoError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port, 0 for any"
+        ) from None
     return bound

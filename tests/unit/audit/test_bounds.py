@@ -10,6 +10,7 @@ from scipy import stats
 
 from sottovoce.audit.bounds import (
     at_most,
+    best_one_run_bound,
     epsilon_of_errors,
     one_run_bound,
     one_run_epsilon,
@@ -113,6 +114,13 @@ def test_a_bound_of_one_run_holds_as_often_as_it_says(z):
     assert np.sum(np.array(found) > truth) <= MOST_WRONG
     assert np.median(found) > truth / 5
     assert np.median([one_run_bound(*gaussian(1e9, 1000, seed), 300, delta).epsilon for seed in range(50)]) == 0
+
+
+def test_the_best_of_some_numbers_of_guesses_holds_as_often_and_comes_within_a_factor_of_four():
+    delta, truth = 1e-5, proved(0.7, 1e-5)
+    found = [best_one_run_bound(*gaussian(0.7, 400, seed), delta).epsilon for seed in range(REPEATS)]
+    assert np.sum(np.array(found) > truth) <= MOST_WRONG
+    assert np.median(found) > truth / 4
 
 
 def test_a_bound_of_one_run_is_wrong_as_seldom_where_it_has_no_room():

@@ -81,7 +81,7 @@ def test_references_have_who_is_marked_and_those_who_always_are_and_rounds_of_th
     def train(assembly, start, people, rounds, secrets, after_round):
         seen.append((assembly.algorithm.mechanism, [people[row].tolist() for row in range(people.users)]))
 
-    monkeypatch.setattr("sottovoce.audit.twins._train", train)
+    monkeypatch.setattr("sottovoce.audit.twins.train_twin", train)
     assembly = assembled(store, mode="none", cohort=6.0)
     audited = [np.array([5, 6]), np.array([7]), np.array([8, 9])]
     inside = np.array([[True, False, True], [False, True, False]])

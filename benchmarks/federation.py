@@ -1,0 +1,245 @@
+"""What a round over devices costs on one machine: seconds, bytes, memory and CPU time. Prints one JSON object.
+
+`trainer`: a server and one silo in real processes, with the long-lived process that trains, or (`--per-message`) with a
+process a message, as Flower has it: its SuperExec starts one, which reads the store, imports jax and compiles anew.
+
+`messages`: one SuperLink with its proxy and the connections of many devices, which answer without training: what the
+link bears. The devices are threads of one process, so their own memory is not counted.
+
+Needs the extra: pip install 'sottovoce[federation]'.
+"""
+
+import argparse
+import json
+import os
+import resource
+import socket
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.data.demo import demo_vocabulary
+from sottovoce.federation import flower, keys
+from sottovoce.federation.children import Child, command, free_port
+from sottovoce.federation.limits import Limits
+from sottovoce.federation.messages import Code, Contribution, Nothing, digest
+from sottovoce.jobs import federating
+from sottovoce.jobs.population import DEMO_TOKENS_PER_USER, prepare_demo
+from sottovoce.recipe import Recipe
+from sottovoce.runs.record import Lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("trainer", "messages"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--devices", type=int, default=50)
+    parser.add_argument("--users", type=int, default=200, help="of the silo (trainer)")
+    parser.add_argument("--embedding", type=int, default=32)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--per-message", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sotto-") as folder:
+        measure = measure_trainer if arguments.what == "trainer" else measure_messages
+        print(json.dumps({"measured": vars(arguments), **measure(Path(folder), arguments)}))
+
+
+def make_recipe(arguments: argparse.Namespace, users: int) -> Recipe:
+    return Recipe.load("demo").replace(
+        model={"embedding": arguments.embedding, "hidden": arguments.hidden},
+        privacy={"users": users, "cohort": users / 2, "delta": 1e-4, "epsilon": None, "noise_multiplier": 1.0},
+        run={"rounds": arguments.rounds, "evaluate_every": 0},
+    )
+
+
+def found(folder: Path, devices: list[tuple[str, int]]) -> Path:
+    federating.found_federation(
+        folder / "federation", devices, vocabulary=demo_vocabulary(), tokens_per_user=DEMO_TOKENS_PER_USER,
+        host="127.0.0.1", port=free_port(), limits=Limits(),
+    )  # fmt: skip
+    return folder / "federation"
+
+
+def measure_trainer(folder: Path, arguments: argparse.Namespace) -> dict:
+    summary = prepare_demo(folder / "store", arguments.users)
+    federation = found(folder, [("silo", summary.train_users)])
+    bundle = federation / "devices" / "silo"
+    if arguments.per_message:
+        device = per_message(federation, bundle, folder / "store")
+    else:
+        sotto = [sys.executable, "-m", "sottovoce.cli.main", "federate", "device", bundle, "--data", folder / "store"]
+        device = Child("silo", sotto, folder)
+    device.start()
+    try:
+        run = serve(federation, folder, make_recipe(arguments, summary.train_users), 1)
+    finally:
+        device.stop()
+    return rounds_of(run) | {"children_cpu_s": resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime}
+
+
+CLIENT = b"""
+from pathlib import Path
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+client, server = ClientApp(), ServerApp()
+
+
+@client.train("sottovoce")
+def answer(message, context):
+    from sottovoce.federation.flower import bytes_of, content_of
+    from sottovoce.jobs.federating import open_device
+
+    device, _ = open_device(Path(context.node_config["bundle"]), Path(context.node_config["data"]))
+    return Message(content_of(device.answer(bytes_of(message))), reply_to=message)
+"""
+
+
+def per_message(federation: Path, bundle: Path, store: Path) -> Child:
+    """A SuperNode as Flower starts it, with an app that trains in the process that Flower starts for it."""
+    flower._APP["sottovoce_app/__init__.py"] = CLIENT
+    os.environ["PATH"] = f"{command('')}{os.pathsep}{os.environ['PATH']}"  # where Flower looks for its own commands
+    server = json.loads((bundle / "device.json").read_text())["server"]
+    return Child(
+        "supernode",
+        [
+            command("flower-supernode"), "--superlink", server, "--root-certificates", bundle / keys.AUTHORITY,
+            "--auth-supernode-private-key", bundle / keys.NODE_KEY, "--host", "127.0.0.1", "--port", str(free_port()),
+            "--node-config", f'bundle="{bundle}" data="{store}"',
+        ],
+        federation,
+    )  # fmt: skip
+
+
+def serve(federation: Path, folder: Path, recipe: Recipe, at_least: int) -> Path:
+    serving = federating.Serving(seconds=600, at_least=at_least)
+    federating.serve(recipe, federation, folder / "run", serving)
+    return folder / "run"
+
+
+def rounds_of(run: Path) -> dict:
+    lines = Lines(run / "diagnostics.jsonl").read()
+    seconds = [line["seconds"] for line in lines]
+    return {
+        "seconds": [round(each, 2) for each in seconds],
+        "median_after_the_first": round(float(np.median(seconds[1:])), 2),
+        "task_bytes": lines[-1]["task_bytes"],
+        "answer_bytes": lines[-1]["answer_bytes"],
+        "answers": [line["answers"] for line in lines],
+    }
+
+
+def measure_messages(folder: Path, arguments: argparse.Namespace) -> dict:
+    names = [f"d{number}" for number in range(arguments.devices)]
+    federation = found(folder, [(name, 1) for name in names])
+    over = threading.Event()
+    fleet = [threading.Thread(target=pretend, args=(federation, name, over), daemon=True) for name in names]
+    watched: dict[str, float] = {}
+    watching = threading.Thread(target=watch, args=(federation, watched, over), daemon=True)
+    for thread in (*fleet, watching):
+        thread.start()
+    recipe = make_recipe(arguments, arguments.devices)
+    try:
+        run = serve(federation, folder, recipe, arguments.devices)
+    finally:
+        over.set()
+    return rounds_of(run) | watched
+
+
+def pretend(federation: Path, name: str, over: threading.Event) -> None:
+    """The connection of one device: half of its coins are heads, and its updates are made up."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.app import Message
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        iterate_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.supernode.fleet_http_connection import http_request_response
+
+    from sottovoce.federation.messages import Task
+
+    bundle = federation / "devices" / name
+    key = load_ssh_private_key((bundle / keys.NODE_KEY).read_bytes(), None)
+    server = json.loads((bundle / "device.json").read_text())["server"]
+    authority = (bundle / keys.AUTHORITY).read_bytes()
+    generator = np.random.default_rng(int(name[1:]))
+    connection = http_request_response(server, False, authority, (key, key.public_key()), None, None)
+    with ExitStack() as stack:
+        # One by one, once the server listens: a call that is repeated because it took long is refused, and Flower
+        # then ends the process, which here is that of all devices.
+        with _ARRIVING:
+            _wait_for(server)
+            node, receive, send, _, _, pull_object, push_object, confirm = stack.enter_context(connection)
+        while not over.is_set():
+            if (received := receive()) is None:
+                over.wait(3)  # as a SuperNode does
+                continue
+            message, tree = received
+            run, identity = message.metadata.run_id, message.metadata.message_id
+            wanted = [each.object_id for each in iterate_object_tree(tree)]
+            contents = pull_objects(wanted, pull_object_fn=lambda each, run=run: pull_object(run, each))
+            confirm(run, identity)
+            asked = flower.bytes_of(inflate_object_from_contents(identity, contents))
+            answer = make_up(Task.from_bytes(asked), digest(asked), generator)
+            TaskIdentity.run_id, TaskIdentity.node_id = run, node
+            reply = Message(flower.content_of(answer), reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = node  # threads share what Flower keeps of a process
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            with no_object_id_recompute():
+                missing, session = send(reply, get_object_tree(reply), 0.0)
+                for each, part in get_all_nested_objects(reply).items():
+                    if each in missing:
+                        push_object(run, session, each, part.deflate())
+
+
+_ARRIVING = threading.Lock()
+
+
+def _wait_for(server: str) -> None:
+    host, _, port = server.rpartition(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return
+
+
+def make_up(task, name: str, generator: np.random.Generator) -> bytes:
+    if generator.random() < 0.5:
+        return Nothing(Code.NOBODY).to_bytes()
+    leaves = [generator.integers(-1000, 1000, leaf.shape) for leaf in task.leaves]
+    return Contribution(name, 1, 2**24, np.ones(1, np.int64), leaves).to_bytes()
+
+
+def watch(federation: Path, watched: dict[str, float], over: threading.Event) -> None:
+    """The largest memory and all the CPU time of the SuperLink and of the proxy."""
+    page, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+    while not over.wait(1.0):
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (process / "cmdline").read_text()
+                name = "superlink" if "bin/flower-superlink" in line else "proxy" if "federation.proxy" in line else ""
+                if not name or "tether.py" in line or str(federation) not in line:
+                    continue
+                used = (process / "stat").read_text().rpartition(")")[2].split()
+                size = int((process / "statm").read_text().split()[1]) * page / 2**20
+            except (OSError, ValueError):
+                continue
+            watched[f"{name}_mib"] = round(max(size, watched.get(f"{name}_mib", 0)))
+            watched[f"{name}_cpu_s"] = round((int(used[11]) + int(used[12])) / tick, 1)
+
+
+if __name__ == "__main__":
+    main()

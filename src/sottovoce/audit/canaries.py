@@ -1,0 +1,222 @@
+"""Canaries: made-up users who train with the others, and secrets of theirs that a model may give away.
+
+A canary user writes one sequence of random words over and over: its first words an attacker knows, the others are the
+secret. Canary users come on top of the declared population: with Poisson sampling one user more changes nobody's
+chance, and q and W stay those of the people. There are two kinds:
+
+- **secrets**, each held by as many users as its place in `holders` says: how much a model gives away of what one, four
+  or sixteen users wrote (`expose`);
+- **users** who are each in or out by a coin that is secret until the end: can it be told who was in? (`audit/one_run`).
+
+What was planted is public (`Registry`), and with a model it is all that exposure takes. The coins are not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from sottovoce.audit.bounds import check_trials
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.texts import count_likelier, search_beams
+from sottovoce.privacy.generator import philox
+from sottovoce.recipe import Audit
+
+HEADS = 4096  # of the reference space: each with every last word, so that two million are ranked among 500 words
+BEAMS = 5
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What was planted: public, and chosen before anybody's text was read.
+
+    Sequences are words as the vocabulary has them, `prefix` known ones and then the secret. Rows after those of the
+    people are the `users`, then the holders of the first secret, of the second, and so on.
+    """
+
+    vocabulary: str  # its fingerprint
+    prefix: int
+    copies: int  # of a holder; 0 fills their text
+    tokens_per_user: int
+    users: tuple[tuple[str, ...], ...]
+    secrets: tuple[tuple[str, ...], ...]
+    holders: tuple[int, ...]  # of each secret
+
+    @property
+    def canaries(self) -> int:
+        return len(self.users) + sum(self.holders)
+
+    def summary(self) -> dict[str, Any]:
+        """What a ledger and a statement say of it."""
+        return {
+            "users": len(self.users), "secrets": len(self.secrets), "holders": sum(self.holders),
+            "registry": self.digest(),
+        }  # fmt: skip
+
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "registry": 1,
+            "about": "made-up users who were planted on top of the declared population; whether one of `users` was in "
+            "is not told. A secret is what follows the first `prefix` words; it is ranked among all sequences of words "
+            "of the vocabulary that could stand there",
+            **asdict(self),
+        }
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Registry:
+        try:
+            return Registry(
+                vocabulary=str(values["vocabulary"]), prefix=int(values["prefix"]), copies=int(values["copies"]),
+                tokens_per_user=int(values["tokens_per_user"]), users=tuple(map(tuple, values["users"])),
+                secrets=tuple(map(tuple, values["secrets"])), holders=tuple(map(int, values["holders"])),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedRun(f"the registry of canaries is damaged ({type(error).__name__}: {error})") from None
+
+    def rows(self, vocabulary: Vocabulary) -> list[np.ndarray]:
+        """What each canary wrote: those of `users`, then the holders."""
+        held = [secret for secret, count in zip(self.secrets, self.holders, strict=True) for _ in range(count)]
+        return [
+            *(self._text(self.encode(user, vocabulary), 0) for user in self.users),
+            *(self._text(self.encode(secret, vocabulary), self.copies) for secret in held),
+        ]
+
+    def encode(self, sequence: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
+        if vocabulary.fingerprint != self.vocabulary:
+            raise SottoError("the registry of canaries is of another vocabulary than the model; take that of its run")
+        return np.array([vocabulary.encode(word)[1] for word in sequence])
+
+    def _text(self, sequence: np.ndarray, copies: int) -> np.ndarray:
+        line = np.array([BOS, *sequence, EOS])
+        return np.tile(line, copies or self.tokens_per_user // len(line))
+
+
+def choose(audit: Audit, vocabulary: Vocabulary, tokens_per_user: int) -> Registry:
+    """Sequences of words by chance, no two with the same beginning."""
+    length = audit.prefix + audit.words
+    if audit.users:
+        check_trials(audit.users)
+    if audit.secrets and not audit.holders:
+        raise SottoError("audit.holders is empty: say how many users hold a secret, for example [1, 4, 16]")
+    most = tokens_per_user // (length + 2)
+    if max(audit.copies, 1) > most:
+        raise SottoError(
+            f"audit.copies={audit.copies} of {length} words do not fit the {tokens_per_user} tokens of a user; at most "
+            f"{most} do: lower audit.copies, audit.prefix or audit.words"
+        )
+    sequences = _different(audit, vocabulary, audit.users + audit.secrets)
+    return Registry(
+        vocabulary=vocabulary.fingerprint, prefix=audit.prefix, copies=audit.copies, tokens_per_user=tokens_per_user,
+        users=tuple(sequences[: audit.users]), secrets=tuple(sequences[audit.users :]),
+        holders=tuple(audit.holders[number % len(audit.holders)] for number in range(audit.secrets)),
+    )  # fmt: skip
+
+
+def _different(audit: Audit, vocabulary: Vocabulary, count: int) -> list[tuple[str, ...]]:
+    choices = np.flatnonzero(vocabulary.word_mask)
+    if len(choices) ** audit.prefix < 2 * count:
+        raise SottoError(
+            f"{len(choices)} words have too few beginnings of audit.prefix={audit.prefix} for {count} canaries; take a "
+            f"longer one, or fewer canaries"
+        )
+    key = hashlib.blake2b(f"canaries {audit.seed}".encode(), digest_size=16).digest()
+    generator, found = philox(key), dict[tuple[str, ...], tuple[str, ...]]()
+    while len(found) < count:
+        words = tuple(vocabulary.words[token] for token in generator.choice(choices, audit.prefix + audit.words))
+        found.setdefault(words[: audit.prefix], words)
+    return list(found.values())
+
+
+def plant(store: Store, registry: Registry, present: np.ndarray | None = None) -> Store:
+    """The people, and the canaries after them; a user whose coin fell against them has written nothing."""
+    rows = registry.rows(store.vocabulary)
+    if present is not None:
+        rows = [row[: len(row) * there] for row, there in zip(rows, _all_of(registry, present), strict=True)]
+    return store.followed_by(rows)
+
+
+def _all_of(registry: Registry, present: np.ndarray) -> np.ndarray:
+    return np.concatenate([present, np.ones(sum(registry.holders), bool)]).astype(int)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How a secret ranks among `references`, itself included: log2 |R| - log2 rank (Carlini et al. 2019).
+
+    A model that knows nothing of a secret exposes it by t bits with chance 2^-t.
+    """
+
+    text: str
+    holders: int
+    rank: int
+    references: int
+    whole: bool  # all that could stand there were ranked; else heads were drawn, with every last word
+    extracted: bool  # is it among what a beam search finds after its prefix?
+
+    @property
+    def bits(self) -> float:
+        return math.log2(self.references / self.rank)
+
+    @property
+    def most(self) -> float:
+        return math.log2(self.references)
+
+
+def expose(model: LanguageModel, registry: Registry, vocabulary: Vocabulary) -> list[Exposure]:
+    """The exposure of every secret."""
+    choices = np.flatnonzero(vocabulary.word_mask)
+    found = []
+    for number, (secret, holders) in enumerate(zip(registry.secrets, registry.holders, strict=True)):
+        tokens = registry.encode(secret, vocabulary)
+        beginning, ending = tokens[: registry.prefix], tokens[registry.prefix :]
+        heads, whole = _heads(choices, len(ending) - 1, number)
+        rank = 1 + count_likelier(model, beginning, ending, heads, choices)
+        beams = search_beams(model, jnp.asarray(beginning), len(ending), BEAMS, jnp.asarray(vocabulary.word_mask))
+        others = len(heads) * len(choices) - int(np.sum(np.all(heads == ending[:-1], axis=1)))
+        extracted = bool(np.any(np.all(np.asarray(beams) == ending, axis=1)))
+        found.append(Exposure(" ".join(secret), holders, rank, 1 + others, whole, extracted))
+    return found
+
+
+def _heads(choices: np.ndarray, words: int, number: int) -> tuple[np.ndarray, bool]:
+    """Every head of so many words where they are few, else some by chance."""
+    if len(choices) ** words <= HEADS:
+        grids = np.meshgrid(*[choices] * words, indexing="ij")
+        return np.stack([grid.ravel() for grid in grids], axis=-1) if words else np.zeros((1, 0), int), True
+    return np.random.default_rng([number, words]).choice(choices, size=(HEADS, words)), False
+
+
+@dataclass(frozen=True)
+class Point:
+    """Of a curve of exposure against repetitions: the secrets that so many users held."""
+
+    holders: int
+    secrets: int
+    least: float
+    median: float
+    largest: float
+    extracted: int
+
+
+def curve(exposures: Sequence[Exposure]) -> list[Point]:
+    points = []
+    for holders in sorted({one.holders for one in exposures}):
+        some = [one for one in exposures if one.holders == holders]
+        bits = [one.bits for one in some]
+        points.append(
+            Point(holders, len(some), min(bits), float(np.median(bits)), max(bits), sum(one.extracted for one in some))
+        )
+    return points

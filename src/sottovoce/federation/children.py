@@ -1,0 +1,73 @@
+"""The processes of Flower that a server or a device needs, started, watched and ended by it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from sottovoce.errors import LostProcess
+
+# Flower reports its use and asks for newer versions unless told otherwise. Neither happens.
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+class Child:
+    """A process with a log of its own; it ends with this process, whatever ends that."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], folder: Path):
+        self.name, self._command, self._folder = name, [str(part) for part in command], folder
+        self.log = folder / f"{name}.log"
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        environment = {**os.environ, **QUIET, "FLWR_HOME": str(self._folder / "flower"), "PYTHONUNBUFFERED": "1"}
+        tether = Path(__file__).with_name("tether.py")
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", str(tether), *self._command], stdin=subprocess.PIPE, stdout=log, stderr=log,
+                env=environment, start_new_session=True,  # Ctrl-C is for this process alone
+            )  # fmt: skip
+
+    @property
+    def ended(self) -> int | None:
+        """The status it ended with; None while it runs."""
+        return self._process.poll() if self._process else -1
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def wait_until_listening(self, port: int, seconds: float = 120.0) -> None:
+        """Until the process takes connections on a port of this machine."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.ended is not None:
+                raise LostProcess(f"{self.name} ended at once (status {self.ended}); its log is {self.log}")
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+            time.sleep(0.2)
+        raise LostProcess(f"{self.name} does not listen on port {port} after {seconds:g} s; its log is {self.log}")
+
+
+def command(name: str) -> Path:
+    """A command that came with Flower, beside this Python."""
+    return Path(sys.executable).parent / name
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]

@@ -1,0 +1,113 @@
+"""What the owner of a device allows to be asked of it, and what was asked of it so far."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import DamagedRun, SottoError, did_you_mean
+from sottovoce.federation.messages import Code, Refused, Task, digest
+from sottovoce.files import sync_folder, write_aside
+from sottovoce.runs.ledger import append_line, read_lines
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A task beyond any of these is refused, and nothing is computed for it."""
+
+    clip_norm: float = 20.0  # S, of the whole update
+    user_rate: float = 1.0  # q
+    steps: int = 10_000  # of local training, for a user with as much text as the store allows
+    parameters: int = 20_000_000  # of the model
+    rounds: int = 0  # that one user joins in all runs together; 0 is any number
+    min_separation: int = 1  # rounds of a run from one that a user joins to the next; 1 is "not the same one again"
+    private_only: bool = True  # refuse a run that promises nothing
+
+    @staticmethod
+    def load(path: Path) -> Limits:
+        """From a TOML file; what it does not say is as above."""
+        if not path.exists():
+            return Limits()
+        try:
+            said = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SottoError(f"cannot read the limits {path}: {error}") from None
+        known: dict[str, type] = {field.name: type(field.default) for field in fields(Limits)}
+        for name, value in said.items():
+            if name not in known:
+                raise SottoError(f"{path}: unknown limit {name!r}{did_you_mean(name, known)}")
+            if not _fits(value, known[name]):
+                raise SottoError(f"{path}: {name}={value!r} must be a {known[name].__name__} that is not negative")
+        return Limits(**said)
+
+    def save(self, path: Path) -> None:
+        import tomli_w
+
+        write_aside(path, tomli_w.dumps(asdict(self)).encode())
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return type(value) is kind
+    return isinstance(value, (int, float) if kind is float else kind) and value >= 0
+
+
+class Participation:
+    """Which rounds the users of a device joined: written before an answer leaves, and kept for good.
+
+    Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._answered: dict[str, str] = {}  # the task that was answered for a release
+        self._joined: dict[str, list[int]] = {}
+        self._count: dict[int, int] = {}
+        self._last: dict[tuple[str, int], list[int]] = {}  # rounds of a run that a user joined
+        for number, line in enumerate(read_lines(path) if path.exists() else [], 1):
+            try:
+                self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]])
+            except (KeyError, TypeError, ValueError):
+                raise DamagedRun(
+                    f"line {number} of {path} is damaged: who joined cannot be told; put it back"
+                ) from None
+
+    def join(self, task: Task, message: bytes, drawn: np.ndarray, limits: Limits) -> np.ndarray:
+        """Of the users that were drawn, those who may join; on disk before this returns."""
+        name = digest(message)
+        if task.release in self._answered:
+            if self._answered[task.release] != name:
+                raise Refused(Code.TWICE)
+            return np.array(self._joined[task.release], np.int64)
+        rows = [row for row in drawn.tolist() if self._may_join(task, row, limits)]
+        new = not self.path.exists()
+        append_line(self.path, {"release": task.release, "task": name, "rows": rows}, private=True)
+        if new:
+            sync_folder(self.path.parent)
+        self._note(task.release, name, rows)
+        return np.array(rows, np.int64)
+
+    def _may_join(self, task: Task, row: int, limits: Limits) -> bool:
+        if limits.rounds and self._count.get(row, 0) >= limits.rounds:
+            return False
+        before = self._last.get((task.run, row), [])
+        return all(abs(task.round - other) >= limits.min_separation for other in before)
+
+    def _note(self, release: str, task: str, rows: list[int]) -> None:
+        run, number, _ = release.rsplit(" ", 2)
+        self._answered[release], self._joined[release] = task, rows
+        for row in rows:
+            self._count[row] = self._count.get(row, 0) + 1
+            self._last.setdefault((run, row), []).append(int(number))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise SottoError(f"cannot read {path}: {error}") from None

@@ -1,0 +1,79 @@
+"""What the outside may reach of the SuperLink: the fleet's own calls and nothing else.
+
+Flower's open SuperLink serves three interfaces on one port, and only the fleet's asks who is calling: whoever reaches
+the others can start programs on the server. So the SuperLink listens on this machine alone, and this passes on
+`/v1/fleet/`. TLS ends here and begins anew on the way to the SuperLink, with the same certificate.
+"""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
+
+OPEN = "/v1/fleet/"
+MOST_BYTES = 2**26  # of a request; Flower sends what is larger in pieces of 5 MB
+# Of one connection, not of a request: each side has its own.
+_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host"}
+
+
+def build_app(client: Any) -> Any:
+    """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink; refuse all else with 403."""
+    import httpx
+    from starlette.applications import Starlette
+    from starlette.background import BackgroundTask
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+
+    async def forward(request: Request) -> Response:
+        # The path as it came: what is checked must be what is passed on, with nothing decoded in between.
+        path = request.scope["raw_path"].partition(b"?")[0]
+        if not path.startswith(OPEN.encode()) or b".." in path or b"%" in path or b"//" in path:
+            return PlainTextResponse("only the fleet is reachable here", status_code=403)
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MOST_BYTES:
+                return PlainTextResponse("too long", status_code=413)
+        headers = [(name, value) for name, value in request.headers.raw if name.decode().lower() not in _HOP]
+        url = client.base_url.copy_with(raw_path=path)
+        try:
+            asked = client.build_request(request.method, url, headers=headers, content=body)
+            answer = await client.send(asked, stream=True)
+        except httpx.TransportError:
+            return PlainTextResponse("the server is not there", status_code=503)  # devices ask again
+        passed = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+        return StreamingResponse(
+            answer.aiter_raw(), answer.status_code, passed, background=BackgroundTask(answer.aclose)
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        yield
+        await client.aclose()
+
+    methods = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
+    return Starlette(routes=[Route("/{path:path}", forward, methods=methods)], lifespan=lifespan)
+
+
+def main(host: str, port: int, target: str, keys: Path) -> None:
+    import httpx
+    import uvicorn
+
+    context = ssl.create_default_context(cafile=keys / AUTHORITY)
+    limits = httpx.Limits(max_connections=None)
+    client = httpx.AsyncClient(base_url=target, verify=context, timeout=60.0, limits=limits)
+    uvicorn.run(
+        build_app(client), host=host, port=port, ssl_certfile=keys / SERVER, ssl_keyfile=str(keys / SERVER_KEY),
+        log_level="warning", access_log=False, server_header=False,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))

@@ -1,0 +1,153 @@
+"""The folder of a federation at its server: who is registered, for how many users, which words, and what was spent.
+
+Users keep their place for good: a coin, a weight and a charge belong to a registered user, connected or not. The folder
+stands where a store stands in other runs, so that every run on these people is charged to its ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets as os_entropy
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.data.store import Batch, Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.federation import keys
+from sottovoce.federation.device import Enrolment
+from sottovoce.federation.limits import Limits, read_json
+from sottovoce.files import made_aside, write_aside
+
+FORMAT = 1
+ROSTER, VOCABULARY, DEVICE, LIMITS = "roster.json", "vocabulary.txt", "device.json", "limits.toml"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A registered device: its place, its users, and the key it is known by."""
+
+    name: str
+    first: int
+    users: int
+    public_key: str
+
+
+@dataclass(frozen=True)
+class Roster:
+    path: Path
+    federation: str
+    host: str
+    port: int
+    tokens_per_user: int
+    members: tuple[Member, ...]
+    held_out: str | None = None  # a store whose held-out users the server evaluates on
+
+    @staticmethod
+    def open(folder: str | Path) -> Roster:
+        folder = Path(folder)
+        if not is_federation(folder):
+            raise SottoError(f"{folder} is no federation (it has no {ROSTER}); make one with `sotto federate init`")
+        facts = read_json(folder / ROSTER)
+        try:
+            if facts.pop("format") != FORMAT:
+                raise SottoError(f"{folder} was made by another version; this one reads rosters of format {FORMAT}")
+            members = tuple(Member(**member) for member in facts.pop("members"))
+            return Roster(folder, members=members, **facts)
+        except (KeyError, TypeError) as error:
+            raise SottoError(f"{folder / ROSTER} is damaged ({error}); put it back") from None
+
+    def save(self) -> None:
+        facts = {name: value for name, value in asdict(self).items() if name != "path"}
+        write_aside(self.path / ROSTER, json.dumps({"format": FORMAT, **facts}, indent=2).encode() + b"\n")
+
+    @property
+    def users(self) -> int:
+        return sum(member.users for member in self.members)
+
+    @property
+    def registered(self) -> dict[str, int]:
+        return {member.name: member.users for member in self.members}
+
+    @property
+    def keys(self) -> Path:
+        return self.path / "keys"
+
+    def bundle(self, name: str) -> Path:
+        """What is carried to a device."""
+        return self.path / "devices" / name
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.load(self.path / VOCABULARY)
+
+    def as_store(self) -> Store:
+        """The registered users, whose text is elsewhere."""
+        nobody = Batch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64))
+        seal = f"federation {self.federation}"
+        return Store(self.vocabulary, self.tokens_per_user, seal, (nobody,), path=self.path)
+
+    def held_out_users(self) -> Store | None:
+        if self.held_out is None:
+            return None
+        store = Store.open(self.held_out, "test")
+        if store.vocabulary.fingerprint != self.vocabulary.fingerprint:
+            raise SottoError(
+                f"{self.held_out} has another vocabulary than the federation; prepare it with {VOCABULARY}"
+            )
+        return store if store.users else None
+
+    def enrol(self, name: str, users: int, limits: Limits) -> Roster:
+        """With one more device, after the others; the folder to carry to it is made."""
+        if not _NAME.fullmatch(name):
+            raise SottoError(f"the device name {name!r} must be small letters, digits and hyphens, 63 at most")
+        if name in self.registered:
+            raise SottoError(f"{name!r} is registered already; users keep their places, so choose another name")
+        if users < 1:
+            raise SottoError(f"{name}={users} must be 1 or more; it is the number of users of the device")
+        folder = self.bundle(name)
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        public_key = keys.write_node_key(folder)
+        for file, contents in (
+            (keys.AUTHORITY, (self.keys / keys.AUTHORITY).read_bytes()),
+            (VOCABULARY, (self.path / VOCABULARY).read_bytes()),
+        ):
+            write_aside(folder / file, contents)
+        limits.save(folder / LIMITS)
+        place = asdict(Enrolment(self.federation, name, self.users, users))
+        facts = {**place, "server": f"{self.host}:{self.port}", "tokens_per_user": self.tokens_per_user}
+        write_aside(folder / DEVICE, json.dumps(facts, indent=2).encode() + b"\n")
+        # Last: a device that is on the roster has its folder.
+        roster = replace(self, members=(*self.members, Member(name, self.users, users, public_key)))
+        roster.save()
+        return roster
+
+
+def found(
+    out: Path, vocabulary: Vocabulary, devices: Sequence[tuple[str, int]], *, host: str, port: int,
+    tokens_per_user: int, held_out: Path | None, limits: Limits,
+) -> Roster:  # fmt: skip
+    """Make the folder of a new federation, with its certificates and its first devices."""
+    if out.exists():
+        raise SottoError(f"{out} exists; choose another folder, or add devices to it with `sotto federate enrol`")
+    with made_aside(out) as draft:
+        vocabulary.save(draft / VOCABULARY)
+        keys.write_authority(draft / "keys", host)
+        name = os_entropy.token_hex(8)
+        place = str(held_out.resolve()) if held_out is not None else None
+        roster = Roster(draft, name, host, port, tokens_per_user, (), place)
+        roster.save()
+        for device, users in devices:
+            roster = roster.enrol(device, users, limits)
+        roster.held_out_users()  # refuses another vocabulary
+    return Roster.open(out)
+
+
+def is_federation(folder: Path) -> bool:
+    return (folder / ROSTER).is_file()

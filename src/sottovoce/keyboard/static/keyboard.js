@@ -1,0 +1,222 @@
+// The page: a field, the keys of one or two models, a counter, and what was planted. Nothing is sent after it has loaded.
+
+import { Model } from "./model.js";
+import { carryOver, chances, count, offer, rankOf } from "./suggestions.js";
+import { normalise, split } from "./tokens.js";
+
+const find = (id) => document.getElementById(id);
+const field = find("text");
+const percent = (share) => `${(100 * share).toFixed(0)}%`;
+
+let models = [];
+let suggestions = 3;
+let text = ""; // as it was at the last event
+let given = []; // for each UTF-16 unit of it: did a suggestion fill it in?
+let space = -1; // where a suggestion left a space that a mark takes back
+let leaving = false; // Esc was pressed: Tab moves on
+let edits = 0;
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+const powers = (number) => (number < 0.001 ? number.toExponential() : `${number}`);
+
+function privacyOf({ private: isPrivate, epsilon_shown: epsilon, delta }) {
+  if (!isPrivate) return element("span", { className: "badge stop", textContent: "not private" });
+  return element("span", { className: "badge fine", textContent: `private: ε = ${epsilon} at δ = ${powers(delta)}` });
+}
+
+function keysOf(model, number) {
+  const keys = Array.from({ length: suggestions }, (_, place) => {
+    const key = element("button", { type: "button", className: "key", disabled: true }, element("b"), element("span"));
+    key.dataset.key = number * suggestions + place + 1;
+    key.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the caret
+    key.addEventListener("click", () => take(key.dataset.word));
+    return key;
+  });
+  const potential = element("p", { className: "potential quiet" });
+  const name = model.manifest.name;
+  const { kind, parameters } = model.manifest.model;
+  const size = element("span", { className: "size quiet", textContent: `${kind}, ${parameters.toLocaleString("en")} parameters` });
+  const group = element("div", { className: "keys" }, ...keys);
+  group.setAttribute("role", "group");
+  group.setAttribute("aria-label", `Suggestions of ${name}`);
+  const title = element("header", {}, element("h2", { textContent: name }), privacyOf(model.manifest.privacy), size);
+  find("models").append(element("section", { className: "model card" }, title, group, potential));
+  return Object.assign(model, { keys, potentialLine: potential });
+}
+
+async function show() {
+  const edit = (edits += 1);
+  field.dataset.edit = edit;
+  const { characters, saved, typed } = count(text, given);
+  find("share").textContent = characters ? percent(saved / characters) : "–";
+  find("counts").textContent = characters
+    ? `${typed} of ${characters} characters typed, ${saved} filled in`
+    : "Start typing. Spaces cost nothing and count for nothing.";
+  const before = text.slice(0, field.selectionStart);
+  for (const model of models) {
+    const { vocabulary } = model;
+    const { tokens, typed: letters } = split(before, vocabulary.begins);
+    const read = await model.follow(vocabulary.encode(tokens));
+    if (edit !== edits) return; // somebody typed on meanwhile
+    const { scores } = read.at(-1);
+    const likely = chances(scores);
+    const offered = offer(scores, vocabulary, letters, suggestions);
+    model.keys.forEach((key, place) => label(key, vocabulary.words[offered[place]], likely[offered[place]]));
+    const own = model.potential(tokens, read, suggestions);
+    model.potentialLine.textContent = own.characters
+      ? `Taking its words as soon as they show: ${percent(1 - own.typed / own.characters)} of ${own.characters} characters saved`
+      : "Taking its words as soon as they show: –";
+  }
+  field.dataset.shown = edit; // the keys belong to this text
+}
+
+function label(key, word, chance) {
+  const [shown, detail] = key.children;
+  key.disabled = word === undefined;
+  key.dataset.word = word ?? "";
+  shown.textContent = word ?? "–";
+  detail.textContent = word === undefined ? "" : `${key.dataset.key} · ${chance < 0.01 ? "<1%" : percent(chance)}`;
+  key.title = word ?? "";
+  key.setAttribute("aria-label", word === undefined ? "no word" : `${word}, key ${key.dataset.key}`);
+}
+
+// The end of the text before the caret that is, in the form of tokens, the letters typed so far.
+function rawLetters(before, letters) {
+  for (let length = 0; length <= Math.min(before.length, 3 * letters.length); length += 1) {
+    const end = before.slice(before.length - length);
+    if (normalise(end) === letters) return end;
+  }
+  return "";
+}
+
+function take(word) {
+  if (!word) return;
+  const caret = field.selectionStart;
+  const after = text.slice(field.selectionEnd);
+  const { typed } = split(text.slice(0, caret), models[0].vocabulary.begins);
+  const raw = rawLetters(text.slice(0, caret), typed);
+  const kept = raw.length === typed.length && word.startsWith(typed) ? raw + word.slice(typed.length) : word; // capitals stay
+  const gap = /^\s/.test(after) ? "" : " ";
+  const start = caret - raw.length;
+  given = [
+    ...given.slice(0, start),
+    ...Array.from({ length: kept.length + gap.length }, (_, place) => place >= raw.length),
+    ...given.slice(field.selectionEnd),
+  ];
+  text = text.slice(0, start) + kept + gap + after;
+  space = gap ? start + kept.length : -1;
+  field.value = text;
+  field.focus();
+  field.setSelectionRange(start + kept.length + 1, start + kept.length + 1);
+  show();
+}
+
+function edited(event) {
+  const caret = field.selectionStart;
+  let now = field.value;
+  given = carryOver(text, given, now);
+  if (space >= 0 && caret === space + 2 && now[space] === " " && /^[.,!?;:]$/.test(event.data ?? "")) {
+    now = now.slice(0, space) + now.slice(space + 1);
+    given.splice(space, 1);
+    field.value = now;
+    field.setSelectionRange(caret - 1, caret - 1);
+  }
+  text = now;
+  space = -1;
+  leaving = false;
+  show();
+}
+
+function pressed(event) {
+  if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
+  if (event.key === "Escape") leaving = true;
+  const all = models.flatMap((model) => model.keys);
+  let key;
+  if (event.key === "Tab" && !event.shiftKey && !leaving && text.trim()) key = all[0];
+  if (find("digits").checked && /^Digit[1-9]$/.test(event.code)) key = all.find((one) => one.dataset.key === event.key);
+  if (!key || key.disabled) return;
+  event.preventDefault();
+  take(key.dataset.word);
+}
+
+function moved() {
+  if (document.activeElement === field && field.value === text) show();
+}
+
+async function ask(planted) {
+  const rows = [];
+  for (const canary of planted) {
+    const cells = [];
+    for (const [number, model] of models.entries()) cells.push(await placesOf(canary, canary.holders[number], model));
+    const start = element("button", { type: "button", className: "plain", textContent: "Type it" });
+    start.addEventListener("click", () => begin(canary.known));
+    const sequence = element("td", { className: "sequence" }, `${canary.known.join(" ")} … `, element("b", { textContent: canary.secret.join(" ") }));
+    rows.push(element("tr", {}, sequence, ...cells, element("td", {}, start)));
+  }
+  const heads = ["Planted", ...models.map((model) => model.manifest.name), ""];
+  find("secrets").tHead.replaceChildren(element("tr", {}, ...heads.map((head) => element("th", { scope: "col", textContent: head }))));
+  find("secrets").tBodies[0].replaceChildren(...rows);
+  find("canaries").dataset.asked = "yes";
+}
+
+async function placesOf({ known, secret }, holders, model) {
+  const { vocabulary } = model;
+  const words = [...known, ...secret];
+  if (!words.every((word) => vocabulary.ids.has(word))) {
+    return element("td", { className: "quiet", textContent: "not in its vocabulary" });
+  }
+  const ids = vocabulary.encode(words);
+  const read = await model.follow(ids);
+  const places = secret.map((_, place) => rankOf(ids[known.length + place], read[known.length + place].scores, vocabulary));
+  const away = places.every((place) => place <= suggestions);
+  const verdict = element("span", { className: away ? "given" : "kept", textContent: away ? "given away" : "not offered" });
+  const among = vocabulary.isWord.filter(Boolean).length.toLocaleString("en");
+  const wrote = holders === null ? "not planted in it" : `written by ${holders} ${holders === 1 ? "user" : "users"}`;
+  const detail = element("small", { textContent: `places ${places.join(", ")} of ${among}; ${wrote}` });
+  const cell = element("td", {}, verdict, detail);
+  cell.dataset.model = model.manifest.name;
+  return cell;
+}
+
+function begin(words) {
+  text = words.map((word) => `${word} `).join("");
+  given = new Array(text.length).fill(false);
+  space = -1;
+  field.value = text;
+  field.focus();
+  field.setSelectionRange(text.length, text.length);
+  field.scrollIntoView({ block: "center" });
+  show();
+}
+
+async function load() {
+  const answer = await fetch("/models.json");
+  if (!answer.ok) throw new Error(`the list of models could not be loaded (${answer.status})`);
+  const { models: manifests, canaries, suggestions: shown } = await answer.json();
+  suggestions = shown;
+  models = (await Promise.all(manifests.map((manifest, number) => Model.load(number, manifest)))).map(keysOf);
+  find("digits-label").textContent = `Keys 1 to ${models.length * suggestions} take a suggestion`;
+  find("canaries").hidden = !canaries.length;
+  find("canaries").addEventListener("toggle", () => find("canaries").open && ask(canaries), { once: true });
+  find("clear").addEventListener("click", () => begin([]));
+  field.addEventListener("input", edited);
+  field.addEventListener("keydown", pressed);
+  document.addEventListener("selectionchange", moved);
+  find("state").hidden = true; // the counter is not read out: it changes with every letter
+  field.disabled = false;
+  text = field.value;
+  given = new Array(text.length).fill(false);
+  field.focus();
+  await show();
+}
+
+load().catch((error) => {
+  find("trouble").textContent = `The model could not be loaded: ${error.message}. Is \`sotto keyboard\` still running?`;
+  find("trouble").hidden = false;
+  find("state").hidden = true;
+});

@@ -1,0 +1,112 @@
+"""What the page computes by rules of its own is what Python computes: tokens, suggestions, letters to type."""
+
+from __future__ import annotations
+
+import random
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from sottovoce.data.tokens import tokenise
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.keystrokes import letters_to_type
+from sottovoce.evaluation.suggestions import offer
+
+pytestmark = pytest.mark.browser
+
+TYPED = [
+    "", " ", "Hello, World!", "Don’t stop", "it's o'clock 'quoted' ''", "don'", "rock 'n' roll", "10:30 3pm 1,000.5",
+    "see <url> or <URL>, <eos> <a1> < b >", "https://example.org/a?b=c_d&e=f#g", "me@example.org", "@name #tag $5 50%",
+    "İstanbul STRASSE straße ΑΣ ΑΣ. ǅ", "cafe\u0301 café", "naïve—dash–dash…", "_under_score__", "🙂👍🏽 ok", "x²½Ⅷ٣",
+    "日本語 한국어 हिन्दी", "tab\tnew\nline\x85next\ufeffend\u200bzero", "a'b''c'd'", "ʼtis ’twas", "A\u0300'B",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def in_page(chromium, one_model):
+    """Call a function of the page's modules on a list of arguments."""
+    page = chromium.new_page()
+    page.goto(one_model)
+
+    def call(module, code, values):
+        script = f"async (values) => {{ const m = await import('/{module}'); return values.map(({code})); }}"
+        return page.evaluate(script, values)
+
+    yield call
+    page.close()
+
+
+def test_tokens_are_those_of_python_for_every_character(in_page):
+    # Of the ideographs and syllables of East Asia, which are alike, every fortieth.
+    codes = (code for code in range(1, sys.maxunicode) if code < 0x3400 or 0xF900 <= code < 0x17000 or not code % 40)
+    letters = (chr(code) for code in codes if not 0xD800 <= code < 0xE000)
+    # Those that this Python does not know yet may be letters to a newer browser.
+    known = [letter for letter in letters if unicodedata.category(letter) not in ("Cn", "Co")]
+    assert len(known) > 20_000
+    texts = [*TYPED, *(f"a{c}b'{c} 1{c}2 {c}{c}" for c in known)]
+    wrong = []
+    for start in range(0, len(texts), 10_000):
+        some = texts[start : start + 10_000]
+        found = in_page("tokens.js", "(text) => m.tokenise(text)", some)
+        wrong += [(text, got) for text, got in zip(some, found, strict=True) if got != tokenise(text)]
+    assert wrong == []
+
+
+def test_a_text_is_cut_where_the_word_being_typed_begins(in_page):
+    cases = {
+        "": ([], ""), "see you": (["see"], "you"), "see you ": (["see", "you"], ""), "Well, Do": (["well", ","], "do"),
+        "don'": ([], "don'"), "DON’T": ([], "don't"), "the zz'": (["the", "zz", "'"], ""),
+        "at 1:3": (["at", "1", ":"], "3"), "go.": (["go", "."], ""), "<url>": (["<url>"], ""),
+        "say 'he": (["say", "'"], "he"),
+    }  # fmt: skip
+    code = '(text) => m.split(text, (typed) => "don\'t".startsWith(typed))'
+    found = in_page("tokens.js", code, list(cases))
+    assert [(one["tokens"], one["typed"]) for one in found] == list(cases.values())
+
+
+def test_words_and_ids_are_those_of_the_vocabulary(in_page):
+    vocabulary = Vocabulary.public(3000)
+    code = """(words) => { const v = new m.Vocabulary(words, {"<bos>": 0, "<eos>": 1, "<unk>": 2});
+        return [v.isWord, v.encode(["the", "<bos>", "<url>", "zzzz", "!", "don't"])]; }"""
+    ((mask, ids),) = in_page("suggestions.js", code, [list(vocabulary.words)])
+    assert mask == vocabulary.word_mask.tolist()
+    assert ids == vocabulary.encode("the <bos> <url> zzzz ! don't")[1:-1]
+
+
+def test_suggestions_and_keystrokes_are_those_of_the_metric(in_page):
+    vocabulary, generator, chooser = Vocabulary.public(600), np.random.default_rng(3), random.Random(3)
+    cases = []
+    for number in range(40):
+        scores = generator.normal(size=vocabulary.size).astype(np.float32)
+        if number % 2:
+            scores = np.round(scores)  # many are equal
+        scores[generator.integers(vocabulary.size, size=9)] = np.nan
+        words = [int(one) for one in generator.choice(np.flatnonzero(vocabulary.word_mask), 6)]
+        typed = [vocabulary.words[word][: chooser.randrange(4)] for word in words]
+        cases.append(([None if np.isnan(score) else float(score) for score in scores], scores, words, typed))
+    code = """(one) => { const v = new m.Vocabulary(one.all, {"<bos>": 0, "<eos>": 1, "<unk>": 2});
+        const scores = Float32Array.from(one.scores, (score) => score ?? NaN);
+        return [one.typed.map((typed) => m.offer(scores, v, typed, 3)),
+            one.words.map((id) => m.lettersToType(id, scores, v, 3))]; }"""
+    given = [
+        {"all": list(vocabulary.words), "scores": plain, "words": words, "typed": typed}
+        for plain, _, words, typed in cases
+    ]
+    for (offered, letters), (_, scores, words, typed) in zip(
+        in_page("suggestions.js", code, given), cases, strict=True
+    ):
+        assert offered == [offer(scores, vocabulary, some, 3) for some in typed]
+        assert letters == [letters_to_type(word, scores, vocabulary) for word in words]
+
+
+def test_what_a_suggestion_filled_in_is_counted_through_edits(in_page):
+    code = (
+        """({before, given, after}) => { const now = m.carryOver(before, given, after); return m.count(after, now); }"""
+    )
+    word = {"before": "hello ", "given": [False, False, True, True, True, True]}
+    found = in_page(
+        "suggestions.js", code, [word | {"after": text} for text in ("hello t", "help", "say hello ", "", "é🙂")]
+    )
+    assert [(one["typed"], one["saved"]) for one in found] == [(3, 3), (3, 1), (5, 3), (0, 0), (2, 0)]

@@ -1,0 +1,71 @@
+"""What the tests in a browser share: runs that nobody trained, and `sotto keyboard` as a person starts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from sottovoce.assembly import weights_of
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.models import kinds
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+
+ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
+SIZES = {"embedding": 6, "hidden": 8}
+SECRETS = [["house", "school", "music"], ["book", "water", "war"]]
+
+
+def make_run(folder: Path, *, kind: str = "lstm", words: int = 400, private: bool = True, store: str = "none") -> Path:
+    """A run's folder as training leaves it, with the weights a model begins with, times four: it has opinions."""
+    folder.mkdir(parents=True)
+    run, vocabulary = RunFolder(folder), Vocabulary.public(words)
+    recipe = Recipe.from_dict({"data": {"store": store}, "model": {"kind": kind, **SIZES}})
+    run.recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
+    model = kinds.build(kind, vocabulary.size, SIZES, jax.random.key(7 + private))
+    model = jax.tree.map(lambda leaf: 4 * leaf, model)
+    run.save_model(weights_of(model), "\n".join(vocabulary.words) + "\n", {"code": "of the recipe"})
+    statement = {"private": private, "epsilon": 3.21 if private else "inf", "delta": 1e-5, "unit": "user", "prose": "…"}
+    run.write_json(run.statement_file, statement)
+    return folder
+
+
+def plant(run: Path) -> None:
+    registry = {"registry": 1, "prefix": 1, "secrets": SECRETS, "holders": [1, 16], "users": []}
+    (run / "canaries.json").write_text(json.dumps(registry))
+
+
+@contextmanager
+def keyboard(*folders: Path) -> Iterator[str]:
+    """`sotto keyboard` as a person starts it; its address."""
+    command = [sys.executable, "-m", "sottovoce.cli.main", "keyboard", *map(str, folders), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("keyboard: http://127.0.0.1:"), process.stderr.read() if process.stderr else line
+            yield line.split()[1]
+        finally:
+            process.send_signal(2)
+            out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert (out, err) == ("", "")  # nothing went wrong on its side, and Ctrl-C is no accident
+
+
+def settle(page: Any) -> None:
+    """Wait until the keys belong to the text."""
+    page.wait_for_function(
+        "document.getElementById('text').dataset.shown === document.getElementById('text').dataset.edit"
+    )
+
+
+def picture(page: Any, name: str) -> None:
+    ARTEFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)

@@ -1,0 +1,217 @@
+"""Canaries in a whole run: planted, told of, scored beside training, audited; through crashes, and in a twin."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_world import Refused, Sotto, World, call, files_of, parse_json, read_lines
+from tiny_run import crash_after, make_recipe, make_store
+
+from sottovoce import jobs
+from sottovoce.assembly import assemble
+from sottovoce.audit.one_run import CanaryWatch
+from sottovoce.data.store import Store
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.jobs.canaries import audit_canaries
+from sottovoce.jobs.planting import take_scores
+from sottovoce.privacy.accounting import SampledGaussian, epsilon
+from sottovoce.recipe import Recipe
+from sottovoce.runs import checkpoint
+from sottovoce.training.round import Seen
+
+PLANTS = ("audit.users=40", "audit.secrets=4", "audit.holders=[1, 2]", "audit.words=2")
+
+
+def settings(*more: str) -> list[str]:
+    return [part for setting in (*PLANTS, *more) for part in ("--set", setting)]
+
+
+@pytest.fixture(scope="module")
+def planted(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with canaries that finished. Copy it before you change it."""
+    out = tmp_path_factory.mktemp("planted") / "run"
+    assert call("train", world.recipe, "--out", out, "--json", *settings("run.evaluate_every=0")) == 0
+    return out
+
+
+def scores_of(run: Path) -> np.ndarray:
+    saved, _ = checkpoint.latest(run / "checkpoints")
+    assert saved is not None
+    return take_scores(saved)
+
+
+def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
+    registry = parse_json((planted / "canaries.json").read_text())
+    assert (len(registry["users"]), registry["holders"]) == (40, [1, 2, 1, 2])
+    told = {"users": 40, "secrets": 4, "holders": 6}
+    statement = parse_json((planted / "privacy.json").read_text())
+    card = parse_json((planted / "model/card.json").read_text())
+    for canaries in (
+        read_lines(planted / "ledger.jsonl")[0]["canaries"],
+        statement["canaries"],
+        card["privacy"]["canaries"],
+    ):
+        assert {name: canaries[name] for name in told} == told
+    assert "40 canary users, each in or out by a secret coin and 6 who hold 4 planted secrets" in statement["prose"]
+    assert "of this model itself" in statement["prose"]
+
+
+def test_the_claim_is_that_of_the_declared_population(planted: Path, world: World) -> None:
+    """q and W are the people's: with canaries the same is declared, charged, and divided by."""
+    with_them, without = (parse_json((run / "privacy.json").read_text()) for run in (planted, world.run))
+    for name in ("epsilon", "declared", "mechanism", "charges"):
+        assert with_them[name] == without[name]
+    assert [line["event"] for line in read_lines(planted / "ledger.jsonl")[1:]] == [
+        line["event"] for line in read_lines(world.run / "ledger.jsonl")[1:]
+    ]
+
+
+def test_scores_are_for_the_owner_alone(planted: Path) -> None:
+    scores = scores_of(planted)
+    assert scores.shape == (40,)
+    assert np.all(np.isfinite(scores))
+    assert np.ptp(scores) > 0
+    assert stat.S_IMODE((planted / "checkpoints").stat().st_mode) == 0o700
+    public = [path for path in planted.iterdir() if path.is_file() and path.name != "diagnostics.jsonl"]
+    for path in [*public, *(planted / "model").iterdir()]:
+        text = path.read_bytes()
+        assert not any(f"{score:.5g}".encode() in text for score in scores)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_has_the_scores_of_one_that_was_not(tmp_path: Path) -> None:
+    """Rounds 5 and 6 are played twice, and counted once."""
+    recipe = make_recipe(make_store(tmp_path)).replace(audit={"users": 40, "secrets": 1, "prefix": 3, "words": 1})
+    jobs.train(recipe, tmp_path / "unbroken")
+    crash_after(recipe, tmp_path / "broken", 5)
+    assert not np.array_equal(scores_of(tmp_path / "broken"), scores_of(tmp_path / "unbroken"))
+    jobs.resume(tmp_path / "broken")
+    assert np.array_equal(scores_of(tmp_path / "broken"), scores_of(tmp_path / "unbroken"))
+    assert np.any(scores_of(tmp_path / "broken"))
+    weights = [(tmp_path / name / "model/weights.safetensors").read_bytes() for name in ("broken", "unbroken")]
+    assert weights[0] == weights[1]
+    registry = tmp_path / "broken/canaries.json"
+    registry.write_text(registry.read_text().replace("sky", "tree"))
+    with pytest.raises(DamagedRun, match="not what was planted"):
+        jobs.resume(tmp_path / "broken")
+
+
+def test_a_recipe_that_plants_nothing_is_the_recipe_it_was(world: World) -> None:
+    recipe = Recipe.load(world.recipe)
+    assert "audit" not in recipe.to_dict()
+    assert recipe.replace(audit={"users": 0}).sha256() == recipe.sha256()
+    assert recipe.replace(audit={"users": 40}).sha256() != recipe.sha256()
+    assert Recipe.parse(recipe.replace(audit={"secrets": 3}).to_toml()).audit.secrets == 3
+    assert not (world.run / "canaries.json").exists()
+    assert "canaries" not in read_lines(world.run / "ledger.jsonl")[0]
+
+
+def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, planted: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(planted, tmp_path / "run"))
+    before = files_of(run)
+    found = sotto("audit", run, planted, "--canaries", "--json").json()
+    assert found["itself"] is True
+    assert found["claimed"] == pytest.approx(epsilon([(SampledGaussian(1.0, "poisson", 0.3), 4)], 0.01, "rdp"))
+    assert 0 <= found["shown"] < found["claimed"]
+    assert found["contradicted"] is False
+    assert found["one_run"]["canaries"] == 40
+    assert {"shown", "correct", "guesses", "most"} == set(found["one_run"]["rounds"]) == set(found["one_run"]["model"])
+    assert [point["holders"] for point in found["curve"]] == [1, 2]
+    assert len(found["exposure"]) == 4
+    assert all(one["whole_space"] and one["references"] == 18**2 for one in found["exposure"])
+    assert found["beside"][0]["curve"] == found["curve"]
+    after = files_of(run)
+    assert {name for name in after if name not in before} == {"audit", "audit/canaries.json", "audit/canaries.png"}
+    assert {name: after[name] for name in before} == before
+    assert stat.S_IMODE((run / "audit/canaries.json").stat().st_mode) == 0o600
+    assert parse_json((run / "audit/canaries.json").read_text()) == found
+    told = sotto("audit", run, "--canaries")
+    assert told.status == 0
+    assert "audited: the model itself" in told.out
+    assert "not contradicted" in told.out
+
+
+def test_a_twin_is_trained_for_a_run_without_canaries_and_not_kept(sotto: Sotto, run: Path, world: World) -> None:
+    before = files_of(run), files_of(world.store)
+    told = sotto("audit", run, "--canaries", *settings())
+    assert told.status == 0, told.err
+    assert "a twin that was trained for this audit alone" in told.out
+    after = files_of(run)
+    assert {name for name in after if name not in before[0]} == {"audit", "audit/canaries.json", "audit/canaries.png"}
+    assert {name: after[name] for name in before[0]} == before[0]
+    assert files_of(world.store) == before[1]  # nobody is charged for what nobody sees
+    found = json.loads((run / "audit/canaries.json").read_text())
+    assert found["itself"] is False
+    assert "charged as a second run" in found["of"]
+    assert found["claimed"] == pytest.approx(epsilon([(SampledGaussian(1.0, "poisson", 0.3), 4)], 0.01, "rdp"))
+
+
+def test_a_leaky_build_is_contradicted_with_status_1(
+    sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores that give every coin away: what rounds would tell in which nothing is hidden."""
+
+    def tell_all(self: CanaryWatch, seen: Seen) -> None:
+        self.scores += self.planted.lengths(self.rows) > 0
+
+    monkeypatch.setattr(CanaryWatch, "__call__", tell_all)
+    small = ("privacy.noise_multiplier=4.0", "privacy.delta=1e-6", "run.evaluate_every=0", "audit.users=100")
+    assert call("train", world.recipe, "--out", tmp_path / "run", "--json", *settings(*small)) == 0
+    told = sotto("audit", tmp_path / "run", "--canaries")
+    assert told.status == 1, told.out
+    assert "CONTRADICTED" in told.out
+    gate = sotto("release", tmp_path / "run", "--out", tmp_path / "out")
+    assert gate.status == 1
+    assert "the audit by canaries shows ε >= " in gate.out
+
+
+def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, planted: Path) -> None:
+    assert "one of these at a time" in refused("audit", run, "--canaries", "--tails")
+    assert "--leave-out is for --tails" in refused("audit", run, "--canaries", "--leave-out", 2)
+    assert "--set says what is planted" in refused("audit", run, "--rounds", 100, "--set", "audit.users=40")
+    assert "has canaries of its own" in refused("audit", planted, "--canaries", "--set", "audit.users=40")
+    assert "no secrets planted" in refused("audit", planted, run, "--canaries")
+    assert "nothing is to be planted" in refused("audit", run, "--canaries", "--set", "audit.users=0")
+    assert "trials=3 must be at least 40" in refused("audit", run, "--canaries", "--set", "audit.users=3")
+
+
+@pytest.mark.parametrize(
+    ("change", "processes", "message"),
+    [
+        ({"privacy": {"sampling": "fixed"}}, 1, "take the places of others"),
+        ({"privacy": {"sampling": "in_turn"}}, 1, "take the places of others"),
+        ({"run": {"algorithm": "central"}, "privacy": {"mode": "none"}}, 1, "cannot with run.algorithm='central'"),
+        ({"server": {"update": "transfer"}, "privacy": {"mode": "none"}}, 1, "cannot with server.update='transfer'"),
+        ({"run": {"deploy_every": 3}}, 1, "cannot with run.deploy_every"),
+        ({}, 2, "cannot with several processes"),
+    ],
+)
+def test_canaries_are_refused_where_no_round_can_be_watched(
+    world: World, change: dict[str, Any], processes: int, message: str
+) -> None:
+    recipe = Recipe.load(world.recipe).replace(audit={"users": 40}).replace(**change)
+    with pytest.raises(SottoError, match=message):
+        assemble(recipe, Store.open(world.store), processes=processes)
+
+
+def test_many_canaries_are_noted(planted: Path, sotto: Sotto, world: World, tmp_path: Path) -> None:
+    """46 beside 20 declared ones."""
+    told = sotto("train", world.recipe, "--out", tmp_path / "out", *settings("run.evaluate_every=0"))
+    assert told.status == 0
+    assert "46 canary users train beside 20 declared ones" in told.out + told.err
+
+
+def test_audits_from_python(planted: Path, tmp_path: Path) -> None:
+    """After a release nobody knows the coins: exposure is all that is left."""
+    run = Path(shutil.copytree(planted, tmp_path / "run"))
+    shutil.rmtree(run / "secrets")
+    found = audit_canaries(run)
+    assert found["one_run"] is None
+    assert found["shown"] is None
+    assert len(found["exposure"]) == 4

@@ -1,0 +1,182 @@
+"""Runs over devices, without a network: what is on disk, what is paid, what is said."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from small_world import call
+
+from fleets import InProcess, make_device, make_roster, tiny_recipe
+from sottovoce import jobs
+from sottovoce.errors import SottoError
+from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.messages import Code, Contribution, read_answer
+from sottovoce.jobs import spending, training
+from sottovoce.runs.ledger import Ledger, StoreLedger
+from sottovoce.runs.record import Lines
+
+SHARES = {"phone": 1, "silo": 7, "clinic": 5}
+
+
+@pytest.fixture(autouse=True)
+def known_coins(monkeypatch):
+    """Releases of a run over devices have random names, and coins follow from them: here they are always the same."""
+    numbers = count()
+    monkeypatch.setattr(spending, "os_entropy", SimpleNamespace(token_hex=lambda size: f"{next(numbers):032x}"))
+
+
+class Federation:
+    def __init__(self, folder, store, vocabulary):
+        self.folder, self.path = folder, folder / "federation"
+        self.roster = make_roster(self.path, vocabulary, store.tokens_per_user, SHARES)
+        firsts = np.cumsum([0, *SHARES.values()]).tolist()
+        self.devices = {
+            name: make_device(folder / "devices", store, name, first, SHARES[name])
+            for name, first in zip(SHARES, firsts, strict=False)
+        }
+
+    def coordinator(self, fleet: InProcess | None = None) -> Coordinator:
+        return Coordinator(self.roster, fleet or InProcess(self.devices), 1.0)
+
+    def joined(self, name: str) -> dict[str, list[int]]:
+        lines = (self.folder / "devices" / f"{name}.jsonl").read_text().splitlines()
+        return {line["release"]: line["rows"] for line in map(json.loads, lines)}
+
+
+@pytest.fixture
+def federation(tmp_path, store, vocabulary) -> Federation:
+    return Federation(tmp_path, store, vocabulary)
+
+
+def test_a_run_over_devices_looks_like_any_other(federation, tmp_path, capsys):
+    run = tmp_path / "run"
+    result = jobs.train(tiny_recipe(federation.path), run, coordinator=federation.coordinator())
+    assert (result.round, result.ended) == (3, "finished")
+    assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1, 2, 3]
+    assert sum(count for _, count in StoreLedger(federation.path / "ledger.jsonl").spent()) == 3
+    said = json.loads((run / "privacy.json").read_text())
+    assert said["private"] is True
+    for part in ("watches the network", "the server: it adds up", "silos: a device that holds several"):
+        assert part in said["prose"]
+    assert "connected or not" in said["prose"]
+    # Nobody's numbers are in what is public; how devices answered is for the owner.
+    assert set(Lines(run / "record.jsonl").read()[0]) == {"round", "epsilon", "delta", "clip_norm", "noise_std"}
+    assert Lines(run / "diagnostics.jsonl").read()[0]["answers"]
+    assert call("report", run) == 0
+    assert (run / "report.html").stat().st_size > 1000
+    capsys.readouterr()
+    # What needs text says where it is.
+    assert call("evaluate", run) == 2
+    assert "on its devices" in capsys.readouterr().err
+    assert call("resume", run) == 2
+    assert "sotto federate resume" in capsys.readouterr().err
+    assert call("train", run / "recipe.toml", "--out", tmp_path / "other") == 2
+    assert "sotto federate server" in capsys.readouterr().err
+
+
+def test_a_round_that_was_paid_for_and_lost_is_paid_for_again_with_fresh_coins_and_noise(
+    federation, tmp_path, monkeypatch
+):
+    """Killed between the ledger and the checkpoint of round 2: what was noised may have been seen."""
+    run, recipe = tmp_path / "run", tiny_recipe(federation.path)
+    save = training.checkpoints.save
+
+    def die(folder, checkpoint):
+        if checkpoint.round == 2:
+            raise RuntimeError("killed")
+        save(folder, checkpoint)
+
+    monkeypatch.setattr(training.checkpoints, "save", die)
+    with pytest.raises(RuntimeError, match="killed"):
+        jobs.train(recipe, run, coordinator=federation.coordinator())
+    monkeypatch.setattr(training.checkpoints, "save", save)
+    result = jobs.resume(run, coordinator=federation.coordinator())
+    entries = Ledger.open(run / "ledger.jsonl").entries
+    assert [(entry.round, entry.attempt) for entry in entries] == [(1, 0), (2, 0), (2, 1), (3, 0)]
+    assert len({entry.lineage for entry in entries}) == 4
+    assert sum(count for _, count in StoreLedger(federation.path / "ledger.jsonl").spent()) == 4
+    assert result.statement.facts["charged_again"] == 1
+    # Other coins, and nobody in the same round twice.
+    name = Ledger.open(run / "ledger.jsonl").header["run"]
+    first, again = (
+        {(device, row) for device in SHARES for row in federation.joined(device)[f"{name} 2 {entry.lineage}"]}
+        for entry in entries[1:3]
+    )
+    assert first
+    assert again
+    assert not first & again
+
+
+def test_a_server_killed_before_it_paid_asks_again_and_pays_once(federation, tmp_path):
+    run = tmp_path / "run"
+
+    class Dying(InProcess):
+        def ask(self, number, message, seconds, collected):
+            super().ask(number, message, seconds, collected)
+            if number == 2:
+                raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        jobs.train(tiny_recipe(federation.path), run, coordinator=federation.coordinator(Dying(federation.devices)))
+    assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1]
+    fleet = InProcess(federation.devices)
+    jobs.resume(run, coordinator=federation.coordinator(fleet))
+    assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1, 2, 3]
+    assert all(set(codes.values()) <= {"joined", "nobody"} for codes in fleet.codes)
+
+
+def test_hostile_late_and_old_devices_change_nothing_but_their_own_part(federation, tmp_path):
+    """Whatever they send, the run is the run in which they were away."""
+    spoiled = {
+        "phone": lambda answer: answer[: len(answer) // 2],
+        "silo": lambda answer: answer.replace(b'"protocol": 1', b'"protocol": 7'),
+        "clinic": lambda answer: answer,
+    }
+    recipe = tiny_recipe(federation.path, run={"rounds": 1})
+    fleet = InProcess(federation.devices, lambda name, answer: spoiled[name](answer))
+    jobs.train(recipe, tmp_path / "spoiled", coordinator=federation.coordinator(fleet))
+    assert fleet.codes[0]["phone"] == Code.MALFORMED
+    assert fleet.codes[0]["silo"] == Code.VERSION
+    assert fleet.codes[0]["clinic"] in ("joined", "nobody")
+
+
+def test_recipes_that_devices_cannot_train_are_refused_before_anything_is_made(federation, tmp_path):
+    for sections, what in (
+        ({"privacy": {"sampling": "fixed"}}, "flip their own coins"),
+        ({"run": {"delays": (0.5, 0.5)}}, "late by themselves"),
+        ({"local": {"compression": "8bit"}}, "exact sums"),
+        ({"audit": {"secrets": 2}}, "plants made-up users"),
+    ):
+        with pytest.raises(SottoError, match=what):
+            jobs.train(tiny_recipe(federation.path, **sections), tmp_path / "run", coordinator=federation.coordinator())
+        assert not (tmp_path / "run").exists()
+
+
+def test_updates_that_are_not_noised_never_reach_the_disk_of_the_server(federation, tmp_path):
+    """Not a file of the run or the federation holds 16 bytes of one."""
+    answers: list[bytes] = []
+
+    def keep(name, answer):
+        answers.append(answer)
+        return answer
+
+    run = tmp_path / "run"
+    jobs.train(
+        tiny_recipe(federation.path), run, coordinator=federation.coordinator(InProcess(federation.devices, keep))
+    )
+    written = b"".join(
+        path.read_bytes() for root in (run, federation.path) for path in root.rglob("*") if path.is_file()
+    )
+    pieces = 0
+    for answer in map(read_answer, answers):
+        for leaf in jax.tree.leaves(answer.leaves) if isinstance(answer, Contribution) else []:
+            row = leaf.ravel()[:4]
+            if np.count_nonzero(row) == 4:
+                pieces += 1
+                assert row.tobytes() not in written
+    assert pieces > 5

@@ -1,0 +1,216 @@
+"""The gate: what leaves a run and what does not, and every reason to let nothing out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import Refused, Sotto, World, call, files_of, newest, parse_json
+
+from sottovoce.errors import DamagedRun
+from sottovoce.jobs import resume
+from sottovoce.jobs.planting import take_scores
+from sottovoce.jobs.releasing import release_run, threshold
+from sottovoce.privacy.accounting import SampledGaussian, rounded_up
+from sottovoce.recipe import Recipe
+from sottovoce.runs import checkpoint
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger
+
+PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")
+PUBLIC = {"weights.safetensors", "vocabulary.txt", "card.json", "privacy.json", "canaries.json"}
+
+
+@pytest.fixture(scope="module")
+def secret(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with canaries whose secrets are nobody's, on a store of its own. Copy it before you change it."""
+    folder = tmp_path_factory.mktemp("secret")
+    store = shutil.copytree(world.store, folder / "store")
+    changed = (f"data.store={store}", "privacy.secrets=entropy", "run.evaluate_every=0", *PLANTS)
+    settings = [part for setting in changed for part in ("--set", setting)]
+    assert call("train", world.recipe, "--out", folder / "run", "--json", *settings) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def ready(secret: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(secret, tmp_path / "run"))
+
+
+def audited(run: Path, name: str, **changed: Any) -> None:
+    """As if an audit had found this."""
+    folder = RunFolder.open(run)
+    found = {
+        "rounds": {"claimed": 2.0, "shown": 0.5, "delta": 0.01, "confidence": 0.95, "rounds": 1000},
+        "canaries": {
+            "claimed": 2.0, "shown": 0.5, "delta": 0.01, "itself": True, "one_run": {"shown": 0.5, "scores": 1},
+            "curve": [], "exposure": [_exposure(1, 9.0), _exposure(16, 20.0)],
+        },
+    }[name]  # fmt: skip
+    found |= {"weights": checkpoint.digest(folder.load_weights()), "contradicted": False} | changed
+    folder.save_audit(name, found, None)
+
+
+def _exposure(holders: int, bits: float) -> dict[str, Any]:
+    return {"text": "cup of", "holders": holders, "bits": bits, "rank": 1, "references": 2**20}
+
+
+def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, tmp_path: Path) -> None:
+    assert sotto("audit", ready, "--canaries", "--json").status == 0
+    keys = {path.name: path.read_bytes() for path in (ready / "secrets").iterdir()}
+    kept = files_of(ready)
+    out = tmp_path / "out"
+    told = sotto("release", ready, "--out", out)
+    assert told.status == 0, told.out
+    assert {path.name for path in out.iterdir()} == PUBLIC
+    for name in ("weights.safetensors", "vocabulary.txt"):
+        assert (out / name).read_bytes() == (ready / "model" / name).read_bytes()
+    statement = parse_json((out / "privacy.json").read_text())
+    assert parse_json((out / "card.json").read_text())["privacy"] == statement
+    assert statement["epsilon"] == parse_json((ready / "privacy.json").read_text())["epsilon"]
+    assert [(one["audit"], one["result"]) for one in statement["audits"]] == [
+        ("rounds", "not run"),
+        ("canaries", "passed"),
+    ]
+    assert "audited by canaries before its release" in statement["prose"]
+    assert "It was not audited by rounds." in statement["prose"]
+    # The keys are gone, and so is the salt; the rest of the run is as it was.
+    assert not (ready / "secrets").exists()
+    assert {name: body for name, body in kept.items() if not name.startswith("secrets")} == files_of(ready)
+    # Nothing of them, of the scores, or of what is exact is in what left.
+    header = json.loads((ready / "ledger.jsonl").read_text().splitlines()[0])
+    saved, _ = checkpoint.latest(ready / "checkpoints")
+    assert saved is not None
+    private = [*keys.values(), *(key.hex().encode() for key in keys.values()), header["store"].encode()]
+    private += [f"{score:.6g}".encode() for score in take_scores(saved)]
+    private += [b"guesses", b"correct", b"shown"]  # what the audit of the run's own rounds found
+    private.append((ready / "diagnostics.jsonl").read_bytes().splitlines()[0])
+    private.append(str(tmp_path).encode())
+    for path in out.iterdir():
+        for value in private:
+            assert value not in path.read_bytes()
+    with pytest.raises(DamagedRun, match="secrets"):
+        resume(ready)
+
+
+def test_an_audit_that_was_not_run_is_told_or_asked_for(sotto: Sotto, ready: Path, tmp_path: Path) -> None:
+    refused = sotto("release", ready, "--out", tmp_path / "out", "--require-audit")
+    assert refused.status == 1
+    assert "no audit by rounds of this model: sotto audit" in refused.out
+    assert "no audit by canaries of this model" in refused.out
+    audited(ready, "rounds")
+    audited(ready, "canaries", weights="of an earlier model")
+    assert "no audit by rounds" not in sotto("release", ready, "--out", tmp_path / "out", "--require-audit").out
+    told = sotto("release", ready, "--out", tmp_path / "out", "--json").json()
+    assert told["not_run"] == ["canaries"]
+    assert told["released"] is True
+    assert told["audits"][0]["shown"] == 0.5
+
+
+def shorten(run: Path) -> None:
+    ledger = run / "ledger.jsonl"
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
+
+
+def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        text = (run / name).read_text()
+        assert old in text
+        (run / name).write_text(text.replace(old, new))
+
+    return change
+
+
+def another_model(run: Path) -> None:
+    weights = run / "model/weights.safetensors"
+    body = weights.read_bytes()
+    weights.write_bytes(body[:-4] + bytes(4))
+
+
+FAULTS: list[tuple[Callable[[Path], object], str]] = [
+    (shorten, "the ledger has no entry for round 4"),
+    (edit("ledger.jsonl", '"attempt"', '"at'), "is damaged"),
+    (edit("recipe.toml", "rounds = 4", "rounds = 3"), "edited after the run began"),
+    (edit("recipe.toml", 'secrets = "entropy"', 'secrets = "seeded"'), "whoever knows run.seed=3"),
+    (edit("privacy.json", '"charges": 4', '"charges": 3'), "counts 3 charges, and the ledger has 4"),
+    (edit("privacy.json", '"epsilon": 2.', '"epsilon": 1.'), "charges come to 2.5"),
+    (edit("privacy.json", '"run": "', '"run": "0'), "the statement of another run"),
+    (edit("privacy.json", '"private": true', '"private": false'), "gives no guarantee"),
+    (edit("model/card.json", '"charged_again": 0', '"charged_again": 1'), "do not say the same"),
+    (edit("model/vocabulary.txt", "kettle", "kennel"), "is not the vocabulary of the statement"),
+    (edit("canaries.json", "kettle", "tea"), "not what was planted"),
+    (another_model, "is not the model of the last checkpoint"),
+    (lambda run: newest(run).unlink(), "is not the model of the last checkpoint"),
+    (lambda run: audited(run, "rounds", contradicted=True, shown=3.0), "by rounds shows ε >= 3 at δ = 0.01, and 2 is"),
+    (lambda run: audited(run, "canaries", contradicted=True, shown=3.0), "by canaries shows ε >= 3"),
+    (
+        lambda run: audited(run, "canaries", exposure=[_exposure(1, 12.0), _exposure(1, 3.0)]),
+        "is exposed by 12.0 bits (rank 1 of 1,048,576), more than 11",
+    ),
+]
+
+
+@pytest.mark.parametrize(("break_it", "reason"), FAULTS, ids=[reason[:40] for _, reason in FAULTS])
+def test_a_reason_against_it_lets_nothing_out(
+    sotto: Sotto, ready: Path, tmp_path: Path, break_it: Callable[[Path], object], reason: str
+) -> None:
+    break_it(ready)
+    before = files_of(ready)
+    told = sotto("release", ready, "--out", tmp_path / "out")
+    assert told.status == 1, told
+    assert reason in told.out
+    assert not (tmp_path / "out").exists()
+    assert files_of(ready) == before
+
+
+def store_of(run: Path) -> Path:
+    return Path(Recipe.load(run / "recipe.toml").data.store)
+
+
+def test_people_who_were_never_charged(ready: Path, tmp_path: Path) -> None:
+    """The store's ledger was put back from before the run."""
+    ledger = store_of(ready) / "ledger.jsonl"
+    kept = ledger.read_bytes()
+    try:
+        ledger.unlink()
+        result = release_run(ready, tmp_path / "out")
+    finally:
+        ledger.write_bytes(kept)
+    assert any("never asked to pay" in reason for reason in result["reasons"])
+
+
+def test_the_store_s_total_is_the_one_of_today(ready: Path, tmp_path: Path) -> None:
+    ledger = StoreLedger(store_of(ready) / "ledger.jsonl")
+    kept = ledger.path.read_bytes()
+    before = parse_json((ready / "privacy.json").read_text())["epsilon_store"]
+    try:
+        ledger.charge("another run", "training", SampledGaussian(1.0, "poisson", 0.3), 10)
+        assert release_run(ready, tmp_path / "out")["released"]
+    finally:
+        ledger.path.write_bytes(kept)
+    after = parse_json((tmp_path / "out/privacy.json").read_text())
+    assert after["epsilon_store"] > before
+    assert f"ε is {rounded_up(after['epsilon_store'])} at the same δ" in after["prose"]
+
+
+def test_the_threshold_of_exposure(ready: Path, tmp_path: Path) -> None:
+    """Above 10 bits a model that knows nothing comes once in 1,024 times; with more secrets, one of them does."""
+    assert threshold(1) == 10
+    assert threshold(8) == 13
+    audited(ready, "canaries", exposure=[_exposure(1, 9.0), _exposure(16, 20.0)])
+    assert release_run(ready, tmp_path / "out", most_exposure=8.0)["released"] is False
+    assert release_run(ready, tmp_path / "out")["released"] is True  # what sixteen people wrote is no one's secret
+
+
+def test_a_run_that_promises_nothing_and_a_folder_that_is_taken(refused: Refused, ready: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/file").touch()
+    assert "not an empty folder" in refused("release", ready, "--out", tmp_path / "out")
+    assert "most_exposure=-1 must be above 0" in refused(
+        "release", ready, "--out", tmp_path / "o", "--most-exposure", -1
+    )
+    assert "holds no run" in refused("release", tmp_path / "nothing", "--out", tmp_path / "o")

@@ -1,0 +1,112 @@
+"""Users on devices against users in one store: the same cohort, seeds and text give the same estimate."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from fleets import InProcess, make_device, make_roster, tiny_recipe
+from sottovoce.assembly import assemble
+from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.limits import Limits
+from sottovoce.privacy.accounting import Event
+from sottovoce.privacy.noise import noise_key
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training.round import release, sum_one_by_one
+
+SHARES = {"phone": 1, "silo": 7, "clinic": 5}  # the thirteen users of the store, in its order
+SECRETS = Secrets.seeded(3)
+
+
+class Ledger:
+    def spend(self, round_number: int, event: Event) -> None: ...
+
+
+def keys_of(number: int):
+    return SECRETS.keys(number, "release")
+
+
+def devices_of(folder, store):
+    firsts = dict(zip(SHARES, np.cumsum([0, *SHARES.values()]).tolist(), strict=False))
+    return {name: make_device(folder, store, name, firsts[name], users) for name, users in SHARES.items()}
+
+
+# What draws for a user (the tokens of FedSGD), weights, bits and a clip of every layer: all that a device adds up.
+EVERYTHING = {
+    "run": {"algorithm": "fedsgd"},
+    "local": {"tokens": 9},
+    "privacy": {
+        "clipping": "per_layer", "adaptive_quantile": 0.5, "adaptive_bit_noise": 6.0, "weight_cap": 30.0,
+        "total_weight": 10.0,
+    },
+}  # fmt: skip
+
+
+def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store, vocabulary, tmp_path):
+    """To rounding: over the wire and back, for three rounds that follow one another."""
+    roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES)
+    assembly = assemble(tiny_recipe(tmp_path / "federation", **EVERYTHING), store)
+    devices = devices_of(tmp_path, store)
+    fleet = InProcess(devices)
+    start = assembly.start(assembly.model)
+    played = Coordinator(roster, fleet, 1.0).rounds(assembly, "spring", start, keys_of, Ledger(), lambda: "a")
+    simulated, cohorts = start, []
+    for state, summed in played:
+        number = state.round
+        cohort = np.sort(np.concatenate([_joined(device, number) for device in devices.values()]))
+        clip_norms = assembly.algorithm.mechanism.clip_norms(number, simulated.clip_norms)
+        # One user after another, as each device has them: nothing is left to rounding but the order of the sum.
+        alone = sum_one_by_one(
+            assembly.algorithm, simulated.model, store, cohort, noise_key(keys_of(number).local), clip_norms
+        )
+        for ours, theirs in zip(jax.tree.leaves(summed.total), jax.tree.leaves(alone.total), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * float(np.max(clip_norms)))
+        assert summed.weight == pytest.approx(float(alone.weight), abs=1e-6)
+        assert summed.users == len(cohort)
+        assert summed.bits.tolist() == np.asarray(alone.bits).tolist()
+        simulated, _ = release(assembly.algorithm, simulated, alone, clip_norms, keys_of(number), Ledger())
+        cohorts.append(cohort)
+        for ours, theirs in zip(jax.tree.leaves(state.model), jax.tree.leaves(simulated.model), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    assert len(cohorts) == 3
+    assert len({tuple(cohort) for cohort in cohorts}) == 3
+    assert 6 < sum(map(len, cohorts)) < 33
+    # The device with one user is in the sum when its coin says so, and only then.
+    assert {code["phone"] for code in fleet.codes} <= {"joined", "nobody"}
+
+
+def _joined(device, number: int) -> np.ndarray:
+    rows = device._participation._joined[f"spring {number} a"]
+    return np.array(rows, int) + device._enrolled.first
+
+
+def test_whoever_is_away_is_a_zero_and_the_denominator_stays(store, vocabulary, tmp_path):
+    """With nobody there a round is noise alone, of the usual size, and paid for."""
+    roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES)
+    quiet = {"privacy": {"mode": "none", "noise_multiplier": None}}
+    assembly = assemble(tiny_recipe(tmp_path / "federation", **quiet), store)
+    allowing = Limits(private_only=False)
+    silo = make_device(tmp_path, store, "silo", 1, 7, limits=allowing)
+    spent = []
+
+    class Counting(Ledger):
+        def spend(self, round_number, event):
+            spent.append(round_number)
+
+    def first_round(devices):
+        coordinator = Coordinator(roster, InProcess(devices), 1.0)
+        start = assembly.start(assembly.model)
+        return next(coordinator.rounds(assembly, "spring", start, keys_of, Counting(), lambda: "a"))
+
+    state, summed = first_round({"silo": silo})
+    moved = jax.tree.map(lambda new, old: np.asarray(new) - np.asarray(old), state.model, assembly.model)
+    expected = assembly.recipe.privacy.cohort  # q·W, whoever came
+    for change, total in zip(jax.tree.leaves(moved), jax.tree.leaves(summed.total), strict=True):
+        np.testing.assert_allclose(change, total / expected, atol=1e-6)
+    assert summed.users > 0
+    nobody, empty = first_round({})
+    assert (empty.users, empty.answers) == (0, {"away": 3})
+    for leaf, before in zip(jax.tree.leaves(nobody.model), jax.tree.leaves(assembly.model), strict=True):
+        assert (np.asarray(leaf) == np.asarray(before)).all()
+    assert spent == [1, 1]

@@ -1,0 +1,82 @@
+"""Devices in one process: a federation of a few people, and a fleet that hands messages over without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.federation.collecting import Collected
+from sottovoce.federation.device import Device, Enrolment
+from sottovoce.federation.limits import Limits, Participation
+from sottovoce.federation.roster import VOCABULARY, Member, Roster
+from sottovoce.recipe import Recipe
+
+FEDERATION = "0123456789abcdef"
+
+
+def some_of(store: Store, start: int, end: int) -> Store:
+    """Users of a store as a store of their own."""
+    rows = [store[row] for row in range(start, end)]
+    return Store.from_users(rows, store.vocabulary, tokens_per_user=store.tokens_per_user)
+
+
+def make_device(
+    folder: Path, store: Store, name: str, first: int, users: int, *, limits: Limits | None = None, secret: int = 0
+) -> Device:
+    folder.mkdir(parents=True, exist_ok=True)
+    participation = Participation(folder / f"{name}.jsonl")
+    return Device(
+        Enrolment(FEDERATION, name, first, users), some_of(store, first, first + users), bytes([secret]) * 32,
+        participation, limits or Limits(),
+    )  # fmt: skip
+
+
+def make_roster(folder: Path, vocabulary: Vocabulary, tokens: int, shares: dict[str, int]) -> Roster:
+    """A roster without keys, for fleets without a network."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary.save(folder / VOCABULARY)
+    firsts = np.cumsum([0, *shares.values()]).tolist()
+    members = tuple(
+        Member(name, first, users, "") for (name, users), first in zip(shares.items(), firsts, strict=False)
+    )
+    roster = Roster(folder, FEDERATION, "localhost", 1, tokens, members)
+    roster.save()
+    return roster
+
+
+class InProcess:
+    """A fleet without a network. `spoil` may change what a device sends, or swallow it."""
+
+    def __init__(self, devices: dict[str, Device], spoil: Callable[[str, bytes], bytes | None] | None = None):
+        self.devices, self.spoil = devices, spoil
+        self.tasks: list[bytes] = []
+        self.codes: list[dict[str, str]] = []
+
+    def ask(self, number: int, message: bytes, seconds: float, collected: Collected) -> None:
+        del number, seconds
+        self.tasks.append(message)
+        for name, device in self.devices.items():
+            answer: bytes | None = device.answer(message)
+            if self.spoil is not None and answer is not None:
+                answer = self.spoil(name, answer)
+            if answer is not None:
+                collected.take(name, answer)
+        self.codes.append(collected.codes())
+
+
+def tiny_recipe(federation: Path, **sections: dict) -> Recipe:
+    recipe = Recipe.from_dict({
+        "data": {"store": str(federation)},
+        "model": {"embedding": 4, "hidden": 5},
+        "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
+        "privacy": {
+            "users": 13, "cohort": 6, "clip_norm": 0.3, "noise_multiplier": 1.0, "delta": 1e-3, "accountant": "rdp",
+            "secrets": "seeded",
+        },
+        "run": {"rounds": 3, "evaluate_every": 0, "checkpoint_every": 1, "block": 1, "devices": 1},
+    })  # fmt: skip
+    return recipe.replace(**sections)

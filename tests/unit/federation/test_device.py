@@ -1,0 +1,192 @@
+"""What a device checks, draws and sends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from fleets import FEDERATION, make_device, tiny_recipe
+from sottovoce.assembly import assemble
+from sottovoce.errors import SottoError
+from sottovoce.federation import device as devices
+from sottovoce.federation.limits import Limits, Participation
+from sottovoce.federation.messages import Code, Contribution, Nothing, Task, read_answer
+from sottovoce.federation.scope import for_devices
+from sottovoce.privacy.estimators import WEIGHT_STEP
+from sottovoce.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def assembly(store):
+    return assemble(tiny_recipe("nowhere"), store)
+
+
+@pytest.fixture(scope="module")
+def task(assembly, vocabulary) -> Task:
+    return Task(
+        version=devices.VERSION, federation=FEDERATION, vocabulary=vocabulary.fingerprint, run="spring", round=1,
+        attempt="a", recipe=for_devices(assembly.recipe).to_dict(), clip_norms=np.array([0.3], np.float32),
+        key=np.array([1, 2], np.uint32), leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(assembly.model)],
+    )  # fmt: skip
+
+
+def changed(task: Task, **sections) -> Task:
+    return replace(task, recipe=Recipe.from_dict(task.recipe).replace(**sections).to_dict())
+
+
+def rounds_joined(device, task, rounds=range(1, 41), attempt="a") -> list[int]:
+    """How many users contribute to each of some rounds. They do not train: it is who joins that counts."""
+    device._train = lambda task, assembly, model, rows, name: Contribution(name, len(rows), 0, np.zeros(1, int), [])
+    answers = [read_answer(device.answer(replace(task, round=n, attempt=attempt).to_bytes())) for n in rounds]
+    return [answer.users if isinstance(answer, Contribution) else 0 for answer in answers]
+
+
+def code_of(device, message: bytes) -> Code | None:
+    answer = read_answer(device.answer(message))
+    return answer.code if isinstance(answer, Nothing) else None
+
+
+def test_a_task_is_the_same_after_the_wire(task):
+    again = Task.from_bytes(task.to_bytes())
+    assert again.to_bytes() == task.to_bytes()
+    assert (again.run, again.round) == (task.run, task.round)
+    assert Recipe.from_dict(again.recipe) == Recipe.from_dict(task.recipe)
+
+
+def test_a_coin_follows_from_the_secret_and_the_release_alone(task, store, tmp_path):
+    """Asked again, or after a restart, it falls as it fell; another secret or attempt is another coin."""
+    devices = [make_device(tmp_path / str(n), store, "silo", 0, 13, secret=s) for n, s in enumerate((0, 0, 1))]
+    first = rounds_joined(devices[0], task)
+    assert rounds_joined(devices[0], task) == first
+    assert rounds_joined(devices[1], task) == first
+    assert rounds_joined(devices[2], task) != first
+    assert rounds_joined(make_device(tmp_path / "new", store, "silo", 0, 13), task, attempt="b") != first
+    # A coin a registered user: 40 rounds of 13 coins at q = 6/13 are 240 heads, give or take 11.
+    assert 195 < sum(first) < 285
+
+
+def test_a_registered_user_without_text_is_drawn_and_adds_nothing(task, store, tmp_path):
+    """The coins of the others do not depend on it."""
+    whole = make_device(tmp_path / "a", store, "silo", 0, 13)
+    fewer = make_device(tmp_path / "b", store, "silo", 0, 12)
+    fewer._enrolled = replace(fewer._enrolled, users=13)
+    more, less = rounds_joined(whole, task), rounds_joined(fewer, task)
+    assert all(a - b in (0, 1) for a, b in zip(more, less, strict=True))
+    assert 5 < sum(more) - sum(less) < 33  # about q of the rounds
+
+
+def test_a_device_sends_sums_of_clipped_updates_in_whole_steps(task, assembly, store, tmp_path):
+    device = make_device(tmp_path, store, "silo", 0, 13)
+    answer = read_answer(device.answer(task.to_bytes()))
+    assert isinstance(answer, Contribution)
+    grid = assembly.algorithm.mechanism.grid(task.clip_norms)
+    norm = np.sqrt(sum(np.sum((leaf * grid) ** 2.0) for leaf in answer.leaves))
+    assert 0 < norm <= 0.3 * answer.weight * WEIGHT_STEP
+    assert all(leaf.dtype == np.int32 for leaf in answer.leaves)
+
+
+def test_a_device_answers_one_task_a_release(task, store, tmp_path):
+    device = make_device(tmp_path, store, "silo", 0, 13)
+    first = device.answer(task.to_bytes())
+    assert device.answer(task.to_bytes()) == first  # a retried message is the same contribution
+    other = replace(task, leaves=[leaf + 1 for leaf in task.leaves])
+    assert code_of(device, other.to_bytes()) == Code.TWICE
+    # Also after a restart: it is on disk.
+    assert code_of(make_device(tmp_path, store, "silo", 0, 13), other.to_bytes()) == Code.TWICE
+
+
+def test_no_user_joins_a_round_twice_even_if_it_is_done_again(task, store, tmp_path):
+    device = make_device(tmp_path, store, "silo", 0, 13)
+    for attempt in range(12):
+        device.answer(replace(task, attempt=f"a{attempt}").to_bytes())
+    joined = [row for rows in device._participation._joined.values() for row in rows]
+    assert sorted(joined) == sorted(set(joined))
+    assert len(joined) > 10
+
+
+def test_caps_on_rounds_and_separation_hold_for_every_user(task, store, tmp_path):
+    device = make_device(tmp_path, store, "silo", 0, 13, limits=Limits(rounds=4, min_separation=5))
+    rounds_joined(device, task, range(1, 80))
+    by_user: dict[int, list[int]] = {}
+    for release, rows in device._participation._joined.items():
+        for row in rows:
+            by_user.setdefault(row, []).append(int(release.split()[1]))
+    assert max(map(len, by_user.values())) == 4
+    assert min(np.diff(sorted(rounds)).min() for rounds in by_user.values()) >= 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "sections"),
+    [
+        (Limits(clip_norm=0.2), {}),
+        (Limits(user_rate=0.4), {}),
+        (Limits(steps=3), {}),
+        (Limits(steps=9), {"local": {"epochs": 2}}),
+        (Limits(parameters=100), {}),
+        (Limits(), {"privacy": {"mode": "none", "noise_multiplier": None}}),
+        (Limits(), {"privacy": {"sampling": "fixed"}}),
+        (Limits(), {"run": {"algorithm": "central"}, "privacy": {"mode": "none", "noise_multiplier": None}}),
+    ],
+)
+def test_more_than_the_owner_allows_is_refused(task, store, tmp_path, limits, sections):
+    device = make_device(tmp_path, store, "silo", 0, 13, limits=limits)
+    assert code_of(device, changed(task, **sections).to_bytes()) == Code.LIMITS
+    assert not (tmp_path / "silo.jsonl").exists()
+
+
+def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path):
+    device = make_device(tmp_path, store, "silo", 0, 13, limits=Limits(clip_norm=1.0))
+    asked = replace(task, clip_norms=np.array([1.5], np.float32))
+    assert code_of(device, asked.to_bytes()) == Code.LIMITS
+
+
+def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):
+    device = make_device(tmp_path, store, "silo", 0, 13)
+    message = task.to_bytes()
+    assert code_of(device, replace(task, version="0.0.1").to_bytes()) == Code.VERSION
+    assert code_of(device, message.replace(b'"protocol": 1', b'"protocol": 9')) == Code.VERSION
+    assert code_of(device, replace(task, federation="other").to_bytes()) == Code.STRANGER
+    assert code_of(device, replace(task, vocabulary="other").to_bytes()) == Code.STRANGER
+    assert code_of(device, replace(task, leaves=task.leaves[:-1]).to_bytes()) == Code.MALFORMED
+    assert code_of(device, replace(task, clip_norms=np.ones(2, np.float32)).to_bytes()) == Code.MALFORMED
+    assert code_of(device, replace(task, run="spring 1").to_bytes()) == Code.MALFORMED
+    for broken in (b"", b"\0" * 100, message[:-5], message[: len(message) // 2]):
+        assert code_of(device, broken) == Code.MALFORMED
+
+
+def test_an_error_carries_a_code_and_never_a_text(task, store, tmp_path, monkeypatch, caplog):
+    device = make_device(tmp_path, store, "silo", 0, 13)
+
+    def fail(*arguments):
+        raise RuntimeError("the secret word is swordfish")
+
+    monkeypatch.setattr(device, "_train", fail)
+    answer = device.answer(task.to_bytes())
+    assert b"swordfish" not in answer
+    assert read_answer(answer) == Nothing(Code.FAILED)
+    assert "swordfish" in caplog.text  # the owner of the device may know
+
+
+def test_a_store_larger_than_what_is_registered_is_refused(store, tmp_path):
+    enrolled, participation = devices.Enrolment(FEDERATION, "silo", 0, 5), Participation(tmp_path / "p")
+    with pytest.raises(SottoError, match="registered for 5"):
+        devices.Device(enrolled, store, bytes(32), participation, Limits())
+
+
+def test_the_secret_is_drawn_once_and_for_its_owner_alone(tmp_path):
+    secret = devices.own_secret(tmp_path)
+    assert len(set(secret)) > 8
+    assert devices.own_secret(tmp_path) == secret
+    assert (tmp_path / devices.SECRET).stat().st_mode & 0o077 == 0
+
+
+def test_limits_are_read_and_misspelt_ones_refused(tmp_path):
+    Limits(clip_norm=3.0, rounds=7).save(tmp_path / "limits.toml")
+    assert Limits.load(tmp_path / "limits.toml") == Limits(clip_norm=3.0, rounds=7)
+    for text, what in (("clip_nrom = 3", "did you mean 'clip_norm'"), ("rounds = -1", "not negative"), ("=", "cannot")):
+        (tmp_path / "bad.toml").write_text(text)
+        with pytest.raises(SottoError, match=what):
+            Limits.load(tmp_path / "bad.toml")

@@ -1,0 +1,83 @@
+"""What passes the proxy, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("flwr")
+import httpx
+
+from sottovoce.federation import proxy
+
+
+async def _in_pieces(*pieces: bytes):
+    for piece in pieces:
+        yield piece
+
+
+def ask(method: str, path: str, body: bytes = b"", target=None) -> tuple[httpx.Response, list[httpx.Request]]:
+    """A request through the proxy; the answer, and what reached the server behind it."""
+    seen: list[httpx.Request] = []
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, content=_in_pieces(b"hello ", request.content), headers={"x-kind": "fleet"})
+
+    async def run() -> httpx.Response:
+        inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(target or serve))
+        app = proxy.build_app(inner)
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(base_url="https://front", transport=transport) as client:
+            url = httpx.URL("https://front").copy_with(raw_path=path.encode())
+            answer = await client.request(method, url, content=body, headers={"x-signature": "abc"})
+        await inner.aclose()
+        return answer
+
+    return asyncio.run(run()), seen
+
+
+def test_the_fleet_passes_as_it_is():
+    answer, seen = ask("POST", "/v1/fleet/pull-messages", b"body")
+    assert (answer.status_code, answer.content, answer.headers["x-kind"]) == (200, b"hello body", "fleet")
+    assert [(str(request.url), request.headers["x-signature"]) for request in seen] == [
+        ("https://behind/v1/fleet/pull-messages", "abc")
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run",
+        "/v1/control/register-node",
+        "/v1/runtime/acquire-task",
+        "/",
+        "/v1/fleet",
+        "/v1/fleet/../control/start-run",
+        "/v1/fleet/%2e%2e/control/start-run",
+        "/v1/fleet/..%2fcontrol/start-run",
+        "//v1/control/start-run",
+        "/v1/fleet//../../control/start-run",
+        "/V1/FLEET/../control/start-run",
+        "/docs",
+        "/openapi.json",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_nothing_else_passes(path, method):
+    answer, seen = ask(method, path)
+    assert answer.status_code == 403
+    assert seen == []
+
+
+def test_a_request_too_long_is_refused_and_a_server_that_is_gone_is_said_to_be(monkeypatch):
+    monkeypatch.setattr(proxy, "MOST_BYTES", 10)
+    answer, seen = ask("POST", "/v1/fleet/push-object", b"x" * 11)
+    assert (answer.status_code, seen) == (413, [])
+
+    def gone(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("nobody")
+
+    answer, _ = ask("POST", "/v1/fleet/pull-messages", target=gone)
+    assert answer.status_code == 503

@@ -1,0 +1,94 @@
+"""The folder of a federation, and what is carried to its devices."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.federation import keys
+from sottovoce.federation.link import _in_memory
+from sottovoce.federation.roster import Roster
+from sottovoce.jobs import federating
+from sottovoce.recipe import Recipe
+
+WORDS = Vocabulary.from_words(["red", "green"])
+
+
+def found(folder, *devices, **more) -> Roster:
+    more = {"vocabulary": WORDS, "tokens_per_user": 16, "host": "127.0.0.1", "port": 1234, **more}
+    return federating.found_federation(folder, devices, **more)
+
+
+def test_a_federation_has_a_roster_keys_and_a_folder_for_each_device(tmp_path):
+    roster = found(tmp_path / "f", ("phone", 1), ("clinic", 20))
+    assert [(member.name, member.first, member.users) for member in roster.members] == [
+        ("phone", 0, 1),
+        ("clinic", 1, 20),
+    ]
+    assert roster.as_store().users == 21
+    facts = json.loads((roster.bundle("clinic") / "device.json").read_text())
+    assert (facts["first"], facts["users"], facts["server"]) == (1, 20, "127.0.0.1:1234")
+    for secret in (roster.keys / keys.SERVER_KEY, roster.bundle("phone") / keys.NODE_KEY):
+        assert secret.stat().st_mode & 0o077 == 0
+    # The key that could vouch for another server is nowhere.
+    assert sorted(path.name for path in roster.keys.iterdir()) == [keys.AUTHORITY, keys.SERVER_KEY, keys.SERVER]
+    # The secret of the coins is drawn on the device: it is not among what the server made.
+    assert not list((tmp_path / "f").rglob("coin.secret"))
+    assert len({member.public_key for member in roster.members}) == 2
+
+
+def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
+    before = found(tmp_path / "f", ("phone", 1), ("clinic", 20))
+    federating.enrol(tmp_path / "f", "school", 7)
+    after = Roster.open(tmp_path / "f")
+    assert after.members[:2] == before.members
+    assert (after.members[2].first, after.users) == (21, 28)
+    # It is the same store to the ledger of its people.
+    assert after.as_store().fingerprint == before.as_store().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "users", "what"),
+    [("phone", 1, "already"), ("Über", 1, "small letters"), ("x/y", 1, "small"), ("z", 0, "1 or")],
+)
+def test_bad_devices_are_refused(tmp_path, name, users, what):
+    found(tmp_path / "f", ("phone", 1))
+    with pytest.raises(SottoError, match=what):
+        federating.enrol(tmp_path / "f", name, users)
+    assert [member.name for member in Roster.open(tmp_path / "f").members] == ["phone"]
+
+
+def test_wrong_folders_and_numbers_are_refused(tmp_path):
+    roster = found(tmp_path / "f", ("phone", 1))
+    with pytest.raises(SottoError, match="exists"):
+        found(tmp_path / "f", ("phone", 1))
+    with pytest.raises(SottoError, match="no federation"):
+        Roster.open(tmp_path)
+    with pytest.raises(SottoError, match="not the folder of a device"):
+        federating.run_device(tmp_path, tmp_path)
+    with pytest.raises(SottoError, match="more than the 1 devices"):
+        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(at_least=2))
+    for wrong in ({"seconds": 0}, {"at_least": 0}):
+        with pytest.raises(SottoError, match="must be"):
+            federating.Serving(**wrong)
+
+
+def test_the_state_of_a_link_is_kept_in_memory_only(tmp_path, monkeypatch):
+    """A folder on a disk is refused: updates in it are not noised."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"disk / ext4 rw 0 0\nmemory {tmp_path}/shm tmpfs rw 0 0\n")
+    monkeypatch.setattr("sottovoce.federation.link.MOUNTS", mounts)
+    (tmp_path / "shm" / "state").mkdir(parents=True)
+    assert _in_memory(tmp_path / "shm" / "state")
+    with pytest.raises(SottoError, match="must not reach a disk"):
+        _in_memory(tmp_path)
+    with pytest.raises(SottoError, match="not a folder"):
+        _in_memory(tmp_path / "nowhere")
+    mounts.unlink()
+    with pytest.raises(SottoError, match="must not reach a disk"):
+        _in_memory(tmp_path / "shm")
