@@ -134,7 +134,7 @@ def test_after_a_killed_process_the_run_ends_and_goes_on_with_two_or_with_one(wo
 
     ends = together(["resume", str(out), "--json"], ["resume", str(out), "--json"], devices=2)
     assert [end[0] for end in ends] == [0, 0], ends
-    assert [end[1].count("\n") for end in ends] == [1, 0]  # devices that meet say nothing either
+    assert [end[1].count("\n") for end in ends] == [1, 1]  # one JSON object each: devices that meet say nothing
     assert lineages(out)[:5] == paid  # round 5 was the same again, and not paid for twice
     assert len(lineages(out)) == 6
     np.testing.assert_allclose(weights(out), weights(world / "one"), atol=1e-5)
