@@ -43,6 +43,8 @@ class Limits:
                 raise SottoError(f"{path}: unknown limit {name!r}{did_you_mean(name, known)}")
             if not _fits(value, known[name]):
                 raise SottoError(f"{path}: {name}={value!r} must be a {known[name].__name__} that is not negative")
+        if said.get("min_separation", 1) < 1:
+            raise SottoError(f"{path}: min_separation must be 1 or more: nobody joins one round twice")
         return Limits(**said)
 
     def save(self, path: Path) -> None:

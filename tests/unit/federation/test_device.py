@@ -186,7 +186,12 @@ def test_the_secret_is_drawn_once_and_for_its_owner_alone(tmp_path):
 def test_limits_are_read_and_misspelt_ones_refused(tmp_path):
     Limits(clip_norm=3.0, rounds=7).save(tmp_path / "limits.toml")
     assert Limits.load(tmp_path / "limits.toml") == Limits(clip_norm=3.0, rounds=7)
-    for text, what in (("clip_nrom = 3", "did you mean 'clip_norm'"), ("rounds = -1", "not negative"), ("=", "cannot")):
+    for text, what in (
+        ("clip_nrom = 3", "did you mean 'clip_norm'"),
+        ("rounds = -1", "not negative"),
+        ("min_separation = 0", "nobody joins one round twice"),
+        ("=", "cannot"),
+    ):
         (tmp_path / "bad.toml").write_text(text)
         with pytest.raises(SottoError, match=what):
             Limits.load(tmp_path / "bad.toml")
