@@ -91,6 +91,11 @@ def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) 
                 f"1 / learning_rate: a step would take back more than the whole update"
             )
         objective = Penalised(objective, local.penalty)
+    if local.gradient_clip is not None and recipe.run.algorithm != "fedavg":
+        raise SottoError(
+            f"local.gradient_clip={local.gradient_clip:g} is on the steps that a device takes in fedavg, not for "
+            f"{recipe.run.algorithm}; remove it"
+        )
     compression = EightBit() if local.compression == "8bit" else None
     if compression and recipe.run.algorithm == "central":
         raise SottoError("local.compression has no meaning in central training, which sends no updates; use none")
@@ -99,6 +104,7 @@ def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) 
             clipping, recipe.privacy.clip_when == "every_step", epochs=local.epochs, batch=local.batch,
             unroll=local.unroll, learning_rate=local.learning_rate, objective=objective,
             user_share=local.user_share if local.objective == "rehearsal" else 1.0, compression=compression,
+            gradient_clip=local.gradient_clip,
         )  # fmt: skip
     # Central training takes the steps of FedSGD, on other people's text each.
     return FedSGD(

@@ -54,6 +54,9 @@ class Local:
     unroll: int = _value(10, "tokens of each lane in one local step", low=1)
     learning_rate: float = _value(6.0, "η: local learning rate", above=0)
     tokens: int = _value(0, "tokens in the one gradient of FedSGD; 0 is all of the user's", low=0)
+    gradient_clip: float | None = _value(
+        None, "bound on the L2 norm of the gradient of a local step; S bounds what all steps made (FedAvg)", above=0
+    )
     penalty: float = _value(0.0, "weight of a penalty ‖Δ‖² on the update so far (FedAvg)", low=0)
     objective: str = _value(
         "plain", "what a device minimises; the others keep it from forgetting what the received model knew (FedAvg)",

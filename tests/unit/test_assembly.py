@@ -60,6 +60,15 @@ def test_a_penalty_is_part_of_what_users_minimise_and_needs_more_than_one_step(s
         assemble(SMALL.replace(local={"penalty": 1.0}), store)
 
 
+def test_a_clip_of_gradients_is_for_devices_and_leaves_other_recipes_their_name(store):
+    made = assemble(SMALL.replace(local={"gradient_clip": 0.25}), store)
+    assert made.algorithm.user_update.gradient_clip == 0.25  # pyrefly: ignore
+    assert made.algorithm.mechanism == assemble(SMALL, store).algorithm.mechanism
+    assert "gradient_clip" not in SMALL.to_dict()["local"]
+    with pytest.raises(SottoError, match="not for fedsgd"):
+        assemble(SMALL.replace(local={"gradient_clip": 0.25}, run={"algorithm": "fedsgd"}), store)
+
+
 def test_the_kind_of_device_is_in_the_layout_that_processes_compare(store, monkeypatch):
     """Another kind may cut a cohort into other blocks: two processes with two plans would add users up twice."""
     here = assemble(SMALL, store).layout

@@ -71,6 +71,7 @@ def evaluate_run(
         learning_rate=local.learning_rate if local_learning_rate is None else local_learning_rate,
         batch=local.batch,
         unroll=local.unroll,
+        gradient_clip=local.gradient_clip,
     )
     released, vocabulary = load_run(run, model)
     other = None if beside is None else _load_beside(run, vocabulary, beside)

@@ -74,6 +74,7 @@ def fits(update: UserUpdate, model: Any) -> bool:
         and update.objective is plain
         and update.epochs == 1
         and update.compression is None
+        and update.gradient_clip is None
         and type(model) is LSTM  # a subclass may read otherwise
     )
 

@@ -25,6 +25,7 @@ class Personalise:
     batch: int = 8
     unroll: int = 10
     objective: Objective = plain
+    gradient_clip: float | None = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -39,7 +40,7 @@ class Personalise:
         """
         local = FedAvg(
             NoClip(), False, epochs=self.epochs, batch=self.batch, unroll=self.unroll,
-            learning_rate=self.learning_rate, objective=self.objective,
+            learning_rate=self.learning_rate, objective=self.objective, gradient_clip=self.gradient_clip,
         )  # fmt: skip
         steps = local.steps(user.tokens.shape[0]) if last is None else last
         changed = local(model, user, key, jnp.asarray(NoClip().clip_norms), steps).update

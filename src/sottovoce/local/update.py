@@ -15,7 +15,7 @@ from sottovoce.data.vocabulary import BOS
 from sottovoce.local.compression import EightBit
 from sottovoce.local.objective import Batch, Objective, plain, start_of
 from sottovoce.models.language_model import LanguageModel
-from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm
+from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm, project
 
 TRAINING = 0x7261696E  # what FedSGD trains with is apart from what chooses its tokens: a draw uses the first folds
 
@@ -80,6 +80,8 @@ class FedAvg:
 
     With a `user_share` λ below 1 it is random rehearsal (Popov et al. 2018, section 2.2): public text joins the user's
     until theirs is a share λ of all that is read.
+
+    `gradient_clip` keeps a step from running away. It promises nothing: what is sent is bounded by `clipping`.
     """
 
     clipping: Clipping
@@ -91,6 +93,7 @@ class FedAvg:
     objective: Objective = plain
     user_share: float = 1.0
     compression: EightBit | None = None
+    gradient_clip: float | None = None
 
     def steps(self, length: Any) -> Any:
         """The steps of one pass over a text of this length, and over what is rehearsed with it."""
@@ -125,6 +128,8 @@ class FedAvg:
             batch = jax.tree.map(lambda part: part[index], steps)
             model = jax.tree.map(jnp.add, received, update)
             (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state, step_key)
+            if self.gradient_clip is not None:
+                gradient, _ = project(gradient, self.gradient_clip)
             update = jax.tree.map(lambda change, slope: change - self.learning_rate * slope, update, gradient)
             length = jnp.where(jnp.sum(batch.mask) > 0, norm(update), length)
             if self.clip_every_step:

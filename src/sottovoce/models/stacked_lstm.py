@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import check_tied, tied_scores, unit_rows
+from sottovoce.models.head import check_tied, unit_rows
 from sottovoce.models.lstm import Gate, read_layer
 
 LayerState = tuple[Array, Array]
@@ -40,12 +40,16 @@ class StackedLSTM(eqx.Module):
     Dropout is on what goes into a layer and out of the last, never on what a layer says to itself; every moment has a
     mask of its own. With `variational` (Gal and Ghahramani 2016) the moments of an unroll share one, and what a layer
     says to itself has one too. There is no dropout where the model is used.
+
+    A tied table is as in Press and Wolf 2017: of any length, and with a bias. There is no projection between the last
+    layer and the scores here. Held at length 1 and without a bias, words would get their frequencies only from outputs
+    that are large and the same everywhere: units saturate, and say nothing of what was read.
     """
 
     embedding: Float[Array, "vocabulary size"]
     layers: tuple[Layer, ...]
     output: Float[Array, "vocabulary hidden"] | None  # None: tied to the embedding
-    output_bias: Float[Array, " vocabulary"] | None
+    output_bias: Float[Array, " vocabulary"]
     dropout: float = eqx.field(static=True)
     variational: bool = eqx.field(static=True)
 
@@ -57,13 +61,16 @@ class StackedLSTM(eqx.Module):
         if tied:
             check_tied(embedding, hidden)
         first, last, *keys = jax.random.split(key, 2 + layers)
-        self.embedding = unit_rows(jax.random.normal(first, (vocabulary, embedding)))
+        if tied:
+            self.embedding = jax.random.uniform(first, (vocabulary, embedding), minval=-0.1, maxval=0.1)
+        else:
+            self.embedding = unit_rows(jax.random.normal(first, (vocabulary, embedding)))
         sizes = [embedding, *[hidden] * (layers - 1)]
         self.layers = tuple(Layer(size, hidden, key=each) for size, each in zip(sizes, keys, strict=True))
         bound = hidden**-0.5
         table = jax.random.uniform(last, (vocabulary, hidden), minval=-bound, maxval=bound)
         self.output = None if tied else table
-        self.output_bias = None if tied else jnp.zeros((vocabulary,))
+        self.output_bias = jnp.zeros((vocabulary,))
         self.dropout, self.variational = dropout, variational
 
     def start(self) -> tuple[LayerState, ...]:
@@ -74,8 +81,6 @@ class StackedLSTM(eqx.Module):
         self, tokens: Int[Array, " time"], state: tuple[LayerState, ...], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time hidden"], tuple[LayerState, ...]]:
         words, states = self.embedding[tokens], []
-        if self.output is None:
-            words = unit_rows(words)
         for number, (layer, before) in enumerate(zip(self.layers, state, strict=True)):
             recurrent = self._mask(key, 2 * number + 1, before[0].shape) if self.variational else None
             words, after = layer(self._drop(words, key, 2 * number), before, recurrent)
@@ -83,9 +88,8 @@ class StackedLSTM(eqx.Module):
         return self._drop(words, key, 2 * len(self.layers)), tuple(states)
 
     def score(self, outputs: Float[Array, "*any hidden"]) -> Float[Array, "*any vocabulary"]:
-        if self.output is None or self.output_bias is None:
-            return tied_scores(outputs, self.embedding)
-        return outputs @ self.output.T + self.output_bias
+        table = self.embedding if self.output is None else self.output
+        return outputs @ table.T + self.output_bias
 
     def _drop(self, values: Float[Array, "time size"], key: PRNGKeyArray | None, place: int) -> Array:
         shape = values.shape[1:] if self.variational else values.shape

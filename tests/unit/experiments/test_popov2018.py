@@ -129,6 +129,7 @@ def test_the_gpu_size_is_the_papers_setting():
     ptb = recipe_of(benchmark(GPU)[1], users=4)
     assert (ptb.model.hidden, ptb.model.layers, ptb.model.tied, ptb.model.variational) == (1500, 2, True, True)
     assert (ptb.local.epochs, ptb.privacy.cohort, ptb.run.rounds) == (10, 4, 1)
+    assert (ptb.local.gradient_clip, ptb.privacy.clipping) == (0.25, "none")
 
 
 def test_every_run_can_be_put_together(tmp_path):

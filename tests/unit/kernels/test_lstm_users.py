@@ -131,6 +131,7 @@ def test_only_what_it_computes_is_given_to_it(model):
     assert fits(FedAvg(FlatClip(1.0), True), model)
     others = [
         FedAvg(FlatClip(1.0), True, epochs=2),
+        FedAvg(FlatClip(1.0), True, gradient_clip=1.0),
         FedSGD(FlatClip(1.0)),
         FedAvg(FlatClip(1.0), True, objective=lambda *arguments: plain(*arguments)),
     ]

@@ -199,6 +199,24 @@ def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
     assert length(held) < length(free)
 
 
+def test_every_gradient_is_clipped_before_its_step_and_the_update_after_it(model):
+    """Of one step the direction stays; eight steps of 0.01 are no longer than 0.08, and S is on what they make."""
+
+    def update(clipping=None, **settings):
+        return sent(FedAvg(clipping or NoClip(), True, **LOCAL, **settings), model, tokens).update
+
+    tokens = user(range(3, 9))  # one step
+    free, held, far = update(), update(gradient_clip=0.01), update(gradient_clip=100.0)
+    assert length(free) > 10 * LOCAL["learning_rate"] * 0.01
+    assert length(held) == pytest.approx(LOCAL["learning_rate"] * 0.01, rel=1e-3)
+    for one, other, same in zip(*map(jax.tree.leaves, (free, held, far)), strict=True):
+        np.testing.assert_allclose(one / length(free), other / length(held), rtol=1e-3, atol=1e-6)
+        np.testing.assert_array_equal(one, same)
+    tokens = user(range(3, 27))
+    assert 2 * 0.015 < length(update(gradient_clip=0.01, epochs=2)) <= 8 * 0.015
+    assert length(update(FlatClip(0.02), gradient_clip=0.01, epochs=2)) <= 0.02
+
+
 def test_an_objective_of_your_own_sees_the_model_as_received(model):
     def towards_received(model, received, batch, state, key):
         losses, state = plain(model, received, batch, state, key)

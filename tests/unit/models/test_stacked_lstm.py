@@ -34,6 +34,19 @@ def test_without_dropout_it_is_one_layer_after_another():
     np.testing.assert_allclose(model.score(outputs), words @ model.output.T + model.output_bias, rtol=1e-5)
 
 
+def test_a_tied_table_is_the_embedding_as_it_is_with_a_bias():
+    """A length of 1 would leave a word's frequency to the outputs, which saturate: nothing else was learned then."""
+    model = make(hidden=12, tied=True)
+    assert model.output is None
+    object.__setattr__(model, "output_bias", jnp.arange(60.0))
+    outputs, _ = read(model, TOKENS, model.start())
+    np.testing.assert_allclose(model.score(outputs), outputs @ model.embedding.T + jnp.arange(60.0), rtol=1e-5)
+    object.__setattr__(model, "embedding", 3 * model.embedding)
+    assert not np.allclose(read(model, TOKENS, model.start())[0], outputs)
+    shapes = jax.eval_shape(lambda key: StackedLSTM(10_033, embedding=1500, tied=True, key=key), jax.random.key(0))
+    assert parameter_count(shapes) == 10_033 * 1501 + 2 * 4 * (1500 * 3000 + 1500)
+
+
 def test_there_is_no_dropout_in_use_and_none_at_zero():
     model = make()
     used = read(model, TOKENS, model.start())[0]
