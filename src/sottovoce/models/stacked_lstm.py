@@ -41,9 +41,8 @@ class StackedLSTM(eqx.Module):
     mask of its own. With `variational` (Gal and Ghahramani 2016) the moments of an unroll share one, and what a layer
     says to itself has one too. There is no dropout where the model is used.
 
-    A tied table is as in Press and Wolf 2017: of any length, and with a bias. There is no projection between the last
-    layer and the scores here. Held at length 1 and without a bias, words would get their frequencies only from outputs
-    that are large and the same everywhere: units saturate, and say nothing of what was read.
+    A tied table has rows of any length, and a bias. There is no projection between the last layer and the scores here:
+    with rows held at length 1 and no bias, outputs became the same whatever was read, and frequencies all it learned.
     """
 
     embedding: Float[Array, "vocabulary size"]

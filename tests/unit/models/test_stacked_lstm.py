@@ -35,7 +35,7 @@ def test_without_dropout_it_is_one_layer_after_another():
 
 
 def test_a_tied_table_is_the_embedding_as_it_is_with_a_bias():
-    """A length of 1 would leave a word's frequency to the outputs, which saturate: nothing else was learned then."""
+    """Held at a length of 1 without a bias, nothing but the frequency of words was learned."""
     model = make(hidden=12, tied=True)
     assert model.output is None
     object.__setattr__(model, "output_bias", jnp.arange(60.0))
