@@ -76,8 +76,10 @@ class Link:
 
     def __exit__(self, *error: object) -> None:
         self.proxy.stop()
-        self.superlink.stop()
+        # First: the SuperLink ends when the last connection to it does.
         self._forget()
+        self._desk.close()
+        self.superlink.stop()
 
     def _start(self) -> None:
         self.superlink.start()
@@ -192,7 +194,7 @@ class Link:
             if name is None:
                 continue
             if reply.has_error():
-                log.warning("%s did not answer: Flower's code %d", name, reply.error.code)
+                log.warning("%s did not answer: %s", name, flower.why(reply.error.code))
                 continue
             code = collected.take(name, flower.bytes_of(reply))
             if code not in ("joined", "nobody"):
