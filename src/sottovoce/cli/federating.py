@@ -72,7 +72,7 @@ def init(
     bundles = {member.name: str(roster.bundle(member.name)) for member in roster.members}
     if json:
         return print_json({"federation": str(federation), "id": roster.federation, "devices": bundles})
-    rows = {"devices": f"{len(bundles)}, of {roster.users:,} users", "server": f"{host}:{port}"}
+    rows = {"devices": str(len(bundles)), "users": f"{roster.users:,}", "server": roster.server}
     print_table(f"Federation {federation}", rows)
     print("carry each of these to its device, and remove it here; it holds the device's key:")
     for name, path in bundles.items():
@@ -222,7 +222,10 @@ def demo(*, out: Path = Path("federation-demo"), users: int = 2000) -> None:
     _log()
     with gentle_stop() as stop:
         result = run_federation_demo(out, users=users, say=_say, progress=progress_of_rounds, stop=stop)
-    tell(result, json=False, again="sotto federate resume")
+    if result.ended == "stopped":
+        return print(f"stopped after round {result.round}; delete {out} and run `sotto federate demo` again")
+    tell(result, json=False, next_step=f"report: {result.path / 'report.html'}")
+    return None
 
 
 def _device(text: str) -> tuple[str, int]:

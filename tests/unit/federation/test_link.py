@@ -160,3 +160,17 @@ def test_without_devices_the_server_waits_and_can_be_stopped(make):
     with pytest.raises(KeyboardInterrupt):
         linked.ask(1, b"task", 100, Collected())
     assert said == ["0 of 1 devices are here; waiting for more"]
+
+
+@pytest.mark.parametrize(
+    ("bind", "knocked"),
+    [("192.0.2.7", "192.0.2.7"), ("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("localhost", "localhost")],
+)
+def test_the_proxy_is_waited_for_at_the_address_it_listens_on(bind, knocked):
+    """Which devices know: on a server of its own that is not the loopback."""
+    seen = []
+    made = object.__new__(Link)
+    made._start, made._bind, made._roster = lambda: None, bind, SimpleNamespace(port=8443)
+    made.proxy = SimpleNamespace(start=lambda: None, wait_until_listening=lambda *address: seen.append(address))
+    made.__enter__()
+    assert seen == [(8443, knocked)]

@@ -42,6 +42,22 @@ def test_a_federation_has_a_roster_keys_and_a_folder_for_each_device(tmp_path):
     assert len({member.public_key for member in roster.members}) == 2
 
 
+def test_devices_are_told_where_the_server_is(tmp_path):
+    for number, (host, said) in enumerate(
+        (("train.example.org", "train.example.org:1234"), ("fd00::2", "[fd00::2]:1234"))
+    ):
+        roster = found(tmp_path / str(number), ("phone", 1), host=host)
+        assert json.loads((roster.bundle("phone") / "device.json").read_text())["server"] == said
+
+
+def test_a_recipe_that_devices_cannot_train_is_refused_before_a_process_is_started(tmp_path, monkeypatch):
+    roster = found(tmp_path / "f", ("phone", 1))
+    monkeypatch.setattr("sottovoce.federation.link.Link.__init__", lambda *_, **__: pytest.fail("a link was made"))
+    recipe = Recipe().replace(privacy={"sampling": "fixed"})
+    with pytest.raises(SottoError, match="flip their own coins"):
+        federating.serve(recipe, roster.path, tmp_path / "run", federating.Serving())
+
+
 def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
     before = found(tmp_path / "f", ("phone", 1), ("clinic", 20))
     federating.enrol(tmp_path / "f", "school", 7)
@@ -73,6 +89,10 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
         federating.run_device(tmp_path, tmp_path)
     with pytest.raises(SottoError, match="more than the 1 devices"):
         federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(at_least=2))
+    for wrong in ({"host": ""}, {"host": "https://x.org"}, {"host": "a b"}, {"tokens_per_user": 1}):
+        with pytest.raises(SottoError, match="must be"):
+            found(tmp_path / "g", ("phone", 1), **wrong)
+        assert not (tmp_path / "g").exists()
     for wrong in ({"seconds": 0}, {"at_least": 0}):
         with pytest.raises(SottoError, match="must be"):
             federating.Serving(**wrong)
