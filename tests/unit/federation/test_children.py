@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +43,50 @@ def test_a_child_that_ends_says_why(tmp_path):
     with pytest.raises(LostProcess, match=r"status 3\): address already in use; its log is .*part.log"):
         part.wait_until_listening(free_port(), seconds=60)
     part.stop()
+
+
+def test_flower_reports_nothing_and_asks_for_no_updates(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
+    names = ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK")
+    part = child(tmp_path, f"import os; print([os.environ[name] for name in {names}])")
+    with pytest.raises(LostProcess, match=r"\['0', '1'\]"):
+        part.wait_until_listening(free_port(), seconds=60)
+    part.stop()
+
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from sottovoce.federation.children import Child
+Child("part", [sys.executable, "-S", "-c", sys.argv[2]], Path(sys.argv[1])).start()
+time.sleep(600)
+"""
+SAY_WHO = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+
+
+def test_a_child_ends_with_the_process_that_started_it_however_that_ends(tmp_path):
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path), SAY_WHO])
+    log = tmp_path / "part.log"
+    try:
+        until(lambda: log.exists() and log.read_text().endswith("\n"))
+        number = int(log.read_text())
+        os.kill(number, 0)  # it is there
+    finally:
+        starter.send_signal(signal.SIGKILL)
+        starter.wait()
+    until(lambda: not runs(number))
+
+
+def until(happened) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def runs(number: int) -> bool:
+    status = Path(f"/proc/{number}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
