@@ -157,6 +157,14 @@ def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):
         assert code_of(device, broken) == Code.MALFORMED
 
 
+def test_who_joins_is_on_disk_before_anything_is_computed(task, store, tmp_path, monkeypatch):
+    """So that a crash, at any time after, cannot make a user join again."""
+    device, seen = make_device(tmp_path, store, "silo", 0, 13), []
+    monkeypatch.setattr(device, "_train", lambda *_: seen.append((tmp_path / "silo.jsonl").read_text()))
+    device.answer(task.to_bytes())
+    assert f'"{task.release}"' in seen[0]
+
+
 def test_an_error_carries_a_code_and_never_a_text(task, store, tmp_path, monkeypatch, caplog):
     device = make_device(tmp_path, store, "silo", 0, 13)
 
