@@ -139,8 +139,9 @@ def test_more_than_the_owner_allows_is_refused(task, store, tmp_path, limits, se
 
 def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13, limits=Limits(clip_norm=1.0))
-    asked = replace(task, clip_norms=np.array([1.5], np.float32))
-    assert code_of(device, asked.to_bytes()) == Code.LIMITS
+    for wrong in (1.5, 0.0, -0.1, np.nan):
+        asked = replace(task, clip_norms=np.array([wrong], np.float32))
+        assert code_of(device, asked.to_bytes()) == Code.LIMITS
 
 
 def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):

@@ -8,11 +8,14 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
+from sottovoce.federation.limits import Limits
 from sottovoce.federation.link import _in_memory
 from sottovoce.federation.roster import Roster
+from sottovoce.files import locked
 from sottovoce.jobs import federating
 from sottovoce.recipe import Recipe
 
@@ -96,6 +99,31 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
     for wrong in ({"seconds": 0}, {"at_least": 0}):
         with pytest.raises(SottoError, match="must be"):
             federating.Serving(**wrong)
+
+
+def prepared(folder, name: str, words: Vocabulary = WORDS, tokens: int = 16, plain: bool = False):
+    corpus = folder / ("corpus.txt" if plain else "corpus.jsonl")
+    rows = [json.dumps({"user": user, "text": "red green red"}) for user in ("ann", "bob", "cleo")]
+    corpus.write_text("red green\n" * 9 if plain else "\n".join(rows) + "\n")
+    prepare([corpus], folder / name, vocabulary=words, tokens_per_user=tokens, test_users=0, plain_text=plain)
+    return folder / name
+
+
+def test_a_device_has_its_owners_limits_the_words_of_the_federation_and_people(tmp_path):
+    bundle = found(tmp_path / "f", ("clinic", 4)).bundle("clinic")
+    (bundle / "limits.toml").write_text("clip_norm = 0.5\nrounds = 3\n")
+    store = prepared(tmp_path, "store")
+    device, server = federating.open_device(bundle, store)
+    assert device._limits == Limits(clip_norm=0.5, rounds=3)
+    assert (device.description, server) == ("clinic: 3 users, registered for 4", "127.0.0.1:1234")
+    others = Vocabulary.from_words(["blue", "green"])
+    for wrong in (prepared(tmp_path, "words", others), prepared(tmp_path, "short", tokens=8)):
+        with pytest.raises(SottoError, match="other words or another length"):
+            federating.open_device(bundle, wrong)
+    with pytest.raises(SottoError, match="its users are no persons"):
+        federating.open_device(bundle, prepared(tmp_path, "plain", plain=True))
+    with locked(bundle / ".lock", "busy"), pytest.raises(SottoError, match="in use by another process"):
+        federating.run_device(bundle, store, stop=lambda: True)
 
 
 def test_the_state_of_a_link_is_kept_in_memory_only(tmp_path, monkeypatch):
