@@ -37,8 +37,8 @@ def outcome(trial, seed, end, *, rise=0.0, accuracy=0.15):
     curve = [(at, accuracy * at / rounds, math.exp(loss)) for at, loss in enumerate(losses, 1)]
     evaluation = {"top1": curve[-1][1], "perplexity": curve[-1][2]}
     local = {"local loss": [(at, loss - 0.3) for at, loss in enumerate(losses, 1)]}
-    return Outcome(trial.name, seed, {}, 0, rounds, trial.user_updates(GPU), curve, evaluation, {},
-                   [(7, 0.5), (20, 0.25)], 1.0, series=local)  # fmt: skip
+    return Outcome(trial.name, seed, {"run": {"algorithm": "fedavg"}}, 0, rounds, trial.user_updates(GPU), curve,
+                   evaluation, {}, [(7, 0.5), (20, 0.25)], 1.0, series=local)  # fmt: skip
 
 
 @pytest.fixture
