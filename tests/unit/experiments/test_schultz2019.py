@@ -120,7 +120,8 @@ def test_claims_are_judged_at_each_learning_rate(pool):
     for name, row in judged.items():
         if name.endswith(f"η = {TUNED:g}"):
             assert (row["measured"], row["verdict"]) == ("not run", OPEN)
-    assert "two runs of one setting of FedAvg differ by 0.00 (" in claims_table(SCHULTZ2019, list(judged.values()), pool)
+    table = claims_table(SCHULTZ2019, list(judged.values()), pool)
+    assert "two runs of one setting of FedAvg differ by 0.00 (" in table
 
 
 def test_one_seed_cannot_tell_and_a_diverged_run_is_the_worst(tmp_path):
