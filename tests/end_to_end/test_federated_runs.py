@@ -129,6 +129,8 @@ def test_a_server_killed_before_it_paid_asks_again_and_pays_once(federation, tmp
     jobs.resume(run, coordinator=federation.coordinator(fleet))
     assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1, 2, 3]
     assert all(set(codes.values()) <= {"joined", "nobody"} for codes in fleet.codes)
+    # What travels says nothing of the server's disk.
+    assert all(str(tmp_path).encode() not in task for task in fleet.tasks)
 
 
 def test_hostile_late_and_old_devices_change_nothing_but_their_own_part(federation, tmp_path):
