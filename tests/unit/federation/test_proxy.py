@@ -118,3 +118,26 @@ def test_a_few_requests_at_a_time_reach_the_superlink_and_all_are_answered():
 
     assert asyncio.run(run()) == [b"%d" % number for number in range(50)]
     assert most == proxy.CONNECTIONS
+
+
+@pytest.mark.parametrize("path", [b"/v1/fleet/../control/start-run", b"/v1/fleet//x", b"/v1/fleet/%2e%2e/control/x"])
+def test_a_path_that_leads_elsewhere_does_not_pass_as_it_came(path):
+    """Below any client of HTTP, which would put it straight before it is sent."""
+    seen: list[httpx.Request] = []
+    sent: list[dict] = []
+
+    async def receive() -> dict:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        serve = lambda request: seen.append(request) or httpx.Response(200, content=_in_pieces(b""))  # noqa: E731
+        inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(serve))
+        scope = {"type": "http", "method": "POST", "path": path.decode(), "raw_path": path, "headers": []}
+        await proxy.build_app(inner)({**scope, "query_string": b"", "http_version": "1.1"}, receive, send)
+        await inner.aclose()
+
+    asyncio.run(run())
+    assert (sent[0]["status"], seen) == (403, [])
