@@ -1,7 +1,8 @@
 """What a round over devices costs on one machine: seconds, bytes, memory and CPU time. Prints one JSON object.
 
-`trainer`: a server and one silo in real processes, with the long-lived process that trains, or (`--per-message`) with a
-process a message, as Flower has it: its SuperExec starts one, which reads the store, imports jax and compiles anew.
+`trainer`: a server and a silo (or several, `--silos`) in real processes, with the long-lived process that trains, or
+(`--per-message`) with a process a message, as Flower has it: its SuperExec starts one, which reads the store, imports
+jax and compiles anew. Memory and CPU time are those of a device: the process that trains and its SuperNode.
 
 `messages`: one SuperLink with its proxy and the connections of many devices, which answer without training: what the
 link bears. The devices are threads of one process, so their own memory is not counted.
@@ -11,14 +12,15 @@ Needs the extra: pip install 'sottovoce[federation]'.
 
 import argparse
 import json
+import logging
 import os
-import resource
 import socket
 import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +41,13 @@ def main() -> None:
     parser.add_argument("what", choices=("trainer", "messages"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--devices", type=int, default=50)
-    parser.add_argument("--users", type=int, default=200, help="of the silo (trainer)")
+    parser.add_argument("--silos", type=int, default=1, help="real device processes (trainer)")
+    parser.add_argument("--users", type=int, default=200, help="of a silo (trainer)")
     parser.add_argument("--embedding", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--per-message", action="store_true")
     arguments = parser.parse_args()
+    logging.disable(logging.WARNING)  # connections that lose the server at the end say so at length
     with tempfile.TemporaryDirectory(prefix="sotto-") as folder:
         measure = measure_trainer if arguments.what == "trainer" else measure_messages
         print(json.dumps({"measured": vars(arguments), **measure(Path(folder), arguments)}))
@@ -66,20 +70,22 @@ def found(folder: Path, devices: list[tuple[str, int]]) -> Path:
 
 
 def measure_trainer(folder: Path, arguments: argparse.Namespace) -> dict:
-    summary = prepare_demo(folder / "store", arguments.users)
-    federation = found(folder, [("silo", summary.train_users)])
-    bundle = federation / "devices" / "silo"
-    if arguments.per_message:
-        device = per_message(federation, bundle, folder / "store")
-    else:
-        sotto = [sys.executable, "-m", "sottovoce.cli.main", "federate", "device", bundle, "--data", folder / "store"]
-        device = Child("silo", sotto, folder)
-    device.start()
-    try:
-        run = serve(federation, folder, make_recipe(arguments, summary.train_users), 1)
-    finally:
-        device.stop()
-    return rounds_of(run) | {"children_cpu_s": resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime}
+    names = [f"silo-{number}" for number in range(arguments.silos)]
+    users = [prepare_demo(folder / name, arguments.users, seed=seed).train_users for seed, name in enumerate(names)]
+    federation = found(folder, list(zip(names, users, strict=True)))
+    with ExitStack() as stack:
+        for name in names:
+            bundle = federation / "devices" / name
+            if arguments.per_message:
+                device = per_message(federation, bundle, folder / name)
+            else:
+                sotto = [sys.executable, "-m", "sottovoce.cli.main", "federate", "device", bundle]
+                device = Child(name, [*sotto, "--data", folder / name], folder)
+            device.start()
+            stack.callback(device.stop)
+        with watching(dict.fromkeys(names, "device")) as watched:
+            run = serve(federation, folder, make_recipe(arguments, sum(users)), arguments.silos)
+    return rounds_of(run) | watched
 
 
 CLIENT = b"""
@@ -139,17 +145,13 @@ def measure_messages(folder: Path, arguments: argparse.Namespace) -> dict:
     names = [f"d{number}" for number in range(arguments.devices)]
     federation = found(folder, [(name, 1) for name in names])
     over = threading.Event()
-    fleet = [threading.Thread(target=pretend, args=(federation, name, over), daemon=True) for name in names]
-    watched: dict[str, float] = {}
-    watching = threading.Thread(target=watch, args=(federation, watched, over), daemon=True)
-    for thread in (*fleet, watching):
-        thread.start()
     recipe = make_recipe(arguments, arguments.devices)
-    try:
+    with watching({"bin/flower-superlink": "superlink", "federation.proxy": "proxy"}) as watched:
+        for name in names:
+            threading.Thread(target=pretend, args=(federation, name, over), daemon=True).start()
         run = serve(federation, folder, recipe, arguments.devices)
-    finally:
         over.set()
-    return rounds_of(run) | watched
+    return rounds_of(run) | watched | {"server_and_devices_cpu_s": round(time.process_time(), 1)}
 
 
 def pretend(federation: Path, name: str, over: threading.Event) -> None:
@@ -223,22 +225,52 @@ def make_up(task, name: str, generator: np.random.Generator) -> bytes:
     return Contribution(name, 1, 2**24, np.ones(1, np.int64), leaves).to_bytes()
 
 
-def watch(federation: Path, watched: dict[str, float], over: threading.Event) -> None:
-    """The largest memory and all the CPU time of the SuperLink and of the proxy."""
+@contextmanager
+def watching(kinds: dict[str, str]) -> Iterator[dict[str, float]]:
+    """The largest memory and all the CPU time of the processes that this one started, by what their command holds.
+
+    Each with all that it started in its turn; of several of a kind, the one with the most.
+    """
+    seen: dict[str, float] = {}
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(1.0):
+            for line, memory, seconds in started():
+                for kind in (kind for text, kind in kinds.items() if text in line):
+                    seen[f"{kind}_mib"] = round(max(memory, seen.get(f"{kind}_mib", 0)))
+                    seen[f"{kind}_cpu_s"] = round(max(seconds, seen.get(f"{kind}_cpu_s", 0)), 1)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def started() -> list[tuple[str, float, float]]:
+    """The command, the memory in MiB and the CPU seconds of each process started here, with all those below it."""
     page, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
-    while not over.wait(1.0):
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                line = (process / "cmdline").read_text()
-                name = "superlink" if "bin/flower-superlink" in line else "proxy" if "federation.proxy" in line else ""
-                if not name or "tether.py" in line or str(federation) not in line:
-                    continue
-                used = (process / "stat").read_text().rpartition(")")[2].split()
-                size = int((process / "statm").read_text().split()[1]) * page / 2**20
-            except (OSError, ValueError):
-                continue
-            watched[f"{name}_mib"] = round(max(size, watched.get(f"{name}_mib", 0)))
-            watched[f"{name}_cpu_s"] = round((int(used[11]) + int(used[12])) / tick, 1)
+    processes: dict[int, tuple[int, str, float, float]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            facts = (folder / "stat").read_text().rpartition(")")[2].split()
+            size = int((folder / "statm").read_text().split()[1]) * page / 2**20
+            line = (folder / "cmdline").read_text()
+        except (OSError, ValueError):  # it has just ended
+            continue
+        processes[int(folder.name)] = (int(facts[1]), line, size, sum(map(int, facts[11:15])) / tick)
+
+    def tree(number: int) -> list[int]:
+        return [number, *(each for other, facts in processes.items() if facts[0] == number for each in tree(other))]
+
+    trees = [tree(number) for number, facts in processes.items() if facts[0] == os.getpid()]
+    return [
+        (processes[tree[0]][1], sum(processes[each][2] for each in tree), sum(processes[each][3] for each in tree))
+        for tree in trees
+    ]
 
 
 if __name__ == "__main__":

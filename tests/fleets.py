@@ -77,6 +77,6 @@ def tiny_recipe(federation: Path, **sections: dict) -> Recipe:
             "users": 13, "cohort": 6, "clip_norm": 0.3, "noise_multiplier": 1.0, "delta": 1e-3, "accountant": "rdp",
             "secrets": "seeded",
         },
-        "run": {"rounds": 3, "evaluate_every": 0, "checkpoint_every": 1, "block": 1, "devices": 1},
+        "run": {"rounds": 3, "evaluate_every": 0, "block": 1, "devices": 1},
     })  # fmt: skip
     return recipe.replace(**sections)

@@ -58,6 +58,15 @@ def test_the_version_is_one_line(sotto: Sotto) -> None:
 # Plan
 
 
+def test_a_command_that_is_broken_off_says_so(sotto: Sotto, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sottovoce.planning.plan.make_plan", ctrl_c)
+    ended = sotto("plan", "--users", 1000, "--cohort", 10, "--rounds", 5, "--delta", 1e-5, "--epsilon", 4)
+    assert (ended.status, ended.err) == (130, "interrupted\n")
+
+
 def test_a_plan_for_a_noise_multiplier_has_every_promised_figure(sotto: Sotto) -> None:
     plan = sotto(*PLAN, "--noise-multiplier", 1.1, "--json").json()
     assert plan["noise_multiplier"] == 1.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from sottovoce import jobs
 from sottovoce.errors import SottoError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.messages import Code, Contribution, read_answer
-from sottovoce.jobs import spending, training
+from sottovoce.jobs import federating, spending, training
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
 
@@ -128,6 +129,8 @@ def test_a_server_killed_before_it_paid_asks_again_and_pays_once(federation, tmp
     jobs.resume(run, coordinator=federation.coordinator(fleet))
     assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1, 2, 3]
     assert all(set(codes.values()) <= {"joined", "nobody"} for codes in fleet.codes)
+    # What travels says nothing of the server's disk.
+    assert all(str(tmp_path).encode() not in task for task in fleet.tasks)
 
 
 def test_hostile_late_and_old_devices_change_nothing_but_their_own_part(federation, tmp_path):
@@ -155,6 +158,27 @@ def test_recipes_that_devices_cannot_train_are_refused_before_anything_is_made(f
         with pytest.raises(SottoError, match=what):
             jobs.train(tiny_recipe(federation.path, **sections), tmp_path / "run", coordinator=federation.coordinator())
         assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_is_stopped_while_it_waits_says_how_to_go_on(federation, tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+
+    class Waiting(InProcess):
+        def ask(self, number, message, seconds, collected):
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def reach(*_):
+        yield federation.coordinator(Waiting(federation.devices))
+
+    monkeypatch.setattr(federating, "_reach", reach)
+    monkeypatch.setattr(federating, "needs_flower", lambda: None)
+    (tmp_path / "recipe.toml").write_text(tiny_recipe(federation.path).to_toml())
+    code = call("federate", "server", tmp_path / "recipe.toml", "--federation", federation.path, "--out", run, "--json")
+    assert code == 130
+    assert f"sotto federate resume {run}" in capsys.readouterr().err
+    assert call("federate", "resume", run, "--json") == 130
+    assert not Ledger.open(run / "ledger.jsonl").entries
 
 
 def test_updates_that_are_not_noised_never_reach_the_disk_of_the_server(federation, tmp_path):

@@ -5,21 +5,16 @@ One run goes through it all, since every process takes seconds to start.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from small_world import call
-from tiny_run import WORDS
+from real_processes import HOLDING, PATIENCE, World, codes, kill_superlink, world_of
 
 from fleets import tiny_recipe
 from sottovoce.assembly import assemble
@@ -36,26 +31,6 @@ from sottovoce.training.round import release, sum_one_by_one
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SHARES = {"alice": 1, "clinic": 12, "rogue": 1}
-PATIENCE = 300.0  # of this test; nothing depends on how long anything takes
-
-MAIN = "from sottovoce.cli.main import main\nmain(sys.argv[1:])\n"
-# A device that stops before it answers a round, as long as a file says so.
-HOLDING = """
-from pathlib import Path
-from sottovoce.federation import device as devices
-from sottovoce.federation.messages import Task
-real = devices.Device.answer
-
-def answer(self, message):
-    hold = Path({folder!r}) / f"hold-{{Task.from_bytes(message).round}}"
-    hold.with_name(hold.name + "-" + self._enrolled.name).touch()
-    while hold.exists():
-        time.sleep(0.1)
-    return real(self, message)
-
-devices.Device.answer = answer
-"""
 # A device that sends what it should not: not a number, another shape, an answer to another task, too long an update. At
 # last it is an honest one, but of an old version.
 ROGUE = """
@@ -84,78 +59,10 @@ devices.Device._contribute = contribute
 """
 
 
-class World:
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.started: list[subprocess.Popen] = []
-
-    def sotto(self, *arguments: object, before: str = "") -> subprocess.Popen:
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        code = "import os, sys, time\n" + before + MAIN
-        with open(self.folder / f"log-{len(self.started)}", "wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", code, *map(str, arguments)], env=environment, stdout=log, stderr=log
-            )  # fmt: skip
-        self.started.append(process)
-        return process
-
-    def device(self, name: str, before: str = "") -> subprocess.Popen:
-        bundle, store = self.folder / "devices" / name, self.folder / f"store-{name}"
-        return self.sotto("federate", "device", bundle, "--data", store, before=before)
-
-    def server(self, verb: str, *arguments: object) -> subprocess.Popen:
-        return self.sotto("federate", verb, *arguments, "--seconds", 200, "--json")
-
-    def until(self, what: str, happened: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not happened():
-            assert time.monotonic() < deadline, f"{what} did not happen:\n{self.logs()}"
-            time.sleep(0.1)
-
-    def logs(self) -> str:
-        logs = [*self.folder.glob("log-*"), *self.folder.glob("federation/link/*.log")]
-        return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in logs)
-
-    def joined(self, name: str) -> dict[str, list[int]]:
-        path = self.folder / "devices" / name / "participation.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return {line["release"]: line["rows"] for line in map(json.loads, lines)}
-
-
 @pytest.fixture
 def world(tmp_path) -> Iterator[World]:
-    generator = np.random.default_rng(0)
-    (tmp_path / "words.txt").write_text("\n".join(WORDS))
-    everybody = []
-    for name, users in SHARES.items():
-        rows = [{"user": f"{name}{n}", "text": " ".join(generator.choice(WORDS, 12))} for n in range(users)]
-        everybody.append(rows)
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        words = ("--vocabulary", tmp_path / "words.txt", "--tokens-per-user", 16, "--test-users", 0, "--json")
-        assert call("prepare", tmp_path / f"{name}.jsonl", "--out", tmp_path / f"store-{name}", *words) == 0
-    port = _free_port()
-    devices = [part for name, users in SHARES.items() for part in ("--device", f"{name}={users}")]
-    arguments = ("--vocabulary", tmp_path / "words.txt", "--tokens-per-user", 16, "--port", port, "--json")
-    assert call("federate", "init", tmp_path / "federation", *devices, *arguments) == 0
-    shutil.copytree(tmp_path / "federation" / "devices", tmp_path / "devices")
-    world = World(tmp_path)
-    try:
+    with world_of(tmp_path) as world:
         yield world
-    finally:
-        for process in world.started:
-            process.terminate()
-        for process in world.started:
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _free_port() -> int:
-    from sottovoce.federation.children import free_port
-
-    return free_port()
 
 
 def test_a_run_with_hostile_devices_through_every_fault(world, tmp_path):
@@ -178,13 +85,13 @@ def test_a_run_with_hostile_devices_through_every_fault(world, tmp_path):
     (tmp_path / "hold-5").unlink()
 
     # The server was killed in round 5, before it paid: it is resumed.
-    resumed = world.server("resume", run, "--at-least", 3)
+    resumed = world.server("resume", run, "--at-least", 3, "--seconds", 200)
     world.until("the end", lambda: resumed.poll() is not None)
     assert resumed.returncode == 0, world.logs()
     entries = Ledger.open(run / "ledger.jsonl").entries
     assert [(entry.round, entry.attempt) for entry in entries] == [(number, 0) for number in range(1, 7)]
     answers = [line["answers"] for line in Lines(run / "diagnostics.jsonl").read()]
-    assert [_codes(line) for line in answers[4:]] == [{"version": 1, "contributing": 2}] * 2
+    assert [codes(line) for line in answers[4:]] == [{"version": 1, "contributing": 2}] * 2
     weights = checkpoints.latest(run / "checkpoints")[0]
     assert weights is not None
     assert all(np.isfinite(array).all() for array in weights.arrays.values())
@@ -202,17 +109,17 @@ def _first_server(world: World, run: Path, state: Path, alice: subprocess.Popen,
     folder = world.folder
     server = world.server(
         "server", folder / "recipe.toml", "--federation", folder / "federation", "--out", run, "--at-least", 3,
-        "--state", state,
+        "--state", state, "--seconds", 200,
     )  # fmt: skip
     held = lambda number, name: (folder / f"hold-{number}-{name}").exists  # noqa: E731
     world.until("round 3", held(3, "clinic"))
     answers = [line["answers"] for line in Lines(run / "diagnostics.jsonl").read()]
-    assert [_codes(line) for line in answers] == [{"malformed": 1, "contributing": 2}] * 2
+    assert [codes(line) for line in answers] == [{"malformed": 1, "contributing": 2}] * 2
     _equal_to_simulated(world, run, 2)
     _only_the_fleet_is_reachable(folder)
 
     # The SuperLink is killed while a device works; its state is in memory of the machine, and the round goes on.
-    _kill_superlink(server.pid)
+    kill_superlink(server.pid)
     world.until("another SuperLink", lambda: "started again" in world.logs())
     (folder / "hold-3").unlink()
     world.until("round 4", held(4, "alice"))
@@ -224,17 +131,10 @@ def _first_server(world: World, run: Path, state: Path, alice: subprocess.Popen,
     world.device("alice", hold)  # and is let in again
     world.until("round 5", held(5, "clinic"))
     answers = [line["answers"] for line in Lines(run / "diagnostics.jsonl").read()]
-    assert _codes(answers[2]) == {"twice": 1, "contributing": 2}
-    assert _codes(answers[3]) == {"away": 1, "contributing": 2}  # the rogue's update, clipped, counts
+    assert codes(answers[2]) == {"twice": 1, "contributing": 2}
+    assert codes(answers[3]) == {"away": 1, "contributing": 2}  # the rogue's update, clipped, counts
     server.kill()
     server.wait()
-
-
-def _codes(answers: dict[str, int]) -> dict[str, int]:
-    """Who was drawn is a matter of coins: devices that joined and those with nobody drawn are one."""
-    contributing = answers.get("joined", 0) + answers.get("nobody", 0)
-    others = {code: count for code, count in answers.items() if code not in ("joined", "nobody")}
-    return {**others, "contributing": contributing}
 
 
 def _equal_to_simulated(world: World, run: Path, last: int) -> None:
@@ -283,7 +183,7 @@ def _only_the_fleet_is_reachable(folder: Path) -> None:
     from flwr.supercore.control import ControlHttpClient
 
     from sottovoce.federation import keys
-    from sottovoce.federation.children import QUIET, command
+    from sottovoce.federation.children import QUIET, command, free_port
     from sottovoce.federation.roster import Roster
 
     roster = Roster.open(folder / "federation")
@@ -299,32 +199,10 @@ def _only_the_fleet_is_reachable(folder: Path) -> None:
         [
             command("flower-supernode"), "--superlink", address, "--root-certificates", authority, "--isolation",
             "process", "--auth-supernode-private-key", stranger / keys.NODE_KEY, "--host", "127.0.0.1", "--port",
-            str(_free_port()),
+            str(free_port()),
         ],
         env={**os.environ, **QUIET, "FLWR_HOME": str(stranger)}, capture_output=True, text=True, timeout=PATIENCE,
         check=False,
     )  # fmt: skip
     assert refused.returncode != 0
     assert "SuperNode ID" not in refused.stdout + refused.stderr
-
-
-def _kill_superlink(server: int) -> None:
-    """The grandchild of the server: its tether comes between."""
-    for tether in _children(server):
-        for child in _children(tether):
-            if "flower-superlink" in Path(f"/proc/{child}/cmdline").read_text():
-                os.kill(child, signal.SIGKILL)
-                return
-    raise AssertionError("there is no SuperLink")
-
-
-def _children(process: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError):  # it has just ended
-            continue
-        if parent == process:
-            found.append(int(folder.name))
-    return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,7 +74,7 @@ def init(
     bundles = {member.name: str(roster.bundle(member.name)) for member in roster.members}
     if json:
         return print_json({"federation": str(federation), "id": roster.federation, "devices": bundles})
-    rows = {"devices": f"{len(bundles)}, of {roster.users:,} users", "server": f"{host}:{port}"}
+    rows = {"devices": str(len(bundles)), "users": f"{roster.users:,}", "server": roster.server}
     print_table(f"Federation {federation}", rows)
     print("carry each of these to its device, and remove it here; it holds the device's key:")
     for name, path in bundles.items():
@@ -143,7 +145,7 @@ def server(
     _log()
     chosen = Recipe.load(recipe).with_settings(settings or ())
     serving = Serving(seconds, at_least, bind, state)
-    with gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
+    with _how_to_go_on(out), gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
         result = serve(chosen, federation, out, serving, observer=observer, stop=stop, say=_say)
     return tell(result, json=json, again="sotto federate resume")
 
@@ -179,7 +181,7 @@ def resume(
 
     _log()
     serving = Serving(seconds, at_least, bind, state)
-    with gentle_stop() as stop, progress_of_rounds(run.name, quiet=json) as observer:
+    with _how_to_go_on(run), gentle_stop() as stop, progress_of_rounds(run.name, quiet=json) as observer:
         result = serve_again(run, serving, observer=observer, stop=stop, say=_say)
     return tell(result, json=json, again="sotto federate resume")
 
@@ -222,7 +224,21 @@ def demo(*, out: Path = Path("federation-demo"), users: int = 2000) -> None:
     _log()
     with gentle_stop() as stop:
         result = run_federation_demo(out, users=users, say=_say, progress=progress_of_rounds, stop=stop)
-    tell(result, json=False, again="sotto federate resume")
+    if result.ended == "stopped":
+        return print(f"stopped after round {result.round}; delete {out} and run `sotto federate demo` again")
+    tell(result, json=False, next_step=f"report: {result.path / 'report.html'}")
+    return None
+
+
+@contextmanager
+def _how_to_go_on(run: Path) -> Iterator[None]:
+    """A server that is stopped while it waits for devices, or at once, has a run all the same."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (run / "recipe.toml").exists():
+            _say(f"stopped; go on with: sotto federate resume {run}")
+        raise
 
 
 def _device(text: str) -> tuple[str, int]:

@@ -29,6 +29,7 @@ app = cyclopts.App(
     help="Train next-word models on people's text with user-level differential privacy.",
     version=version("sottovoce"),
     help_on_error=False,
+    suppress_keyboard_interrupt=False,  # or a command that is broken off ends without a word
 )
 app.command(training.demo)
 app.command(preparing.prepare)

@@ -175,7 +175,7 @@ def _tell_helper(group: Group, *, json: bool) -> None:
         print(f"process {group.mine} of {group.count} is done; process 0 has the run")
 
 
-def tell(result: RunResult, *, json: bool, again: str = "sotto resume") -> None:
+def tell(result: RunResult, *, json: bool, again: str = "sotto resume", next_step: str = "") -> None:
     statement, scores = result.statement, result.evaluation
     facts = statement.facts
     if json:
@@ -199,4 +199,4 @@ def tell(result: RunResult, *, json: bool, again: str = "sotto resume") -> None:
     if result.ended == "stopped":
         print(f"stopped; go on with: {again} {result.path}")
     else:
-        print(f"next: sotto report {result.path}")
+        print(next_step or f"next: sotto report {result.path}")

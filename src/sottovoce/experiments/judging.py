@@ -1,14 +1,14 @@
 """The claims of a paper, each with a criterion set beforehand, against what a reproduction found.
 
 Runs are compared by one figure each, the paper's `Yardstick`. A difference counts with a margin of two standard errors,
-from the spread between seeds, pooled over every setting that was run with several. Where the criterion lies within the
-margin, or there is no spread to tell, the answer is "cannot be told".
+from the spread between seeds, pooled over every setting of the same algorithm that was run with several. Where the
+criterion lies within the margin, or there is no spread to tell, the answer is "cannot be told".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -17,6 +17,7 @@ from sottovoce.experiments.describe import Paper, Size, Trial
 from sottovoce.experiments.results import Outcome, Pool
 from sottovoce.experiments.tables import markdown
 
+ALGORITHMS = {"fedavg": "FedAvg", "fedsgd": "FedSGD", "central": "central training"}
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
 
 
@@ -63,9 +64,9 @@ class Yardstick:
     words: str  # what it is, and in which unit
     read: Callable[[Outcome, int | None], float]
 
-    def deviation(self, pool: Pool) -> float | None:
-        """How far two runs of one setting lie apart."""
-        return pool.deviation(lambda outcome: self.read(outcome, None))
+    def deviation(self, pool: Pool, algorithm: str) -> float | None:
+        """How far two runs of one setting of an algorithm lie apart."""
+        return pool.deviation(lambda outcome: self.read(outcome, None), algorithm)
 
 
 @dataclass(frozen=True)
@@ -73,18 +74,21 @@ class Evidence:
     pool: Pool
     size: Size
     paper: Paper
-    deviation: float | None
+    deviations: Mapping[str, float | None]  # by algorithm
 
     def has(self, *trials: Trial) -> bool:
         return all(self.pool.of(trial) for trial in trials)
 
     def minus(self, one: Trial, other: Trial, at: int | None = None) -> Difference:
         """How much more one setting has than another, at a round or at the end."""
-        first, second = ([self.paper.yardstick.read(run, at) for run in self.pool.of(trial)] for trial in (one, other))
-        margin = None
-        if self.deviation is not None:
-            margin = 2 * self.deviation * math.sqrt(1 / len(first) + 1 / len(second))
-        return Difference(fmean(first) - fmean(second), margin)
+        means, variances = [], []
+        for trial in (one, other):
+            runs = self.pool.of(trial)
+            means.append(fmean(self.paper.yardstick.read(run, at) for run in runs))
+            deviation = self.deviations[runs[0].algorithm]
+            variances.append(math.nan if deviation is None else deviation**2 / len(runs))
+        margin = 2 * math.sqrt(sum(variances))
+        return Difference(means[0] - means[1], None if math.isnan(margin) else margin)
 
     def trials(self, name: str) -> list[Trial]:
         return self.paper.experiments[name].trials(self.size)
@@ -103,7 +107,7 @@ class Claim:
 
 def judge_claims(paper: Paper, pool: Pool, size: Size) -> list[dict[str, Any]]:
     """Every claim with what was measured."""
-    found = Evidence(pool, size, paper, paper.yardstick.deviation(pool))
+    found = Evidence(pool, size, paper, _deviations(paper, pool))
     return [
         {"claim": claim.name, "says": claim.says, "where": claim.where, "criterion": claim.criterion,
          **asdict(claim.judge(found))}
@@ -111,14 +115,22 @@ def judge_claims(paper: Paper, pool: Pool, size: Size) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def _deviations(paper: Paper, pool: Pool) -> dict[str, float | None]:
+    return {algorithm: paper.yardstick.deviation(pool, algorithm) for algorithm in pool.algorithms}
+
+
 def claims_table(paper: Paper, judged: Sequence[dict[str, Any]], pool: Pool) -> str:
     rows = [
         [f"{row['says']} ({row['where']})", row["criterion"], row["measured"], f"**{row['verdict']}**"]
         for row in judged
     ]
-    deviation = paper.yardstick.deviation(pool)
-    spread = "too few settings were run with several seeds for a spread" if deviation is None else (
-        f"two runs of one setting differ by {deviation:.2f} (standard deviation, pooled)"
-    )  # fmt: skip
-    note = f"{paper.yardstick.words}, ± two standard errors; {spread}."
+    deviations = _deviations(paper, pool)
+    spreads = [
+        f"two runs of one setting of {ALGORITHMS[algorithm]} differ by {deviation:.2f} (standard deviation, pooled)"
+        for algorithm, deviation in deviations.items()
+        if deviation is not None
+    ]
+    if unknown := [ALGORITHMS[algorithm] for algorithm, deviation in deviations.items() if deviation is None]:
+        spreads.append(f"too few settings of {' and '.join(unknown)} were run with several seeds for a spread")
+    note = "; ".join([f"{paper.yardstick.words}, ± two standard errors", *spreads]) + "."
     return f"{markdown(['claim', 'criterion', 'measured', 'verdict'], rows)}\n\n{note}\n"

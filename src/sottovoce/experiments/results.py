@@ -45,6 +45,10 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)
     series: dict[str, Curve] = field(default_factory=dict)
 
+    @property
+    def algorithm(self) -> str:
+        return self.recipe["run"]["algorithm"]
+
     def measured(self, measure: str) -> Curve:
         """A measure by round, where it is finite: `top1`, `perplexity`, `loss` (its logarithm) or one of `series`."""
         if measure == "top1":
@@ -162,13 +166,18 @@ class Pool:
         ends = [value_at(each.smoothed, each.first + (round_number or each.rounds)) for each in found]
         return Spread.of(ends)
 
-    def deviation(self, figure: Callable[[Outcome], float]) -> float | None:
-        """How far a figure of two runs of one setting lies apart, pooled over settings with several seeds, if these
-        are enough."""
+    @property
+    def algorithms(self) -> list[str]:
+        return sorted({Outcome.load(path).algorithm for path in self.folder.glob("*.json")})
+
+    def deviation(self, figure: Callable[[Outcome], float], algorithm: str) -> float | None:
+        """How far a figure of two runs of one setting lies apart, pooled over settings of an algorithm with several
+        seeds, if these are enough. Algorithms are not alike in this: FedSGD wanders more than FedAvg."""
         finals: dict[str, list[float]] = {}
         for path in sorted(self.folder.glob("*.json")):
             outcome = Outcome.load(path)
-            finals.setdefault(outcome.name, []).append(figure(outcome))
+            if outcome.algorithm == algorithm:
+                finals.setdefault(outcome.name, []).append(figure(outcome))
         several = [values for values in finals.values() if len(values) > 1]
         freedom = sum(len(values) - 1 for values in several)
         if freedom < LEAST_FREEDOM:

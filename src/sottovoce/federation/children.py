@@ -51,16 +51,24 @@ class Child:
             self._process.kill()
             self._process.wait()
 
-    def wait_until_listening(self, port: int, seconds: float = 120.0) -> None:
-        """Until the process takes connections on a port of this machine."""
+    def wait_until_listening(self, port: int, host: str = "127.0.0.1", seconds: float = 120.0) -> None:
+        """Until the process takes connections at an address of this machine."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.ended is not None:
-                raise LostProcess(f"{self.name} ended at once (status {self.ended}); its log is {self.log}")
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                raise LostProcess(
+                    f"{self.name} ended at once (status {self.ended}): {self._last_words()}; its log is {self.log}"
+                )
+            with suppress(OSError), socket.create_connection((host, port), timeout=1):
                 return
             time.sleep(0.2)
-        raise LostProcess(f"{self.name} does not listen on port {port} after {seconds:g} s; its log is {self.log}")
+        raise LostProcess(
+            f"{self.name} does not listen on port {port} of {host} after {seconds:g} s; its log is {self.log}"
+        )
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
 def command(name: str) -> Path:

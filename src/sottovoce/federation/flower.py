@@ -37,6 +37,18 @@ def bytes_of(message: Any) -> bytes:
         return b""
 
 
+def why(code: int) -> str:
+    """What Flower says in the name of a device that owes an answer."""
+    from flwr.common.constant import ErrorCode
+
+    words = {
+        ErrorCode.MESSAGE_UNAVAILABLE: "time is up",
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "time is up",
+        ErrorCode.NODE_UNAVAILABLE: "the connection is lost",
+    }
+    return words.get(code, f"Flower's code {code}")
+
+
 class Desk:
     """Where tasks are taken: the Runtime API of a SuperLink or a SuperNode on this machine.
 
@@ -62,6 +74,11 @@ class Desk:
 
         found = self._asking.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
         return found.token if found.HasField("task") and found.token else None
+
+    def close(self) -> None:
+        if "_asking" in self.__dict__:
+            self._asking.close()
+            del self._asking
 
     @cached_property
     def _asking(self) -> Any:

@@ -23,6 +23,7 @@ POLL = 0.3  # seconds between looks for answers
 IN_MEMORY = ":flwr-in-memory:"
 MOST_REFUSALS = 5
 MOUNTS = Path("/proc/mounts")
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where to knock when a process listens on every address
 
 
 class Link:
@@ -57,6 +58,7 @@ class Link:
             ],
             folder,
         )  # fmt: skip
+        self._bind = bind
         proxy = [sys.executable, "-m", "sottovoce.federation.proxy", bind, str(roster.port), f"https://{self._address}"]
         self.proxy = Child("proxy", [*proxy, keys], folder)
         self._names: dict[int, str] = {}  # of devices, by Flower's number
@@ -68,7 +70,7 @@ class Link:
         try:
             self._start()
             self.proxy.start()
-            self.proxy.wait_until_listening(self._roster.port)
+            self.proxy.wait_until_listening(self._roster.port, _ANY.get(self._bind, self._bind))
         except BaseException:
             self.__exit__()
             raise
@@ -76,8 +78,10 @@ class Link:
 
     def __exit__(self, *error: object) -> None:
         self.proxy.stop()
-        self.superlink.stop()
+        # First: the SuperLink ends when the last connection to it does.
         self._forget()
+        self._desk.close()
+        self.superlink.stop()
 
     def _start(self) -> None:
         self.superlink.start()
@@ -192,7 +196,7 @@ class Link:
             if name is None:
                 continue
             if reply.has_error():
-                log.warning("%s did not answer: Flower's code %d", name, reply.error.code)
+                log.warning("%s did not answer: %s", name, flower.why(reply.error.code))
                 continue
             code = collected.take(name, flower.bytes_of(reply))
             if code not in ("joined", "nobody"):

@@ -7,6 +7,7 @@ the others can start programs on the server. So the SuperLink listens on this ma
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 
 OPEN = "/v1/fleet/"
 MOST_BYTES = 2**26  # of a request; Flower sends what is larger in pieces of 5 MB
+CONNECTIONS = 8  # to the SuperLink, which devices share: it uses one core, and a few keep it busy
 # Of one connection, not of a request: each side has its own.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host"}
 
@@ -26,10 +28,12 @@ def build_app(client: Any) -> Any:
     """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink; refuse all else with 403."""
     import httpx
     from starlette.applications import Starlette
-    from starlette.background import BackgroundTask
     from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, Response, StreamingResponse
+    from starlette.responses import PlainTextResponse, Response
     from starlette.routing import Route
+
+    # Those who wait do so here: httpx looks at all who wait, and at every connection, for each request that it sends.
+    turns = asyncio.Semaphore(CONNECTIONS)
 
     async def forward(request: Request) -> Response:
         # The path as it came: what is checked must be what is passed on, with nothing decoded in between.
@@ -45,13 +49,14 @@ def build_app(client: Any) -> Any:
         url = client.base_url.copy_with(raw_path=path)
         try:
             asked = client.build_request(request.method, url, headers=headers, content=body)
-            answer = await client.send(asked, stream=True)
+            async with turns:
+                answer = await client.send(asked, stream=True)
+                # All of it at once: a device that reads slowly must not keep the others from the SuperLink.
+                contents = b"".join([piece async for piece in answer.aiter_raw()])
         except httpx.TransportError:
             return PlainTextResponse("the server is not there", status_code=503)  # devices ask again
         passed = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
-        return StreamingResponse(
-            answer.aiter_raw(), answer.status_code, passed, background=BackgroundTask(answer.aclose)
-        )  # fmt: skip
+        return Response(contents, answer.status_code, passed)
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -67,11 +72,14 @@ def main(host: str, port: int, target: str, keys: Path) -> None:
     import uvicorn
 
     context = ssl.create_default_context(cafile=keys / AUTHORITY)
-    limits = httpx.Limits(max_connections=None)
+    limits = httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=60.0)
+    # Where it is not installed, httpx looks for it on the disk at every step of a request. No is an answer too.
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault("sniffio", None)
     client = httpx.AsyncClient(base_url=target, verify=context, timeout=60.0, limits=limits)
     uvicorn.run(
         build_app(client), host=host, port=port, ssl_certfile=keys / SERVER, ssl_keyfile=str(keys / SERVER_KEY),
-        log_level="warning", access_log=False, server_header=False,
+        log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
 
 

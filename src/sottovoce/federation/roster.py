@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.store import Batch, Store
+from sottovoce.data.store import LARGEST_USER, Batch, Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
@@ -26,6 +26,7 @@ from sottovoce.files import made_aside, write_aside
 
 FORMAT = 1
 ROSTER, VOCABULARY, DEVICE, LIMITS = "roster.json", "vocabulary.txt", "device.json", "limits.toml"
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -79,6 +80,11 @@ class Roster:
     def keys(self) -> Path:
         return self.path / "keys"
 
+    @property
+    def server(self) -> str:
+        """Where devices find the server."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def bundle(self, name: str) -> Path:
         """What is carried to a device."""
         return self.path / "devices" / name
@@ -121,7 +127,7 @@ class Roster:
             write_aside(folder / file, contents)
         limits.save(folder / LIMITS)
         place = asdict(Enrolment(self.federation, name, self.users, users))
-        facts = {**place, "server": f"{self.host}:{self.port}", "tokens_per_user": self.tokens_per_user}
+        facts = {**place, "server": self.server, "tokens_per_user": self.tokens_per_user}
         write_aside(folder / DEVICE, json.dumps(facts, indent=2).encode() + b"\n")
         # Last: a device that is on the roster has its folder.
         roster = replace(self, members=(*self.members, Member(name, self.users, users, public_key)))
@@ -136,6 +142,12 @@ def found(
     """Make the folder of a new federation, with its certificates and its first devices."""
     if out.exists():
         raise SottoError(f"{out} exists; choose another folder, or add devices to it with `sotto federate enrol`")
+    if not _HOST.fullmatch(host):
+        raise SottoError(f"--host {host!r} must be a name or an address, such as train.example.org or 192.0.2.7")
+    if not 2 <= tokens_per_user <= LARGEST_USER:
+        raise SottoError(
+            f"--tokens-per-user {tokens_per_user} must be in [2, {LARGEST_USER}]; it is the length users are cut to"
+        )
     with made_aside(out) as draft:
         vocabulary.save(draft / VOCABULARY)
         keys.write_authority(draft / "keys", host)

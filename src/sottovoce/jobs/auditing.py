@@ -15,7 +15,7 @@ import numpy as np
 
 from sottovoce.assembly import Assembly, assemble
 from sottovoce.audit.bounds import CONFIDENCE, check_level, check_trials, trials_bound, trials_to_contradict
-from sottovoce.audit.membership import set_stage
+from sottovoce.audit.rounds import set_stage
 from sottovoce.audit.tails import LEVEL, Tail, check_delta, check_texts, fit_tail
 from sottovoce.audit.twins import choose_users, twins
 from sottovoce.data.store import Store

@@ -16,6 +16,7 @@ from sottovoce.federation.device import Device, Enrolment, own_secret
 from sottovoce.federation.keys import needs_flower
 from sottovoce.federation.limits import Limits, Participation, read_json
 from sottovoce.federation.roster import DEVICE, LIMITS, Roster, found
+from sottovoce.federation.scope import check_scope
 from sottovoce.files import locked
 from sottovoce.jobs.training import Observer, RunResult, resume, train
 from sottovoce.recipe import Recipe
@@ -71,6 +72,7 @@ def serve(
     if not roster.members:
         raise SottoError(f"{federation} has no devices; register some with `sotto federate enrol`")
     recipe = recipe.replace(data={"store": str(federation)})
+    check_scope(recipe)
     with _reach(roster, serving, stop, say) as coordinator:
         return train(recipe, out, observer=observer, stop=stop, coordinator=coordinator)
 

@@ -58,7 +58,7 @@ def outcome(trial, texts, *, gained=0.8, seed=0, **facts):
     series = {USERS: [(third, early), (end, users[0])], PUBLIC: [(third, public[0]), (end, public[0])]}
     average = average_perplexity([(public[0], 170_000), (users[0], 200_000)])
     curve = [(end, 0.2, users[0])]
-    return Outcome(trial.name, seed, {}, 0, end, trial.user_updates(GPU), curve,
+    return Outcome(trial.name, seed, {"run": {"algorithm": "fedavg"}}, 0, end, trial.user_updates(GPU), curve,
                    {"top1": 0.2, "perplexity": users[0]}, {}, [], 1.0,
                    facts={**told, "average_perplexity": average, "bytes": None, **facts}, series=series)  # fmt: skip
 
@@ -83,8 +83,8 @@ def save_benchmark(pool, rounds, last):
     """Perplexity falls to `last`; a round is 200 MB."""
     for number, trial in enumerate(benchmark(GPU)[:rounds], 1):
         perplexity = last * (1 + 0.1 * (rounds - number))
-        pool.save(Outcome(trial.name, 0, {}, number - 1, 1, 4, [(number, 0.2, perplexity)],
-                          {"top1": 0.2, "perplexity": perplexity}, {}, [], 1.0,
+        pool.save(Outcome(trial.name, 0, {"run": {"algorithm": "fedavg"}}, number - 1, 1, 4,
+                          [(number, 0.2, perplexity)], {"top1": 0.2, "perplexity": perplexity}, {}, [], 1.0,
                           facts={"bytes": {"up": 2e8, "down": 2e8}}))  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from sottovoce.errors import SottoError
 from sottovoce.experiments.judging import FAILS, HOLDS, OPEN, Difference, all_of, claims_table, judge_claims
-from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES, noised
+from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES, fedsgd, noised
 from sottovoce.experiments.papers import MCMAHAN2018
 from sottovoce.experiments.present import page, present
 from sottovoce.experiments.results import Outcome, Pool, Spread, rounds_to, smooth, value_at
@@ -21,7 +21,9 @@ def outcome(trial, seed, end, first=0):
     curve = [(first + at, end * (1 - math.exp(-at / 200)), 120.0) for at in range(20, rounds + 1, 20)]
     heads = {n: [0.0] * 4 + [1.0] + [0.0] * 6 for n in ("10", "50", "100")}
     evaluation = {"top1": curve[-1][1], "perplexity": 120.0}
-    recipe = {"privacy": {"clip_norm": 15.0, "cohort": 2000.0}}
+    recipe = {
+        "privacy": {"clip_norm": 15.0, "cohort": 2000.0}, "run": {"algorithm": trial.run.get("algorithm", "fedavg")},
+    }  # fmt: skip
     promised = {
         "epsilon": 7.99, "epsilon_store": 8.0 + end, "delta": 1e-5, "noise_multiplier": 1.06, "noise_std": 0.0086,
     }  # fmt: skip
@@ -86,7 +88,7 @@ def test_the_spread_between_seeds_is_pooled(pool):
     final = pool.final(noised(0.0))
     assert final.seeds == 3
     assert final.deviation == pytest.approx(0.0003, rel=0.01)
-    assert MCMAHAN2018.yardstick.deviation(pool) == pytest.approx(0.03, rel=0.01)  # percentage points
+    assert MCMAHAN2018.yardstick.deviation(pool, "fedavg") == pytest.approx(0.03, rel=0.01)  # percentage points
     assert Spread.of([0.1]).deviation is None
 
 
@@ -126,9 +128,23 @@ def test_one_seed_cannot_tell(tmp_path):
     alone.save(outcome(noised(0.0), 0, 0.175))
     alone.save(outcome(noised(0.003), 0, 0.175))
     alone.save(outcome(noised(0.003), 1, 0.175))  # two that agree by chance are not a spread either
-    assert MCMAHAN2018.yardstick.deviation(alone) is None
+    assert MCMAHAN2018.yardstick.deviation(alone, "fedavg") is None
     judged = {row["claim"]: row for row in judge_claims(MCMAHAN2018, alone, GPU)}
     assert judged["small noise"]["verdict"] == OPEN
+
+
+def test_the_spread_of_one_algorithm_is_not_that_of_another(pool):
+    """FedSGD wanders more than FedAvg: how far its runs lie apart only its own seeds can tell."""
+    for trial, top1 in ((fedsgd(0.0, 2.0), 0.12), (fedsgd(0.0, 20.0), 0.10)):
+        pool.save(outcome(trial, 0, top1))
+    claim = {row["claim"]: row for row in judge_claims(MCMAHAN2018, pool, GPU)}["FedSGD clip"]
+    assert claim["measured"] == "S = 2 instead of 20 costs -2.00"
+    assert claim["verdict"] == OPEN
+    assert "too few settings of FedSGD" in claims_table(MCMAHAN2018, [claim], pool)
+    for seed in range(1, 5):
+        pool.save(outcome(fedsgd(0.0, 2.0), seed, 0.12 + seed / 1000))
+    claim = {row["claim"]: row for row in judge_claims(MCMAHAN2018, pool, GPU)}["FedSGD clip"]
+    assert claim["verdict"] == HOLDS
 
 
 def test_everything_is_drawn_from_results_alone(tmp_path):

@@ -37,8 +37,8 @@ def outcome(trial, seed, end, *, rise=0.0, accuracy=0.15):
     curve = [(at, accuracy * at / rounds, math.exp(loss)) for at, loss in enumerate(losses, 1)]
     evaluation = {"top1": curve[-1][1], "perplexity": curve[-1][2]}
     local = {"local loss": [(at, loss - 0.3) for at, loss in enumerate(losses, 1)]}
-    return Outcome(trial.name, seed, {}, 0, rounds, trial.user_updates(GPU), curve, evaluation, {},
-                   [(7, 0.5), (20, 0.25)], 1.0, series=local)  # fmt: skip
+    return Outcome(trial.name, seed, {"run": {"algorithm": "fedavg"}}, 0, rounds, trial.user_updates(GPU), curve,
+                   evaluation, {}, [(7, 0.5), (20, 0.25)], 1.0, series=local)  # fmt: skip
 
 
 @pytest.fixture
@@ -120,7 +120,8 @@ def test_claims_are_judged_at_each_learning_rate(pool):
     for name, row in judged.items():
         if name.endswith(f"η = {TUNED:g}"):
             assert (row["measured"], row["verdict"]) == ("not run", OPEN)
-    assert "two runs of one setting differ by 0.00 (" in claims_table(SCHULTZ2019, list(judged.values()), pool)
+    table = claims_table(SCHULTZ2019, list(judged.values()), pool)
+    assert "two runs of one setting of FedAvg differ by 0.00 (" in table
 
 
 def test_one_seed_cannot_tell_and_a_diverged_run_is_the_worst(tmp_path):

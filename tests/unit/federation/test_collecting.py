@@ -14,6 +14,7 @@ from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import WEIGHT_STEP, ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.summing import MOST
 
 LIKE = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
 S, TASK = 0.5, "task"
@@ -143,6 +144,13 @@ def test_what_is_wrong_counts_for_nothing(change, code):
     summed = one.summed()
     assert (length_of(summed.total), summed.weight, summed.users) == (0, 0, 0)
     assert summed.answers == {code: 1, Code.AWAY: 1}
+
+
+def test_more_users_than_a_sum_holds_exactly_are_not_added():
+    one = collected({"tier": MOST, "phone": 1})
+    assert one.take("tier", contribution(0.4, users=MOST).to_bytes()) == "joined"
+    assert one.take("phone", contribution(0.4).to_bytes()) == Code.BOUNDS
+    assert one.summed().users == MOST
 
 
 def test_noise_on_the_wire_counts_for_nothing():

@@ -139,8 +139,9 @@ def test_more_than_the_owner_allows_is_refused(task, store, tmp_path, limits, se
 
 def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13, limits=Limits(clip_norm=1.0))
-    asked = replace(task, clip_norms=np.array([1.5], np.float32))
-    assert code_of(device, asked.to_bytes()) == Code.LIMITS
+    for wrong in (1.5, 0.0, -0.1, np.nan):
+        asked = replace(task, clip_norms=np.array([wrong], np.float32))
+        assert code_of(device, asked.to_bytes()) == Code.LIMITS
 
 
 def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):
@@ -155,6 +156,14 @@ def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):
     assert code_of(device, replace(task, run="spring 1").to_bytes()) == Code.MALFORMED
     for broken in (b"", b"\0" * 100, message[:-5], message[: len(message) // 2]):
         assert code_of(device, broken) == Code.MALFORMED
+
+
+def test_who_joins_is_on_disk_before_anything_is_computed(task, store, tmp_path, monkeypatch):
+    """So that a crash, at any time after, cannot make a user join again."""
+    device, seen = make_device(tmp_path, store, "silo", 0, 13), []
+    monkeypatch.setattr(device, "_train", lambda *_: seen.append((tmp_path / "silo.jsonl").read_text()))
+    device.answer(task.to_bytes())
+    assert f'"{task.release}"' in seen[0]
 
 
 def test_an_error_carries_a_code_and_never_a_text(task, store, tmp_path, monkeypatch, caplog):

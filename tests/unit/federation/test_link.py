@@ -9,9 +9,11 @@ import pytest
 pytest.importorskip("flwr")
 import httpx
 
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import LostProcess
 from sottovoce.federation import flower, link
 from sottovoce.federation.link import Link
+from sottovoce.jobs import federating
 
 NODES = {11: "alice", 12: "clinic", 13: "school"}
 
@@ -160,3 +162,34 @@ def test_without_devices_the_server_waits_and_can_be_stopped(make):
     with pytest.raises(KeyboardInterrupt):
         linked.ask(1, b"task", 100, Collected())
     assert said == ["0 of 1 devices are here; waiting for more"]
+
+
+@pytest.mark.parametrize(
+    ("bind", "knocked"),
+    [("192.0.2.7", "192.0.2.7"), ("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("localhost", "localhost")],
+)
+def test_the_proxy_is_waited_for_at_the_address_it_listens_on(bind, knocked):
+    """Which devices know: on a server of its own that is not the loopback."""
+    seen = []
+    made = object.__new__(Link)
+    made._start, made._bind, made._roster = lambda: None, bind, SimpleNamespace(port=8443)
+    made.proxy = SimpleNamespace(start=lambda: None, wait_until_listening=lambda *address: seen.append(address))
+    made.__enter__()
+    assert seen == [(8443, knocked)]
+
+
+def test_a_superlink_is_for_this_machine_alone_keeps_its_state_in_memory_and_lets_known_devices_in(tmp_path):
+    words = Vocabulary.from_words(["red", "green"])
+    roster = federating.found_federation(
+        tmp_path / "f", [("phone", 1)], vocabulary=words, tokens_per_user=16, host="192.0.2.7", port=1234
+    )
+    (tmp_path / "link").mkdir()
+    made = Link(roster, tmp_path / "link", bind=roster.host)
+    command = made.superlink._command
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert command[command.index("--database") + 1] == ":flwr-in-memory:"
+    assert command[command.index("--isolation") + 1] == "process"
+    assert {"--enable-supernode-auth", "--ssl-certfile", "--superexec-auth-secret-file"} <= set(command)
+    assert "--insecure" not in command
+    assert (tmp_path / "link" / "desk.secret").stat().st_mode & 0o077 == 0
+    assert "192.0.2.7" in made.proxy._command

@@ -8,11 +8,14 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
+from sottovoce.federation.limits import Limits
 from sottovoce.federation.link import _in_memory
 from sottovoce.federation.roster import Roster
+from sottovoce.files import locked
 from sottovoce.jobs import federating
 from sottovoce.recipe import Recipe
 
@@ -40,6 +43,22 @@ def test_a_federation_has_a_roster_keys_and_a_folder_for_each_device(tmp_path):
     # The secret of the coins is drawn on the device: it is not among what the server made.
     assert not list((tmp_path / "f").rglob("coin.secret"))
     assert len({member.public_key for member in roster.members}) == 2
+
+
+def test_devices_are_told_where_the_server_is(tmp_path):
+    for number, (host, said) in enumerate(
+        (("train.example.org", "train.example.org:1234"), ("fd00::2", "[fd00::2]:1234"))
+    ):
+        roster = found(tmp_path / str(number), ("phone", 1), host=host)
+        assert json.loads((roster.bundle("phone") / "device.json").read_text())["server"] == said
+
+
+def test_a_recipe_that_devices_cannot_train_is_refused_before_a_process_is_started(tmp_path, monkeypatch):
+    roster = found(tmp_path / "f", ("phone", 1))
+    monkeypatch.setattr("sottovoce.federation.link.Link.__init__", lambda *_, **__: pytest.fail("a link was made"))
+    recipe = Recipe().replace(privacy={"sampling": "fixed"})
+    with pytest.raises(SottoError, match="flip their own coins"):
+        federating.serve(recipe, roster.path, tmp_path / "run", federating.Serving())
 
 
 def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
@@ -73,9 +92,38 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
         federating.run_device(tmp_path, tmp_path)
     with pytest.raises(SottoError, match="more than the 1 devices"):
         federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(at_least=2))
+    for wrong in ({"host": ""}, {"host": "https://x.org"}, {"host": "a b"}, {"tokens_per_user": 1}):
+        with pytest.raises(SottoError, match="must be"):
+            found(tmp_path / "g", ("phone", 1), **wrong)
+        assert not (tmp_path / "g").exists()
     for wrong in ({"seconds": 0}, {"at_least": 0}):
         with pytest.raises(SottoError, match="must be"):
             federating.Serving(**wrong)
+
+
+def prepared(folder, name: str, words: Vocabulary = WORDS, tokens: int = 16, plain: bool = False):
+    corpus = folder / ("corpus.txt" if plain else "corpus.jsonl")
+    rows = [json.dumps({"user": user, "text": "red green red"}) for user in ("ann", "bob", "cleo")]
+    corpus.write_text("red green\n" * 9 if plain else "\n".join(rows) + "\n")
+    prepare([corpus], folder / name, vocabulary=words, tokens_per_user=tokens, test_users=0, plain_text=plain)
+    return folder / name
+
+
+def test_a_device_has_its_owners_limits_the_words_of_the_federation_and_people(tmp_path):
+    bundle = found(tmp_path / "f", ("clinic", 4)).bundle("clinic")
+    (bundle / "limits.toml").write_text("clip_norm = 0.5\nrounds = 3\n")
+    store = prepared(tmp_path, "store")
+    device, server = federating.open_device(bundle, store)
+    assert device._limits == Limits(clip_norm=0.5, rounds=3)
+    assert (device.description, server) == ("clinic: 3 users, registered for 4", "127.0.0.1:1234")
+    others = Vocabulary.from_words(["blue", "green"])
+    for wrong in (prepared(tmp_path, "words", others), prepared(tmp_path, "short", tokens=8)):
+        with pytest.raises(SottoError, match="other words or another length"):
+            federating.open_device(bundle, wrong)
+    with pytest.raises(SottoError, match="its users are no persons"):
+        federating.open_device(bundle, prepared(tmp_path, "plain", plain=True))
+    with locked(bundle / ".lock", "busy"), pytest.raises(SottoError, match="in use by another process"):
+        federating.run_device(bundle, store, stop=lambda: True)
 
 
 def test_the_state_of_a_link_is_kept_in_memory_only(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from sottovoce.audit.bounds import trials_bound
-from sottovoce.audit.membership import STAND_INS, set_stage
+from sottovoce.audit.rounds import STAND_INS, set_stage
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg

@@ -1,0 +1,113 @@
+"""Real processes that are slow or lose their link, and come back: a round is paid once and counts what came in time."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from real_processes import World, codes, kill_superlink, world_of
+
+from fleets import tiny_recipe
+from sottovoce.runs.ledger import Ledger
+from sottovoce.runs.record import Lines
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+# A device that does not answer as long as a file is there; it leaves word of the round that waits for it.
+SLOW = """
+from pathlib import Path
+from sottovoce.federation import device as devices
+from sottovoce.federation.messages import Task
+real = devices.Device.answer
+
+def answer(self, message):
+    slow = Path({folder!r}) / "slow"
+    while slow.exists():
+        slow.with_name(f"slow-{{Task.from_bytes(message).round}}").touch()
+        time.sleep(0.1)
+    return real(self, message)
+
+devices.Device.answer = answer
+"""
+BOTH = {"away": 1, "contributing": 2}  # the third device of the roster is never there
+
+
+@pytest.fixture
+def world(tmp_path) -> Iterator[World]:
+    with world_of(tmp_path) as world:
+        yield world
+
+
+def test_a_slow_device_and_a_superlink_without_a_memory_are_waited_for_and_come_back(world, tmp_path):
+    recipe = tiny_recipe(tmp_path / "federation").replace(
+        privacy={"users": 14, "cohort": 6}, run={"rounds": 1000, "block": 0}
+    )
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    run, federation = tmp_path / "run", tmp_path / "federation"
+    world.device("alice")
+    world.device("clinic", SLOW.format(folder=str(tmp_path)))
+    server = world.server(
+        "server", tmp_path / "recipe.toml", "--federation", federation, "--out", run, "--at-least", 2, "--seconds", 12
+    )
+    late = _be_late(world, run)
+    lost = _lose_the_superlink(world, run, server)
+    server.send_signal(signal.SIGTERM)  # once: after this round
+    world.until("the end of the server", lambda: server.poll() is not None)
+    assert server.returncode == 0, world.logs()
+
+    # Every round was paid for once, and holds those who were drawn and came in time, each once.
+    entries = Ledger.open(run / "ledger.jsonl").entries
+    lines = _lines(run)
+    assert [(entry.round, entry.attempt) for entry in entries] == [(number, 0) for number in range(1, len(lines) + 1)]
+    name = Ledger.open(run / "ledger.jsonl").header["run"]
+    joined = {who: world.joined(who) for who in ("alice", "clinic")}
+    for number in range(late, len(lines) + 1):
+        asked = f"{name} {number} {entries[number - 1].lineage}"
+        assert asked in joined["clinic"]  # late or not, it answered
+        if codes(lines[number - 1]["answers"]) == BOTH:
+            assert lines[number - 1]["users"] == sum(len(rows.get(asked, [])) for rows in joined.values())
+        elif number == late:
+            assert lines[number - 1]["users"] <= 1  # alice alone
+    assert codes(lines[lost - 1]["answers"]) == BOTH
+    assert not list(federation.rglob("*.db"))
+
+
+def _be_late(world: World, run: Path) -> int:
+    """The clinic lets one round pass, and takes part in a later one; the round that it missed."""
+    both = lambda start: any(codes(line["answers"]) == BOTH for line in _lines(run)[start:])  # noqa: E731
+    world.until("a round with both", lambda: both(0))  # programs are compiled now
+    late = _held(world)
+    world.until("the end of the round", lambda: len(_lines(run)) >= late)
+    assert codes(_lines(run)[late - 1]["answers"])["away"] >= 2
+    (world.folder / "slow").unlink()
+    world.until("another round with both", lambda: both(late))
+    return late
+
+
+def _lose_the_superlink(world: World, run: Path, server: subprocess.Popen) -> int:
+    """Killed while the clinic works, with all that it held; the round that was on."""
+    lost = _held(world)
+    kill_superlink(server.pid)
+    world.until("another SuperLink", lambda: "started again" in world.logs())
+    (world.folder / "slow").unlink()
+    world.until("the end of the round", lambda: len(_lines(run)) >= lost)
+    return lost
+
+
+def _held(world: World) -> int:
+    """Hold the clinic up; the round that waits for it."""
+    marks = lambda: {int(path.name.partition("-")[2]) for path in world.folder.glob("slow-*")}  # noqa: E731
+    before = marks()
+    (world.folder / "slow").touch()
+    world.until("a round that waits", lambda: marks() - before)
+    return max(marks() - before)
+
+
+def _lines(run: Path) -> list[dict]:
+    return Lines(run / "diagnostics.jsonl").read()

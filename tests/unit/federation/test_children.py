@@ -1,0 +1,92 @@
+"""Processes that a server or a device starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sottovoce.errors import LostProcess
+from sottovoce.federation.children import Child, free_port
+
+
+def child(folder, code: str, *arguments: str) -> Child:
+    made = Child("part", [sys.executable, "-S", "-c", code, *arguments], folder)
+    made.start()
+    return made
+
+
+LISTEN = "import socket, sys, time; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); time.sleep(600)"
+
+
+def test_a_child_is_waited_for_where_it_listens(tmp_path):
+    """Also if that is not the loopback: a server that others reach listens on the address they know."""
+    port = free_port()
+    part = child(tmp_path, LISTEN, "127.0.0.2", str(port))
+    try:
+        part.wait_until_listening(port, "127.0.0.2", seconds=60)
+        with pytest.raises(LostProcess, match="does not listen on port"):
+            part.wait_until_listening(port, "127.0.0.3", seconds=0.3)
+        assert part.ended is None
+    finally:
+        part.stop()
+    assert part.ended is not None
+
+
+def test_a_child_that_ends_says_why(tmp_path):
+    part = child(tmp_path, "print('address already in use'); raise SystemExit(3)")
+    with pytest.raises(LostProcess, match=r"status 3\): address already in use; its log is .*part.log"):
+        part.wait_until_listening(free_port(), seconds=60)
+    part.stop()
+
+
+def test_flower_reports_nothing_and_asks_for_no_updates(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
+    names = ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK")
+    part = child(tmp_path, f"import os; print([os.environ[name] for name in {names}])")
+    with pytest.raises(LostProcess, match=r"\['0', '1'\]"):
+        part.wait_until_listening(free_port(), seconds=60)
+    part.stop()
+
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from sottovoce.federation.children import Child
+Child("part", [sys.executable, "-S", "-c", sys.argv[2]], Path(sys.argv[1])).start()
+time.sleep(600)
+"""
+SAY_WHO = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+
+
+def test_a_child_ends_with_the_process_that_started_it_however_that_ends(tmp_path):
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path), SAY_WHO])
+    log = tmp_path / "part.log"
+    try:
+        until(lambda: log.exists() and log.read_text().endswith("\n"))
+        number = int(log.read_text())
+        os.kill(number, 0)  # it is there
+    finally:
+        starter.send_signal(signal.SIGKILL)
+        starter.wait()
+    until(lambda: not runs(number))
+
+
+def until(happened) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def runs(number: int) -> bool:
+    status = Path(f"/proc/{number}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
