@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,22 +17,28 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent
 
 
-def run(name: str | None, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    plugin = ["-p", "plugin"] if name else []
-    paths = [os.environ.get("PYTHONPATH", ""), str(HERE)]
-    environment = {**os.environ, "SOTTOVOCE_FAULT": name or "", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", *plugin, *(str(TESTS / test) for test in tests)]
-    return subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, timeout=280)
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    paths = filter(None, [os.environ.get("PYTHONPATH", ""), str(HERE)])
+    with subprocess.Popen(
+        [sys.executable, str(HERE / "forks.py")],
+        cwd=TESTS.parent, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        yield process
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_fault_is_caught(name):
-    ended = run(name, [FAULTS[name].test])
+def test_the_fault_is_caught(name, forks, tmp_path):
+    out = tmp_path / "output"
+    forks.stdin.write(json.dumps([name, str(TESTS / FAULTS[name].test), str(out)]) + "\n")
+    forks.stdin.flush()
+    status, output = forks.stdout.readline(), out.read_text(encoding="utf-8")
     # 1: a test failed. Anything else (2: broken off, 4: no such test, 5: nothing ran) shows nothing.
-    assert ended.returncode == 1, ended.stdout[-2000:] + ended.stderr[-1000:]
-    assert re.search(r"\d+ failed", ended.stdout)
-    assert " error" not in ended.stdout.splitlines()[-1], ended.stdout[-2000:]
+    assert status == "1\n", output[-3000:]
+    assert re.search(r"\d+ failed", output)
+    assert " error" not in output.splitlines()[-1], output[-2000:]
 
 
 def test_the_table_is_as_long_as_promised():
