@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from faults import FAULTS
 
+from forks import Forks
+
 HERE = Path(__file__).parent
 TESTS = HERE.parent
 
 
+# A fault must be there before modules of the package take names from one another, so none is imported before. The
+# libraries are, and pytest could not look at their asserts. How long is too long is decided outside: a test that hangs
+# does not fail.
+TEST = """
+import os, pytest, sys
+assert not any(name.partition(".")[0] == "sottovoce" for name in sys.modules)
+os.environ["SOTTOVOCE_FAULT"], test = sys.argv[1:]
+quiet = ["--timeout", "0", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+sys.exit(pytest.main(["-x", "-p", "no:xdist", *quiet, "-p", "plugin", test]))
+"""
+
+
 @pytest.fixture(scope="module")
-def forks() -> Iterator[subprocess.Popen[str]]:
-    paths = filter(None, [os.environ.get("PYTHONPATH", ""), str(HERE)])
-    with subprocess.Popen(
-        [sys.executable, str(HERE / "forks.py")],
-        cwd=TESTS.parent, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        yield process
+def forks() -> Iterator[Forks]:
+    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(HERE)]))
+    with Forks(environment={**os.environ, "PYTHONPATH": paths}) as forks:
+        yield forks
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_fault_is_caught(name, forks, tmp_path):
-    out = tmp_path / "output"
-    forks.stdin.write(json.dumps([name, str(TESTS / FAULTS[name].test), str(out)]) + "\n")
-    forks.stdin.flush()
-    status, output = forks.stdout.readline(), out.read_text(encoding="utf-8")
+def test_the_fault_is_caught(name, forks):
+    ended = forks.run(TEST, name, str(TESTS / FAULTS[name].test))
     # 1: a test failed. Anything else (2: broken off, 4: no such test, 5: nothing ran) shows nothing.
-    assert status == "1\n", output[-3000:]
-    assert re.search(r"\d+ failed", output)
-    assert " error" not in output.splitlines()[-1], output[-2000:]
+    assert ended.returncode == 1, ended.stdout[-3000:]
+    assert re.search(r"\d+ failed", ended.stdout)
+    assert " error" not in ended.stdout.splitlines()[-1], ended.stdout[-2000:]
 
 
 def test_the_table_is_as_long_as_promised():
