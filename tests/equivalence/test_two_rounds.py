@@ -97,7 +97,8 @@ def test_the_two_rounds_are_equal(store, any_model, update, clip, estimator):
 
 
 BLOCKS = [("lstm", block) for block in (1, 2, 3, 5, 13, 40)]
-BLOCKS += [pytest.param(name, block, marks=pytest.mark.slow) for name in FAMILY if name != "lstm" for block in (1, 13)]
+# One of the others is enough, with dropout: that blocks of four are as one by one is shown of every kind above.
+BLOCKS += [pytest.param("stacked_lstm", block, marks=pytest.mark.slow) for block in (1, 13)]
 
 
 @pytest.mark.parametrize(("any_model", "block"), BLOCKS, indirect=["any_model"])
