@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from sottovoce.models.language_model import LanguageModel
 from sottovoce.models.lstm import LSTM
 
 WORDS = 60
+
+# Tracing makes many objects and little garbage, and every collection looks at all that was compiled.
+gc.set_threshold(50_000, 20, 50)
 
 # The same examples every time: a test fails because of a change, not because of the day.
 settings.register_profile("fixed", derandomize=True)
