@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import equinox as eqx
 import jax
@@ -24,6 +24,12 @@ FAMILY = {
 @cache
 def of_family(name: str, words: int = 60) -> LanguageModel:
     return kinds.build(name.partition(",")[0], words, FAMILY[name], jax.random.key(7))
+
+
+@partial(jax.jit, static_argnums=0)
+def send(update, model, user, key, clip_norms, last):
+    """`update(model, …)`, what one user sends, compiled as one program."""
+    return update(model, user, key, clip_norms, last)
 
 
 @jax.jit

@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from forks import LIBRARIES, Forks
 
 RECIPE = """
 [data]
@@ -68,6 +71,8 @@ setattr(owner, name, staticmethod(deadly) if place == "forget" else deadly)
 main(sys.argv[4:])
 """
 
+COMMAND = "import sys; from sottovoce.cli.main import main; main(sys.argv[1:])"
+
 # Where to die, in turn, resuming in between: n counts calls of that process alone.
 DEATHS = [
     ("spend", 2, "after"),  # paid for, nothing noised yet
@@ -82,10 +87,17 @@ DEATHS = [
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
+def environment(tmp_path_factory) -> dict[str, str]:
     """A compilation cache shared by the processes: they differ in when they die, not in what they compute."""
-    cache = str(tmp_path_factory.mktemp("xla"))
-    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(tmp_path_factory.mktemp("xla"))
+    shared = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return {**os.environ, **shared, "JAX_NUM_CPU_DEVICES": "2"}
+
+
+@pytest.fixture(scope="module")
+def forks(environment) -> Iterator[Forks]:
+    with Forks(f"{LIBRARIES} sottovoce.cli.main sottovoce.jobs", environment) as forks:
+        yield forks
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +108,11 @@ def recipe(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def unbroken(recipe, environment, tmp_path_factory) -> Path:
+def unbroken(recipe, forks, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("unbroken") / "run"
-    done = sotto(environment, "train", str(recipe), "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    done = forks.run(COMMAND, "train", str(recipe), "--out", str(out))
+    assert done.returncode == 0, done.stdout
     return out
-
-
-def sotto(environment, *arguments) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sottovoce.cli.main", *arguments], env=environment, capture_output=True, text=True
-    )
 
 
 def bytes_of(run: Path) -> dict[str, bytes]:
@@ -122,24 +128,21 @@ def assert_same(run: Path, unbroken: Path) -> None:
 
 
 @pytest.mark.timeout(280)
-def test_killed_at_every_delicate_moment(recipe, environment, unbroken, tmp_path):
+def test_killed_at_every_delicate_moment(recipe, forks, unbroken, tmp_path):
     out = tmp_path / "run"
     arguments = ["train", str(recipe), "--out", str(out)]
     for place, nth, when in DEATHS:
-        dead = subprocess.run(
-            [sys.executable, "-c", KILLER, place, str(nth), when, *arguments],
-            env=environment, capture_output=True, text=True,
-        )  # fmt: skip
-        assert dead.returncode == -signal.SIGKILL, f"did not die at {when} {place}: {dead.stderr}"
+        dead = forks.run(KILLER, place, str(nth), when, *arguments)
+        assert dead.returncode == -signal.SIGKILL, f"did not die at {when} {place}: {dead.stdout}"
         arguments = ["resume", str(out)]
-    done = sotto(environment, *arguments)
-    assert done.returncode == 0, done.stderr
+    done = forks.run(COMMAND, *arguments)
+    assert done.returncode == 0, done.stdout
     assert_same(out, unbroken)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_killed_from_outside_and_stopped_by_ctrl_c(recipe, environment, unbroken, tmp_path):
+def test_killed_from_outside_and_stopped_by_ctrl_c(recipe, environment, forks, unbroken, tmp_path):
     out = tmp_path / "run"
     arguments = ["train", str(recipe), "--out", str(out)]
     for rounds, number in ((2, signal.SIGKILL), (4, signal.SIGINT), (6, signal.SIGKILL)):
@@ -156,8 +159,8 @@ def test_killed_from_outside_and_stopped_by_ctrl_c(recipe, environment, unbroken
             assert process.returncode == 0, errors
             assert f"sotto resume {out}" in output or lines_of(out / "record.jsonl") == 8
         arguments = ["resume", str(out)]
-    done = sotto(environment, *arguments)
-    assert done.returncode == 0, done.stderr
+    done = forks.run(COMMAND, *arguments)
+    assert done.returncode == 0, done.stdout
     assert_same(out, unbroken)
 
 
@@ -165,16 +168,16 @@ def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def test_a_finished_run_resumed_stays_as_it_is(environment, unbroken):
+def test_a_finished_run_resumed_stays_as_it_is(forks, unbroken):
     before = bytes_of(unbroken)
-    assert sotto(environment, "resume", str(unbroken)).returncode == 0
+    assert forks.run(COMMAND, "resume", str(unbroken)).returncode == 0
     assert bytes_of(unbroken) == before
 
 
-def test_entropy_and_seed_are_kept_apart(recipe, environment, unbroken, tmp_path):
+def test_entropy_and_seed_are_kept_apart(recipe, forks, unbroken, tmp_path):
     out = tmp_path / "run"
-    done = sotto(environment, "train", str(recipe), "--out", str(out), "--set", "privacy.secrets=entropy")
-    assert done.returncode == 0, done.stderr
+    done = forks.run(COMMAND, "train", str(recipe), "--out", str(out), "--set", "privacy.secrets=entropy")
+    assert done.returncode == 0, done.stdout
     assert bytes_of(out)["model/weights.safetensors"] != bytes_of(unbroken)["model/weights.safetensors"]
     statement = json.loads((out / "privacy.json").read_text())
     assert statement["secrets"] == "entropy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -47,35 +48,43 @@ def make_algorithm(optimiser) -> Algorithm:
 
 
 @jax.jit
-def losses_of(model, inputs, targets, state, key):
-    outputs, state = model.read(inputs, state, key)
-    return -jax.nn.log_softmax(model.score(outputs))[jnp.arange(len(targets)), targets], state
+def slopes_of(model, inputs, targets, counted, state, key):
+    """Of the losses of one lane, added up; and its state after."""
+
+    def loss(model):
+        outputs, after = model.read(inputs, state, key)
+        return -jnp.dot(jax.nn.log_softmax(model.score(outputs))[jnp.arange(UNROLL), targets], counted), after
+
+    return jax.grad(loss, has_aux=True)(model)
+
+
+@partial(jax.jit, static_argnums=0)
+def step_of(optimiser, gradient, state, model):
+    change, state = optimiser.update(gradient, state, model)
+    return optax.apply_updates(model, change), state
 
 
 def by_hand(model, optimiser, state, tokens, key):
-    """One stream in lanes: no masks, no loop over steps that is compiled. `key` is the round's, for dropout."""
+    """One stream, lane after lane: no loop over steps that is compiled. `key` is the round's, for dropout."""
     lane = -(-len(tokens) // LANES)
     read = np.concatenate([[BOS], tokens[:-1]]).astype(np.int32)
     lanes = [(read[i * lane : (i + 1) * lane], tokens[i * lane : (i + 1) * lane]) for i in range(LANES)]
     remembered = [model.start() for _ in lanes]
     for number, step in enumerate(range(0, lane, UNROLL)):
         keys = jax.random.split(jax.random.fold_in(key, number), LANES)
-
-        def loss(model, remembered=remembered, step=step, keys=keys):
-            losses, after = [], []
-            for (inputs, targets), state, key in zip(lanes, remembered, keys, strict=True):
-                inputs, targets = inputs[step : step + UNROLL], targets[step : step + UNROLL]
-                if len(inputs):
-                    # Filled up to one shape, as a mask has it: nothing is read after what is filled in.
-                    filled = np.pad(np.stack([inputs, targets]), ((0, 0), (0, UNROLL - len(inputs))))
-                    each, state = losses_of(model, *filled, state, key)
-                    losses.append(each[np.flatnonzero(targets != BOS)])
-                after.append(state)
-            return jnp.mean(jnp.concatenate(losses)), after
-
-        (_, remembered), gradient = jax.value_and_grad(loss, has_aux=True)(model)
-        change, state = optimiser.update(jax.tree.map(lambda slope: RATE * slope, gradient), state, model)
-        model = optax.apply_updates(model, change)
+        slopes, count = [], 0
+        for which, (inputs, targets) in enumerate(lanes):
+            inputs, targets = inputs[step : step + UNROLL], targets[step : step + UNROLL]
+            if len(inputs):
+                counted = targets != BOS
+                count += np.sum(counted)
+                # Filled up to one shape, to compile once: nothing is read after what is filled in.
+                filled = np.pad(np.stack([inputs, targets, counted]), ((0, 0), (0, UNROLL - len(inputs))))
+                slope, remembered[which] = slopes_of(model, *filled, remembered[which], keys[which])
+                slopes.append(slope)
+        rate = np.float32(RATE / count)
+        gradient = jax.tree.map(lambda *parts, rate=rate: rate * sum(map(np.asarray, parts)), *slopes)
+        model, state = step_of(optimiser, gradient, state, model)
     return model, state
 
 
@@ -112,7 +121,7 @@ def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
 
 def test_central_training_is_fedavg_of_one_who_wrote_it_all(store, model):
     """The same lanes, the same carried state, the same steps as a device takes."""
-    algorithm = make_algorithm(optax.sgd(1.0))
+    algorithm = make_algorithm(OPTIMISERS["sgd"])
     state, played = central.play_round(algorithm, PASSES, algorithm.server.start(model), store, Notebook())
     text = join_texts(store, PASSES.rows(store.users, 1))
     local = FedAvg(NoClip(), False, batch=LANES, unroll=UNROLL, learning_rate=RATE)
@@ -163,13 +172,14 @@ def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, 
 def test_a_schedule_of_the_servers_rate_is_a_rate_of_that_round(store, model):
     """Half the server's rate in round 2 is half of η in it."""
     falling = dataclasses.replace(
-        make_algorithm(optax.sgd(1.0)), server=Server(optax.sgd(1.0), Schedule(((1, 1.0), (2, 0.5))))
+        make_algorithm(OPTIMISERS["sgd"]), server=Server(OPTIMISERS["sgd"], Schedule(((1, 1.0), (2, 0.5))))
     )
     slower = dataclasses.replace(
-        make_algorithm(optax.sgd(1.0)), user_update=FedSGD(NoClip(), batch=LANES, unroll=UNROLL, learning_rate=RATE / 2)
+        make_algorithm(OPTIMISERS["sgd"]),
+        user_update=FedSGD(NoClip(), batch=LANES, unroll=UNROLL, learning_rate=RATE / 2),
     )
     first, _ = central.play_round(falling, PASSES, falling.server.start(model), store, Notebook())
-    plain, _ = central.play_round(make_algorithm(optax.sgd(1.0)), PASSES, first._replace(round=0), store, Notebook())
+    plain, _ = central.play_round(make_algorithm(OPTIMISERS["sgd"]), PASSES, first._replace(round=0), store, Notebook())
     again, _ = central.play_round(falling, PASSES, first._replace(round=0), store, Notebook())
     assert_alike(again.model, plain.model)  # round 1 is as without it
     second, _ = central.play_round(falling, PASSES, first, store, Notebook())

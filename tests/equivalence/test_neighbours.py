@@ -32,6 +32,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.simulation import SumInBlocks
 
 LENGTH, S, Z, POISON = 24, 0.5, 0.8, 59
+SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
 USERS = {
     "ordinary": [BOS, 45, 46, 47, EOS, BOS, 48, 49, EOS],
     "of maximal length": list(range(39, 58)) + [50] * 5,
@@ -108,7 +109,7 @@ class Replay:
         names = (tuple(map(tuple, users)), tuple(cohort), tuple(clip_norms))
         if names not in self._sums:
             store = Store.from_users(users, self.vocabulary, tokens_per_user=LENGTH)
-            algorithm = Algorithm(mechanism, self.update, Server(optax.sgd(1.0)), self.weight_cap)
+            algorithm = Algorithm(mechanism, self.update, SERVER, self.weight_cap)
             key = noise_key(Secrets.seeded(4).keys(1, "a").local)
             self._sums[names] = SumInBlocks(4)(algorithm, self.model, store, cohort, key, clip_norms)
         summed = self._sums[names]
@@ -214,7 +215,7 @@ def test_nothing_else_of_a_round_depends_on_a_user(model, vocabulary, caplog, no
             Poisson(1.0), CLIPS["flat"], ESTIMATORS["fixed"], Z, clip_schedule=schedule, tracking=tracking,
             noise=watched,
         )  # fmt: skip
-        algorithm = Algorithm(mechanism, UPDATES["fedavg, every step"](CLIPS["flat"]), Server(optax.sgd(1.0)))
+        algorithm = Algorithm(mechanism, UPDATES["fedavg, every step"](CLIPS["flat"]), SERVER)
         state = algorithm.server.start(model, mechanism.start())
         store = Store.from_users(users, vocabulary, tokens_per_user=LENGTH)
         caplog.clear()

@@ -22,38 +22,42 @@ LANES, UNROLL, RATE, CAP = 3, 4, 2.0, 20.0
 
 
 @jax.jit
-def losses_of(model, read, wanted, state, key):
-    outputs, state = model.read(read, state, key)
-    return -jax.nn.log_softmax(model.score(outputs))[jnp.arange(UNROLL), wanted], state
+def slopes_of(model, read, wanted, counted, state, key):
+    """Of the losses of one lane, added up; and its state after."""
+
+    def loss(model):
+        outputs, after = model.read(read, state, key)
+        return -jnp.dot(jax.nn.log_softmax(model.score(outputs))[jnp.arange(UNROLL), wanted], counted), after
+
+    return jax.grad(loss, has_aux=True)(model)
 
 
 def plain_user_update(model, tokens, key):
-    """SGD over one user, by hand: no masks, no scan over steps. `key` is the user's, for models with dropout."""
+    """SGD over one user, by hand: lane after lane, no scan over steps. `key` is the user's, for models with dropout."""
     lane = -(-len(tokens) // LANES)
     lanes = [tokens[i * lane : (i + 1) * lane] for i in range(LANES)]
     stream_inputs = np.concatenate([[BOS], tokens[:-1]]).astype(np.int32)
     inputs = [stream_inputs[i * lane : (i + 1) * lane] for i in range(LANES)]
     states = [model.start() for _ in range(LANES)]
-    start, first_pass = model, jax.random.fold_in(key, 0)
+    start = model = jax.tree.map(np.asarray, model)
+    first_pass = jax.random.fold_in(key, 0)
     for number, step in enumerate(range(0, lane, UNROLL)):
         keys = jax.random.split(jax.random.fold_in(first_pass, number), LANES)
-
-        def loss(model, states=states, step=step, keys=keys):
-            losses, after = [], []
-            for read, wanted, state, key in zip(inputs, lanes, states, keys, strict=True):
-                read, wanted = read[step : step + UNROLL], wanted[step : step + UNROLL]
-                if len(read):
-                    # Filled up to one shape, to compile once: nothing is read after what is filled in.
-                    filled = np.pad(np.stack([read, wanted]), ((0, 0), (0, UNROLL - len(read))))
-                    each, state = losses_of(model, *filled, state, key)
-                    losses.append(each[np.flatnonzero(wanted != BOS)])
-                after.append(state)
-            losses = jnp.concatenate(losses)
-            return (jnp.mean(losses) if len(losses) else jnp.zeros(())), after
-
-        (_, states), gradient = jax.value_and_grad(loss, has_aux=True)(model)
-        model = jax.tree.map(lambda weight, slope: weight - RATE * slope, model, gradient)
-    return jax.tree.map(jnp.subtract, model, start)
+        slopes, count = [], 0
+        for which in range(LANES):
+            read, wanted = inputs[which][step : step + UNROLL], lanes[which][step : step + UNROLL]
+            if len(read):
+                counted = wanted != BOS
+                count += np.sum(counted)
+                # Filled up to one shape, to compile once: nothing is read after what is filled in.
+                filled = np.pad(np.stack([read, wanted, counted]), ((0, 0), (0, UNROLL - len(read))))
+                slope, states[which] = slopes_of(model, *filled, states[which], keys[which])
+                slopes.append(slope)
+        if count:
+            rate = np.float32(RATE / count)
+            change = jax.tree.map(lambda *parts, rate=rate: rate * sum(map(np.asarray, parts)), *slopes)
+            model = jax.tree.map(np.subtract, model, change)
+    return jax.tree.map(np.subtract, model, start)
 
 
 def test_privacy_off_is_plain_federated_averaging(store, any_model):

@@ -28,6 +28,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.simulation import SumInBlocks
 
 FLAT = FlatClip(0.4)
+SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 2.0}
 CLIPS = {
     "flat": lambda model: FLAT,
@@ -56,7 +57,7 @@ def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight
     mechanism = Mechanism(
         Poisson(0.6), clip, estimator, noise_multiplier=0.0, experiment=True, experiment_noise_std=0.01
     )
-    algorithm = Algorithm(mechanism, user_update, Server(optax.sgd(1.0)), weight_cap)
+    algorithm = Algorithm(mechanism, user_update, SERVER, weight_cap)
     state = algorithm.server.start(model)
     return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, "a"), NoLedger(), sum_updates)
 
@@ -96,7 +97,8 @@ def test_the_two_rounds_are_equal(store, any_model, update, clip, estimator):
 
 
 BLOCKS = [("lstm", block) for block in (1, 2, 3, 5, 13, 40)]
-BLOCKS += [pytest.param(name, block, marks=pytest.mark.slow) for name in FAMILY if name != "lstm" for block in (1, 13)]
+# One of the others is enough, with dropout: that blocks of four are as one by one is shown of every kind above.
+BLOCKS += [pytest.param("stacked_lstm", block, marks=pytest.mark.slow) for block in (1, 13)]
 
 
 @pytest.mark.parametrize(("any_model", "block"), BLOCKS, indirect=["any_model"])
@@ -124,7 +126,7 @@ def test_the_program_for_many_users_does_not_change_the_round(store, model, late
 def test_along_is_the_dot_product_with_what_a_user_sends(store, model, products):
     """Of users of all lengths, one who has no text among them, and weights below 1."""
     mechanism = Mechanism(Poisson(0.6), FLAT, ESTIMATORS["fixed"], 0.0)
-    algorithm = Algorithm(mechanism, UPDATES["fedavg, every step"](FLAT), Server(optax.sgd(1.0)), 20.0)
+    algorithm = Algorithm(mechanism, UPDATES["fedavg, every step"](FLAT), SERVER, 20.0)
     rows, key, norms = np.array([0, 1, 3, 5, 11]), jax.random.key(5), mechanism.clip_norms(1, None)
     vector = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape), model)
     dots, sketches = SumInBlocks(16, products).along(vector, algorithm, model, store, rows, key, norms)
@@ -147,7 +149,7 @@ def test_users_and_rounds_have_dropout_of_their_own_and_the_same_again_when_redo
     def updates(name, round_number=1):
         update = UPDATES["fedavg, every step"](FLAT)
         mechanism = Mechanism(Poisson(1.0), FLAT, FixedDenominator(2.0), noise_multiplier=0.0, experiment=True)
-        algorithm = Algorithm(mechanism, update, Server(optax.sgd(1.0)))
+        algorithm = Algorithm(mechanism, update, SERVER)
         key = noise_key(Secrets.seeded(3).keys(round_number, "a").local)
         norms = mechanism.clip_norms(1, None)
         return [

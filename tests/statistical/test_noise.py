@@ -26,6 +26,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.simulation import SumInBlocks, rounds
 
 Z, S = 0.7, 1.3
+SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
 
 
 class NoLedger:
@@ -37,7 +38,7 @@ def changes(model, store, estimator, count, secrets, **options) -> list[np.ndarr
     """What each of `count` rounds adds to the model, as one vector, through the whole loop."""
     clip = FlatClip(S)
     mechanism = Mechanism(Poisson(0.5), clip, estimator, noise_multiplier=Z, **options)
-    algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=3, unroll=4), Server(optax.sgd(1.0)))
+    algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=3, unroll=4), SERVER)
     state = algorithm.server.start(model, mechanism.start())
     flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.model)])]
     keys = lambda number: secrets.keys(number, "a")  # noqa: E731

@@ -54,14 +54,14 @@ def test_private_trials_are_runs_that_promise_what_they_say(size):
     assert {trial.privacy["epsilon"] for trial in trials} == {8.0, 4.0}
     for trial in trials:
         made = trial.recipe(Recipe.load("mcmahan2018"), size, users=users, store="store", seed=0)
-        recipe = resolve(made.replace(privacy={"accountant": "rdp"}))  # quicker than what is used
+        recipe = resolve(made.replace(privacy={"accountant": "moments"}))  # quicker than what is used
         privacy = recipe.privacy
         assert (privacy.mode, privacy.secrets, privacy.sampling) == ("private", "entropy", "poisson")
         assert (privacy.users, privacy.delta, privacy.noise_std) == (users, 1e-5, None)
         assert 0 < privacy.total_weight <= users
         mechanism = build_mechanism(recipe, LAYERS)
         charged = mechanism.events(recipe.run.rounds)
-        assert 0.98 * privacy.epsilon <= accounting.epsilon(charged, privacy.delta, "rdp") <= privacy.epsilon
+        assert 0.98 * privacy.epsilon <= accounting.epsilon(charged, privacy.delta, "moments") <= privacy.epsilon
         # Lemma 1 for weights of at most 1: S over the declared qW, whatever the store holds.
         assert mechanism.sensitivity([1.0]) == pytest.approx(users / (privacy.cohort * privacy.total_weight))
 

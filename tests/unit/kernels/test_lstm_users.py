@@ -21,6 +21,15 @@ from sottovoce.recipe import Recipe
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 3.0}
 
 
+# Compiled once for each update and program, whatever the norms are.
+many = jax.jit(train_users, static_argnums=(0, 1))
+
+
+@partial(jax.jit, static_argnums=0)
+def one_by_one(update, *arguments):
+    return jax.vmap(update, in_axes=(None, 0, None, 0, None))(*arguments)
+
+
 def both(model, store, update, norms, products=PLAIN, by_part=1.0):
     """The results of a block, by either program."""
     block = store.gather(range(store.users))
@@ -28,8 +37,8 @@ def both(model, store, update, norms, products=PLAIN, by_part=1.0):
     norms = jnp.broadcast_to(jnp.asarray(norms, jnp.float32), (store.users,))[:, None]
     norms = norms * jnp.asarray(by_part)
     last = int(update.steps(block.lengths).max())
-    general = jax.vmap(update, in_axes=(None, 0, None, 0, None))(model, users, jax.random.key(0), norms, last)
-    train = jax.jit(partial(train_users, products, update))
+    general = one_by_one(update, model, users, jax.random.key(0), norms, last)
+    train = partial(many, products, update)
     if products is cpu.ONE_USER:
         alone = [
             train(model, User(users.tokens[who : who + 1], users.length[who : who + 1]), norms[who : who + 1], last)

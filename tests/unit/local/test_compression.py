@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from family import send
 from sottovoce.local.compression import EightBit, plain_size
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.privacy.clipping import FlatClip, PerLayerClip
@@ -21,6 +22,11 @@ def an_update(seed: int = 0) -> dict:
     generator = np.random.default_rng(seed)
     wide = generator.normal(size=(20, 30)) * np.geomspace(1e-6, 10, 20)[:, None]
     return {"wide": jnp.asarray(wide, jnp.float32), "bias": jnp.asarray(generator.normal(size=7), jnp.float32)}
+
+
+@jax.jit
+def there_and_back(update, keys):
+    return jax.vmap(lambda key: CODE.unpack(CODE.pack(update, key)))(keys)
 
 
 def norms_of(updates) -> np.ndarray:
@@ -45,7 +51,7 @@ def test_every_number_is_within_a_step_of_its_rows_unit():
 
 def test_rounding_is_right_on_average():
     update = an_update()
-    many = jax.vmap(lambda key: CODE.unpack(CODE.pack(update, key)))(jax.random.split(KEY, 4000))
+    many = there_and_back(update, jax.random.split(KEY, 4000))
     for name, leaf in update.items():
         unit = np.max(np.abs(leaf), axis=-1, keepdims=True) / 127
         error = np.abs(np.mean(np.float64(many[name]), axis=0) - leaf) / unit
@@ -74,13 +80,13 @@ def test_a_packed_update_is_never_longer_than_the_clip_norm(model, clipping, kin
     tokens = jnp.asarray(np.random.default_rng(1).integers(3, 60, size=24))
     norms = jnp.asarray(clipping.clip_norms)
 
-    def send(update, key):
-        return update(model, User(tokens, jnp.asarray(24)), key, norms, update.steps(24))
+    def of_key(update, key):
+        return send(update, model, User(tokens, jnp.asarray(24)), key, norms, update.steps(24))
 
     keys = jax.random.split(KEY, 20)
-    sent = jax.jit(jax.vmap(partial(send, update)))(keys)
-    whole = send(replace(update, compression=None), KEY).update
-    unclipped = jax.vmap(lambda key: CODE.unpack(CODE.pack(whole, key)))(keys)
+    sent = jax.jit(jax.vmap(partial(of_key, update)))(keys)
+    whole = of_key(replace(update, compression=None), KEY).update
+    unclipped = there_and_back(whole, keys)
     assert np.all(np.asarray(sent.sound) == 1)
     assert np.all(norms_of(sent.update) <= 0.001)
     assert np.any(norms_of(unclipped) > 0.001), "rounding never lengthened an update: the second clip was not tested"
@@ -90,7 +96,9 @@ def test_users_round_by_chances_of_their_own(model):
     update = FedAvg(FlatClip(0.3), True, compression=CODE, **LOCAL)
     user = User(jnp.arange(3, 27), jnp.asarray(24))
     norms = jnp.asarray([0.3])
-    one, again, other = (update(model, user, jax.random.key(k), norms, update.steps(24)).update for k in (1, 1, 2))
+    one, again, other = (
+        send(update, model, user, jax.random.key(k), norms, update.steps(24)).update for k in (1, 1, 2)
+    )
     np.testing.assert_array_equal(one.embedding, again.embedding)
     assert np.any(one.embedding != other.embedding)
 
@@ -98,6 +106,6 @@ def test_users_round_by_chances_of_their_own(model):
 def test_what_is_not_finite_is_sent_as_nothing(model):
     update = FedAvg(FlatClip(0.3), True, compression=CODE, batch=2, unroll=3, learning_rate=1e38)
     user = User(jnp.arange(3, 27), jnp.asarray(24))
-    sent = update(model, user, KEY, jnp.asarray([0.3]), update.steps(24))
+    sent = send(update, model, user, KEY, jnp.asarray([0.3]), update.steps(24))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(sent.update))
     assert norm(sent.update) <= 0.3

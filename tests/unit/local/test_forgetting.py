@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from family import read, send
 from sottovoce.data.public import PublicText
 from sottovoce.kernels.lstm_users import PLAIN, model_of, train_users
 from sottovoce.local.objective import Batch, Penalised, WithoutForgetting, plain, start_of
@@ -66,8 +67,8 @@ def test_whoever_rehearses_everything_of_their_own_trains_as_without(model):
     usual = FedAvg(FlatClip(0.4), True, **LOCAL)
     alone = User(user.tokens, user.length)
     for other in (usual, replace(usual, objective=WithoutForgetting(1.0))):
-        one = usual(model, alone, KEY, NORMS, usual.steps(17))
-        two = other(model, alone, KEY, NORMS, other.steps(17))
+        one = send(usual, model, alone, KEY, NORMS, usual.steps(17))
+        two = send(other, model, alone, KEY, NORMS, other.steps(17))
         np.testing.assert_allclose(leaves(one.update), leaves(two.update), rtol=0, atol=1e-7)
 
 
@@ -75,7 +76,7 @@ def test_the_public_text_changes_what_is_learned(model):
     update = FedAvg(FlatClip(0.4), True, user_share=0.5, **LOCAL)
     user = a_user(17, 24)
     sent = [
-        leaves(update(model, user._replace(public=public), KEY, NORMS, update.steps(17)).update)
+        leaves(send(update, model, user._replace(public=public), KEY, NORMS, update.steps(17)).update)
         for public in (user.public, user.public[::-1])
     ]
     assert np.linalg.norm(sent[0] - sent[1]) > 0.01
@@ -99,8 +100,8 @@ def test_kernels_rehearse_as_the_general_program_does(model, store):
     users = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths), jnp.asarray(public))
     norms = jnp.broadcast_to(NORMS, (store.users, 1))
     last = int(update.steps(block.lengths).max())
-    general = jax.vmap(update, in_axes=(None, 0, None, 0, None))(model, users, KEY, norms, last)
-    fast = train_users(PLAIN, update, model, users, norms, last)
+    general = jax.jit(jax.vmap(update, in_axes=(None, 0, None, 0, None)))(model, users, KEY, norms, last)
+    fast = jax.jit(train_users, static_argnums=(0, 1))(PLAIN, update, model, users, norms, last)
     for a, b in zip(*map(jax.tree.leaves, (general.update, jax.vmap(model_of)(fast.update))), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
 
@@ -139,10 +140,10 @@ def test_the_target_is_the_truth_mixed_with_the_received_prediction(model):
     """Equations 1 and 2, written out."""
     received = jax.tree.map(lambda leaf: leaf * 1.5, model)
     batch, objective = a_batch(), WithoutForgetting(0.7)
-    losses, _ = objective(model, received, batch, fresh_states(objective, model, 4), KEY)
+    losses, _ = jax.jit(objective)(model, received, batch, fresh_states(objective, model, 4), KEY)
     for lane in range(4):
-        log_p = jax.nn.log_softmax(model.score(model.read(batch.inputs[lane], model.start())[0]))
-        soft = jax.nn.softmax(received.score(received.read(batch.inputs[lane], received.start())[0]))
+        log_p = jax.nn.log_softmax(model.score(read(model, batch.inputs[lane], model.start())[0]))
+        soft = jax.nn.softmax(received.score(read(received, batch.inputs[lane], received.start())[0]))
         target = 0.7 * jax.nn.one_hot(batch.targets[lane], 60) + 0.3 * soft
         np.testing.assert_allclose(losses[lane], -jnp.sum(target * log_p, axis=-1), rtol=1e-5)
 
@@ -150,22 +151,25 @@ def test_the_target_is_the_truth_mixed_with_the_received_prediction(model):
 def test_a_model_that_only_imitates_itself_stands_still(model):
     objective = WithoutForgetting(0.0)
 
-    def total(trained):
+    @jax.jit
+    @jax.grad
+    def slope(trained):
         return jnp.sum(objective(trained, model, a_batch(), fresh_states(objective, model, 4), KEY)[0])
 
-    assert np.abs(leaves(jax.grad(total)(model))).max() < 1e-4
+    assert np.abs(leaves(slope(model))).max() < 1e-4
     moved = jax.tree.map(lambda leaf: leaf * 1.2, model)
-    assert np.abs(leaves(jax.grad(total)(moved))).max() > 1e-2
+    assert np.abs(leaves(slope(moved))).max() > 1e-2
 
 
 @pytest.mark.parametrize("wrap", [lambda objective: objective, lambda objective: Penalised(objective, 0.1)])
 def test_the_received_model_reads_on_where_it_stopped(model, wrap):
     received = jax.tree.map(lambda leaf: leaf * 1.5, model)
     batch, objective = a_batch(), wrap(WithoutForgetting(0.5))
-    whole, end = objective(model, received, batch, fresh_states(objective, model, 4), KEY)
+    losses_of = jax.jit(objective)
+    whole, end = losses_of(model, received, batch, fresh_states(objective, model, 4), KEY)
     state, parts = fresh_states(objective, model, 4), []
     for half in (slice(0, 3), slice(3, 6)):
-        losses, state = objective(model, received, Batch(*(part[:, half] for part in batch)), state, KEY)
+        losses, state = losses_of(model, received, Batch(*(part[:, half] for part in batch)), state, KEY)
         parts.append(losses)
     np.testing.assert_allclose(whole, jnp.concatenate(parts, axis=1), rtol=1e-5)
     for a, b in zip(*map(jax.tree.leaves, (end, state)), strict=True):

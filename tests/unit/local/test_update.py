@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from family import send
 from sottovoce.data.vocabulary import BOS, EOS
 from sottovoce.local.objective import Batch, Penalised, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, cut_into_lanes
@@ -51,7 +52,7 @@ def test_the_first_input_is_bos_and_bos_is_never_a_target():
 
 
 def sent(update, model, user):
-    return update(model, user, KEY, jnp.asarray(update.clipping.clip_norms), update.steps(int(user.length)))
+    return send(update, model, user, KEY, jnp.asarray(update.clipping.clip_norms), update.steps(int(user.length)))
 
 
 @pytest.mark.parametrize("count", range(25))
@@ -111,6 +112,7 @@ def test_fedsgd_is_one_gradient_of_the_mean_loss_over_all_tokens(model):
     tokens = [BOS, 5, 9, 12, EOS, BOS, 30, 31, 5, EOS]
     result = sent(FedSGD(NoClip(), batch=1, unroll=40, learning_rate=2.0), model, user(tokens))
 
+    @jax.jit
     def mean_loss(model):
         outputs, _ = model.read(jnp.asarray([BOS, *tokens[:-1]]), model.start())
         chances = jax.nn.log_softmax(model.score(outputs))
@@ -154,16 +156,19 @@ def test_every_user_pass_and_step_trains_with_a_key_of_its_own(model, update, ba
     seen = []
 
     def note(model, received, batch, state, key):
-        seen.append(jax.random.key_data(key).tolist())
+        jax.debug.callback(lambda data: seen.append(tuple(data.tolist())), jax.random.key_data(key))
         return plain(model, received, batch, state, key)
 
-    update = replace(update, objective=note)
-    with jax.disable_jit():
-        for key in (jax.random.key(1), jax.random.key(2), jax.random.key(1)):
-            update(model, user(range(3, 27)), key, jnp.asarray(update.clipping.clip_norms), 4)
-    first, second, again = (seen[i * batches : (i + 1) * batches] for i in range(3))
-    assert len(seen) == 3 * batches
-    assert len({tuple(key) for key in first + second}) == 2 * batches
+    def keys_of(seed):
+        seen.clear()
+        norms = jnp.asarray(update.clipping.clip_norms)
+        send(replace(update, objective=note), model, user(range(3, 27)), jax.random.key(seed), norms, 4)
+        jax.effects_barrier()
+        return sorted(seen)
+
+    first, second, again = map(keys_of, (1, 2, 1))
+    assert [len(first), len(second)] == [batches, batches]
+    assert len({*first, *second}) == 2 * batches
     assert first == again
 
 
@@ -187,7 +192,7 @@ def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
     state = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), model.start())
 
     def slope(objective):
-        return jax.grad(lambda now: jnp.mean(objective(now, model, batch, state, KEY)[0]))(moved)
+        return jax.jit(jax.grad(lambda now: jnp.mean(objective(now, model, batch, state, KEY)[0])))(moved)
 
     for plainly, pulled in zip(*map(jax.tree.leaves, map(slope, (plain, Penalised(plain, weight)))), strict=True):
         np.testing.assert_allclose(pulled, plainly + 2 * weight * 0.3, rtol=1e-4, atol=1e-5)
