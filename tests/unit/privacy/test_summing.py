@@ -79,14 +79,14 @@ class Scripted:
 @pytest.mark.parametrize("sum_updates", [SumInBlocks(1), SumInBlocks(64)], ids=["one by one", "in blocks"])
 def test_a_user_cannot_move_a_sum_by_the_rounding_of_others(vocabulary, sum_updates):
     """Others add half a unit in the last place more, and half a unit less: a float32 total above 2048 keeps the one and
-    drops the other, one below keeps both. Whoever lifts the total above 2048 would move it by 500 units more."""
+    drops the other, one below keeps both. Whoever lifts the total above 2048 would move it by 1,000 units more."""
     half = 2.0**-13  # of the last place of numbers from 2048 on
     numbers = (0.99, 0.9, half * 1.001, -half * 0.999)
     clip = FlatClip(1.0)
     algorithm = Algorithm(
         Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 1.0), Scripted(clip, numbers), Server(None)
     )  # fmt: skip
-    crowd, pairs = [[0]] * 2068, [[2], [3]] * 500
+    crowd, pairs = [[0]] * 2068, [[2], [3]] * 1000
     totals = []
     for victim in ([[1]], [[]]):
         store = Store.from_users([*crowd, *victim, *pairs], vocabulary, tokens_per_user=1)
