@@ -20,14 +20,18 @@ from sottovoce.federation.messages import Code, Contribution, read_answer
 from sottovoce.jobs import federating, spending, training
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
+from sottovoce.runs.secrets import Secrets
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}
 
 
 @pytest.fixture(autouse=True)
 def known_coins(monkeypatch):
-    """Releases of a run over devices have random names, and coins follow from them: here they are always the same."""
+    """Coins follow from the names of releases, and these from what is random and from code, machine and folders: here
+    they are always the same."""
     numbers = count()
+    monkeypatch.setattr("sottovoce.assembly.fingerprint", lambda *parts: "anywhere")
+    monkeypatch.setattr(training, "_new_secrets", lambda *parts: Secrets.seeded(0))
     monkeypatch.setattr(spending, "os_entropy", SimpleNamespace(token_hex=lambda size: f"{next(numbers):032x}"))
 
 
