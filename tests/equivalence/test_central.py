@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+from by_hand import lanes_of, slopes_of, step_along
 from family import FAMILY
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS
@@ -47,17 +48,6 @@ def make_algorithm(optimiser) -> Algorithm:
     )
 
 
-@jax.jit
-def slopes_of(model, inputs, targets, counted, state, key):
-    """Of the losses of one lane, added up; and its state after."""
-
-    def loss(model):
-        outputs, after = model.read(inputs, state, key)
-        return -jnp.dot(jax.nn.log_softmax(model.score(outputs))[jnp.arange(UNROLL), targets], counted), after
-
-    return jax.grad(loss, has_aux=True)(model)
-
-
 @partial(jax.jit, static_argnums=0)
 def step_of(optimiser, gradient, state, model):
     change, state = optimiser.update(gradient, state, model)
@@ -66,25 +56,13 @@ def step_of(optimiser, gradient, state, model):
 
 def by_hand(model, optimiser, state, tokens, key):
     """One stream, lane after lane: no loop over steps that is compiled. `key` is the round's, for dropout."""
-    lane = -(-len(tokens) // LANES)
-    read = np.concatenate([[BOS], tokens[:-1]]).astype(np.int32)
-    lanes = [(read[i * lane : (i + 1) * lane], tokens[i * lane : (i + 1) * lane]) for i in range(LANES)]
+    lanes = lanes_of(tokens, LANES)
     remembered = [model.start() for _ in lanes]
-    for number, step in enumerate(range(0, lane, UNROLL)):
+    for number, step in enumerate(range(0, len(lanes[0][0]), UNROLL)):
         keys = jax.random.split(jax.random.fold_in(key, number), LANES)
-        slopes, count = [], 0
-        for which, (inputs, targets) in enumerate(lanes):
-            inputs, targets = inputs[step : step + UNROLL], targets[step : step + UNROLL]
-            if len(inputs):
-                counted = targets != BOS
-                count += np.sum(counted)
-                # Filled up to one shape, to compile once: nothing is read after what is filled in.
-                filled = np.pad(np.stack([inputs, targets, counted]), ((0, 0), (0, UNROLL - len(inputs))))
-                slope, remembered[which] = slopes_of(model, *filled, remembered[which], keys[which])
-                slopes.append(slope)
-        rate = np.float32(RATE / count)
-        gradient = jax.tree.map(lambda *parts, rate=rate: rate * sum(map(np.asarray, parts)), *slopes)
-        model, state = step_of(optimiser, gradient, state, model)
+        pieces = [(inputs[step : step + UNROLL], targets[step : step + UNROLL]) for inputs, targets in lanes]
+        slopes, count = slopes_of(model, pieces, remembered, keys, UNROLL)
+        model, state = step_of(optimiser, step_along(slopes, RATE / count), state, model)
     return model, state
 
 

@@ -1,4 +1,4 @@
-"""Turning privacy off recovers plain federated averaging, written here a second time and without the package."""
+"""Turning privacy off recovers plain federated averaging, written a second time without the package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sottovoce.data.vocabulary import BOS
+from by_hand import lanes_of, slopes_of, step_along
 from sottovoce.local.update import FedAvg, User
 from sottovoce.privacy.clipping import FlatClip, NoClip
 from sottovoce.privacy.estimators import TrueAverage
@@ -21,42 +21,18 @@ from sottovoce.training.server import Server
 LANES, UNROLL, RATE, CAP = 3, 4, 2.0, 20.0
 
 
-@jax.jit
-def slopes_of(model, read, wanted, counted, state, key):
-    """Of the losses of one lane, added up; and its state after."""
-
-    def loss(model):
-        outputs, after = model.read(read, state, key)
-        return -jnp.dot(jax.nn.log_softmax(model.score(outputs))[jnp.arange(UNROLL), wanted], counted), after
-
-    return jax.grad(loss, has_aux=True)(model)
-
-
 def plain_user_update(model, tokens, key):
-    """SGD over one user, by hand: lane after lane, no scan over steps. `key` is the user's, for models with dropout."""
-    lane = -(-len(tokens) // LANES)
-    lanes = [tokens[i * lane : (i + 1) * lane] for i in range(LANES)]
-    stream_inputs = np.concatenate([[BOS], tokens[:-1]]).astype(np.int32)
-    inputs = [stream_inputs[i * lane : (i + 1) * lane] for i in range(LANES)]
-    states = [model.start() for _ in range(LANES)]
+    """SGD over one user, by hand. `key` is the user's, for models with dropout."""
+    lanes = lanes_of(tokens, LANES)
+    states = [model.start() for _ in lanes]
     start = model = jax.tree.map(np.asarray, model)
     first_pass = jax.random.fold_in(key, 0)
-    for number, step in enumerate(range(0, lane, UNROLL)):
+    for number, step in enumerate(range(0, len(lanes[0][0]), UNROLL)):
         keys = jax.random.split(jax.random.fold_in(first_pass, number), LANES)
-        slopes, count = [], 0
-        for which in range(LANES):
-            read, wanted = inputs[which][step : step + UNROLL], lanes[which][step : step + UNROLL]
-            if len(read):
-                counted = wanted != BOS
-                count += np.sum(counted)
-                # Filled up to one shape, to compile once: nothing is read after what is filled in.
-                filled = np.pad(np.stack([read, wanted, counted]), ((0, 0), (0, UNROLL - len(read))))
-                slope, states[which] = slopes_of(model, *filled, states[which], keys[which])
-                slopes.append(slope)
+        pieces = [(read[step : step + UNROLL], wanted[step : step + UNROLL]) for read, wanted in lanes]
+        slopes, count = slopes_of(model, pieces, states, keys, UNROLL)
         if count:
-            rate = np.float32(RATE / count)
-            change = jax.tree.map(lambda *parts, rate=rate: rate * sum(map(np.asarray, parts)), *slopes)
-            model = jax.tree.map(np.subtract, model, change)
+            model = jax.tree.map(np.subtract, model, step_along(slopes, RATE / count))
     return jax.tree.map(np.subtract, model, start)
 
 
