@@ -135,8 +135,9 @@ def _check_room(before: accounting.Spent, privacy: Privacy, accountant: str) -> 
     words = accounting.epsilon(before, privacy.delta, accountant)
     if privacy.epsilon is not None and words >= privacy.epsilon:
         raise SottoError(
-            f"privacy.epsilon={privacy.epsilon:g} is used up by the store's vocabulary, which cost {words:.4g} at "
-            f"delta={privacy.delta:g}; raise it, or train on a store with a cheaper or a public vocabulary"
+            f"privacy.epsilon={privacy.epsilon:g} is used up by the store's vocabulary, which cost "
+            f"{accounting.rounded_up(words, 4)} at delta={privacy.delta:g}; raise it, or train on a store "
+            f"with a cheaper or a public vocabulary"
         )
 
 

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
 from sottovoce.cli.preparing import _rounded_down
+from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 
@@ -705,6 +706,31 @@ def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: P
     assert "world" not in page
     assert "seed" in page
     assert not (run / "report-internal.html").exists()
+
+
+def test_a_report_tells_the_total_of_the_store_of_today(sotto: Sotto, world: World, run: Path, own_store: Path) -> None:
+    ledger, recipe = own_store / "ledger.jsonl", run / "recipe.toml"
+    shutil.copy(world.store / "ledger.jsonl", ledger)
+    recipe.write_text(recipe.read_text().replace(str(world.store), str(own_store)))
+    StoreLedger(ledger).charge("another run", "training", SampledGaussian(1.0, "poisson", 0.3), 20)
+    total = accounting.epsilon(StoreLedger(ledger).spent(), 0.01, "rdp")
+    assert total > 1.2 * parse_json((run / "privacy.json").read_text())["epsilon_store"]
+
+    def page() -> str:
+        assert sotto("report", run).status == 0
+        return (run / "report.html").read_text(encoding="utf-8")
+
+    now = page()
+    assert f"ε is {accounting.rounded_up(total)} at the same δ." in now
+    assert f"all private runs on the store: {accounting.rounded_up(total, 6)}" in now
+    assert "when this run ended" not in now
+    # A store of the same name that never charged this run says nothing of it.
+    ledger.write_text(ledger.read_text().splitlines()[-1] + "\n")
+    other = page()
+    shutil.rmtree(own_store)
+    assert page() == other
+    assert "at the same δ, when this run ended." in other
+    assert f"ε is {accounting.rounded_up(total)}" not in other
 
 
 def test_an_internal_report_is_apart_and_for_its_owner_alone(sotto: Sotto, run: Path) -> None:

@@ -62,10 +62,10 @@ def _print(table: Table) -> None:
     print(capture.get(), end="", flush=True)  # not through the console, which has ways of its own with a closed pipe
 
 
-def shown_epsilon(epsilon: float | str) -> str:
+def shown_epsilon(epsilon: float | str, digits: int = 3) -> str:
     from sottovoce.privacy.accounting import rounded_up
 
-    return rounded_up(float("inf") if isinstance(epsilon, str) else epsilon)
+    return rounded_up(float("inf") if isinstance(epsilon, str) else epsilon, digits)
 
 
 @contextmanager
@@ -182,7 +182,8 @@ def _rate() -> Callable[[Progress], str]:
 
 
 def _facts(progress: Progress_, rate: str) -> str:
-    budget = f" of {progress.budget:g}" if progress.budget is not None and math.isfinite(progress.epsilon) else ""
+    counted = progress.budget is not None and math.isfinite(progress.epsilon)
+    budget = f" of {shown_epsilon(progress.budget, 6)}" if counted else ""
     return f"ε {shown_epsilon(progress.epsilon)}{budget}  {rate}".rstrip()
 
 

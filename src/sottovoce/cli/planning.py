@@ -118,7 +118,7 @@ def plan(
 def _show(made: Plan) -> None:
     rows = {
         **_epsilons(made.epsilons),
-        "noise multiplier z": f"{made.noise_multiplier:g}",
+        "noise multiplier z": shown_epsilon(made.noise_multiplier, 6),
         "users in a round": f"{made.cohort:,} of {made.users:,} (q = {made.user_rate:.3g})",
         "rounds": f"{made.rounds:,}",
         "one user takes part in": _takes_part(made),

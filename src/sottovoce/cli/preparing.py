@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_json, print_table
+from sottovoce.cli.display import print_json, print_table, shown_epsilon
 
 
 def prepare(
@@ -125,7 +125,7 @@ def _rounded_down(count: int) -> int:
 def _print_found(facts: Mapping[str, Any]) -> None:
     print(
         f"private vocabulary: {facts['words_found']:,} words that about {facts['threshold']:,} users or more brought; "
-        f"ε = {facts['epsilon']:g} at δ = {facts['delta']:g} is charged to the store"
+        f"ε = {shown_epsilon(facts['epsilon'], 6)} at δ = {facts['delta']:g} is charged to the store"
     )
     if not facts["words_found"]:
         print(

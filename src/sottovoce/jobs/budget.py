@@ -87,11 +87,10 @@ def planned_rounds(assembly: Assembly) -> int:
     meter = Meter(assembly)
     allowed = meter.rounds_allowed()
     if not allowed:
-        first = assembly.algorithm.mechanism.event(1)
+        first = accounting.rounded_up(meter([(assembly.algorithm.mechanism.event(1), 1)]), 4)
         raise BudgetExhausted(
             f"privacy.epsilon={meter.budget:g} does not allow one round at noise_multiplier="
-            f"{assembly.recipe.privacy.noise_multiplier:g} (ε = {meter([(first, 1)]):.4g}); raise the noise or the "
-            f"budget"
+            f"{assembly.recipe.privacy.noise_multiplier:g} (ε = {first}); raise the noise or the budget"
         )
     return allowed
 

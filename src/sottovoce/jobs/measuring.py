@@ -18,14 +18,17 @@ from sottovoce.evaluation.prediction import Evaluation, spread, summarise
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import write_aside
 from sottovoce.jobs.personalising import Personalised, evaluate_personalised
-from sottovoce.jobs.population import held_out_users, open_split
+from sottovoce.jobs.population import held_out_users, open_split, store_folder
 from sottovoce.local.personalise import Personalise
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.findings import AUDITS, Finding, findings
 from sottovoce.reporting.report import Evidence, render
+from sottovoce.reporting.statement import restate, store_cost
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import read_ledger
+from sottovoce.runs.record import json_number
 
 # Written for this project; no user's words.
 PROMPTS = (
@@ -146,7 +149,7 @@ def report_run(
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=recipe,
-        statement=run.read_statement(),
+        statement=_statement_of_today(run),
         record=run.record.read(),
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
         baseline=baseline,
@@ -160,6 +163,18 @@ def report_run(
     if internal:
         target.chmod(0o600)
     return target
+
+
+def _statement_of_today(run: RunFolder) -> dict[str, Any]:
+    """A run's statement, with what all runs on its store cost by now; a store that never charged it is another one."""
+    recipe, told = Recipe.load(run.recipe_file), run.read_statement()
+    ledger = store_folder(recipe, run) / "ledger.jsonl"
+    if not told["private"]:
+        return told
+    if not ledger.exists() or told["run"] not in (people := read_ledger(ledger)).runs:
+        return restate(told, store_gone=True)
+    total = store_cost(people.spent, told["delta"], recipe.privacy.accountant)
+    return restate(told, epsilon_store=json_number(total))
 
 
 def found_so_far(run: RunFolder, name: str = "RUN") -> list[Finding]:

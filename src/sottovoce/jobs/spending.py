@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sottovoce.errors import BudgetExhausted
 from sottovoce.jobs.budget import charge_store
-from sottovoce.privacy.accounting import Event
+from sottovoce.privacy.accounting import Event, rounded_up
 from sottovoce.runs.ledger import Entry, lineage
 from sottovoce.runs.secrets import RoundKeys
 
@@ -47,15 +47,15 @@ class RunSpender:
         if round_number > self._training.planned:
             raise BudgetExhausted(
                 f"round {round_number} was not planned: the budget ε = {meter.budget:g} allowed "
-                f"{self._training.planned} rounds; {meter(spent):.4g} is spent, and training ends here with a usable "
-                f"model"
+                f"{self._training.planned} rounds; {rounded_up(meter(spent), 4)} is spent, and training ends here with "
+                f"a usable model"
             )
         mechanism = self._training.assembly.algorithm.mechanism
         event = mechanism.event_again(round_number) if self._attempt else mechanism.event(round_number)
         if not meter.allows([*spent, (event, 1)]):
             raise BudgetExhausted(
-                f"round {round_number} would pass the budget ε = {meter.budget:g}; {meter(spent):.4g} is spent, "
-                f"and training ends here with a usable model"
+                f"round {round_number} would pass the budget ε = {meter.budget:g}; {rounded_up(meter(spent), 4)} is "
+                f"spent, and training ends here with a usable model"
             )
 
     def spend(self, round_number: int, event: Event) -> None:

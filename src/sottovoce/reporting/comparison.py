@@ -183,7 +183,8 @@ def _utility(runs: Sequence[Compared]) -> dict[str, Any] | None:
 
 def _curves(runs: Sequence[Compared]) -> list[dict[str, Any]]:
     budgets = sorted({run.budget for run in runs if run.budget is not None and is_private(run.statement)})
-    levels = [Level("budget" if len(budgets) == 1 else f"budget {budget:g}", budget) for budget in budgets]
+    several = len(budgets) > 1
+    levels = [Level(f"budget {epsilon_text(budget, 6)}" if several else "budget", budget) for budget in budgets]
     panels: list[dict[str, Any]] = []
     for name, title, unit, words, points in (
         ("top1", "Top-1 by round", "share of targets", "As recorded in each run, on its held-out users.",
@@ -201,7 +202,7 @@ def _curves(runs: Sequence[Compared]) -> list[dict[str, Any]]:
         dashed = levels if name == "epsilon" else []
         figure = Figure(
             name, title, unit, lines, dashed, percent=name == "top1", from_zero=name != "perplexity",
-            widen=name == "perplexity",
+            widen=name == "perplexity", bound=name == "epsilon",
         )  # fmt: skip
         panels.append({"title": title, "words": words, "svg": figure.svg(), "numbers": figure.numbers()})
     return panels

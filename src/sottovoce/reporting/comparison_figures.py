@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sottovoce.privacy.accounting import rounded_up
 from sottovoce.reporting.figures import INK, STYLE, inline_svg, spread, svg_of, tick_label
 from sottovoce.reporting.panels import Row, draw_histograms
 
@@ -33,7 +34,7 @@ class Spot:
     projected: bool = False  # the ε is of rounds that were not run yet
 
     def describe(self) -> str:
-        guarantee = "no guarantee" if self.epsilon is None else f"ε = {self.epsilon:.3g}"
+        guarantee = "no guarantee" if self.epsilon is None else f"ε = {rounded_up(self.epsilon)}"
         return f"{self.letter}: {guarantee}, top-1 {100 * self.top1:.3g}%."
 
 

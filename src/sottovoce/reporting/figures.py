@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
+from sottovoce.privacy.accounting import rounded_up
 from sottovoce.reporting.pages import Table
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Figure:
-    """`band` shades between the first and the last of `lines`; `widen` allows a logarithmic scale."""
+    """`band` shades between the first and the last of `lines`; `widen` allows a logarithmic scale. Numbers that
+    `bound` something, such as an ε, are rounded up."""
 
     name: str
     title: str
@@ -86,6 +88,7 @@ class Figure:
     from_zero: bool = True
     widen: bool = False
     band: bool = False
+    bound: bool = False
 
     def svg(self) -> str:
         """One `<svg>` element; its ids begin with the figure's name, so that several fit on one page."""
@@ -125,6 +128,8 @@ class Figure:
         return "–" if value is None else self._number(value)
 
     def _number(self, value: float) -> str:
+        if self.bound:
+            return rounded_up(value, 4)
         return f"{100 * value:.3g}%" if self.percent else f"{value:.4g}"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from sottovoce.reporting.evidence import Evidence, other_record
 from sottovoce.reporting.figures import BESIDE, DEEP, MIDDLE, PALE, Figure, Level, Line
 from sottovoce.reporting.wording import (
+    epsilon_text,
     evaluations,
     finite_points,
     is_private,
@@ -70,12 +71,13 @@ def _epsilon(evidence: Evidence) -> dict[str, Any]:
     levels, budget = [], evidence.recipe.get("privacy", {}).get("epsilon")
     if budget is not None:
         levels.append(Level("budget", budget))
-        words += f" Dashed: the budget, ε = {budget:g}; training stops before a round that would pass it."
+        budget = epsilon_text(budget, 6)
+        words += f" Dashed: the budget, ε = {budget}; training stops before a round that would pass it."
     if is_unfinished(statement):
         lines.append(Line("projected", [(statement["rounds_planned"], statement["epsilon"])], hollow=True))
         words += f" Open circle: projected for the {statement['rounds_planned']:,} planned rounds."
     words += _add_beside(lines, evidence, finite_points(other_record(evidence), "epsilon"))
-    return _panel(title, words, Figure("epsilon", title, "ε", lines, levels))
+    return _panel(title, words, Figure("epsilon", title, "ε", lines, levels, bound=True))
 
 
 def figures_by_round(evidence: Evidence) -> list[dict[str, Any]]:

@@ -100,10 +100,11 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     statement, recipe = evidence.statement, evidence.recipe
     _, last = last_evaluation(evidence.record)
     declared, model = statement["declared"], recipe.get("model", {})
-    beaten = "held-out users" if evidence.baseline is None else f"most frequent word: {percent(evidence.baseline)}"
+    people = f"{last['users']:,} held-out users" if "users" in last else "held-out users"
+    beaten = "" if evidence.baseline is None else f"; most frequent word: {percent(evidence.baseline)}"
     facts = [
-        ("Top-1", _measure("top1", last), beaten),
-        ("Perplexity", _measure("perplexity", last), "held-out users"),
+        ("Top-1", _measure("top1", last), people + beaten),
+        ("Perplexity", _measure("perplexity", last), people),
         ("Rounds", f"{statement['rounds_done']:,}", f"of {statement['rounds_planned']:,} planned"),
         _epsilon_fact(statement),
         ("Users", f"{declared['users']:,}", f"declared; {declared['cohort']:,g} a round"),
@@ -118,7 +119,12 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
 def _epsilon_fact(statement: dict[str, Any]) -> tuple[str, str, str]:
     if not is_private(statement):
         return "ε", "infinite", "no guarantee"
-    return "ε of the store", epsilon_text(statement["epsilon_store"]), "all private runs on it"
+    return "ε of the store", epsilon_text(statement["epsilon_store"]), f"all private runs on it{_as_of(statement)}"
+
+
+def _as_of(statement: dict[str, Any]) -> str:
+    """Later runs on a store that is gone are not known."""
+    return " when this run ended" if statement.get("store_gone") else ""
 
 
 def _statement_rows(statement: dict[str, Any]) -> list[tuple[str, list[str]]]:
@@ -156,7 +162,8 @@ def _epsilon_lines(statement: dict[str, Any]) -> list[str]:
     if not is_private(statement):
         return ["infinite"]
     planned = "all planned rounds" + (", projected" if is_unfinished(statement) else "")
-    costs = (("epsilon", planned), ("epsilon_spent", "spent"), ("epsilon_store", "all private runs on the store"))
+    total = f"all private runs on the store{_as_of(statement)}"
+    costs = (("epsilon", planned), ("epsilon_spent", "spent"), ("epsilon_store", total))
     return [f"{words}: {epsilon_text(statement[key], digits=6)}" for key, words in costs]
 
 

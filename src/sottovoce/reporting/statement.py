@@ -12,6 +12,7 @@ from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import NonPrivate, Spent
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.wording import is_unfinished
 from sottovoce.runs.record import json_number
 
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
@@ -195,8 +196,8 @@ def _joint(clip_norms: Iterable[float]) -> float:
 def _source(facts: Mapping[str, Any]) -> str:
     if facts["source"] == "private":
         return (
-            f"found in the users' own text with ε = {facts['epsilon']:g} at δ = {facts['delta']:g}, which is part of "
-            f"this run's ε"
+            f"found in the users' own text with ε = {accounting.rounded_up(facts['epsilon'], 6)} at "
+            f"δ = {facts['delta']:g}, which is part of this run's ε"
         )
     if facts["source"] == "public":
         return "public: the list of wordfreq"
@@ -230,9 +231,9 @@ def _paragraphs(statement: Statement) -> list[str]:
     )
     change = "is added or removed" if facts["relation"] == "add-or-remove-one-user" else "is replaced by any other"
     paragraphs = [
-        f"This run satisfies ({epsilon}, {delta})-differential privacy for users: whatever is computed from the "
-        f"released model changes in probability by a factor of at most e^{epsilon} (and {delta} beside it) when the "
-        f"whole text of any one person {change}.",
+        f"This run satisfies ({epsilon}, {delta})-differential privacy for users{_projected(facts)}: whatever is "
+        f"computed from the released model changes in probability by a factor of at most e^{epsilon} (and {delta} "
+        f"beside it) when the whole text of any one person {change}.",
         f"{_joins(facts)}. A user's update{', times its weight,' if 'clip_weighted' in mechanism else ''} is clipped "
         f"to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping'].replace('_', ' ')}, "
         f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
@@ -240,7 +241,7 @@ def _paragraphs(statement: Statement) -> list[str]:
         f"{mechanism['noise_std']:.4g} (noise multiplier {mechanism['noise_multiplier']:.4g}) is added to every "
         f"coordinate.{_changes(mechanism)} {facts['rounds_done']} of {facts['rounds_planned']} planned rounds were "
         f"done; the figure is for all that are planned, by {facts['accountant']}.",
-        f"Over every private run on the same store, ε is {_shown(facts['epsilon_store'])} at the same δ.",
+        _store_total(facts),
     ]
     if "own text" in facts["vocabulary"]["source"]:
         paragraphs.append(
@@ -267,6 +268,20 @@ def _paragraphs(statement: Statement) -> list[str]:
     paragraphs += _audits(facts)
     paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
     return paragraphs
+
+
+def _projected(facts: dict[str, Any]) -> str:
+    """Of rounds that are not done, ε is what they will cost."""
+    if not is_unfinished(facts):
+        return ""
+    done, planned = facts["rounds_done"], facts["rounds_planned"]
+    return f" (projected: ε is that of all {planned} planned rounds, of which {done} are done)"
+
+
+def _store_total(facts: dict[str, Any]) -> str:
+    """Of the day it is told; where nobody can ask the store any more, of the day the run ended."""
+    was, when = ("was", ", when this run ended") if facts.get("store_gone") else ("is", "")
+    return f"Over every private run on the same store, ε {was} {_shown(facts['epsilon_store'])} at the same δ{when}."
 
 
 def _joins(facts: dict[str, Any]) -> str:

@@ -47,6 +47,15 @@ def test_a_comparison_has_its_figures_and_every_figure_its_numbers():
     assert "budget 5" in words
 
 
+def test_an_epsilon_is_never_shown_below_itself():
+    assert "ε = 4.63," in Spot("A", DEEP, 4.6212, 0.18).describe()
+    run = make_run(budget=5.0000012)
+    run.record[-1]["epsilon"] = 4.62302
+    page = text_of(render_comparison(Comparison([run, make_run("twin", budget=6.0)])))
+    assert "4.624 at round 60." in page
+    assert "budget 5.00001" in page
+
+
 def test_what_is_the_owners_is_on_internal_pages_alone():
     public, internal = make_comparison(), make_comparison(internal=True)
     for told in (render_comparison(public), json.dumps(public.to_json())):

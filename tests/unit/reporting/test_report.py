@@ -205,7 +205,35 @@ def test_an_unfinished_run_says_that_its_epsilon_is_projected():
     assert "Unfinished run. 20 of 60 planned rounds are done. ε = 4.63 is projected" in words
     assert "2.67 is spent" in words
     assert "all planned rounds, projected: 4.6231" in words
-    assert "projected: 4.623 at round 60." in text_of(ET.tostring(figures(page)["epsilon"], encoding="unicode"))
+    assert (
+        "satisfies (4.63, 1e-6)-differential privacy for users (projected: ε is that of all 60 planned rounds, of "
+        "which 20 are done): whatever"
+    ) in words
+    assert "projected: 4.624 at round 60." in text_of(ET.tostring(figures(page)["epsilon"], encoding="unicode"))
+
+
+def test_an_epsilon_by_round_is_never_shown_below_itself():
+    record = make_record(done=2)
+    record[0]["epsilon"], record[1]["epsilon"] = 3.16334, 4.62302
+    page = render(make_evidence(record=record))
+    drawn = next(figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "epsilon-title" in figure)
+    assert "spent: 3.164 at round 1, 4.624 at round 2." in text_of(drawn)
+    assert "spent 3.164 4.624" in text_of(drawn)
+
+
+def test_the_total_of_a_store_that_is_gone_is_not_shown_as_of_today():
+    words = text_of(render(make_evidence(statement=make_statement(store_gone=True))))
+    assert "ε of the store 6.92 all private runs on it when this run ended" in words
+    assert "all private runs on the store when this run ended: 6.9174" in words
+    assert "ε was 6.92 at the same δ, when this run ended." in words
+    assert "when this run ended" not in text_of(render(make_evidence()))
+
+
+def test_the_headline_says_on_how_many_users():
+    words = text_of(render(make_evidence()))
+    assert "200 held-out users; most frequent word: 5.1%" in words
+    assert "Perplexity 120.8 200 held-out users" in words
+    assert "200 held-out users Perplexity" in text_of(render(make_evidence(baseline=None)))
 
 
 def test_seeded_secrets_are_noticed():

@@ -76,10 +76,10 @@ function scientific(value) {
   return value >= 0.001 ? `${value}` : value.toExponential().replace("e-0", "e-");
 }
 // An ε is rounded up: never shown as less than it is.
-function epsilon(value) {
+function epsilon(value, digits = 3) {
   if (value === 0) return "0";
-  const power = 10 ** (2 - Math.floor(Math.log10(value)));
-  return `${+(Math.ceil(value * power - 1e-9) / power).toPrecision(3)}`;
+  const power = 10 ** (digits - 1 - Math.floor(Math.log10(value)));
+  return `${+(Math.ceil(value * power - 1e-9) / power).toPrecision(digits)}`;
 }
 function duration(seconds) {
   if (seconds < 60) return "under a minute";
@@ -120,7 +120,7 @@ function facts(run) {
   const left = ["finished", "stopped"].includes(state(run)) ? null : secondsLeft(run);
   const at = isNumber(about.delta) ? `at δ = ${scientific(about.delta)}` : "";
   const spent = !last ? ["–", at] : isNumber(last.epsilon)
-    ? [epsilon(last.epsilon), isNumber(about.budget) ? `of ${number(about.budget)}, ${at}` : at] : ["infinite", "no guarantee"];
+    ? [epsilon(last.epsilon), isNumber(about.budget) ? `of ${epsilon(about.budget, 6)}, ${at}` : at] : ["infinite", "no guarantee"];
   const measure = (key, format) => (found && isNumber(found.evaluation[key]) ? format(found.evaluation[key]) : found ? "not finite" : "–");
   const when = found ? `round ${found.round.toLocaleString("en")}` : "not evaluated yet";
   return [
@@ -172,7 +172,7 @@ function perRun(value) {
 
 function budgets() {
   const known = [...new Set(runs.filter((run) => run.record.some((line) => isNumber(line.epsilon))).map((run) => run.about.budget).filter(isNumber))];
-  return known.map((value) => ({ label: known.length > 1 ? `budget ${number(value)}` : "budget", value }));
+  return known.map((value) => ({ label: known.length > 1 ? `budget ${epsilon(value, 6)}` : "budget", value }));
 }
 
 function clipNorms() {
@@ -195,7 +195,7 @@ function charts() {
   const shown = [
     { name: single ? "Accuracy" : "Top-1 accuracy", unit: "share of targets", words: "On held-out users.", format: percent, lines: accuracy, levels: [], fromZero: true, nothing: "No evaluation yet." },
     { name: "Perplexity", unit: "perplexity", words: "On held-out users; lower is better.", format: number, lines: perRun((one) => measured(one, "perplexity")), levels: [], widen: true, nothing: "No evaluation yet." },
-    { name: "Privacy spent", unit: "ε", words: "What a run claims is the ε of all planned rounds, also if it stops early.", format: number, lines: perRun((one) => points(one.record, (line) => line.epsilon)), levels: budgets(), fromZero: true,
+    { name: "Privacy spent", unit: "ε", words: "What a run claims is the ε of all planned rounds, also if it stops early.", format: (value) => epsilon(value, 4), lines: perRun((one) => points(one.record, (line) => line.epsilon)), levels: budgets(), fromZero: true,
       nothing: runs.some((one) => one.record.length) ? "ε is infinite: no guarantee." : "No round yet." },
   ];
   if (!internal) return shown;
