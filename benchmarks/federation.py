@@ -7,7 +7,7 @@ jax and compiles anew. Memory and CPU time are those of a device: the process th
 `messages`: one SuperLink with its proxy and the connections of many devices, which answer without training: what the
 link bears. The devices are threads of one process, so their own memory is not counted.
 
-Needs the extra: pip install 'sottovoce[federation]'.
+Needs the extra: pip install -e '.[federation]'.
 """
 
 import argparse

@@ -108,9 +108,9 @@ def test_all_that_was_found_is_told_to_the_owner_and_a_public_page_keeps_it_to_i
 def test_what_cannot_be_attacked_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
     assert "one of these at a time" in refused("audit", run, "--membership", "--tails")
     assert "--references 4 is for --membership" in refused("audit", run, "--tails", "--references", 4)
-    assert "references=3 must be 0" in refused("audit", run, "--membership", "--references", 3)
-    assert "users=4 must be at least 5" in refused("audit", run, "--membership", "--users", 4)
-    assert "confidence=95 must be" in refused("audit", run, "--membership", "--confidence", 95)
+    assert "--references 3 must be 0" in refused("audit", run, "--membership", "--references", 3)
+    assert "--users 4 must be at least 5" in refused("audit", run, "--membership", "--users", 4)
+    assert "--confidence 95 must be" in refused("audit", run, "--membership", "--confidence", 95)
     assert "holds no run" in refused("audit", tmp_path / "nothing")
 
 

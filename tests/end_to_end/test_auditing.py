@@ -98,10 +98,10 @@ def test_what_is_no_pair_is_refused(refused: Refused, run: Path, without: Path, 
     assert "holds no run" in refused("audit", run, tmp_path / "nothing", "--tails", *FEW)
     assert "at least 100" in refused("audit", run, without, "--tails", "--texts", 50)
     line = refused("audit", run, without, "--tails", *FEW, "--delta", 0.2)
-    assert "delta=0.2 must be above 0 and below 0.062" in line
+    assert "--delta 0.2 must be above 0 and below 0.062" in line
     line = refused("audit", run, "--tails", "--leave-out", 26, *FEW)
-    assert "leave_out=26 must be from 1 to 19, the users who take part" in line
-    assert "leave_out=-1" in refused("audit", run, "--tails", "--leave-out", -1, *FEW)
+    assert "--leave-out 26 must be from 1 to 19, the users who take part" in line
+    assert "--leave-out -1" in refused("audit", run, "--tails", "--leave-out", -1, *FEW)
 
 
 def test_runs_that_differ_by_more_than_a_user_are_refused(refused: Refused, run: Path, without: Path, tmp_path) -> None:

@@ -178,7 +178,7 @@ def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, planted:
     assert "has canaries of its own" in refused("audit", planted, "--canaries", "--set", "audit.users=40")
     assert "no secrets planted" in refused("audit", planted, run, "--canaries")
     assert "nothing is to be planted" in refused("audit", run, "--canaries", "--set", "audit.users=0")
-    assert "trials=3 must be at least 40" in refused("audit", run, "--canaries", "--set", "audit.users=3")
+    assert "audit.users=3 must be at least 40" in refused("audit", run, "--canaries", "--set", "audit.users=3")
 
 
 @pytest.mark.parametrize(

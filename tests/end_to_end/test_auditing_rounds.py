@@ -54,9 +54,9 @@ def test_few_rounds_say_what_they_cannot_show(sotto: Sotto, run: Path) -> None:
 def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
     assert "one of these at a time" in refused("audit", run, *SOME, "--tails")
     assert "--leave-out is for --tails" in refused("audit", run, *SOME, "--leave-out", 2)
-    assert "trials=0 must be at least 40" in refused("audit", run, "--rounds", 0)
-    assert "delta=2 must be" in refused("audit", run, *SOME, "--delta", 2)
-    assert "confidence=95 must be" in refused("audit", run, *SOME, "--confidence", 95)
+    assert "--rounds 0 must be at least 40" in refused("audit", run, "--rounds", 0)
+    assert "--delta 2 must be" in refused("audit", run, *SOME, "--delta", 2)
+    assert "--confidence 95 must be" in refused("audit", run, *SOME, "--confidence", 95)
     assert "holds no run" in refused("audit", tmp_path / "nothing", *SOME)
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('mode = "private"', 'mode = "none"'))

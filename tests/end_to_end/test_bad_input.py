@@ -85,30 +85,30 @@ def test_a_real_process_ends_with_status_2_and_one_line(world: World, tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cohort": 1001}, ["cohort=1001", "1000"]),
-        ({"cohort": 0}, ["cohort=0"]),
-        ({"cohort": -3}, ["cohort=-3"]),
-        ({"users": 0}, ["users=0"]),
-        ({"rounds": 0}, ["rounds=0"]),
+        ({"cohort": 1001}, ["--cohort 1001", "1000"]),
+        ({"cohort": 0}, ["--cohort 0"]),
+        ({"cohort": -3}, ["--cohort -3"]),
+        ({"users": 0}, ["--users 0"]),
+        ({"rounds": 0}, ["--rounds 0"]),
         ({"users": "many"}, ["users", "many"]),
-        ({"noise_multiplier": -0.5}, ["noise_multiplier=-0.5", "0"]),
-        ({"noise_multiplier": "nan"}, ["noise_multiplier=nan"]),
-        ({"noise_multiplier": None}, ["noise_multiplier", "epsilon", "neither"]),
-        ({"epsilon": 2}, ["noise_multiplier", "epsilon", "both"]),
-        ({"noise_multiplier": None, "epsilon": 0}, ["epsilon=0", "positive"]),
-        ({"noise_multiplier": None, "epsilon": -1}, ["epsilon=-1", "positive"]),
-        ({"delta": 1}, ["delta=1", "1"]),
-        ({"delta": 2.5}, ["delta=2.5"]),
-        ({"delta": 0}, ["delta=0"]),
-        ({"delta": -1e-6}, ["delta=-1e-06"]),
-        ({"delta": "nan"}, ["delta=nan"]),
+        ({"noise_multiplier": -0.5}, ["--noise-multiplier -0.5", "0"]),
+        ({"noise_multiplier": "nan"}, ["--noise-multiplier nan"]),
+        ({"noise_multiplier": None}, ["--noise-multiplier", "--epsilon", "neither"]),
+        ({"epsilon": 2}, ["--noise-multiplier", "--epsilon", "both"]),
+        ({"noise_multiplier": None, "epsilon": 0}, ["--epsilon 0", "positive"]),
+        ({"noise_multiplier": None, "epsilon": -1}, ["--epsilon -1", "positive"]),
+        ({"delta": 1}, ["--delta 1", "1"]),
+        ({"delta": 2.5}, ["--delta 2.5"]),
+        ({"delta": 0}, ["--delta 0"]),
+        ({"delta": -1e-6}, ["--delta -1e-06"]),
+        ({"delta": "nan"}, ["--delta nan"]),
         ({"accountant": "abacus"}, ["abacus", "pld", "rdp", "moments"]),
         ({"sampling": "shuffled"}, ["shuffled", "poisson", "fixed"]),
         ({"sampling": "fixed", "accountant": "moments"}, ["moments", "fixed", "rdp"]),
-        ({"clip_norm": -1}, ["clip_norm=-1"]),
-        ({"parameters": 0}, ["parameters=0"]),
-        ({"users_per_second": 0}, ["users_per_second=0"]),
-        ({"noise_multiplier": None, "epsilon": 0.1, "accountant": "moments"}, ["epsilon=0.1", "moments", "pld"]),
+        ({"clip_norm": -1}, ["--clip-norm -1"]),
+        ({"parameters": 0}, ["--parameters 0"]),
+        ({"users_per_second": 0}, ["--users-per-second 0"]),
+        ({"noise_multiplier": None, "epsilon": 0.1, "accountant": "moments"}, ["--epsilon 0.1", "moments", "pld"]),
     ],
 )
 def test_a_plan_refuses(refused: Refused, changes: dict[str, object], words: list[str]) -> None:
@@ -158,7 +158,7 @@ def test_a_corpus_of_an_unknown_format_is_refused(refused: Refused, tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"text": "hot tea"}', ["'user'", "'text'", "user_field"]),
+        ('{"text": "hot tea"}', ["'user'", "'text'", "--user-field and --text-field"]),
         ('{"user": "ann", "txt": "hot tea"}', ["'text'", "'txt'"]),
         ('{"user": null, "text": "hot tea"}', ["'user'", "null"]),
         ('{"user": "", "text": "hot tea"}', ["'user'", "empty"]),
@@ -205,22 +205,22 @@ def test_a_minimum_that_nobody_reaches_is_refused_and_the_largest_user_is_told(
     refused: Refused, world: World, tmp_path: Path
 ) -> None:
     line = refused(*world.prepare(tmp_path / "store", "--min-tokens", 37))
-    assert_says(line, "min_tokens=37", "30 users", "36 tokens")
+    assert_says(line, "--min-tokens 37 keeps", "lower --min-tokens", "30 users", "36 tokens")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--vocabulary-size", 0], ["size=0", "vocabulary"]),
-        (["--vocabulary-size", -5], ["size=-5", "vocabulary"]),
+        (["--vocabulary-size", 0], ["--vocabulary-size 0"]),
+        (["--vocabulary-size", -5], ["--vocabulary-size -5"]),
         (["--vocabulary-size", "ten"], ["vocabulary-size", "ten"]),
-        (["--min-tokens", 0], ["min_tokens=0"]),
-        (["--min-tokens", 41], ["min_tokens=41", "tokens_per_user=40"]),
-        (["--tokens-per-user", 0], ["tokens_per_user=0"]),
-        (["--test-users", 1], ["test_users=1"]),
-        (["--test-users", -0.1], ["test_users=-0.1"]),
-        (["--user-field", "text"], ["'text'"]),
-        (["--split-key", ""], ["split_key"]),
+        (["--min-tokens", 0], ["--min-tokens 0"]),
+        (["--min-tokens", 41], ["--min-tokens 41", "--tokens-per-user 40"]),
+        (["--tokens-per-user", 0], ["--tokens-per-user 0"]),
+        (["--test-users", 1], ["--test-users 1"]),
+        (["--test-users", -0.1], ["--test-users -0.1"]),
+        (["--user-field", "text"], ["--user-field and --text-field", "'text'"]),
+        (["--split-key", ""], ["--split-key"]),
     ],
 )
 def test_prepare_refuses(
@@ -242,12 +242,12 @@ def test_prepare_refuses(
         (["--private-vocabulary"], ["--epsilon", "--delta"]),
         (["--private-vocabulary", "--epsilon", 1], ["--delta"]),
         (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--vocabulary", "w.txt"], ["--vocabulary", "one"]),
-        (["--private-vocabulary", "--epsilon", 0, "--delta", 1e-6], ["epsilon=0"]),
-        (["--private-vocabulary", "--epsilon", "nan", "--delta", 1e-6], ["epsilon=nan"]),
-        (["--private-vocabulary", "--epsilon", 1, "--delta", 0], ["delta=0"]),
-        (["--private-vocabulary", "--epsilon", 1, "--delta", 0.01], ["delta=0.01", "1/users"]),
-        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--words-per-user", 0], ["words_per_user=0"]),
-        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--vocabulary-size", 3], ["size=3"]),
+        (["--private-vocabulary", "--epsilon", 0, "--delta", 1e-6], ["--epsilon 0"]),
+        (["--private-vocabulary", "--epsilon", "nan", "--delta", 1e-6], ["--epsilon nan"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 0], ["--delta 0"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 0.01], ["--delta 0.01", "1/users"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--words-per-user", 0], ["--words-per-user 0"]),
+        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--vocabulary-size", 3], ["--vocabulary-size 3"]),
     ],
 )
 def test_prepare_refuses_a_private_vocabulary(
@@ -257,7 +257,8 @@ def test_prepare_refuses_a_private_vocabulary(
 
 
 def test_a_vocabulary_of_size_0_is_refused_without_a_file_too(refused: Refused, world: World, tmp_path: Path) -> None:
-    assert_says(refused("prepare", world.corpus, "--out", tmp_path / "s", "--vocabulary-size", 0), "size=0")
+    line = refused("prepare", world.corpus, "--out", tmp_path / "s", "--vocabulary-size", 0)
+    assert_says(line, "--vocabulary-size 0")
 
 
 def test_a_vocabulary_file_that_is_missing_or_empty_is_named(refused: Refused, world: World, tmp_path: Path) -> None:
@@ -698,11 +699,11 @@ def test_a_run_in_use_by_another_process_is_left_alone(refused: Refused, sotto: 
         (["--public", "nowhere.jsonl"], ["nowhere.jsonl", "does not exist"]),
         (["--suggestions", "3"], ["--suggestions 3", "--keystrokes"]),
         (["--keystrokes", "--suggestions", "0"], ["--suggestions 0", "at least 1"]),
-        (["--keystrokes", "--suggestions", "101"], ["suggestions=101", "[1, 100]"]),
+        (["--keystrokes", "--suggestions", "101"], ["--suggestions 101", "[1, 100]"]),
         (["--keystrokes", "--suggestions", "three"], ["three"]),
         (["--epochs", "2"], ["--epochs", "--personalise"]),
-        (["--personalise", "--epochs", "0"], ["epochs=0", "at least 1"]),
-        (["--personalise", "--learning-rate", "-1"], ["learning_rate=-1", "above 0"]),
+        (["--personalise", "--epochs", "0"], ["--epochs 0", "at least 1"]),
+        (["--personalise", "--learning-rate", "-1"], ["--learning-rate -1", "above 0"]),
     ],
 )
 def test_an_evaluation_is_refused(refused: Refused, world: World, options: list[str], words: list[str]) -> None:

@@ -210,7 +210,7 @@ def test_a_run_that_promises_nothing_and_a_folder_that_is_taken(refused: Refused
     (tmp_path / "out").mkdir()
     (tmp_path / "out/file").touch()
     assert "not an empty folder" in refused("release", ready, "--out", tmp_path / "out")
-    assert "most_exposure=-1 must be above 0" in refused(
+    assert "--most-exposure -1 must be above 0" in refused(
         "release", ready, "--out", tmp_path / "o", "--most-exposure", -1
     )
     assert "holds no run" in refused("release", tmp_path / "nothing", "--out", tmp_path / "o")

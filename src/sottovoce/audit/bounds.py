@@ -182,9 +182,9 @@ def _checked(scores: np.ndarray, present: np.ndarray, delta: float, confidence: 
     return scores, present
 
 
-def check_trials(trials: int) -> None:
+def check_trials(trials: int, name: str = "trials") -> None:
     if trials < FEWEST:
-        raise SottoError(f"trials={trials} must be at least {FEWEST}: fewer show next to nothing, however they end")
+        raise SottoError(f"{name}={trials} must be at least {FEWEST}: fewer show next to nothing, however they end")
 
 
 def check_level(delta: float, confidence: float) -> None:

@@ -108,7 +108,7 @@ def choose(audit: Audit, vocabulary: Vocabulary, tokens_per_user: int) -> Regist
     """Sequences of words by chance, no two with the same beginning."""
     length = audit.prefix + audit.words
     if audit.users:
-        check_trials(audit.users)
+        check_trials(audit.users, "audit.users")
     if audit.secrets and not audit.holders:
         raise SottoError("audit.holders is empty: say how many users hold a secret, for example [1, 4, 16]")
     most = tokens_per_user // (length + 2)

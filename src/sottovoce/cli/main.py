@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -56,14 +57,33 @@ def _share_out_cores() -> None:
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores))
 
 
+def name_options(text: str, arguments: Sequence[str] | None) -> str:
+    """An error's text with the options of the command that was called, where it names arguments of Python.
+
+    `min_tokens=0` becomes `--min-tokens 0`. A name without an underscore is an ordinary word unless a value is given;
+    keys of a recipe (`privacy.users=9`), paths and what is quoted stay.
+    """
+    _, apps, _ = app.parse_commands(arguments)
+    options = {name for argument in apps[-1].assemble_argument_collection() for name in argument.names}
+    for option in sorted(name for name in options if name.startswith("--")):
+        name = option.removeprefix("--").replace("-", "_")
+        text = re.sub(rf"(?<![\w./'\"-]){name}=(?=\S)", f"{option} ", text)
+        if "_" in name:
+            text = re.sub(rf"(?<![\w./'\"-]){name}(?![\w./'\"-])", option, text)
+    return text
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Bad input ends with status 2 and one line on standard error."""
     _share_out_cores()
     try:
         app(arguments, exit_on_error=False, print_error=False)
-    except (SottoError, cyclopts.CycloptsError) as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
+    except SottoError as error:
+        print("error:", " ".join(name_options(str(error), arguments).split()), file=sys.stderr)
         sys.exit(1 if isinstance(error, LostProcess) else 2)
+    except cyclopts.CycloptsError as error:
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # `sotto plan … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a full disk, a name too long, a folder without permission

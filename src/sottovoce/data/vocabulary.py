@@ -52,7 +52,7 @@ class Vocabulary:
         listed = (w for w in wordfreq.top_n_list("en", 2 * size + 1000) if len(w) == 1 or not any(map(str.isdigit, w)))
         vocabulary = cls.from_words(listed, size)
         if vocabulary.size < size:
-            raise SottoError(f"size={size} is more than the public list gives; the largest is {vocabulary.size}")
+            raise SottoError(f"vocabulary_size={size} is too much for the public list; the largest is {vocabulary.size}")
         return vocabulary
 
     @classmethod
@@ -142,6 +142,6 @@ def is_word(token: str) -> bool:
 def _check_size(size: int) -> None:
     if size < SMALLEST:
         raise SottoError(
-            f"size={size} is too small for a vocabulary; the smallest is {SMALLEST}: "
+            f"vocabulary_size={size} is too small; the smallest is {SMALLEST}: "
             f"{len(FRAME)} special tokens and marks, and one word"
         )

@@ -18,7 +18,7 @@ VALID_DAYS = 825
 def needs_flower() -> None:
     """Say what to install, before anything is made."""
     if find_spec("flwr") is None:
-        raise SottoError("`sotto federate` needs Flower: pip install 'sottovoce[federation]'")
+        raise SottoError("`sotto federate` needs Flower: pip install -e '.[federation]'")
 
 
 def write_authority(folder: Path, host: str) -> None:

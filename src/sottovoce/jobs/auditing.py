@@ -146,7 +146,7 @@ def audit_rounds(
     if recipe.privacy.mode != "private":
         raise SottoError(f"{run.path} claims nothing (privacy.mode={recipe.privacy.mode!r}); audit a private run")
     delta = recipe.privacy.delta if delta is None else delta
-    check_trials(rounds)
+    check_trials(rounds, "rounds")
     check_level(delta, confidence)
     model, vocabulary = load_run(run)
     # Of the recipe, what a round does to whoever is in it. How a cohort is drawn is replaced: here everybody joins.

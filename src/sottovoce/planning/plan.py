@@ -74,7 +74,7 @@ def make_plan(
     """
     if (noise_multiplier is None) == (epsilon is None):
         given = "both are given" if epsilon is not None else "neither is given"
-        raise SottoError(f"give either noise_multiplier or epsilon, the budget it is chosen for; {given}")
+        raise SottoError(f"give either noise_multiplier=... or epsilon=..., the budget it is chosen for; {given}")
     _check_numbers(users, cohort, rounds)
     positive = {
         "clip_norm": clip_norm,

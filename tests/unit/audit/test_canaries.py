@@ -179,7 +179,7 @@ def test_beams_are_the_likeliest_where_all_are_kept(vocabulary, table):
 @pytest.mark.parametrize(
     ("audit", "message"),
     [
-        (Audit(users=10), "trials=10 must be at least 40"),
+        (Audit(users=10), "audit.users=10 must be at least 40"),
         (Audit(secrets=2, holders=()), "audit.holders is empty"),
         (Audit(secrets=2, copies=8), "audit.copies=8 of 5 words do not fit the 48 tokens of a user; at most 6 do"),
         (Audit(users=40, prefix=1), "too few beginnings of audit.prefix=1"),
