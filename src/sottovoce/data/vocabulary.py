@@ -52,7 +52,7 @@ class Vocabulary:
         listed = (w for w in wordfreq.top_n_list("en", 2 * size + 1000) if len(w) == 1 or not any(map(str.isdigit, w)))
         vocabulary = cls.from_words(listed, size)
         if vocabulary.size < size:
-            raise SottoError(f"vocabulary_size={size} is too much for the public list; the largest is {vocabulary.size}")
+            raise SottoError(f"vocabulary_size={size} is too much for the list; the largest is {vocabulary.size}")
         return vocabulary
 
     @classmethod
