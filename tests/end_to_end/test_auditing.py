@@ -73,16 +73,16 @@ def test_leaving_users_out_gives_an_estimate_for_the_owner_and_touches_nothing_e
 def test_two_runs_are_compared_and_the_report_tells_it_to_the_owner_alone(
     sotto: Sotto, run: Path, without: Path
 ) -> None:
-    first = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-3)
+    first = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-9)
     assert first.status == 0
     assert "estimated: ε = " in first.out
     assert "an estimate from sampled texts, not a guarantee" in first.out
     assert "proved:    ε = " in first.out
     assert "drew their own cohorts and their own noise" in first.out
     kept = (run / "audit/tails.json").read_text()
-    again = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-3, "--json").json()
+    again = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-9, "--json").json()
     assert parse_json(kept) == again  # the same texts every time
-    other = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-3, "--seed", 1, "--json").json()
+    other = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-9, "--seed", 1, "--json").json()
     assert other["epsilon"] != again["epsilon"]
 
     assert sotto("report", run).status == sotto("report", run, "--internal").status == 0
