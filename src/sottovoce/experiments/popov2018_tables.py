@@ -163,10 +163,13 @@ def _benchmark_table(size: Size, pool: Pool) -> str:
 
 
 def figure_ptb(size: Size, pool: Pool) -> bytes | None:
+    """What is below twice the printed perplexity, if anything is: the first rounds would flatten all others."""
     known = [(sent, perplexity) for _, sent, perplexity in by_gigabytes(size, pool) if perplexity is not None]
     if not known:
         return None
-    series = [Series("averaged here", [Point(sent, value, value, value) for sent, value in known])]
+    near = [(sent, value) for sent, value in known if value <= 2 * PTB_AVERAGED]
+    series = [Series("averaged here", [Point(sent, value, value, value) for sent, value in near or known])]
     for place, (label, value) in enumerate((("averaged, printed", PTB_AVERAGED), ("sparse, printed", PTB_SPARSE)), 1):
         series.append(Series(label, [Point(PTB_GIGABYTES, value, value, value)], COLOURS[place]))
-    return draw_panels([Panel("", series, "gigabytes a node sent", scale=_PERPLEXITY)])
+    title = "from twice the printed one down" if near else ""
+    return draw_panels([Panel(title, series, "gigabytes a node sent", scale=_PERPLEXITY)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -32,7 +35,19 @@ def read_layer(
     from_word, from_hidden = jnp.split(weight, [inputs.shape[1]], axis=1)
     words = inputs @ from_word.T + bias  # [time, 4 hidden]: the words' share of all gates is one product
 
-    def step(state: tuple[Array, Array], word: Array) -> tuple[tuple[Array, Array], Array]:
+    constant = jax.lax.stop_gradient
+    loop = partial(_moments, constant(from_hidden), constant(mask))
+    result, back = jax.vjp(loop, constant(words), constant(state))
+    before = jnp.concatenate([constant(state[0])[None], result[0][:-1]])
+    fed_back = (before if mask is None else before * mask) @ from_hidden.T
+    return _differentiate(result, back, words + fed_back, state)
+
+
+def _moments(
+    from_hidden: Float[Array, "gates hidden"], mask: Float[Array, " hidden"] | None,
+    words: Float[Array, "time gates"], state: tuple[Array, Array],
+) -> tuple[Float[Array, "time hidden"], tuple[Array, Array]]:  # fmt: skip
+    def moment(state: tuple[Array, Array], word: Array) -> tuple[tuple[Array, Array], Array]:
         hidden, cell = state
         recurrent = hidden if mask is None else hidden * mask
         i, f, g, o = jnp.split(word + from_hidden @ recurrent, 4)
@@ -40,8 +55,33 @@ def read_layer(
         hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
         return (hidden, cell), hidden
 
-    state, hidden = jax.lax.scan(step, state, words)
+    state, hidden = jax.lax.scan(moment, state, words)
     return hidden, state
+
+
+@jax.custom_vjp
+def _differentiate(result: Any, back: Any, gates: Float[Array, "time gates"], state: tuple[Array, Array]) -> Any:
+    """The result of a loop over moments, as something that depends on what came into the gates at all of them.
+
+    Differentiated as it is, the loop would add to the recurrent weight's gradient at every moment, and read and write
+    all of it each time. Given the gates as one product with what was fed back, whose value nobody needs, that gradient
+    is one product too.
+    """
+    del back, gates, state
+    return result
+
+
+def _forward(result: Any, back: Any, gates: Array, state: tuple[Array, Array]) -> tuple[Any, Any]:
+    del gates, state
+    return result, back
+
+
+def _backward(back: Any, slopes: Any) -> tuple:
+    gates, state = back(slopes)  # words enter the gates by addition: their gradient is the gates'
+    return None, None, gates, state
+
+
+_differentiate.defvjp(_forward, _backward)
 
 
 class LSTM(eqx.Module):

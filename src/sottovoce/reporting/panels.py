@@ -123,7 +123,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         xs = [place(point.x) for point in series.points]
         axes.plot(
             xs, [point.mean for point in series.points], color=series.colour, linestyle=":" if series.dotted else "-",
-            marker="o" if panel.places or len(xs) < 12 else "", markersize=3.5,
+            marker="o" if panel.places or len(xs) < 12 else "", markersize=3.5, clip_on=len(xs) > 1,
         )  # fmt: skip
         lows, highs = [point.low for point in series.points], [point.high for point in series.points]
         if lows != highs:
