@@ -383,9 +383,7 @@ def test_the_store_is_charged_for_the_planned_rounds_of_every_run(
     assert parse_json((tmp_path / "two" / "privacy.json").read_text())["epsilon_store"] > 1.2 * first["epsilon"]
 
 
-def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(
-    sotto: Sotto, compiled_once: None, tmp_path: Path
-) -> None:
+def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(sotto: Sotto, tmp_path: Path) -> None:
     small = [
         "data.store=demo:40", "privacy.users=30", "privacy.cohort=4", "privacy.delta=0.01", "privacy.accountant=rdp",
         "model.embedding=4", "model.hidden=5", "run.rounds=1", "run.evaluate_every=0",
