@@ -154,8 +154,8 @@ def _equal_to_simulated(world: World, run: Path, last: int) -> None:
     name = Ledger.open(run / "ledger.jsonl").header["run"]
     state, drawn = assembly.start(assembly.model), 0
     for number in range(1, last + 1):
-        keys = secrets.keys(number, "attempt 0")
-        asked = f"{name} {number} {entries[number - 1].lineage}"
+        lineage = entries[number - 1].lineage
+        keys, asked = secrets.keys(number, lineage), f"{name} {number} {lineage}"
         rows = [world.joined("alice").get(asked, []), [1 + row for row in world.joined("clinic").get(asked, [])]]
         cohort = np.array([row for some in rows for row in some], int)
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, state.clip_norms)
