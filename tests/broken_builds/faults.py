@@ -517,6 +517,30 @@ def hard_stop_one_round_late():
     Meter.allows = lambda self, charged: self(charged[:-1]) <= self.budget
 
 
+@caught_by("end_to_end/test_paying.py", "test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before")
+def store_known_by_its_place():
+    """The noise of a round does not follow what people wrote."""
+    from sottovoce.data.store import Store
+
+    Store.fingerprint = property(lambda self: str(self.path))
+
+
+@caught_by("end_to_end/test_paying.py", "test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_to_the_store_again")
+def held_once_for_all():
+    """Whoever took a run up holds it from then on: a copy made in flight has the same token."""
+    from sottovoce.runs import holder
+
+    holder.hold_on = lambda folder, store: True
+
+
+@caught_by("end_to_end/test_paying.py", "test_a_run_whose_store_has_lost_its_ledger_is_refused[2]")
+def lost_charges_forgiven():
+    """A run goes on though its store no longer knows that it was charged."""
+    from sottovoce.jobs import holding
+
+    holding._settle = lambda training: []
+
+
 @caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort")
 def cohort_size_in_the_record():
     """The size of the cohort in the public record."""

@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from hashlib import blake2b, file_digest
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from sottovoce.data.grouping import Grouping, Spill, parts_for
 from sottovoce.data.store import (
     DECLARED,
     FORMAT,
-    SPLITS,
     STORE_FILE,
     VOCABULARY_FILE,
     Store,
@@ -134,7 +132,6 @@ def write_store(
         "people": not grouping.plain_text,
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
-        "fingerprint": _fingerprint(folder, vocabulary, grouping.tokens_per_user),
     }
     (folder / STORE_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     with open(os.open(folder / PREPARATION_FILE, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
@@ -214,12 +211,3 @@ def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: G
         test_users=test.users,
         test_tokens=test.tokens,
     )
-
-
-def _fingerprint(store: Path, vocabulary: Vocabulary, tokens_per_user: int) -> str:
-    """One hash of all that a model is trained on."""
-    seal = blake2b(f"{vocabulary.fingerprint} {tokens_per_user}".encode(), digest_size=16)
-    for split in SPLITS:
-        with open(store / f"{split}.arrow", "rb") as file:
-            seal.update(file_digest(file, blake2b).digest())
-    return seal.hexdigest()
