@@ -136,7 +136,10 @@ def _held_out_text(folder: str | Path, run: RunFolder, vocabulary: Vocabulary) -
             f"--vocabulary {run.model / 'vocabulary.txt'} --vocabulary-size {vocabulary.size}"
         )
     if not store.users:
-        raise SottoError(f"the store {folder} holds nothing out; prepare it with --test-users 0.1, or name text files")
+        raise SottoError(
+            f"the store {folder} holds nothing out; prepare it from more text or with a larger --test-users, or name "
+            f"its text files"
+        )
     return store
 
 
