@@ -19,6 +19,7 @@ class Fault(NamedTuple):
 
 FAULTS: dict[str, Fault] = {}
 FOLLOWS = "test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bits"
+DECLARED = "test_sampling_denominator_and_noise_are_those_of_the_declared_population"
 REPLAY = "test_one_user_moves_a_round_by_at_most_the_sensitivity"
 
 
@@ -167,6 +168,27 @@ def coins_that_know_the_population():
     Poisson.sample = lambda self, users, key, number=0: real(self, users, bytes([users % 256]) + key[1:])
 
 
+@caught_by("statistical/test_sampling.py", "test_users_join_rounds_as_often_as_the_ledger_is_charged_for")
+def drawn_twice():
+    """Whoever is in either of two draws joins a round, which is charged for one."""
+    import numpy as np
+
+    from sottovoce.training import round as module
+
+    real = module.play_round
+
+    def play_round(algorithm, state, store, keys, ledger, sum_updates, watch=None):
+        sampler = algorithm.mechanism.sampler
+
+        def both(algorithm, model, store, cohort, *rest):
+            more = sampler.sample(store.users, keys.local)
+            return sum_updates(algorithm, model, store, np.union1d(cohort, more), *rest)
+
+        return real(algorithm, state, store, keys, ledger, both, watch)
+
+    module.play_round = play_round
+
+
 @caught_by("unit/training/test_queue.py", "test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm")
 def late_by_the_place_in_the_cohort():
     """Which model a user has depends on how many stand before them."""
@@ -281,6 +303,34 @@ def rounded_before_the_noise():
 
 
 # --- estimators ------------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/test_assembly.py", DECLARED)
+def chance_of_the_store():
+    """q is the cohort over the number of users in the store."""
+    from sottovoce import assembly
+
+    real = assembly.assemble
+
+    def assemble(recipe, store, **more):
+        return real(recipe.replace(privacy={"users": store.users}), store, **more)
+
+    assembly.assemble = assemble
+
+
+@caught_by("unit/test_assembly.py", DECLARED)
+def denominator_of_the_store():
+    """W is the number of users in the store; q is the declared one."""
+    from sottovoce import assembly, promise
+    from sottovoce.privacy.estimators import FixedDenominator
+
+    real = assembly.assemble
+
+    def assemble(recipe, store, **more):
+        promise._build_estimator = lambda privacy: FixedDenominator(privacy.cohort / privacy.users * store.users)
+        return real(recipe, store, **more)
+
+    assembly.assemble = assemble
 
 
 @caught_by("unit/privacy/test_estimators.py", "test_the_fixed_denominator_does_not_look_at_the_cohort")

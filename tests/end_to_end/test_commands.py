@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -693,6 +694,24 @@ def test_evaluate_puts_public_text_beside_the_users(sotto: Sotto, world: World, 
     assert "keystroke" not in shown.out
     for word in ("users", "public", "average perplexity"):
         assert word in shown.out
+
+
+def test_evaluate_takes_public_text_as_a_store_or_as_plain_text(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    """What a store of plain text holds out is measured, and files as `prepare` would cut them."""
+    articles, packed = tmp_path / "articles.txt", tmp_path / "articles.tokens.gz"
+    # One line of them longer than a piece, with words that the model does not know.
+    articles.write_text("= tea =\n" + "the morning tea of leaf and xylophone .\n" * 500 + "pour the cold milk " * 900)
+    packed.write_bytes(gzip.compress(articles.read_bytes()))
+    stores = {share: tmp_path / f"public-{share}" for share in (0, 0.4)}
+    for share, store in stores.items():
+        words = ("--vocabulary", world.run / "model" / "vocabulary.txt", "--test-users", share)
+        assert sotto("prepare", articles, "--plain-text", "--out", store, *words, "--json").status == 0
+    whole = sotto("evaluate", world.run, "--store", stores[0], "--split", "train", "--keystrokes", "--json").json()
+    held_out = sotto("evaluate", world.run, "--store", stores[0.4], "--keystrokes", "--json").json()
+    assert 2 <= held_out["users"] < whole["users"]
+    for path, expected in ((stores[0.4], held_out), (articles, whole), (packed, whole)):
+        found = sotto("evaluate", world.run, "--public", path, "--keystrokes", "--json").json()["public"]
+        assert found == pytest.approx(expected)
 
 
 def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: Path) -> None:
