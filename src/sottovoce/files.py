@@ -12,21 +12,16 @@ from tempfile import TemporaryDirectory
 from sottovoce.errors import SottoError
 
 
-def write_aside(path: Path, contents: bytes, *, private: bool = False, durable: bool = True) -> None:
-    """Write a file under another name, flush it to disk, then give it its name. `private`: for its owner alone.
-
-    Not `durable`: whole when the process dies, not when the machine does.
-    """
+def write_aside(path: Path, contents: bytes, *, private: bool = False) -> None:
+    """Write a file under another name, flush it to disk, then give it its name. `private`: for its owner alone."""
     partial = path.with_name(path.name + ".partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
     with os.fdopen(descriptor, "wb") as file:
         file.write(contents)
         file.flush()
-        if durable:
-            os.fsync(file.fileno())
+        os.fsync(file.fileno())
     os.replace(partial, path)
-    if durable:
-        sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets as os_entropy
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from sottovoce.files import write_aside
@@ -26,19 +27,19 @@ def take_up(folder: Path, store: Path) -> bool:
         write_aside(folder / _NAME, os_entropy.token_hex(16).encode(), private=True)
     with _alone(store):
         rightful = _is_held(folder, store)
-        _renew(folder, store)
+        _renew(folder, store, partial(write_aside, private=True))
     return rightful
 
 
 def hold_on(folder: Path, store: Path) -> bool:
     """The same before a round, of a folder that was taken up: False, and nothing done, if another was since.
 
-    Once a round, so it does not wait for the disk: after a power cut the folder may be a stranger, and pay again.
+    Once a round, so it is quick: after a power cut the folder may be a stranger, and pay again.
     """
     with _alone(store):
         rightful = _is_held(folder, store)
         if rightful:
-            _renew(folder, store, durable=False)
+            _renew(folder, store, _write_over)
     return rightful
 
 
@@ -47,11 +48,17 @@ def _is_held(folder: Path, store: Path) -> bool:
     return known != "" and known in (_read(folder / _MINE), _read(folder / _NEXT))
 
 
-def _renew(folder: Path, store: Path, *, durable: bool = True) -> None:
+def _renew(folder: Path, store: Path, write: Callable[[Path, bytes], None]) -> None:
     """The folder knows its next token before the store does: a crash in between does not make it a stranger."""
-    token = os_entropy.token_hex(16)
+    token = os_entropy.token_hex(16).encode()
     for path in (folder / _NEXT, _theirs(folder, store), folder / _MINE):
-        write_aside(path, token.encode(), private=True, durable=durable)
+        write(path, token)
+
+
+def _write_over(path: Path, token: bytes) -> None:
+    """In place, a token of the same length by one call, and left to the system to bring to disk."""
+    with open(path, "r+b", buffering=0) as file:
+        file.write(token)
 
 
 def _theirs(folder: Path, store: Path) -> Path:
