@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two workers: tests compile many small programs, and compiling uses a core each.
-# What one test compiled, others load: most of their time goes into compiling, and often the same programs. Bytecode is
-# kept too, even where the environment says otherwise: many tests start processes, which would compile every module.
-PYTEST := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/programs JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 $(BIN)/python -m pytest -n 2
+# Two workers: tests compile many small programs, and compiling uses a core each. Each begins with half of them, in order
+# (worksteal), so that few modules are set up and traced by both, and takes from the other when it has nothing left.
+# Programs that one command compiled are loaded by the next (see tests/conftest.py). Bytecode is kept too, even where the
+# environment says otherwise: many tests start processes, which would compile every module.
+PYTEST := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/programs $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: help demo federation-demo test test-slow test-browser lint format install clean
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests compile hundreds of tiny programs and run each once: compile quickly, run slowly. The older emitters of fused
+# Tests compile hundreds of tiny programs and run each once: compile quickly, run slowly, and in one part, since parts
+# that are compiled side by side are more work, and two workers have no third core. The older emitters of fused
 # loops compile a round in half the time, where XLA still has them: it ends at once on a flag that it does not know.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0"
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
     + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
 )
+# What one test compiled, others load: a third of their time goes into compiling, often of the same programs. `make`
+# keeps them for its next command; otherwise they are of this run alone, its workers and their processes included. It
+# must be said before anything is compiled, and once: jax goes on with the first folder that it was told of.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="programs-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import numpy as np

@@ -75,7 +75,6 @@ def tiny_recipe(federation: Path, **sections: dict) -> Recipe:
         "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
         "privacy": {
             "users": 13, "cohort": 6, "clip_norm": 0.3, "noise_multiplier": 1.0, "delta": 1e-3, "accountant": "rdp",
-            "secrets": "seeded",
         },
         "run": {"rounds": 3, "evaluate_every": 0, "block": 1, "devices": 1},
     })  # fmt: skip

@@ -19,6 +19,7 @@ class Fault(NamedTuple):
 
 FAULTS: dict[str, Fault] = {}
 FOLLOWS = "test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bits"
+DECLARED = "test_sampling_denominator_and_noise_are_those_of_the_declared_population"
 REPLAY = "test_one_user_moves_a_round_by_at_most_the_sensitivity"
 
 
@@ -167,6 +168,27 @@ def coins_that_know_the_population():
     Poisson.sample = lambda self, users, key, number=0: real(self, users, bytes([users % 256]) + key[1:])
 
 
+@caught_by("statistical/test_sampling.py", "test_users_join_rounds_as_often_as_the_ledger_is_charged_for")
+def drawn_twice():
+    """Whoever is in either of two draws joins a round, which is charged for one."""
+    import numpy as np
+
+    from sottovoce.training import round as module
+
+    real = module.play_round
+
+    def play_round(algorithm, state, store, keys, ledger, sum_updates, watch=None):
+        sampler = algorithm.mechanism.sampler
+
+        def both(algorithm, model, store, cohort, *rest):
+            more = sampler.sample(store.users, keys.local)
+            return sum_updates(algorithm, model, store, np.union1d(cohort, more), *rest)
+
+        return real(algorithm, state, store, keys, ledger, both, watch)
+
+    module.play_round = play_round
+
+
 @caught_by("unit/training/test_queue.py", "test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm")
 def late_by_the_place_in_the_cohort():
     """Which model a user has depends on how many stand before them."""
@@ -281,6 +303,34 @@ def rounded_before_the_noise():
 
 
 # --- estimators ------------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/test_assembly.py", DECLARED)
+def chance_of_the_store():
+    """q is the cohort over the number of users in the store."""
+    from sottovoce import assembly
+
+    real = assembly.assemble
+
+    def assemble(recipe, store, **more):
+        return real(recipe.replace(privacy={"users": store.users}), store, **more)
+
+    assembly.assemble = assemble
+
+
+@caught_by("unit/test_assembly.py", DECLARED)
+def denominator_of_the_store():
+    """W is the number of users in the store; q is the declared one."""
+    from sottovoce import assembly, promise
+    from sottovoce.privacy.estimators import FixedDenominator
+
+    real = assembly.assemble
+
+    def assemble(recipe, store, **more):
+        promise._build_estimator = lambda privacy: FixedDenominator(privacy.cohort / privacy.users * store.users)
+        return real(recipe, store, **more)
+
+    assembly.assemble = assemble
 
 
 @caught_by("unit/privacy/test_estimators.py", "test_the_fixed_denominator_does_not_look_at_the_cohort")
@@ -465,6 +515,30 @@ def hard_stop_one_round_late():
     from sottovoce.jobs.budget import Meter
 
     Meter.allows = lambda self, charged: self(charged[:-1]) <= self.budget
+
+
+@caught_by("end_to_end/test_paying.py", "test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before")
+def store_known_by_its_place():
+    """The noise of a round does not follow what people wrote."""
+    from sottovoce.data.store import Store
+
+    Store.fingerprint = property(lambda self: str(self.path))
+
+
+@caught_by("end_to_end/test_paying.py", "test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_to_the_store_again")
+def held_once_for_all():
+    """Whoever took a run up holds it from then on: a copy made in flight has the same token."""
+    from sottovoce.runs import holder
+
+    holder.hold_on = lambda folder, store: True
+
+
+@caught_by("end_to_end/test_paying.py", "test_a_run_whose_store_has_lost_its_ledger_is_refused[2]")
+def lost_charges_forgiven():
+    """A run goes on though its store no longer knows that it was charged."""
+    from sottovoce.jobs import holding
+
+    holding._settle = lambda training: []
 
 
 @caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort")

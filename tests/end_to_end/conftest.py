@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 from small_world import RECIPE, WORDS, Outcome, Refused, Sotto, World, call, files_of, newest, write_corpus
 
@@ -25,23 +23,7 @@ def sotto(capfd: pytest.CaptureFixture[str]) -> Sotto:
 
 
 @pytest.fixture(scope="session")
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every run compiles its own server step, two seconds each: the second time it is read back from a folder."""
-    changed = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-    }
-    before = {name: getattr(jax.config, name) for name in changed}
-    for name, value in changed.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-@pytest.fixture(scope="session")
-def world(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     world = World(tmp_path_factory.mktemp("world"))
     write_corpus(world.corpus)
     world.words.write_text("\n".join(WORDS) + "\n", encoding="utf-8")

@@ -60,8 +60,8 @@ class World:
         bundle, store = self.folder / "devices" / name, self.folder / f"store-{name}"
         return self.sotto("federate", "device", bundle, "--data", store, before=before)
 
-    def server(self, verb: str, *arguments: object) -> subprocess.Popen:
-        return self.sotto("federate", verb, *arguments, "--json")
+    def server(self, verb: str, *arguments: object, before: str = "") -> subprocess.Popen:
+        return self.sotto("federate", verb, *arguments, "--json", before=before)
 
     def until(self, what: str, happened: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE

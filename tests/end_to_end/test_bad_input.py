@@ -719,6 +719,40 @@ def test_a_store_with_another_vocabulary_is_refused(
     assert_says(refused("evaluate", world.run, "--store", store), str(store), "another vocabulary", "--corpus")
 
 
+def test_public_text_is_refused_before_the_users_are_measured(
+    refused: Refused, sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: object, **__: object) -> None:
+        raise AssertionError("somebody was measured")
+
+    monkeypatch.setattr("sottovoce.jobs.measuring.evaluate_run", measured)
+    text, records, empty = (tmp_path / name for name in ("a.txt", "a.jsonl", "empty.txt"))
+    text.write_text("tea and milk\n" * 9)
+    records.write_text('{"user": "a page", "text": "tea"}\n')
+    empty.touch()
+    (tmp_path / "a.md").write_text("tea")
+    (tmp_path / "latin.txt").write_bytes("thé".encode("latin-1"))
+    (tmp_path / "words.txt").write_text("tea\n")
+    other, kept = tmp_path / "other", tmp_path / "kept"
+    plain = ("prepare", text, "--plain-text", "--json", "--test-users", 0, "--vocabulary")
+    assert sotto(*plain, tmp_path / "words.txt", "--out", other).status == 0
+    assert sotto(*plain, world.words, "--out", kept).status == 0
+    for paths, words in (
+        ([world.store], ["people's text", "--store", "--plain-text"]),
+        ([other], ["another vocabulary", "vocabulary.txt", "--vocabulary-size"]),
+        ([kept], ["holds nothing out", "--test-users"]),
+        ([kept, text], [str(kept), "alone"]),
+        ([world.run], [str(world.run), "not a store"]),
+        ([text, records], ["a.txt is plain text", "a.jsonl is not"]),
+        ([text, text], ["named twice"]),
+        ([tmp_path / "a.md"], ["'.md'", ".txt or .tokens"]),
+        ([tmp_path / "nowhere.txt"], ["nowhere.txt", "does not exist"]),
+        ([empty], ["no record", "empty.txt"]),
+        ([tmp_path / "latin.txt"], ["latin.txt:1", "UTF-8"]),
+    ):
+        assert_says(refused("evaluate", world.run, "--public", *paths), *words)
+
+
 def test_a_store_without_held_out_users_has_nobody_to_evaluate_on(
     refused: Refused, sotto: Sotto, world: World, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
 from sottovoce.cli.preparing import _rounded_down
+from sottovoce.data.store import Store
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
@@ -269,8 +271,8 @@ def test_prepare_takes_many_files_and_one_person_in_two_of_them_is_one_user(
     settings = world.prepare(tmp_path / "store", "--test-users", 0.2, "--json")[2:]
     summary = sotto("prepare", *files, *settings).json()
     assert summary["users_seen"] == 30
-    whole = parse_json((world.store / "store.json").read_text())["fingerprint"]
-    assert parse_json((tmp_path / "store" / "store.json").read_text())["fingerprint"] == whole
+    for split in ("train", "test"):
+        assert Store.open(tmp_path / "store", split).fingerprint == Store.open(world.store, split).fingerprint
 
 
 # Train
@@ -383,9 +385,7 @@ def test_the_store_is_charged_for_the_planned_rounds_of_every_run(
     assert parse_json((tmp_path / "two" / "privacy.json").read_text())["epsilon_store"] > 1.2 * first["epsilon"]
 
 
-def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(
-    sotto: Sotto, compiled_once: None, tmp_path: Path
-) -> None:
+def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(sotto: Sotto, tmp_path: Path) -> None:
     small = [
         "data.store=demo:40", "privacy.users=30", "privacy.cohort=4", "privacy.delta=0.01", "privacy.accountant=rdp",
         "model.embedding=4", "model.hidden=5", "run.rounds=1", "run.evaluate_every=0",
@@ -695,6 +695,24 @@ def test_evaluate_puts_public_text_beside_the_users(sotto: Sotto, world: World, 
     assert "keystroke" not in shown.out
     for word in ("users", "public", "average perplexity"):
         assert word in shown.out
+
+
+def test_evaluate_takes_public_text_as_a_store_or_as_plain_text(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    """What a store of plain text holds out is measured, and files as `prepare` would cut them."""
+    articles, packed = tmp_path / "articles.txt", tmp_path / "articles.tokens.gz"
+    # One line of them longer than a piece, with words that the model does not know.
+    articles.write_text("= tea =\n" + "the morning tea of leaf and xylophone .\n" * 500 + "pour the cold milk " * 900)
+    packed.write_bytes(gzip.compress(articles.read_bytes()))
+    stores = {share: tmp_path / f"public-{share}" for share in (0, 0.4)}
+    for share, store in stores.items():
+        words = ("--vocabulary", world.run / "model" / "vocabulary.txt", "--test-users", share)
+        assert sotto("prepare", articles, "--plain-text", "--out", store, *words, "--json").status == 0
+    whole = sotto("evaluate", world.run, "--store", stores[0], "--split", "train", "--keystrokes", "--json").json()
+    held_out = sotto("evaluate", world.run, "--store", stores[0.4], "--keystrokes", "--json").json()
+    assert 2 <= held_out["users"] < whole["users"]
+    for path, expected in ((stores[0.4], held_out), (articles, whole), (packed, whole)):
+        found = sotto("evaluate", world.run, "--public", path, "--keystrokes", "--json").json()["public"]
+        assert found == pytest.approx(expected)
 
 
 def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: Path) -> None:

@@ -15,6 +15,7 @@ from small_world import call
 from fleets import InProcess, make_device, make_roster, tiny_recipe
 from sottovoce import jobs
 from sottovoce.errors import SottoError
+from sottovoce.federation import keys
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.messages import Code, Contribution, read_answer
 from sottovoce.jobs import federating, spending, training
@@ -158,10 +159,31 @@ def test_recipes_that_devices_cannot_train_are_refused_before_anything_is_made(f
         ({"run": {"delays": (0.5, 0.5)}}, "late by themselves"),
         ({"local": {"compression": "8bit"}}, "exact sums"),
         ({"audit": {"secrets": 2}}, "plants made-up users"),
+        ({"privacy": {"secrets": "seeded"}}, "could undo the noise of everybody; use 'entropy'"),
     ):
         with pytest.raises(SottoError, match=what):
             jobs.train(tiny_recipe(federation.path, **sections), tmp_path / "run", coordinator=federation.coordinator())
         assert not (tmp_path / "run").exists()
+
+
+def test_the_seed_of_a_run_does_not_travel(federation, tmp_path):
+    """Also where nothing is promised: what comes from it at the server is none of a device's business."""
+    fleet, seed = InProcess(federation.devices), 918273645
+    recipe = tiny_recipe(
+        federation.path, run={"rounds": 1, "seed": seed},
+        privacy={"mode": "none", "noise_multiplier": None, "secrets": "seeded"},
+    )  # fmt: skip
+    jobs.train(recipe, tmp_path / "run", coordinator=federation.coordinator(fleet))
+    assert str(seed) in (tmp_path / "run" / "recipe.toml").read_text()
+    assert len(fleet.tasks) == 1
+    assert str(seed).encode() not in fleet.tasks[0]
+
+
+def test_a_demonstration_without_flower_makes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(keys, "find_spec", lambda name: None)
+    assert call("federate", "demo", "--out", tmp_path / "demo") == 2
+    assert "pip install 'sottovoce[federation]'" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
 
 
 def test_a_server_that_is_stopped_while_it_waits_says_how_to_go_on(federation, tmp_path, monkeypatch, capsys):

@@ -87,11 +87,8 @@ DEATHS = [
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory) -> dict[str, str]:
-    """A compilation cache shared by the processes: they differ in when they die, not in what they compute."""
-    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(tmp_path_factory.mktemp("xla"))
-    shared = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    return {**os.environ, **shared, "JAX_NUM_CPU_DEVICES": "2"}
+def environment() -> dict[str, str]:
+    return {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 MAIN = "from sottovoce.cli.main import main\nmain(sys.argv[1:])\n"
 # What a process opens to write, makes, renames or removes, and every file with a secret or a charge in it.
 WATCHED = """
-os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # `make test-slow` sets it, and jax writes there
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # tests have one, and jax writes there
 
 def watch(event, arguments):
     path = str(arguments[0]) if arguments else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
@@ -16,8 +15,9 @@ from safetensors.numpy import load_file
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 from sottovoce import assembly, jobs
+from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import BudgetExhausted, SottoError
+from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.recipe import Recipe
@@ -194,8 +194,7 @@ def test_a_crash_between_the_two_ledgers_charges_the_store_too_often_not_too_lit
 
 def test_the_public_ledger_tells_nothing_of_the_store(recipe, store, tmp_path):
     jobs.train(recipe, tmp_path / "run")
-    fingerprint = json.loads((store / "store.json").read_text())["fingerprint"]
-    assert fingerprint not in (tmp_path / "run" / "ledger.jsonl").read_text()
+    assert Store.open(store).fingerprint not in (tmp_path / "run" / "ledger.jsonl").read_text()
 
 
 def test_a_model_of_another_precision_is_refused(recipe, tmp_path):
@@ -365,6 +364,91 @@ def test_a_copy_that_goes_on_is_charged_to_the_store_again(recipe, store, tmp_pa
     assert result.statement.facts["epsilon_store"] > result.statement.epsilon
     jobs.resume(tmp_path / "copy")  # finished: there is nothing left to charge
     assert charged() == 6 + 3
+
+
+def at_round(number, do):
+    """An observer that does something once, when a round is over."""
+
+    def observer(progress):
+        if progress.round == number and progress.seconds:
+            do()
+
+    return observer
+
+
+def test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_to_the_store_again(recipe, store, tmp_path, monkeypatch):
+    """A backup taken while it trains, restored when it had finished."""
+    recipe = recipe.replace(run={"checkpoint_every": 1})
+    copied = at_round(2, lambda: shutil.copytree(tmp_path / "run", tmp_path / "copy"))
+    jobs.train(recipe, tmp_path / "run", observer=copied)
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
+    assert "charged to the store again" in jobs.resume(tmp_path / "copy").notes[0]
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6 + 4
+
+
+def test_of_two_copies_that_go_on_at_once_one_stops(recipe, store, tmp_path):
+    def fork():
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        assert jobs.resume(tmp_path / "copy").notes == ()
+
+    recipe = recipe.replace(run={"checkpoint_every": 1})
+    with pytest.raises(SottoError, match="it stops before round 3"):
+        jobs.train(recipe, tmp_path / "run", observer=at_round(2, fork))
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 2
+    assert "charged to the store again" in jobs.resume(tmp_path / "run").notes[0]
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6 + 4
+
+
+def test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before(recipe, store, tmp_path):
+    crash_after(recipe, tmp_path / "run", 3)  # no checkpoint yet: these rounds would be done again
+    users = Store.open(store)
+    contents = bytearray((store / "train.arrow").read_bytes())
+    contents[contents.index(users.batches[0].values.tobytes())] ^= 1
+    (store / "train.arrow").write_bytes(contents)
+    with pytest.raises(SottoError, match="is not the store"):
+        jobs.resume(tmp_path / "run")
+    jobs.train(recipe.replace(privacy={"noise_multiplier": 20.0}), tmp_path / "after")
+    contents[contents.index(Store.open(store).batches[0].values.tobytes())] ^= 1
+    (store / "train.arrow").write_bytes(contents)
+    jobs.train(recipe.replace(privacy={"noise_multiplier": 20.0}), tmp_path / "before")  # seeded, and yet:
+    assert abs(noise_shared(tmp_path / "after", tmp_path / "before")) < 0.3
+
+
+@pytest.mark.parametrize("rounds", [2, 6])
+def test_a_run_whose_store_has_lost_its_ledger_is_refused(recipe, store, tmp_path, rounds):
+    jobs.train(recipe, tmp_path / "run", stop=StopAfter(rounds))
+    ledger = (store / "ledger.jsonl").read_bytes()
+    told = (tmp_path / "run" / "privacy.json").read_bytes()
+    (store / "ledger.jsonl").unlink()
+    with pytest.raises(DamagedRun, match="has no charge for this run"):
+        jobs.resume(tmp_path / "run")
+    assert (tmp_path / "run" / "privacy.json").read_bytes() == told
+    (store / "ledger.jsonl").write_bytes(ledger)
+    jobs.resume(tmp_path / "run")
+
+
+def test_charges_that_a_restored_store_has_lost_are_made_again(recipe, store, tmp_path, monkeypatch):
+    recipe = recipe.replace(run={"rounds": 8})
+    crash_after(recipe, tmp_path / "run", 6)
+    ledger = (store / "ledger.jsonl").read_bytes()
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
+    before = jobs.resume(tmp_path / "run").statement  # two rounds are done again, and charged
+    (store / "ledger.jsonl").write_bytes(ledger)
+    after = jobs.resume(tmp_path / "run")
+    assert "had lost 2 charges" in after.notes[0]
+    assert after.statement.facts["epsilon_store"] == before.facts["epsilon_store"] >= before.epsilon
+
+
+def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
+    """Whose text is in them only the caller knows."""
+    open_run = recipe.replace(privacy={"mode": "none", "estimator": "true_average"})
+    jobs.train(open_run, tmp_path / "open")
+    statement = jobs.train(recipe, tmp_path / "run", model=jobs.load_run(tmp_path / "open")[0]).statement
+    assert "weights given from Python" in statement.facts["start"]["source"]
+    assert "declared public by the owner" in statement.prose()
+    assert "start" not in jobs.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.facts
 
 
 def test_a_crash_while_a_run_is_taken_up_does_not_make_it_a_copy(recipe, store, tmp_path, monkeypatch):

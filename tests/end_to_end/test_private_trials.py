@@ -34,7 +34,7 @@ def quiet(name: str):
 
 
 @pytest.fixture(scope="module")
-def done(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("private") / "out"
     experiments = {"private-model": replace(EXPERIMENTS["private-model"], trials=few)}
     paper = replace(MCMAHAN2018, experiments=experiments)

@@ -30,7 +30,7 @@ def results_of(out: Path) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def done(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("reproduction") / "out"
     assert run(["sigma"], out, seeds=2)
     assert run(["figure-8"], out)
@@ -130,7 +130,7 @@ def test_larger_dictionaries_and_other_corpora_need_stores(sotto: Sotto, world, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_everything_runs_at_the_smallest_size(compiled_once: None, tmp_path: Path):
+def test_everything_runs_at_the_smallest_size(tmp_path: Path):
     out = tmp_path / "out"
     assert run([], out)
     for experiment in EXPERIMENTS.values():
@@ -143,7 +143,7 @@ def test_everything_runs_at_the_smallest_size(compiled_once: None, tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def schultz(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def schultz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Interrupted in the second model, central training, and taken up again."""
     out, rounds_seen = tmp_path_factory.mktemp("schultz2019") / "out", 0
 

@@ -31,7 +31,7 @@ def results_of(out: Path) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def figure_2(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def figure_2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stopped in the middle of the first averaging, and taken up again."""
     out, rounds_seen = tmp_path_factory.mktemp("popov2018") / "out", 0
 

@@ -62,7 +62,7 @@ def private(store: Path, start: Path, **run: int) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def family(compiled_once: None, tmp_path_factory: pytest.TempPathFactory) -> Family:
+def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
     family = Family(tmp_path_factory.mktemp("family"))
     for seed, store in enumerate((family.first, family.second)):
         store.parent.mkdir()

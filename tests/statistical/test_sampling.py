@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import hashlib
 
+import jax
 import numpy as np
+import optax
 import pytest
 from scipy import stats
 
+from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.local.update import FedAvg
 from sottovoce.privacy import sampling
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.privacy.estimators import FixedDenominator
+from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import FixedSize, Poisson
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training import simulation
+from sottovoce.training.round import Algorithm, CohortSum
+from sottovoce.training.server import Server
 
 USERS, ROUNDS = 40, 4000
 
@@ -39,6 +50,38 @@ def test_every_user_joins_at_the_declared_rate(rate, hardened):
 
     assert p_value(rate) > 1e-3
     assert p_value(rate * 0.8) < 1e-6
+
+
+def test_users_join_rounds_as_often_as_the_ledger_is_charged_for(vocabulary):
+    """Whoever trains is who was drawn, once: a second draw somewhere on the way would join about twice as many."""
+    clip = FlatClip(1.0)
+    mechanism = Mechanism(Poisson(0.1), clip, FixedDenominator(4.0), 1.0)
+    algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=1, unroll=2, learning_rate=1.0), Server(optax.sgd(1.0)))
+    store = Store.from_users([[3]] * USERS, vocabulary, tokens_per_user=2)
+    cohorts, charged = [], []
+
+    class Ledger:
+        def spend(self, round_number, event):
+            charged.append(event.user_rate)
+
+    def note(algorithm, model, store, cohort, key, clip_norms):
+        cohorts.append(cohort)
+        total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), model)
+        return CohortSum(total, np.float64(len(cohort)), np.zeros(1), [], [])
+
+    start = algorithm.server.start({"weight": np.zeros(3, np.float32)}, mechanism.start())
+    keys_of = lambda number: Secrets.seeded(6).keys(number, "a")  # noqa: E731
+    for _ in simulation.rounds(algorithm, start, store, 300, keys_of, Ledger(), note):
+        pass
+    (rate,) = set(charged)
+    assert len(cohorts) == len(charged) == 300
+    assert all(len(np.unique(cohort)) == len(cohort) for cohort in cohorts)
+
+    def p_value(claimed):
+        return stats.binomtest(sum(map(len, cohorts)), 300 * USERS, claimed).pvalue
+
+    assert p_value(rate) > 1e-9
+    assert p_value(rate * 1.5) < 1e-9
 
 
 def test_users_join_independently_of_one_another():

@@ -10,6 +10,8 @@ from sottovoce import assembly
 from sottovoce.assembly import assemble
 from sottovoce.errors import SottoError
 from sottovoce.kernels.cpu import ONE_USER
+from sottovoce.privacy.accounting import SampledGaussian
+from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
 from sottovoce.training import simulation
 
@@ -76,3 +78,36 @@ def test_the_kind_of_device_is_in_the_layout_that_processes_compare(store, monke
     other = [SimpleNamespace(device_kind="another kind")] * len(jax.local_devices())
     monkeypatch.setattr(assembly.jax, "local_devices", lambda: other)
     assert assemble(SMALL, store).layout != here
+
+
+@pytest.mark.parametrize("declared", [8, 40])  # the store has thirteen users
+@pytest.mark.parametrize(
+    ("settings", "weight"),
+    [
+        ({}, None),
+        ({"total_weight": 30.0}, 30.0),
+        ({"estimator": "clipped_denominator"}, None),
+        ({"estimator": "clipped_denominator", "min_weight": 20.0}, 20.0),
+    ],
+    ids=str,
+)
+def test_sampling_denominator_and_noise_are_those_of_the_declared_population(store, declared, settings, weight):
+    """The number of users in a store is private: whoever is missing or more changes neither q, nor W, nor the noise."""
+    assert declared != store.users
+    recipe = SMALL.replace(privacy={"users": declared, "clip_norm": 0.3, **settings})
+    mechanism = assemble(recipe, store).algorithm.mechanism
+    rate = 4 / declared
+    expected = rate * (weight or declared)  # qW, or qW_min
+    assert mechanism.sampler == Poisson(rate)
+    assert mechanism.event(1) == SampledGaussian(1.0, "poisson", rate)
+    clip_norms = mechanism.clip_norms(1, mechanism.start())
+    sensitivity = 0.6 / (1 + expected) if "estimator" in settings else 0.3 / expected
+    assert mechanism.sensitivity(clip_norms) == pytest.approx(sensitivity)
+    assert mechanism.noise_std(1, clip_norms)[0] == pytest.approx(sensitivity)
+    estimate = mechanism.query({"leaf": np.full(2, 3.0)}, np.float64(0.25), np.zeros(1)).estimate["leaf"]
+    np.testing.assert_allclose(estimate, 3.0 / expected)
+
+
+def test_cohorts_of_fixed_size_are_charged_for_the_declared_population(store):
+    mechanism = assemble(SMALL.replace(privacy={"users": 8, "sampling": "fixed"}), store).algorithm.mechanism
+    assert mechanism.event(1) == SampledGaussian(1.0, "fixed", 0.5, cohort=4, users=8)

@@ -56,7 +56,8 @@ def evaluate(
     split
         Which users of the store: test (default) or train.
     public
-        Files of public text: a column beside the users', and the average perplexity of both.
+        Public text: a column beside the users', and the average perplexity of both. The folder of a store made with
+        `sotto prepare --plain-text` (what it holds out), files of plain text (.txt, .tokens), or a corpus.
     keystrokes
         Also the share of keystrokes that a keyboard with the model's suggestions saves.
     suggestions
@@ -82,11 +83,10 @@ def evaluate(
     json
         One JSON object.
     """
-    from sottovoce.data.corpus import corpus_files
     from sottovoce.errors import SottoError
     from sottovoce.evaluation.keystrokes import SUGGESTIONS
     from sottovoce.evaluation.prediction import averages
-    from sottovoce.jobs.measuring import Measured, evaluate_run
+    from sottovoce.jobs.measuring import Measured, evaluate_run, open_public
 
     if suggestions is not None and not keystrokes:
         raise SottoError(f"--suggestions {suggestions} is for --keystrokes; add it")
@@ -100,15 +100,18 @@ def evaluate(
     split = split or "test"
     if split == "train":
         print("warning: exact figures of the people the guarantee protects, for the owner only", file=sys.stderr)
-    if public:
-        corpus_files(public)  # refused before the users' evaluation, which takes its time
-    fields = {"user_field": user_field, "text_field": text_field, "suggestions": shown}
     if beside and public:
         raise SottoError("--beside and --public are two tables; ask for one at a time")
-    own = {"beside": beside, "personalise": personalise, "local_epochs": epochs, "local_learning_rate": learning_rate}
-    found = {"users": evaluate_run(run, corpus=corpus or (), store=store, split=split, **fields, **own)}
-    if public:
-        found["public"] = evaluate_run(run, corpus=public, **fields)
+    fields = {"user_field": user_field, "text_field": text_field}
+    # Opened, or refused, before the users' evaluation, which takes its time.
+    text = open_public(run, public, **fields) if public else None
+    people = evaluate_run(
+        run, corpus=corpus or (), store=store, split=split, suggestions=shown, beside=beside, personalise=personalise,
+        local_epochs=epochs, local_learning_rate=learning_rate, **fields,
+    )  # fmt: skip
+    found = {"users": people}
+    if text is not None:
+        found["public"] = evaluate_run(run, store=text, suggestions=shown)
     average = averages([one.evaluation for one in found.values()])
     spread = found["users"].spread if internal else {}
     if json:

@@ -17,12 +17,13 @@ from sottovoce.errors import SottoError, did_you_mean
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
+PLAIN_TEXT = (".txt", ".tokens")
 PACKED = (".gz", ".zst")
 # A longer line is no record but a whole file without line ends, which would not fit in memory.
 LONGEST_LINE = 64 * 2**20
 _ALLOWED = (
-    "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz or .zst), or .parquet; for text that is nobody's, "
-    "say --plain-text"
+    "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz or .zst), or .parquet; text that is nobody's is for "
+    "`sotto prepare --plain-text` and, as .txt or .tokens, for `sotto evaluate --public`"
 )
 
 
@@ -73,6 +74,11 @@ def corpus_files(paths: str | Path | Iterable[str | Path], *, plain_text: bool =
             raise SottoError(f"{path} is named twice, its users' text would count double; name each file once")
         seen.add(path.resolve())
     return files
+
+
+def is_plain_text(path: str | Path) -> bool:
+    """By its name, where nobody says what a file holds."""
+    return _format(Path(path))[0] in PLAIN_TEXT
 
 
 def lines(path: str | Path) -> Generator[str, None, None]:

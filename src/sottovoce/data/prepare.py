@@ -7,18 +7,15 @@ import os
 from array import array
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from hashlib import blake2b, file_digest
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.corpus import corpus_files, records
 from sottovoce.data.grouping import Grouping, Spill, parts_for
 from sottovoce.data.store import (
     DECLARED,
     FORMAT,
-    SPLITS,
     STORE_FILE,
     VOCABULARY_FILE,
     Store,
@@ -135,7 +132,6 @@ def write_store(
         "people": not grouping.plain_text,
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
-        "fingerprint": _fingerprint(folder, vocabulary, grouping.tokens_per_user),
     }
     (folder / STORE_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     with open(os.open(folder / PREPARATION_FILE, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
@@ -149,18 +145,27 @@ def collect(
     user_field: str = "user",
     text_field: str = "text",
     tokens_per_user: int | None = None,
+    plain_text: bool = False,
 ) -> Store:
-    """A corpus that fits in memory, grouped as `prepare` groups it but not split. No cap: the longest user sets it."""
-    name = Grouping().name
+    """A corpus that fits in memory, grouped as `prepare` groups it but not split.
+
+    No cap: the longest user sets it. Plain text has no users, and is cut as `prepare` cuts it.
+    """
+    grouping = Grouping(user_field, text_field, plain_text=plain_text)
+    if tokens_per_user is not None:
+        grouping = replace(grouping, tokens_per_user=tokens_per_user)
+    cap = grouping.tokens_per_user if plain_text else tokens_per_user
+    files = grouping.files(paths)
     users: dict[bytes, array[int]] = {}
-    for user, text in records(paths, user_field, text_field):
-        tokens = users.setdefault(name(user), array("I"))
-        if tokens_per_user is None or len(tokens) < tokens_per_user:
+    for user, text in grouping.records(files):
+        tokens = users.setdefault(grouping.name(user), array("I"))
+        if cap is None or len(tokens) < cap:
             tokens.extend(vocabulary.encode_measured(text))
     if not users:
-        raise SottoError(f"no record in {', '.join(map(str, corpus_files(paths)))}; a corpus needs at least one")
+        raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
     separated = [vocabulary.separate(np.array(users[user], np.int64)) for user in sorted(users)]
-    return Store.from_users([tokens for tokens, _ in separated], vocabulary, tokens_per_user, [n for _, n in separated])
+    store = Store.from_users([tokens for tokens, _ in separated], vocabulary, cap, [n for _, n in separated])
+    return replace(store, people=not plain_text)
 
 
 def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: Grouping) -> PreparationSummary:
@@ -206,12 +211,3 @@ def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: G
         test_users=test.users,
         test_tokens=test.tokens,
     )
-
-
-def _fingerprint(store: Path, vocabulary: Vocabulary, tokens_per_user: int) -> str:
-    """One hash of all that a model is trained on."""
-    seal = blake2b(f"{vocabulary.fingerprint} {tokens_per_user}".encode(), digest_size=16)
-    for split in SPLITS:
-        with open(store / f"{split}.arrow", "rb") as file:
-            seal.update(file_digest(file, blake2b).digest())
-    return seal.hexdigest()

@@ -30,6 +30,7 @@ DECLARED: VocabularySource = MappingProxyType({"source": "declared"})
 
 
 _NONE = np.zeros(0, np.uint8)
+_CHUNK = 2**20  # tokens that are hashed at once
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,11 @@ class Store:
     `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private. Not
     `people`: pieces of plain text stand for users. `public` is text that is sent along with the model. `first` is the
     place of row 0 among all users of a run, where these are some of them: what a user draws depends on their place.
+    `named` is a fingerprint for people who are not known by these rows, or not by all of them.
     """
 
     vocabulary: Vocabulary
     tokens_per_user: int
-    fingerprint: str
     batches: tuple[Batch, ...]
     split: str = "train"
     path: Path | None = None
@@ -72,6 +73,7 @@ class Store:
     people: bool = True
     public: PublicText | None = None
     first: int = 0
+    named: str | None = None
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> Store:
@@ -84,7 +86,6 @@ class Store:
         store = cls(
             vocabulary=Vocabulary.load(folder / VOCABULARY_FILE),
             tokens_per_user=int(facts["tokens_per_user"]),
-            fingerprint=str(facts["fingerprint"]),
             batches=batches,
             split=split,
             path=folder,
@@ -126,10 +127,30 @@ class Store:
         if unknown is not None:
             kept = [np.asarray(u, np.uint8)[: np.sum(row == UNK)] for u, row in zip(unknown, rows, strict=True)]
             lengths = Batch(np.concatenate([*kept, np.empty(0, np.uint8)]), _offsets(kept))
-        seal = blake2b(f"{vocabulary.fingerprint} {cap}".encode(), digest_size=16)
-        seal.update(offsets.astype("<i8").tobytes())
-        seal.update(values.astype("<i4").tobytes())
-        return cls(vocabulary, cap, seal.hexdigest(), (Batch(values, offsets, lengths),))
+        return cls(vocabulary, cap, (Batch(values, offsets, lengths),))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """One hash of what these people wrote, read from the rows themselves.
+
+        The noise of a round is keyed by it. Were it taken from a file beside them, text that was changed since would
+        be released under the noise of the text before, and the difference of both would show it bare.
+        """
+        if self.named is not None:
+            return self.named
+        seal = blake2b(f"{self.vocabulary.fingerprint} {self.tokens_per_user}".encode(), digest_size=16)
+        for batch in self.batches:
+            seal.update(np.diff(batch.offsets).astype("<i8").tobytes())
+        if self.mapping is not None:
+            _advise(self.mapping, "MADV_SEQUENTIAL")
+        for batch in self.batches:
+            for start in range(int(batch.offsets[0]), int(batch.offsets[-1]), _CHUNK):
+                part = batch.values[start : min(start + _CHUNK, int(batch.offsets[-1]))]
+                seal.update(part.astype("<i4").tobytes())
+                self._let_go()
+        if self.mapping is not None:
+            _advise(self.mapping, "MADV_RANDOM")
+        return seal.hexdigest()
 
     def as_public(self) -> PublicText:
         """All of a store of plain text. A store of people is refused: what they wrote is not public."""
@@ -189,10 +210,13 @@ class Store:
             # Plain numbers: numpy's own would take longer than the copies.
             for number, start, end in zip(here.tolist(), starts.tolist(), ends.tolist(), strict=True):
                 tokens[number, : end - start] = values[start:end]
-        if self.mapping is not None:
-            # Else the process would come to hold the whole file, round by round. The system keeps what it has room for.
-            _advise(self.mapping, "MADV_DONTNEED")
+        self._let_go()
         return UserBlock(tokens, lengths)
+
+    def _let_go(self) -> None:
+        """Else the process would come to hold the whole file, bit by bit. The system keeps what it has room for."""
+        if self.mapping is not None:
+            _advise(self.mapping, "MADV_DONTNEED")
 
     def without(self, row: int) -> Store:
         """The same rows, with nothing in one of them: what the store would be had this user written no word.
@@ -206,13 +230,12 @@ class Store:
         shorter[place + 1 :] -= end - start
         cut = Batch(np.concatenate([values[:start], values[end:]]), shorter)
         batches = (*self.batches[:batch], cut, *self.batches[batch + 1 :])
-        seal = blake2b(f"{self.fingerprint} without {row}".encode(), digest_size=16)
-        return replace(self, batches=batches, fingerprint=seal.hexdigest())
+        return replace(self, batches=batches)
 
     def followed_by(self, users: Sequence[np.ndarray]) -> Store:
         """The same rows and others after them, who are no part of the people that the fingerprint names."""
         more = Batch(np.concatenate([*users, np.empty(0, int)]).astype(np.int32), _offsets(users))
-        return replace(self, batches=(*self.batches, more))
+        return replace(self, batches=(*self.batches, more), named=self.fingerprint)
 
     def head(self, users: int) -> Store:
         """The first users alone, in memory."""
@@ -253,7 +276,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
         version = facts["format"]
-        for key in ("tokens_per_user", "fingerprint", "vocabulary_size"):
+        for key in ("tokens_per_user", "vocabulary_size"):
             facts[key]
         for split in SPLITS:
             facts["splits"][split]["users"]
@@ -284,7 +307,6 @@ def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
         "format": FORMAT, "tokens_per_user": cap, "vocabulary_size": train.vocabulary.size,
         "vocabulary": dict(train.vocabulary_source), "people": train.people,
         "splits": {split: {"users": store.users} for split, store in splits.items()},
-        "fingerprint": blake2b(f"{train.fingerprint} {test.fingerprint}".encode(), digest_size=16).hexdigest(),
     }  # fmt: skip
     (folder / STORE_FILE).write_text(json.dumps(facts, indent=2), encoding="utf-8")
 

@@ -206,7 +206,7 @@ def make_population(folder: Path, workload: Workload, users: int) -> None:
     vocabulary.save(folder / VOCABULARY_FILE)
     facts = {
         "format": FORMAT, "tokens_per_user": workload.tokens, "vocabulary_size": vocabulary.size,
-        "fingerprint": f"{users} users made up", "splits": {split: {"users": n} for split, n in splits.items()},
+        "splits": {split: {"users": n} for split, n in splits.items()},
     }  # fmt: skip
     (folder / STORE_FILE).write_text(json.dumps(facts), encoding="utf-8")
 

@@ -96,8 +96,9 @@ class Roster:
     def as_store(self) -> Store:
         """The registered users, whose text is elsewhere."""
         nobody = Batch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64))
-        seal = f"federation {self.federation}"
-        return Store(self.vocabulary, self.tokens_per_user, seal, (nobody,), path=self.path)
+        return Store(
+            self.vocabulary, self.tokens_per_user, (nobody,), path=self.path, named=f"federation {self.federation}"
+        )
 
     def held_out_users(self) -> Store | None:
         if self.held_out is None:

@@ -21,6 +21,12 @@ def check_scope(recipe: Recipe) -> None:
             f"coins: use 'poisson'",
         ),
         (
+            privacy.secrets == "seeded" and privacy.mode == "private",
+            f"privacy.secrets='seeded' takes the noise from run.seed={run.seed}, which those who share the recipe know "
+            f"and others can guess: a device could undo the noise of everybody; use 'entropy', or privacy.mode='none' "
+            f"for a run that promises nothing",
+        ),
+        (
             run.deploy_every != 1 or bool(run.delays),
             "run.deploy_every and run.delays simulate late devices; real ones are late by themselves: remove them",
         ),
@@ -44,5 +50,8 @@ def check_scope(recipe: Recipe) -> None:
 
 
 def for_devices(recipe: Recipe) -> Recipe:
-    """The recipe as it travels: without the paths of the server's machine."""
-    return recipe.replace(data={"store": ""}, model={"initial": None}, local={"public": None})
+    """The recipe as it travels: without the paths of the server's machine, and without its seed.
+
+    A device gets its weights and the key of its randomness with every task; the seed might tell it more.
+    """
+    return recipe.replace(data={"store": ""}, model={"initial": None}, local={"public": None}, run={"seed": 0})

@@ -47,9 +47,7 @@ class Meter:
         """How many of the planned rounds, in order, are among the charges, and what was charged besides."""
         if len(self._plan) == 1:  # all alike: a round made again is as good as a later one
             return sum(count for _, count in charged), ()
-        left: Counter[Event] = Counter()
-        for event, count in charged:
-            left[event] += count
+        left = total_of(charged)
         rounds = 0
         for event, count in self._plan:
             taken = min(count, left[event])
@@ -118,3 +116,11 @@ def vocabulary_charges(store: Store) -> Spent:
 def charge_store(store: Store, run: str, what: str, event: Event, count: int) -> None:
     if not isinstance(event, NonPrivate):
         store_ledger(store).charge(run, what, event, count)
+
+
+def total_of(charges: Spent) -> Counter[Event]:
+    """How often each event was charged."""
+    total: Counter[Event] = Counter()
+    for event, count in charges:
+        total[event] += count
+    return total

@@ -10,6 +10,7 @@ from pathlib import Path
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation.children import Child, free_port
+from sottovoce.federation.keys import needs_flower
 from sottovoce.jobs.demo import ProgressDisplay
 from sottovoce.jobs.federating import Serving, found_federation, serve
 from sottovoce.jobs.measuring import report_run
@@ -26,6 +27,7 @@ def run_federation_demo(
     stop: Callable[[], bool] = lambda: False,
 ) -> RunResult:  # fmt: skip
     """Prepare two silos of a synthetic population, found a federation, train a private model with it, report."""
+    needs_flower()
     if out.exists():
         raise SottoError(f"{str(out)!r} exists; delete it or name another with --out")
     out.mkdir(parents=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sottovoce.assembly import build_model, load_model
+from sottovoce.data.corpus import is_plain_text
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
@@ -56,8 +57,8 @@ class Beside(NamedTuple):
 
 
 def evaluate_run(
-    path: str | Path, *, corpus: Sequence[str | Path] = (), store: str | Path | None = None, split: str = "test",
-    user_field: str = "user", text_field: str = "text", model: LanguageModel | None = None,
+    path: str | Path, *, corpus: Sequence[str | Path] = (), store: str | Path | Store | None = None,
+    split: str = "test", user_field: str = "user", text_field: str = "text", model: LanguageModel | None = None,
     suggestions: int = 0, personalise: bool = False, local_epochs: int | None = None,
     local_learning_rate: float | None = None, beside: str | Path | None = None,
 ) -> Measured:  # fmt: skip
@@ -82,7 +83,7 @@ def evaluate_run(
         users = collect(corpus, vocabulary, user_field=user_field, text_field=text_field)
     else:
         recipe = Recipe.load(run.recipe_file)
-        users = Store.open(store, split) if store is not None else open_split(recipe, run, split)
+        users = store if isinstance(store, Store) else _open_users(recipe, run, store, split)
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
             raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
     typed = count_keystrokes(released, users, suggestions) if suggestions else None
@@ -101,6 +102,48 @@ def evaluate_run(
         return measured
     gain = evaluate_personalised(released, users, training, suggestions=suggestions or SUGGESTIONS)
     return measured._replace(personalised=gain, spread=measured.spread | gain.spread)
+
+
+def _open_users(recipe: Recipe, run: RunFolder, store: str | Path | None, split: str) -> Store:
+    return open_split(recipe, run, split) if store is None else Store.open(store, split)
+
+
+def open_public(
+    path: str | Path, text: Sequence[str | Path], *, user_field: str = "user", text_field: str = "text"
+) -> Store:
+    """Public text in the words of a run: what a store of plain text holds out, files of plain text, or a corpus."""
+    run = RunFolder.open(path)
+    vocabulary = load_vocabulary(run)
+    folders = [each for each in text if Path(each).is_dir()]
+    if folders and len(text) > 1:
+        raise SottoError(f"{folders[0]} is a folder, and the public text of a store is measured alone; name one")
+    if folders:
+        return _held_out_text(folders[0], run, vocabulary)
+    plain = [is_plain_text(each) for each in text]
+    if any(plain) and not all(plain):
+        one, other = text[plain.index(True)], text[plain.index(False)]
+        raise SottoError(f"{one} is plain text and {other} is not; name public text of one kind")
+    return collect(text, vocabulary, user_field, text_field, plain_text=all(plain))
+
+
+def _held_out_text(folder: str | Path, run: RunFolder, vocabulary: Vocabulary) -> Store:
+    store = Store.open(folder, "test")
+    if store.people:
+        raise SottoError(
+            f"{folder} holds people's text, and what is measured as public text may be shown to everybody; measure its "
+            f"people with --store, or prepare public text with `sotto prepare --plain-text`"
+        )
+    if store.vocabulary.fingerprint != vocabulary.fingerprint:
+        raise SottoError(
+            f"the store {folder} has another vocabulary than the model; name its text files, or prepare it with "
+            f"--vocabulary {run.model / 'vocabulary.txt'} --vocabulary-size {vocabulary.size}"
+        )
+    if not store.users:
+        raise SottoError(
+            f"the store {folder} holds nothing out; prepare it from more text or with a larger --test-users, or name "
+            f"its text files"
+        )
+    return store
 
 
 def _load_beside(run: RunFolder, vocabulary: Vocabulary, beside: str | Path) -> LanguageModel:

@@ -14,6 +14,7 @@ import numpy as np
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import made_aside
+from sottovoce.jobs.budget import total_of
 from sottovoce.jobs.planting import read_registry
 from sottovoce.jobs.population import store_folder
 from sottovoce.privacy import accounting
@@ -104,8 +105,11 @@ def _check(run: RunFolder) -> Iterator[str]:
     if statement["charges"] != len(ledger.entries):
         yield f"the statement counts {statement['charges']} charges, and the ledger has {len(ledger.entries)}"
     people = _people(run, recipe)
-    if not people.spent(statement["run"]):
-        yield f"{people.path} has no charge for this run: its people were never asked to pay"
+    if missing := total_of(ledger.spent()) - total_of(people.spent(statement["run"])):
+        yield (
+            f"{people.path} lacks {missing.total()} of the run's {len(ledger.entries)} charges: its people were not "
+            f"asked to pay for them"
+        )
     spent = [*people.spent(PREPARATION), *ledger.spent()]
     cost = accounting.epsilon(spent, recipe.privacy.delta, recipe.privacy.accountant)
     if cost > statement["epsilon"] * (1 + _ROUNDING) or statement["delta"] != recipe.privacy.delta:

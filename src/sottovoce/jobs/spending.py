@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sottovoce.errors import BudgetExhausted
 from sottovoce.jobs.budget import charge_store
+from sottovoce.jobs.holding import hold_on
 from sottovoce.privacy.accounting import Event, rounded_up
 from sottovoce.runs.ledger import Entry, lineage
 from sottovoce.runs.secrets import RoundKeys
@@ -60,6 +61,7 @@ class RunSpender:
 
     def spend(self, round_number: int, event: Event) -> None:
         training = self._training
+        hold_on(training)
         if training.ledger.knows(round_number, self.lineage):
             return
         if self._attempt:

@@ -34,10 +34,17 @@ class Start:
         return self.facts["weights"] if self.facts else ""
 
 
-def find_start(recipe: Recipe, store: Store, fresh: LanguageModel) -> Start:
-    """What `model.initial` names, or the fresh model; refused where it does not fit or would break a promise."""
+def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool = False) -> Start:
+    """What `model.initial` names, or the fresh model; refused where it does not fit or would break a promise.
+
+    Where the weights of a model that was `given` come from, only its owner knows: the statement says that.
+    """
     if recipe.model.initial is None:
-        return Start(fresh)
+        if not given:
+            return Start(fresh)
+        name = digest(weights_of(fresh))
+        word = "declared public by the owner" if recipe.privacy.mode == "private" else "of unknown origin"
+        return Start(fresh, {"weights": name, "source": f"weights given from Python: {name}, {word}"})
     run = RunFolder.open(recipe.model.initial)
     weights = run.load_weights()
     if Vocabulary.load(run.model / "vocabulary.txt").fingerprint != store.vocabulary.fingerprint:

@@ -26,6 +26,7 @@ from sottovoce.jobs.budget import (
     store_ledger,
     vocabulary_charges,
 )
+from sottovoce.jobs.holding import take_hold
 from sottovoce.jobs.planting import no_scores, notes_of, plan_canaries, take_scores, watch_canaries
 from sottovoce.jobs.population import make_own_store, open_users, with_absolute_paths
 from sottovoce.jobs.saving import load_state, save_checkpoint
@@ -101,7 +102,7 @@ def train(
         words = _words(recipe, store)
         assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
         planned = planned_rounds(assembly)
-        start = find_start(assembly.recipe, store, assembly.model)
+        start = find_start(assembly.recipe, store, assembly.model, given=model is not None)
         secrets = _new_secrets(assembly, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         header: dict[str, Any] = {
@@ -195,19 +196,7 @@ class Training:
             self.store = self.watch.planted
         self._load_state()
         self.meter = Meter(self.assembly)
-        if self.meter.private and self.state.round < self.planned:
-            self._take_up()
-
-    def _take_up(self) -> None:
-        """Go on at no charge if this folder was the last to hold the run; a copy of it pays for its rounds again."""
-        if take_up(self.run_folder.secrets, store_folder(self.store)):
-            return
-        for event, count in self.assembly.algorithm.mechanism.events(self.planned, self.state.round):
-            charge_store(self.store, self.ledger.header["run"], "rounds of a copy", event, count)
-        self.notes.append(
-            f"another copy of {self.run_folder.path} was taken up since, or its store was restored: rounds from "
-            f"{self.state.round + 1} on are charged to the store again"
-        )
+        self.notes += take_hold(self)
 
     def _load_state(self) -> None:
         saved, damaged = checkpoints.latest(self.run_folder.checkpoints)

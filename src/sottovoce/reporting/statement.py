@@ -305,7 +305,10 @@ def _start(facts: dict[str, Any]) -> list[str]:
     """Where the model came from, if not from the seed."""
     if "start" not in facts:
         return []
-    return [f"The model did not begin untrained: {facts['start']['source']} (run {facts['start']['run']})."]
+    start = facts["start"]
+    if "run" not in start:
+        return [f"The model began with {start['source']}."]
+    return [f"The model did not begin untrained: {start['source']} (run {start['run']})."]
 
 
 def _canaries(facts: dict[str, Any]) -> list[str]:

@@ -1,13 +1,18 @@
 """Which copy of a run's folder goes on at no further charge.
 
 A store is charged ahead for the rounds of a run. Were the folder copied and both copies taken up, their rounds would
-differ and be paid for once. So the store and the folder hold a token that changes whenever the run is taken up: a copy
-is left with an old one.
+differ and be paid for once. So the store and the folder hold a token that changes whenever the run is taken up, and
+again before every round: a copy, also one of a run in flight, is left with an old one as soon as the other goes on.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets as os_entropy
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from sottovoce.files import write_aside
@@ -16,21 +21,61 @@ _NAME, _MINE, _NEXT = "holder.name", "holder", "holder.next"
 
 
 def take_up(folder: Path, store: Path) -> bool:
-    """Make this folder the one that holds its run; True if it was already.
-
-    The folder knows its next token before the store does, so that a crash in between does not make it a stranger.
-    """
+    """Make this folder the one that holds its run; True if it was already."""
     if not (folder / _NAME).exists():
         # Not the name of the run, which two runs of one seed share.
         write_aside(folder / _NAME, os_entropy.token_hex(16).encode(), private=True)
-    theirs = store / "holders" / _read(folder / _NAME)
-    known = _read(theirs)
-    rightful = known != "" and known in (_read(folder / _MINE), _read(folder / _NEXT))
-    token = os_entropy.token_hex(16)
-    theirs.parent.mkdir(mode=0o700, exist_ok=True)
-    for path in (folder / _NEXT, theirs, folder / _MINE):
-        write_aside(path, token.encode(), private=True)
+    with _alone(store):
+        rightful = _is_held(folder, store)
+        _renew(folder, store, partial(write_aside, private=True))
     return rightful
+
+
+def hold_on(folder: Path, store: Path) -> bool:
+    """The same before a round, of a folder that was taken up: False, and nothing done, if another was since.
+
+    Once a round, so it is quick: after a power cut the folder may be a stranger, and pay again.
+    """
+    with _alone(store):
+        rightful = _is_held(folder, store)
+        if rightful:
+            _renew(folder, store, _write_over)
+    return rightful
+
+
+def _is_held(folder: Path, store: Path) -> bool:
+    known = _read(_theirs(folder, store))
+    return known != "" and known in (_read(folder / _MINE), _read(folder / _NEXT))
+
+
+def _renew(folder: Path, store: Path, write: Callable[[Path, bytes], None]) -> None:
+    """The folder knows its next token before the store does: a crash in between does not make it a stranger."""
+    token = os_entropy.token_hex(16).encode()
+    for path in (folder / _NEXT, _theirs(folder, store), folder / _MINE):
+        write(path, token)
+
+
+def _write_over(path: Path, token: bytes) -> None:
+    """In place, a token of the same length by one call, and left to the system to bring to disk."""
+    with open(path, "r+b", buffering=0) as file:
+        file.write(token)
+
+
+def _theirs(folder: Path, store: Path) -> Path:
+    return store / "holders" / _read(folder / _NAME)
+
+
+@contextmanager
+def _alone(store: Path) -> Generator[None, None, None]:
+    """Two that are taken up at once come one after the other."""
+    folder = store / "holders"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path) -> str:

@@ -310,7 +310,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     if moment == "writing":
-        monkeypatch.setattr(prepare_module, "_fingerprint", interrupt)
+        monkeypatch.setattr(prepare_module.Vocabulary, "save", interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare(corpus, tmp_path / "store", vocabulary=LETTERS, progress=interrupt if moment == "reading" else None)
     assert list(tmp_path.iterdir()) == [corpus]

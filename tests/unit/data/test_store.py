@@ -58,7 +58,7 @@ def test_a_store_without_a_user_is_the_same_for_everybody_else(folder: Path, row
     mapped = Store.open(folder)
     users = list(mapped)
     batches = [batch for part in (users[:10], users[10:]) for batch in Store.from_users(part, WORDS, 6).batches]
-    for store in (mapped, Store(WORDS, 6, "several batches", tuple(batches))):
+    for store in (mapped, Store(WORDS, 6, tuple(batches))):
         left = store.without(row)
         assert [user.tolist() for user in left] == [[] if n == row else user.tolist() for n, user in enumerate(users)]
         assert len({store.fingerprint, left.fingerprint, store.without(1).fingerprint}) == 3
@@ -75,6 +75,30 @@ def test_fingerprint_of_a_memory_store_follows_its_content() -> None:
     }
     assert len(prints) == 5
     assert Store.from_users([np.array(user, int) for user in USERS], WORDS).fingerprint in prints
+
+
+def test_fingerprint_is_of_the_rows_however_they_are_kept(folder: Path, tmp_path: Path) -> None:
+    """Mapped, in several batches, in memory or in arrays: who wrote the same is the same."""
+    mapped = Store.open(folder)
+    users = list(mapped)
+    batches = [batch for part in (users[:10], users[10:]) for batch in Store.from_users(part, WORDS, 6).batches]
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    store_module.write_in_arrays(arrays, mapped, Store.open(folder, "test"))
+    same = (mapped, Store(WORDS, 6, tuple(batches)), Store.from_users(users, WORDS, 6), Store.open(arrays))
+    assert len({store.fingerprint for store in same}) == 1
+
+
+def test_fingerprint_is_of_the_text_as_it_is_now(folder: Path) -> None:
+    """One bit of it changed, in place."""
+    before, path = Store.open(folder).fingerprint, folder / "train.arrow"
+    contents = bytearray(path.read_bytes())
+    (place,) = Store.open(folder).batches[0].values[:1].tobytes()[:1]
+    start = contents.index(Store.open(folder).batches[0].values.tobytes())
+    assert contents[start] == place
+    contents[start] ^= 1
+    path.write_bytes(contents)
+    assert Store.open(folder).fingerprint != before
 
 
 def test_memory_store_refuses_foreign_ids_and_no_width() -> None:
@@ -130,7 +154,7 @@ def test_mapped_rows_equal_what_was_written_across_batches(
         for number, row in enumerate(rows):
             writer.add(f"{number:x}", row)
     _, batches = store_module._mapped(tmp_path / "train.arrow")
-    store = Store(WORDS, 80, "", batches)
+    store = Store(WORDS, 80, batches)
     assert len(batches) > 10
     assert max(len(batch.values) for batch in batches) == 80
     assert batches[0].values.dtype == wide
@@ -166,7 +190,7 @@ def test_rows_that_were_gathered_are_not_held_in_memory(tmp_path: Path) -> None:
         for number in range(users):
             writer.add(f"{number:x}", tokens)
     mapping, batches = store_module._mapped(tmp_path / "train.arrow")
-    store = Store(WORDS, len(tokens), "", batches, mapping=mapping)
+    store = Store(WORDS, len(tokens), batches, mapping=mapping)
     before = mapped_bytes()
     for start in range(0, users, 100):
         store.gather(range(start, start + 100))
@@ -187,7 +211,6 @@ def test_open_gives_both_splits_with_the_facts(folder: Path) -> None:
     assert (train.split, test.split) == ("train", "test")
     assert train.vocabulary == WORDS
     assert (train.tokens_per_user, train.path) == (6, folder)
-    assert train.fingerprint == test.fingerprint == facts["fingerprint"]
     assert int(train.lengths(np.arange(train.users)).sum()) == facts["splits"]["train"]["tokens"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import jax
@@ -128,6 +129,7 @@ def test_caps_on_rounds_and_separation_hold_for_every_user(task, store, tmp_path
         (Limits(parameters=100), {}),
         (Limits(), {"privacy": {"mode": "none", "noise_multiplier": None}}),
         (Limits(), {"privacy": {"sampling": "fixed"}}),
+        (Limits(), {"privacy": {"secrets": "seeded"}}),
         (Limits(), {"run": {"algorithm": "central"}, "privacy": {"mode": "none", "noise_multiplier": None}}),
     ],
 )
@@ -164,6 +166,15 @@ def test_who_joins_is_on_disk_before_anything_is_computed(task, store, tmp_path,
     monkeypatch.setattr(device, "_train", lambda *_: seen.append((tmp_path / "silo.jsonl").read_text()))
     device.answer(task.to_bytes())
     assert f'"{task.release}"' in seen[0]
+
+
+def test_who_joined_is_for_the_owner_of_the_device_alone(task, store, tmp_path):
+    before = os.umask(0)  # whatever the mask of the system leaves open
+    try:
+        make_device(tmp_path, store, "silo", 0, 13).answer(task.to_bytes())
+    finally:
+        os.umask(before)
+    assert (tmp_path / "silo.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def test_an_error_carries_a_code_and_never_a_text(task, store, tmp_path, monkeypatch, caplog):

@@ -1,0 +1,63 @@
+"""Before a private run goes on: is all of it paid for, and is this folder the one that was?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.jobs.budget import charge_store, store_folder, store_ledger, total_of
+from sottovoce.runs import holder
+
+if TYPE_CHECKING:
+    from sottovoce.jobs.training import Training
+
+
+def take_hold(training: Training) -> list[str]:
+    """Go on at no charge if the store was charged and this folder was the last to hold the run; what else was done."""
+    if not training.meter.private:
+        return []
+    notes = _settle(training)
+    if training.state.round < training.planned and not _take_up(training):
+        notes.append(
+            f"another copy of {training.run_folder.path} was taken up since, or its store was restored: rounds from "
+            f"{training.state.round + 1} on are charged to the store again"
+        )
+    return notes
+
+
+def _settle(training: Training) -> list[str]:
+    """A store is charged when a run begins, and for rounds done again: what its ledger lacks of that is charged now.
+
+    A ledger that does not know the run at all was lost with what others had spent, which nothing else tells.
+    """
+    ledger, run = store_ledger(training.store), training.ledger.header["run"]
+    charged = ledger.spent(run)
+    if not charged:
+        raise DamagedRun(
+            f"{ledger.path} has no charge for this run, though it was charged when the run began: the ledger was lost, "
+            f"or is from before; what was spent on these people cannot be told; put it back"
+        )
+    owed = [*training.assembly.algorithm.mechanism.events(training.planned), *training.ledger.repeated()]
+    missing = total_of(owed) - total_of(charged)
+    for event, count in missing.items():
+        charge_store(training.store, run, "charges that were lost", event, count)
+    return [f"{ledger.path} had lost {missing.total()} charges of this run: they are made again"] if missing else []
+
+
+def _take_up(training: Training) -> bool:
+    """A copy of a folder pays for its rounds again."""
+    if holder.take_up(training.run_folder.secrets, store_folder(training.store)):
+        return True
+    for event, count in training.assembly.algorithm.mechanism.events(training.planned, training.state.round):
+        charge_store(training.store, training.ledger.header["run"], "rounds of a copy", event, count)
+    return False
+
+
+def hold_on(training: Training) -> None:
+    """Before a round is paid for: stop if another copy was taken up. Resumed, this one then pays as a copy does."""
+    if training.meter.private and not holder.hold_on(training.run_folder.secrets, store_folder(training.store)):
+        raise SottoError(
+            f"another copy of {training.run_folder.path} was taken up while this one was training, or its store "
+            f"restored: it stops before round {training.state.round + 1}; `sotto resume` goes on with it, and charges "
+            f"the rounds left to the store again"
+        )
