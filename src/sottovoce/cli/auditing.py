@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_json, print_rows, progress_of_steps, shown_epsilon
+from sottovoce.cli.display import least_epsilon, print_json, print_rows, progress_of_steps, shown_epsilon
 from sottovoce.errors import SottoError
 
 Flag = Annotated[bool, Parameter(negative=())]
@@ -148,8 +148,9 @@ def _tell_rounds(result: dict[str, Any]) -> None:
     claimed = shown_epsilon(result["claimed"])
     print(f"claimed: ε <= {claimed} {at}, for round {result['round']} and somebody who surely takes part")
     print(
-        f"shown:   ε >= {result['shown']:.3g} {at}, at {result['confidence']:g} confidence; of {result['judged']:,} "
-        f"rounds {result['correct']:,} were guessed right, and perfect guesses would show {result['most']:.3g}"
+        f"shown:   ε >= {least_epsilon(result['shown'])} {at}, at {result['confidence']:g} confidence; of "
+        f"{result['judged']:,} rounds {result['correct']:,} were guessed right, and perfect guesses would show "
+        f"{result['most']:.3g}"
     )
     if result["reach"] < 0.99:
         print(f"the canary's update is {result['reach']:.0%} of the clip norm: a louder one would show more")
@@ -195,7 +196,7 @@ def _tell_canaries(run: Path, result: dict[str, Any]) -> None:
         at = f"at δ = {result['delta']:g}"
         print(f"claimed: ε <= {shown_epsilon(result['claimed'])} {at}, for the {result['round']} rounds that were done")
         print(
-            f"shown:   ε >= {one_run['shown']:.3g} {at}, at {result['confidence']:g} confidence; of "
+            f"shown:   ε >= {least_epsilon(one_run['shown'])} {at}, at {result['confidence']:g} confidence; of "
             f"{one_run['canaries']:,} canary users {_guesses(one_run['rounds'])} from the noised updates and "
             f"{_guesses(one_run['model'])} from the model; perfect guesses would show {one_run['rounds']['most']:.3g}"
         )

@@ -68,6 +68,13 @@ def shown_epsilon(epsilon: float | str, digits: int = 3) -> str:
     return rounded_up(float("inf") if isinstance(epsilon, str) else epsilon, digits)
 
 
+def least_epsilon(epsilon: float) -> str:
+    """Of what was shown by an attack."""
+    from sottovoce.privacy.accounting import rounded_down
+
+    return rounded_down(epsilon)
+
+
 @contextmanager
 def gentle_stop(
     saying: str = "finishing this round, then saving; once more stops at once",

@@ -114,8 +114,8 @@ def _check(run: RunFolder) -> Iterator[str]:
     cost = accounting.epsilon(spent, recipe.privacy.delta, recipe.privacy.accountant)
     if cost > statement["epsilon"] * (1 + _ROUNDING) or statement["delta"] != recipe.privacy.delta:
         yield (
-            f"the statement claims ε = {statement['epsilon']:.4g} at δ = {statement['delta']:g}, and the ledger's "
-            f"charges come to {cost:.4g} at {recipe.privacy.delta:g}"
+            f"the statement claims ε = {accounting.rounded_up(statement['epsilon'], 4)} at δ = {statement['delta']:g}, "
+            f"and the ledger's charges come to {accounting.rounded_up(cost, 4)} at {recipe.privacy.delta:g}"
         )
     if _card(run)["privacy"] != statement:
         yield "model/card.json and privacy.json do not say the same"
@@ -171,7 +171,7 @@ def _judge(run: RunFolder, most_exposure: float | None) -> tuple[list[dict[str, 
 def _contradicted(name: str, found: dict[str, Any]) -> Iterator[str]:
     if found["contradicted"]:
         yield (
-            f"the audit by {name} shows ε >= {found['shown']:.3g} at δ = {found['delta']:g}, and "
+            f"the audit by {name} shows ε >= {accounting.rounded_down(found['shown'])} at δ = {found['delta']:g}, and "
             f"{found['claimed']:.3g} is claimed"
         )
 

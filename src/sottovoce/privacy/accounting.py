@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
@@ -65,12 +65,25 @@ def rounded_up(epsilon: float, digits: int = 3) -> str:
     >>> rounded_up(4.6209), rounded_up(0.00012971), rounded_up(6.0)
     ('4.63', '0.00013', '6')
     """
+    return _rounded(epsilon, digits, lambda units: math.ceil(units - 1e-6))
+
+
+def rounded_down(epsilon: float, digits: int = 3) -> str:
+    """An ε that is at least so much, never above itself.
+
+    >>> rounded_down(4.6291), rounded_down(6.0)
+    ('4.62', '6')
+    """
+    return _rounded(epsilon, digits, lambda units: math.floor(units + 1e-6))
+
+
+def _rounded(epsilon: float, digits: int, whole: Callable[[float], int]) -> str:
     if not math.isfinite(epsilon):
         return "∞"
     if epsilon <= 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - digits + 1)
-    shown = math.ceil(epsilon / unit - 1e-6) * unit
+    shown = whole(epsilon / unit) * unit
     return f"{shown:,.0f}" if shown >= 10 ** (digits - 1) else f"{shown:.{digits}g}"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sottovoce.privacy.accounting import rounded_down
 from sottovoce.reporting.number_line import Lane
 from sottovoce.reporting.wording import epsilon_text, finite, is_private, is_unfinished, percent, plain
 
@@ -126,7 +127,7 @@ def _lower_bound(row: Finding, found: dict[str, Any], lane: str, about: str) -> 
     """What an attack shows, beside what is claimed for the same thing."""
     shown, claimed = finite(found.get("shown")), finite(found.get("claimed"))
     at = f" at δ = {plain(found['delta'])}" if finite(found.get("delta")) is not None else ""
-    result = "–" if shown is None else f"ε ≥ {shown:.3g}{at}"
+    result = "–" if shown is None else f"ε ≥ {rounded_down(shown)}{at}"
     if (confidence := finite(found.get("confidence"))) is not None:
         result += f", {percent(confidence, 0)} confidence"
     about += f"; claimed: ε ≤ {epsilon_text(claimed)}; "

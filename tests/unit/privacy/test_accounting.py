@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import util
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sottovoce.errors import SottoError
@@ -328,3 +329,16 @@ def test_importing_is_light() -> None:
         "assert not {'jax', 'dp_accounting', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+@pytest.mark.parametrize("digits", [3, 4, 6])
+def test_what_people_read_of_an_epsilon_is_never_on_the_wrong_side_of_it(digits):
+    """But for a millionth of the last digit, by which numbers that were typed in are off."""
+    for value in np.random.default_rng(0).lognormal(0, 3, 500):
+        above, below = (
+            float(show(value, digits).replace(",", "")) for show in (accounting.rounded_up, accounting.rounded_down)
+        )
+        last = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+        assert value - 1e-5 * last <= above <= value + 1.001 * last
+        assert value + 1e-5 * last >= below >= value - 1.001 * last
+    assert accounting.rounded_up(6.0, digits) == accounting.rounded_down(6.0, digits) == "6"
