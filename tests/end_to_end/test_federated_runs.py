@@ -182,7 +182,7 @@ def test_the_seed_of_a_run_does_not_travel(federation, tmp_path):
 def test_a_demonstration_without_flower_makes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(keys, "find_spec", lambda name: None)
     assert call("federate", "demo", "--out", tmp_path / "demo") == 2
-    assert "pip install 'sottovoce[federation]'" in capsys.readouterr().err
+    assert "pip install -e '.[federation]'" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
 
 

@@ -151,7 +151,7 @@ def _benchmark_table(size: Size, pool: Pool) -> str:
     curve = by_gigabytes(size, pool)
     seconds = list(accumulate(pool.of(trial)[0].seconds or 0.0 for trial in benchmark(size) if pool.of(trial)))
     rows = [
-        [str(number), f"{sent:.2f}", "diverged" if perplexity is None else f"{perplexity:.2f}"]
+        [str(number), f"{sent:.2f}" if sent >= 0.01 else f"{sent:.1g}", "diverged" if perplexity is None else f"{perplexity:.2f}"]
         for number, sent, perplexity in curve
     ]
     rows += [
