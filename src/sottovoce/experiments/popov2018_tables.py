@@ -151,7 +151,7 @@ def _benchmark_table(size: Size, pool: Pool) -> str:
     curve = by_gigabytes(size, pool)
     seconds = list(accumulate(pool.of(trial)[0].seconds or 0.0 for trial in benchmark(size) if pool.of(trial)))
     rows = [
-        [str(number), f"{sent:.2f}" if sent >= 0.01 else f"{sent:.1g}", "diverged" if perplexity is None else f"{perplexity:.2f}"]
+        [str(number), _gigabytes(sent), "diverged" if perplexity is None else f"{perplexity:.2f}"]
         for number, sent, perplexity in curve
     ]
     rows += [
@@ -160,6 +160,11 @@ def _benchmark_table(size: Size, pool: Pool) -> str:
     ]
     note = f"{len(curve)} of {len(benchmark(size))} rounds were run, {seconds[-1] if seconds else 0:.0f} s of training."
     return f"{markdown(['rounds', 'gigabytes a node sent', 'perplexity'], rows)}\n\n{note}"
+
+
+def _gigabytes(sent: float) -> str:
+    """Small models send little."""
+    return f"{sent:.2f}" if sent >= 0.01 else f"{sent:.1g}"
 
 
 def figure_ptb(size: Size, pool: Pool) -> bytes | None:
