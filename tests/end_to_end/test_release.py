@@ -183,6 +183,21 @@ def test_people_who_were_never_charged(ready: Path, tmp_path: Path) -> None:
     assert any("its people were not asked to pay" in reason for reason in result["reasons"])
 
 
+def test_people_who_were_charged_for_some_rounds_only(ready: Path, tmp_path: Path) -> None:
+    ledger = store_of(ready) / "ledger.jsonl"
+    kept = ledger.read_bytes()
+    run = parse_json((ready / "privacy.json").read_text())["run"]
+    lines = [parse_json(line) for line in kept.decode().splitlines()]
+    short = [line | {"count": line["count"] - 1} if line["run"] == run else line for line in lines]
+    try:
+        ledger.write_text("".join(json.dumps(line) + "\n" for line in short))
+        result = release_run(ready, tmp_path / "out")
+    finally:
+        ledger.write_bytes(kept)
+    assert any("lacks 1 of the run's" in reason for reason in result["reasons"])
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_store_s_total_is_the_one_of_today(ready: Path, tmp_path: Path) -> None:
     ledger = StoreLedger(store_of(ready) / "ledger.jsonl")
     kept = ledger.path.read_bytes()

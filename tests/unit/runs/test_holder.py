@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 
 import pytest
 
@@ -51,3 +52,17 @@ def test_tokens_are_for_their_owner_alone(folders):
     assert holder.hold_on(folder, store)
     for path in (*folder.iterdir(), *(store / "holders").iterdir()):
         assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("go_on", [holder.take_up, holder.hold_on])
+def test_two_at_once_come_one_after_the_other(folders, go_on):
+    """Else both could find the token of before, and both be rightful."""
+    folder, store = folders
+    before = (folder / "holder").read_bytes()
+    other = threading.Thread(target=go_on, args=(folder, store))
+    with holder._alone(store):
+        other.start()
+        other.join(0.3)
+        assert (folder / "holder").read_bytes() == before
+    other.join()
+    assert (folder / "holder").read_bytes() != before
