@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sottovoce.flower")
 HEARTBEAT = 10.0  # seconds; Flower takes a task for lost after two of its own, of 30
+TRIES = 4  # of a request whose connection breaks off
 CALL = "train.sottovoce"  # Flower's type of the messages
 _RECORD, _ARRAY = "sottovoce", "bytes"
 
@@ -62,10 +63,9 @@ class Desk:
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
         from flwr.supercore.runtime import RuntimeHttpClient
 
-        # No retries by Flower's rules, which end the process by a signal when they give up.
         return RuntimeHttpClient.from_server_address(
             self._address, self._authority is None, self._authority,
-            [RuntimeVersionHttpInterceptor(component_name="sottovoce"), *interceptors],
+            [RuntimeVersionHttpInterceptor(component_name="sottovoce"), *interceptors], retry_invoker=_retries(),
         )  # fmt: skip
 
     def acquire(self, kind: str) -> str | None:
@@ -105,6 +105,19 @@ class Desk:
             over.set()
             beating.join(1.0)  # it may wait for an answer that will not come
             client.close()
+
+
+def _retries() -> Any:
+    """Ask again when a connection breaks off.
+
+    Flower's processes close a connection that was idle for five seconds, and httpx uses it until then: now and then a
+    request meets the end of its connection. Flower's own retries end the process by a signal when they give up.
+    """
+    import httpx
+    from flwr.supercore.retry import RetryInvoker, constant
+
+    broken_off = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+    return RetryInvoker(lambda: constant(0.1), broken_off, max_tries=TRIES, max_time=None)
 
 
 def _beat(client: Any, over: threading.Event) -> None:

@@ -65,12 +65,18 @@ class Host:
 
         try:
             token = self._desk.acquire(TaskType.CLIENT_APP)
-            if token is None:
-                return False
-            self._answer(token)
         except httpx.HTTPError as error:  # the SuperNode is not there yet, or no longer
             log.debug("the SuperNode does not listen: %s", error)
             return False
+        if token is None:
+            return False
+        try:
+            self._answer(token)
+        except Exception:  # whatever Flower raises
+            # The SuperNode may have a part of the answer, and would wait for the rest for ever. The server hears that
+            # it left, and asks again.
+            log.exception("an answer was not handed over; connecting anew")
+            self.supernode.stop()
         return True
 
     def _answer(self, token: str) -> None:
