@@ -20,7 +20,7 @@ def fingerprint(recipe: str, store: str, layout: str) -> str:
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     facts = (
         recipe, store, layout, program(), sorted(map(repr, settings.items())),
-        os.environ.get("XLA_FLAGS", ""), [(device.platform, device.device_kind) for device in jax.devices()],
+        _environment(), [(device.platform, device.device_kind) for device in jax.devices()],
         # Drivers and toolkits that lie outside of Python's packages.
         jax.devices()[0].client.platform_version, _processor(),
     )  # fmt: skip
@@ -48,6 +48,15 @@ def _versions() -> list[str]:
     names = ("jax", "numpy", "randomgen", "equinox", "optax", "nvidia")
     found = ((item.metadata["Name"] or "", item.version) for item in distributions())
     return sorted(f"{name} {version}" for name, version in found if name.lower().startswith(names))
+
+
+# Flags of the compiler, numbers of threads, and modes of libraries: by what their names begin with.
+_SWITCHES = ("XLA_", "NPROC", "OMP_", "DNNL_", "ONEDNN_", "CUBLAS", "CUDNN", "NVIDIA_")
+
+
+def _environment() -> list[tuple[str, str]]:
+    """What XLA and the libraries under it read from the environment: with NPROC=1 alone, sums differ in their bits."""
+    return sorted(item for item in os.environ.items() if item[0].startswith(_SWITCHES))
 
 
 def _processor() -> list[str]:

@@ -24,6 +24,15 @@ def change_flags(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--another=flag")
 
 
+def change_threads(monkeypatch):
+    """XLA's pool has so many threads, and one of them adds up in another order than two."""
+    monkeypatch.setenv("NPROC", "1")
+
+
+def change_precision(monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+
+
 def change_driver(monkeypatch):
     real = jax.devices()[0]
     updated = SimpleNamespace(
@@ -32,10 +41,14 @@ def change_driver(monkeypatch):
     monkeypatch.setattr(module.jax, "devices", lambda: [updated] * len(jax.local_devices()))
 
 
-@pytest.mark.parametrize("change", [change_cores, change_versions, change_flags, change_driver])
+@pytest.mark.parametrize(
+    "change", [change_cores, change_versions, change_flags, change_threads, change_precision, change_driver]
+)
 def test_whatever_may_change_a_sum_changes_the_fingerprint(store, monkeypatch, change):
     if change is change_cores and getattr(module.os, "sched_getaffinity", lambda _: None)(0) == {0}:
         monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1})
+    for name in ("NPROC", "NVIDIA_TF32_OVERRIDE"):
+        monkeypatch.delenv(name, raising=False)
     before = fingerprint(Recipe().sha256(), store.fingerprint, "4")
     assert before == fingerprint(Recipe().sha256(), store.fingerprint, "4")
     change(monkeypatch)
