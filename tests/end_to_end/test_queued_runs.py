@@ -13,6 +13,7 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 from sottovoce import assembly, jobs
 from sottovoce.jobs.measuring import load_run
+from sottovoce.jobs.releasing import release_run
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.recipe import Recipe
@@ -85,6 +86,19 @@ def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_pa
     again = jobs.train(recipe.replace(run={"rounds": 7}), tmp_path / "again")
     assert again.statement.epsilon == accounting.epsilon([(one, 2)], 1e-3, "rdp")
     assert again.statement.facts["epsilon_store"] == accounting.epsilon([(one, 3)], 1e-3, "rdp")
+
+
+def test_in_turn_a_run_can_be_released_if_every_turn_was_paid_for(store, tmp_path):
+    recipe = make_recipe(store).replace(
+        privacy={"sampling": "in_turn", "cohort": 18, "secrets": "entropy"}, run={"rounds": 3}
+    )
+    jobs.train(recipe, tmp_path / "run")
+    ledger = store / "ledger.jsonl"
+    whole = ledger.read_text()
+    ledger.write_text(whole.replace('"count": 2', '"count": 1'))
+    assert "lacks 1 of the run's 3 charges" in " ".join(release_run(tmp_path / "run", tmp_path / "out")["reasons"])
+    ledger.write_text(whole)
+    assert release_run(tmp_path / "run", tmp_path / "out")["released"]
 
 
 def test_in_turn_a_round_done_again_is_charged_in_full(store, tmp_path, monkeypatch):

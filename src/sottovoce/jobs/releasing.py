@@ -18,6 +18,7 @@ from sottovoce.jobs.budget import total_of
 from sottovoce.jobs.planting import read_registry
 from sottovoce.jobs.population import store_folder
 from sottovoce.privacy import accounting
+from sottovoce.privacy.accounting import Covered
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import restate, store_cost
 from sottovoce.runs import checkpoint as checkpoints
@@ -105,7 +106,9 @@ def _check(run: RunFolder) -> Iterator[str]:
     if statement["charges"] != len(ledger.entries):
         yield f"the statement counts {statement['charges']} charges, and the ledger has {len(ledger.entries)}"
     people = _people(run, recipe)
-    if missing := total_of(ledger.spent()) - total_of(people.spent(statement["run"])):
+    # A round that another charge covers was paid for with that one.
+    paid = [(event, count) for event, count in ledger.spent() if not isinstance(event, Covered)]
+    if missing := total_of(paid) - total_of(people.spent(statement["run"])):
         yield (
             f"{people.path} lacks {missing.total()} of the run's {len(ledger.entries)} charges: its people were not "
             f"asked to pay for them"
