@@ -142,7 +142,7 @@ def profile(kind: Round, losses: np.ndarray) -> np.ndarray:
         t = z * s + 0.5 / z
         values = side * q * (ndtr(side * (1 / z - t)) - np.exp(s + log_ndtr(-side * t)))
     values = np.where(np.isfinite(s), np.maximum(values, 0.0), 0.0)
-    return np.where(above, values, np.exp(losses) * values) if replaced else values
+    return np.where(above, values, np.exp(np.minimum(losses, 0.0)) * values) if replaced else values
 
 
 @lru_cache(maxsize=16)

@@ -64,6 +64,12 @@ def test_one_turn_is_one_gaussian_mechanism_without_amplification():
         assert epsilon(mechanism.events(rounds), 1e-5) == pytest.approx(theirs, rel=1e-3)
 
 
+def test_a_turn_of_hardly_any_noise_is_charged_what_it_costs():
+    """A loss of hundreds: nothing on the way leaves the range of a float, which would be told with a warning."""
+    loud = SampledGaussian(0.05, "fixed", 1.0, cohort=1, users=1)
+    assert epsilon([(loud, 1)], 1e-5) == pytest.approx(969.646, rel=2e-3)  # of a Gaussian whose mean is 40 away
+
+
 def test_what_is_covered_costs_nothing_and_is_read_back():
     assert epsilon([(ONE, 1), (Covered(1.5), 9)], 1e-5, "rdp") == epsilon([(ONE, 1)], 1e-5, "rdp")
     assert event_from_json(Covered(1.5).to_json()) == Covered(1.5)
