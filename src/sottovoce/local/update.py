@@ -207,14 +207,21 @@ UserUpdate = FedAvg | FedSGD
 def mean_loss_and_gradient(
     objective: Objective, model: LanguageModel, received: LanguageModel, batch: Batch, state: Any, key: PRNGKeyArray
 ) -> tuple[tuple[Array, Any], LanguageModel]:
-    """The mean over the targets of one batch. Without targets it is 0, and so is its gradient."""
+    """The mean over the targets of one batch. Without targets it is 0, and so is its gradient.
+
+    Guarantee: also where the model has run away. A user takes such steps only beside others with more text, and must
+    send the same whoever they are; but 0 times what has left the range of a float is not 0.
+    """
 
     def mean_loss(model: LanguageModel) -> tuple[Array, Any]:
         losses, new_state = objective(model, received, batch, state, key)
         return jnp.sum(losses * batch.mask) / jnp.maximum(jnp.sum(batch.mask), 1), new_state
 
     # The carried state is a constant of the next step: gradients stop at the unroll.
-    return jax.value_and_grad(mean_loss, has_aux=True)(model)
+    (loss, new_state), gradient = jax.value_and_grad(mean_loss, has_aux=True)(model)
+    counts = jnp.any(batch.mask > 0)
+    gradient = jax.tree.map(lambda slope: jnp.where(counts, slope, 0), gradient)
+    return (jnp.where(counts, loss, 0), new_state), gradient
 
 
 def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:

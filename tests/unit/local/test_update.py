@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from family import send
+from family import of_family, send
 from sottovoce.data.vocabulary import BOS, EOS
 from sottovoce.local.objective import Batch, Penalised, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, cut_into_lanes
@@ -69,6 +69,19 @@ def test_padding_does_not_change_an_update(model, make):
     short, long = (sent(update, model, user(tokens, capacity)).update for capacity in (9, 24))
     for a, b in zip(jax.tree.leaves(short), jax.tree.leaves(long), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-7)
+
+
+def test_a_user_who_ran_away_sends_the_same_beside_a_longer_one():
+    """A block takes the steps of its longest user. Would they turn a clipped update into zeros for the others, then one
+    user who joins would move the sum by the clip norm, and once more for everybody in the block who ran away."""
+    model = of_family("gated_cnn")
+    update = FedAvg(FlatClip(1.0), clip_every_step=False, batch=2, unroll=6, learning_rate=1e19)
+    tokens = user([BOS, 5, 9, 12, EOS, BOS, 30, 31, 5, 8, 14, EOS], capacity=48)
+    alone, beside = (send(update, model, tokens, KEY, jnp.ones(1), steps) for steps in (1, 4))
+    assert float(alone.sound) == 1
+    assert length(alone.update) > 0.99
+    jax.tree.map(np.testing.assert_array_equal, (alone.update, alone.clipped), (beside.update, beside.clipped))
+    assert float(beside.sound) == 1
 
 
 @pytest.mark.parametrize("make", [partial(FedAvg, clip_every_step=True), FedSGD], ids=["fedavg", "fedsgd"])
