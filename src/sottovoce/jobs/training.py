@@ -89,12 +89,13 @@ def train(
 
     `model` and `objective` may be your own. `observer` is told of every round; when `stop()` is true the round is
     finished, saved, and the run can be resumed. With a `group` of processes, of which this is the first, the others
-    call `help_out`. The model is evaluated on the text of `beside` too, whenever it is on held-out users. With a
+    call `help_out`. The model is evaluated on the public text of `beside` too, whenever it is on held-out users. With a
     `coordinator` the users are on devices, and data.store is the folder of their federation.
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
     recipe = with_absolute_paths(recipe)
+    _check_beside(recipe, beside)
     out = Path(out)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
@@ -157,6 +158,7 @@ class Training:
     ):  # fmt: skip
         self.run_folder, self.beside, self.coordinator = run, beside, coordinator
         recipe = Recipe.load(run.recipe_file)
+        _check_beside(recipe, beside)
         self.ledger = Ledger.open(run.ledger_file)
         if self.ledger.header.get("recipe") != recipe.sha256():
             raise SottoError(
@@ -345,6 +347,16 @@ class Training:
         self.run_folder.save_model(weights_of(self.state.model), vocabulary, card)
         self.run_folder.write_json(self.run_folder.statement_file, statement.to_json())
         return statement
+
+
+def _check_beside(recipe: Recipe, beside: Store | None) -> None:
+    """What is measured beside a private run goes into its public record, exactly."""
+    if beside is not None and beside.people and recipe.privacy.mode == "private":
+        raise SottoError(
+            f"beside={beside.path or 'a store in memory'} holds people's text, and how well a private run predicts it "
+            f"would be in the public record without noise; give public text (`sotto prepare --plain-text`), or use "
+            f"`sotto evaluate` after training"
+        )
 
 
 def _words(recipe: Recipe, store: Store) -> Spent:
