@@ -193,8 +193,15 @@ def test_a_crash_between_the_two_ledgers_charges_the_store_too_often_not_too_lit
 
 
 def test_the_public_ledger_tells_nothing_of_the_store(recipe, store, tmp_path):
-    jobs.train(recipe, tmp_path / "run")
-    assert Store.open(store).fingerprint not in (tmp_path / "run" / "ledger.jsonl").read_text()
+    """Nor do the names of its rounds, which whoever guesses a store could hash as well: a secret salt is in them."""
+    asked = recipe.replace(privacy={"secrets": "entropy"}, run={"rounds": 1})
+    for name in ("run", "again"):
+        jobs.train(asked, tmp_path / name)
+        assert Store.open(store).fingerprint not in (tmp_path / name / "ledger.jsonl").read_text()
+    run, again = (Ledger.open(tmp_path / name / "ledger.jsonl") for name in ("run", "again"))
+    assert run.header["recipe"] == again.header["recipe"]
+    assert run.header["store"] != again.header["store"]
+    assert run.entries[0].lineage != again.entries[0].lineage
 
 
 def test_a_model_of_another_precision_is_refused(recipe, tmp_path):
@@ -347,6 +354,15 @@ def test_the_public_record_holds_nothing_exact_about_the_cohort(recipe, tmp_path
     allowed = {"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation"}
     for line in RunFolder(tmp_path / "run").record.read():
         assert set(line) <= allowed
+
+
+def test_peoples_text_is_not_measured_into_the_public_record(recipe, store, tmp_path):
+    """The people of the run are the worst to be given: their exact accuracy tells who took part."""
+    for users in (Store.open(store), Store.open(store, "test")):
+        with pytest.raises(SottoError, match="in the public record without noise"):
+            jobs.train(recipe, tmp_path / "run", beside=users)
+    assert not (tmp_path / "run").exists()
+    assert not (store / "ledger.jsonl").exists()
 
 
 def test_a_copy_that_goes_on_is_charged_to_the_store_again(recipe, store, tmp_path, monkeypatch):

@@ -116,6 +116,21 @@ def test_in_turn_a_round_done_again_is_charged_in_full(store, tmp_path, monkeypa
     assert sum(line["count"] for line in read(store / "ledger.jsonl")) == 3
 
 
+def test_in_turn_a_round_done_again_stops_at_the_budget(store, tmp_path, monkeypatch):
+    """Round 5 was covered when it was new. Done again, it is a third turn for its users, and the budget is for two."""
+    one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
+    budget = accounting.epsilon([(one, 2)], 1e-3, "rdp")
+    recipe = make_recipe(store).replace(
+        privacy={"sampling": "in_turn", "cohort": 6, "epsilon": budget}, run={"checkpoint_every": 3}
+    )
+    crash_after(recipe, tmp_path / "run", 5)
+    real = assembly.fingerprint
+    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
+    result = jobs.resume(tmp_path / "run")
+    assert (result.ended, result.round) == ("budget", 4)
+    assert result.statement.epsilon == budget
+
+
 def test_in_turn_the_noise_for_a_budget_is_found(store, tmp_path):
     recipe = queued(store).replace(
         privacy={"sampling": "in_turn", "cohort": 6, "noise_multiplier": None, "epsilon": 4.0}, run={"rounds": 2}

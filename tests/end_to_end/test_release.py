@@ -15,11 +15,11 @@ from sottovoce.errors import DamagedRun
 from sottovoce.jobs import resume
 from sottovoce.jobs.planting import take_scores
 from sottovoce.jobs.releasing import release_run, threshold
-from sottovoce.privacy.accounting import SampledGaussian, rounded_up
+from sottovoce.privacy.accounting import SampledGaussian, ThresholdedHistogram, rounded_up
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import StoreLedger
+from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")
 PUBLIC = {"weights.safetensors", "vocabulary.txt", "card.json", "privacy.json", "canaries.json"}
@@ -196,6 +196,28 @@ def test_people_who_were_charged_for_some_rounds_only(ready: Path, tmp_path: Pat
         ledger.write_bytes(kept)
     assert any("lacks 1 of the run's" in reason for reason in result["reasons"])
     assert not (tmp_path / "out").exists()
+
+
+def test_a_claim_without_the_words_that_were_paid_for(ready: Path, tmp_path: Path) -> None:
+    ledger = StoreLedger(store_of(ready) / "ledger.jsonl")
+    kept = ledger.path.read_bytes()
+    try:
+        ledger.charge(PREPARATION, "private vocabulary", ThresholdedHistogram(2.0, 1e-6), 1)
+        result = release_run(ready, tmp_path / "out")
+    finally:
+        ledger.path.write_bytes(kept)
+    assert any("the ledger's charges come to" in reason for reason in result["reasons"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_a_twin_it_is_told_that_it_passed_and_nothing_else(ready: Path, tmp_path: Path) -> None:
+    """It was trained on the same people, and nobody was charged for it."""
+    audited(ready, "canaries", itself=False, curve=[{"holders": 1, "median": 3.21}])
+    assert release_run(ready, tmp_path / "out")["released"]
+    for name in ("privacy.json", "card.json"):
+        assert "3.21" not in (tmp_path / "out" / name).read_text()
+    (told,) = [one for one in parse_json((tmp_path / "out/privacy.json").read_text())["audits"] if len(one) > 2]
+    assert told == {"audit": "canaries", "result": "passed", "of": "a twin", "one_run": True}
 
 
 def test_the_store_s_total_is_the_one_of_today(ready: Path, tmp_path: Path) -> None:
