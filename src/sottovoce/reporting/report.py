@@ -165,8 +165,11 @@ def _epsilon_lines(statement: dict[str, Any]) -> list[str]:
         return ["infinite"]
     planned = "all planned rounds" + (", projected" if is_unfinished(statement) else "")
     total = f"all private runs on the store{of_other_relation(statement)}{_as_of(statement)}"
-    costs = (("epsilon", planned), ("epsilon_spent", "spent"), ("epsilon_store", total))
-    return [f"{words}: {epsilon_text(statement[key], digits=6)}" for key, words in costs]
+    costs = (
+        ("epsilon", planned), ("epsilon_replaced", f"{planned}, when one user is replaced by another"),
+        ("epsilon_spent", "spent"), ("epsilon_store", total),
+    )  # fmt: skip
+    return [f"{words}: {epsilon_text(statement[key], digits=6)}" for key, words in costs if key in statement]
 
 
 def _evaluation_table(evidence: Evidence) -> dict[str, Any] | None:

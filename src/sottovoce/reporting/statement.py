@@ -12,7 +12,7 @@ from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import NonPrivate, Spent
 from sottovoce.privacy.events import ADDED
-from sottovoce.recipe import Recipe
+from sottovoce.recipe import Privacy, Recipe
 from sottovoce.reporting.wording import is_unfinished, of_other_relation
 from sottovoce.runs.record import json_number
 
@@ -86,12 +86,14 @@ def make_statement(
     if private and privacy.epsilon is not None:
         epsilon = max(epsilon_spent, min(epsilon, privacy.epsilon))  # training stops before it passes its budget
     epsilon_training = cost(training) if vocabulary_spent else epsilon
+    replaced = _replaced([*vocabulary_spent, *training], privacy, accountant) if private else {}
 
     facts: dict[str, Any] = {
         "statement": 1,
         "run": run,
         "unit": mechanism.unit,
         "relation": "none" if isinstance(event, NonPrivate) else event.relation,
+        **replaced,
         "epsilon_training": json_number(epsilon_training),
         "epsilon_spent": json_number(epsilon_spent),
         **store_total(store_spent, privacy.delta, accountant, private),
@@ -137,6 +139,18 @@ def make_statement(
     if recipe.local.objective == "rehearsal":
         facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)
+
+
+def _replaced(spent: Spent, privacy: Privacy, accountant: str) -> dict[str, float | str]:
+    """ε when one user is replaced, beside one for adding or removing.
+
+    Not of the moments accountant, which has none, nor where a budget ends training before all planned rounds.
+    """
+    told = accounting.epsilon(spent, privacy.delta, accountant)
+    ends_early = privacy.epsilon is not None and told > privacy.epsilon
+    if accounting.relation_of(event for event, _ in spent) != ADDED or accountant == "moments" or ends_early:
+        return {}
+    return {"epsilon_replaced": json_number(accounting.epsilon(spent, privacy.delta, accountant, replaced=True))}
 
 
 def restate(told: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
@@ -233,7 +247,7 @@ def _paragraphs(statement: Statement) -> list[str]:
     paragraphs = [
         f"This run satisfies ({epsilon}, {delta})-differential privacy for users{_projected(facts)}: whatever is "
         f"computed from the released model changes in probability by a factor of at most e^{epsilon} (and {delta} "
-        f"beside it) when the whole text of any one person {change}.",
+        f"beside it) when the whole text of any one person {change}.{_when_replaced(facts)}",
         f"{_joins(facts)}. A user's update{', times its weight,' if 'clip_weighted' in mechanism else ''} is clipped "
         f"to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping'].replace('_', ' ')}, "
         f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
@@ -268,6 +282,12 @@ def _paragraphs(statement: Statement) -> list[str]:
     paragraphs += _audits(facts)
     paragraphs.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
     return paragraphs
+
+
+def _when_replaced(facts: dict[str, Any]) -> str:
+    if "epsilon_replaced" not in facts:
+        return ""
+    return f" When it is replaced by any other, the factor is at most e^{_shown(facts['epsilon_replaced'])}."
 
 
 def _projected(facts: dict[str, Any]) -> str:
