@@ -144,6 +144,14 @@ def test_a_histogram_is_a_gaussian_over_everyone_and_a_share_of_delta(accountant
         epsilon([rounds, (names, 2)], 2e-7, accountant)
 
 
+@pytest.mark.parametrize("accountant", ["rdp", "moments"])
+def test_histograms_of_one_noise_and_rounds_that_everyone_joins_are_all_charged(accountant) -> None:
+    """They are the same Gaussian to the accountants, and must be added up, not take each other's place."""
+    names = [(ThresholdedHistogram(5.0, 1e-7), 1), (ThresholdedHistogram(5.0, 2e-7), 1)]
+    value = epsilon([*names, (poisson(5.0, 1.0), 3)], 1e-6, accountant)
+    assert value == pytest.approx(epsilon([(poisson(5.0, 1.0), 5)], 1e-6 - 3e-7, accountant) + 3e-7, rel=1e-9)
+
+
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_a_histogram_beside_fixed_size_rounds_is_charged_for_replacing(accountant) -> None:
     rounds = (fixed(2.0, 100, 10_000), 200)
