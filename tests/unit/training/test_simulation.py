@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sottovoce.data.public import PublicText
 from sottovoce.errors import SottoError
-from sottovoce.training.simulation import SumInBlocks, cut_into_blocks
+from sottovoce.local.update import FedAvg
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.training.simulation import Block, SumInBlocks, _seated, cut_into_blocks
 
 
 @given(steps=st.lists(st.integers(0, 20), max_size=300), seats=st.sampled_from([1, 3, 16, 64, 512]))
@@ -77,3 +83,17 @@ def test_a_cohort_beyond_what_a_sum_holds_is_refused(store):
     """Before anybody is read or trained: its sum could wrap round."""
     with pytest.raises(SottoError, match="1,048,577 is more than 1,048,576"):
         SumInBlocks(4).blocks(None, store, np.zeros(2**20 + 1, int))  # pyrefly: ignore
+
+
+def test_whoever_sits_beside_a_user_their_key_and_what_they_rehearse_stay_the_same(store):
+    """By the place in a block, one user more would change what others train with, and move the sum beyond S."""
+    text = np.arange(500, dtype=np.int32) % store.vocabulary.size
+    store = replace(store, public=PublicText(text, store.vocabulary.fingerprint, "text"), first=40)
+    update = FedAvg(FlatClip(1.0), clip_every_step=True, user_share=0.6)
+    key = jax.random.key(3)
+    alone, mine = _seated(update, store, np.array([7]), key, Block(np.array([0]), 4, 1))
+    beside, ours = _seated(update, store, np.array([2, 7, 9]), key, Block(np.array([2, 1, 0]), 4, 1))
+    assert (int(mine[0]), ours[:3].tolist()) == (47, [49, 47, 42])
+    np.testing.assert_array_equal(alone.tokens[0], beside.tokens[1])
+    np.testing.assert_array_equal(alone.public[0], beside.public[1])
+    assert not np.array_equal(beside.public[0], beside.public[1])
