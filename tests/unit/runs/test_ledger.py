@@ -70,6 +70,17 @@ def test_coming_back_to_the_first_machine_is_not_coming_back_to_the_first_histor
     assert play(back, 3, after_b, "A")[1] == 1
 
 
+def test_rounds_after_one_that_has_no_line_do_not_count_as_paid_for(ledger):
+    """A run at round 3 whose ledger has lost the line of round 2 is refused by this number."""
+    parent = ""
+    for number in (1, 2, 3):
+        parent, _ = play(ledger, number, parent, "machine")
+    assert ledger.rounds == 3
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    ledger.path.write_text("".join(line for line in lines if '"round": 2' not in line))
+    assert Ledger.open(ledger.path).rounds == 1
+
+
 def test_a_torn_last_line_is_cut_off(ledger):
     play(ledger, 1, "", "machine")
     whole = ledger.path.read_bytes()
