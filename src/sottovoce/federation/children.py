@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from sottovoce.errors import LostProcess
 
 # Flower reports its use and asks for newer versions unless told otherwise. Neither happens.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+LONGEST_LOG = 10_000_000  # bytes; a device may be connected for years
 
 
 class Child:
@@ -24,14 +26,19 @@ class Child:
         self.name, self._command, self._folder = name, [str(part) for part in command], folder
         self.log = folder / f"{name}.log"
         self._process: subprocess.Popen | None = None
+        self._begun = 0  # where in the log this start of it begins
 
-    def start(self) -> None:
+    def start(self, *more: str | Path) -> None:
+        """Start it, with more arguments than it was made with."""
+        self.stop()
+        self.keep_log_short()
+        self._begun = self.log.stat().st_size if self.log.exists() else 0
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(self._folder / "flower"), "PYTHONUNBUFFERED": "1"}
         tether = Path(__file__).with_name("tether.py")
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", str(tether), *self._command], stdin=subprocess.PIPE, stdout=log, stderr=log,
-                env=environment, start_new_session=True,  # Ctrl-C is for this process alone
+                [sys.executable, "-S", str(tether), *self._command, *map(str, more)], stdin=subprocess.PIPE,
+                stdout=log, stderr=log, env=environment, start_new_session=True,  # Ctrl-C is for this process alone
             )  # fmt: skip
 
     @property
@@ -66,8 +73,22 @@ class Child:
             f"{self.name} does not listen on port {port} of {host} after {seconds:g} s; its log is {self.log}"
         )
 
+    def said(self, most: int = 10_000) -> str:
+        """The end of what it wrote since it was started."""
+        with suppress(OSError), open(self.log, "rb") as log:
+            log.seek(max(self._begun, self.log.stat().st_size - most))
+            return log.read().decode(errors="replace")
+        return ""
+
+    def keep_log_short(self) -> None:
+        """Begin the log anew when it is long. What was in it is kept once, beside it."""
+        if self.log.exists() and self.log.stat().st_size > LONGEST_LOG:
+            shutil.copyfile(self.log, self.log.with_suffix(".old"))
+            os.truncate(self.log, 0)  # who writes to it appends, so goes on from there
+            self._begun = 0
+
     def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").split("\n")
+        lines = self.said().split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
