@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sottovoce.errors import LostProcess
+from sottovoce.errors import LostProcess, SottoError
 
 # Flower reports its use and asks for newer versions unless told otherwise. Neither happens.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -100,3 +101,16 @@ def command(name: str) -> Path:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
+
+
+def check_not_taken(port: int, host: str) -> None:
+    """Refuse a port at which somebody listens already."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise SottoError(
+                f"port {port} of {host} is taken by another process (another server?), and devices look for this one "
+                f"there; stop it first"
+            ) from None

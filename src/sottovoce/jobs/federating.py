@@ -97,12 +97,14 @@ def _reach(roster: Roster, serving: Serving, stop: Stop, say: Say) -> Iterator[C
         raise SottoError(f"--at-least {serving.at_least} is more than the {len(roster.members)} devices registered")
     folder = roster.path / "link"
     folder.mkdir(mode=0o700, exist_ok=True)
-    link = Link(
-        roster, folder, bind=serving.bind or roster.host, state=serving.state, at_least=serving.at_least, say=say,
-        stop=stop,
-    )  # fmt: skip
-    with link:
-        yield Coordinator(roster, link, serving.seconds)
+    busy = f"{roster.path} is served by another process; devices follow one server at a time: stop it first"
+    with locked(folder / ".lock", busy):
+        link = Link(
+            roster, folder, bind=serving.bind or roster.host, state=serving.state, at_least=serving.at_least, say=say,
+            stop=stop,
+        )  # fmt: skip
+        with link:
+            yield Coordinator(roster, link, serving.seconds)
 
 
 def run_device(

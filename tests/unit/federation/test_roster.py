@@ -92,6 +92,9 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
         federating.run_device(tmp_path, tmp_path)
     with pytest.raises(SottoError, match="more than the 1 devices"):
         federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(at_least=2))
+    (roster.path / "link").mkdir()
+    with locked(roster.path / "link" / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
+        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving())
     for wrong in ({"host": ""}, {"host": "https://x.org"}, {"host": "a b"}, {"tokens_per_user": 1}):
         with pytest.raises(SottoError, match="must be"):
             found(tmp_path / "g", ("phone", 1), **wrong)
