@@ -104,6 +104,21 @@ def enrol(federation: Path, device: str, *, allow_not_private: Flag = False) -> 
 
 
 @app.command
+def renew(federation: Path) -> None:
+    """Make new certificates, before the old ones end. Users keep their places, and devices their keys.
+
+    Parameters
+    ----------
+    federation
+        Folder of the federation.
+    """
+    from sottovoce.jobs import federating
+
+    path = federating.renew(federation)
+    print(f"carry {path} to every device, into its folder, and start it again: with the old one it finds no server")
+
+
+@app.command
 def server(
     recipe: str,
     *,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import ssl
 
 import pytest
 
@@ -102,6 +104,40 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
     for wrong in ({"seconds": 0}, {"at_least": 0}):
         with pytest.raises(SottoError, match="must be"):
             federating.Serving(**wrong)
+
+
+def test_certificates_that_have_ended_are_refused_before_anything_is_started_and_can_be_renewed(tmp_path, monkeypatch):
+    """Devices would knock for ever, and a server wait."""
+    monkeypatch.setattr(keys, "VALID_DAYS", 0)
+    roster = found(tmp_path / "f", ("phone", 4))
+    link = tmp_path / "f" / "link"
+    with pytest.raises(SottoError, match=r"server.pem is valid from .*sotto federate renew"):
+        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving())
+    store = prepared(tmp_path, "store")
+    with pytest.raises(SottoError, match=r"authority.pem is valid from .*ask for authority.pem"):
+        federating.run_device(roster.bundle("phone"), store, stop=lambda: True)
+    assert not (roster.bundle("phone") / "host").exists()
+    assert not link.exists()
+
+    monkeypatch.setattr(keys, "VALID_DAYS", 30)
+    before = (roster.bundle("phone") / keys.NODE_KEY).read_bytes()
+    shutil.rmtree(found(tmp_path / "g", ("phone", 4), ("gone", 1)).bundle("gone"))
+    for name in ("f", "g"):
+        authority = federating.renew(tmp_path / name)
+        assert (tmp_path / name / "devices" / "phone" / keys.AUTHORITY).read_bytes() == authority.read_bytes()
+    assert (roster.bundle("phone") / keys.NODE_KEY).read_bytes() == before
+    assert sorted(path.name for path in roster.keys.iterdir()) == [keys.AUTHORITY, keys.SERVER_KEY, keys.SERVER]
+    assert (roster.keys / keys.SERVER_KEY).stat().st_mode & 0o077 == 0
+    issuer = ssl.create_default_context(cafile=roster.keys / keys.AUTHORITY)
+    ssl.create_default_context().load_cert_chain(roster.keys / keys.SERVER, roster.keys / keys.SERVER_KEY)
+    assert issuer.cert_store_stats()["x509_ca"] == 1
+    said = []
+    monkeypatch.setattr("sottovoce.federation.link.Link.__init__", lambda *_, **__: pytest.fail("a link was made"))
+    with pytest.raises(pytest.fail.Exception):
+        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(), say=said.append)
+    assert said == [f"the certificate of {roster.path} ends in 29 days; make another with `sotto federate renew`"]
+    with locked(link / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
+        federating.renew(roster.path)
 
 
 def prepared(folder, name: str, words: Vocabulary = WORDS, tokens: int = 16, plain: bool = False):
