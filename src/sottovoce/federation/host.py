@@ -74,10 +74,14 @@ class Host:
     def _look_after(self) -> None:
         """Say how the SuperNode fares when that changes, and start it if it does not run."""
         self.supernode.keep_log_short()
-        if (means := meaning(self.supernode.said())) not in ("", self._said):
+        said, ended = self.supernode.said(), self.supernode.ended
+        means = meaning(said)
+        if said and not means and ended is not None:
+            means = f"the SuperNode ended (status {ended}); its log is {self.supernode.log}; trying again"
+        if means not in ("", self._said):
             self._say(means)
             self._said = means
-        if self.supernode.ended is not None:
+        if ended is not None:
             self._connect()
 
     def _connect(self) -> None:
@@ -92,8 +96,12 @@ class Host:
 
         try:
             token = self._desk.acquire(TaskType.CLIENT_APP)
-        except httpx.HTTPError as error:  # the SuperNode is not there yet, or no longer
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # it is not there yet, or no longer
             log.debug("the SuperNode does not listen: %s", error)
+            return False
+        except httpx.HTTPError as error:
+            log.warning("the SuperNode does not answer (%s); connecting anew", error)
+            self.supernode.stop()
             return False
         if token is None:
             return False

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import LostProcess, SottoError
+from sottovoce.errors import LostProcess
 from sottovoce.federation import flower
 from sottovoce.federation.children import Child, check_not_taken, command, free_port
 from sottovoce.federation.collecting import Collected
 from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 from sottovoce.federation.post import Post
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.volatile import in_memory
 from sottovoce.files import write_aside
 
 log = logging.getLogger("sottovoce.link")
@@ -27,7 +28,7 @@ MOST_REFUSALS = 5  # of a SuperLink, one after another
 MOST_LOSSES = 5  # of a SuperLink in one round
 SILENT = 300.0  # seconds without an answer, after which a SuperLink that runs is taken for lost
 AGAIN = 5.0  # seconds before a device that failed is asked again; and those that must be left for it
-MOUNTS = Path("/proc/mounts")
+GRACE = 20.0  # seconds in which a device may come back to a round that would be over without it
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where to knock when a process listens on every address
 
 
@@ -39,9 +40,11 @@ class Asking:
     task: bytes
     seconds: float
     until: float = 0.0  # when time is up
+    asked: bool = False  # somebody was
     sent: dict[str, str] = field(default_factory=dict)  # messages that are not answered, and whom they went to
     unsent: list[tuple[Any, str]] = field(default_factory=list)  # such as the SuperLink may have in part
-    pause: dict[str, float] = field(default_factory=dict)  # when a device that failed may be asked again
+    lost: dict[str, float] = field(default_factory=dict)  # devices that failed, and when they did first
+    pause: dict[str, float] = field(default_factory=dict)  # and when they may be asked again
 
     def begin(self) -> None:
         self.until = time.monotonic() + self.seconds
@@ -51,13 +54,25 @@ class Asking:
     def left(self) -> float:
         return self.until - time.monotonic()
 
+    @property
+    def late(self) -> bool:
+        """Whoever is asked now would work for nothing."""
+        return self.left < min(AGAIN, self.seconds / 2)
+
+    @property
+    def over(self) -> bool:
+        """Nobody owes an answer, nor may come back with one."""
+        if self.sent or not self.asked:
+            return False
+        return self.late or all(time.monotonic() > lost + GRACE for lost in self.lost.values())
+
     def may_ask(self, name: str) -> bool:
-        """Not a device that failed just now, nor with so little time that it would work for nothing."""
-        now = time.monotonic()
-        return self.left >= min(AGAIN, self.seconds / 2) and now >= self.pause.get(name, now)
+        return not self.late and time.monotonic() >= self.pause.get(name, 0.0)
 
     def failed(self, name: str) -> None:
-        self.pause[name] = time.monotonic() + AGAIN
+        now = time.monotonic()
+        self.lost.setdefault(name, now)
+        self.pause[name] = now + AGAIN
 
 
 class Link:
@@ -81,7 +96,7 @@ class Link:
         self._address = f"127.0.0.1:{self._port}"
         self._keeps_state = state is not None
         self._desk = flower.Desk(self._address, secret_file.read_bytes(), self._authority)
-        database = IN_MEMORY if state is None else str(_in_memory(state) / "link.db")
+        database = IN_MEMORY if state is None else str(in_memory(state) / "link.db")
         self.superlink = Child(
             "superlink",
             [
@@ -102,8 +117,13 @@ class Link:
         self._post: Post | None = None
 
     def __enter__(self) -> Link:
+        import httpx
+
         try:
-            self._start()
+            try:
+                self._start()
+            except httpx.HTTPError as error:
+                self._recover(error)
             self._open()
         except BaseException:
             self.__exit__()
@@ -196,6 +216,7 @@ class Link:
         import httpx
         from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
+        self._heard = time.monotonic()  # between rounds it is not asked
         self._wait_for_devices()
         asking, losses = Asking(number, message, seconds), 0
         asking.begin()
@@ -204,7 +225,7 @@ class Link:
                 self._send(asking, collected)
                 self._receive(asking, collected)
                 self._refusals, self._heard = 0, time.monotonic()
-                if not asking.sent:
+                if asking.over:
                     return
             except (httpx.HTTPError, ObjectPushError) as error:
                 if self._recover(error):
@@ -233,11 +254,10 @@ class Link:
         if not asking.unsent or asking.left <= 0:
             return
         # The same ones until they are sent: of another, a device would have two, one of them without its contents.
-        for identity, (_, name) in zip(
-            self._post.push([message for message, _ in asking.unsent]), asking.unsent, strict=True
-        ):
+        identities = self._post.push([message for message, _ in asking.unsent])
+        for identity, (_, name) in zip(identities, asking.unsent, strict=True):
             if identity:
-                asking.sent[identity] = name
+                asking.sent[identity], asking.asked = name, True
             else:
                 asking.failed(name)
         asking.unsent = []
@@ -246,9 +266,7 @@ class Link:
         from flwr.app import Message
 
         waiting = collected.missing() - set(asking.sent.values())
-        there = [
-            (node, name) for node, name in self.online().items() if name in waiting and asking.may_ask(name)
-        ]  # fmt: skip
+        there = [(node, name) for node, name in self.online().items() if name in waiting and asking.may_ask(name)]
         if not there:
             return []
         content, group = flower.content_of(asking.task), str(asking.number)
@@ -267,6 +285,7 @@ class Link:
                 log.warning("%s did not answer: %s", name, flower.why(reply.error))
                 asking.failed(name)
                 continue
+            asking.lost.pop(name, None)
             code = collected.take(name, reply.data)
             if code not in ("joined", "nobody"):
                 log.warning("%s contributes nothing: %s", name, code)
@@ -329,23 +348,3 @@ class Link:
         # This process was held up for so long that Flower took it for lost: a run of Flower's is begun anew.
         self._say("the SuperLink took this server for lost; going on with it anew")
         return self._join()
-
-
-def _in_memory(folder: Path) -> Path:
-    """A folder that is in memory: updates that are not noised must not reach a disk."""
-    if not folder.is_dir():
-        raise SottoError(
-            f"{folder} is not a folder; make one in memory (on Linux below /dev/shm), for the link's state"
-        )
-    place = folder.resolve()
-    kinds = {}
-    for line in MOUNTS.read_text().splitlines() if MOUNTS.exists() else ():
-        _, mounted, kind, *_ = line.split()
-        kinds[Path(mounted)] = kind
-    kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), "unknown")
-    if kind not in ("tmpfs", "ramfs"):
-        raise SottoError(
-            f"{folder} is on {kind}, and what devices send is not noised yet: it must not reach a disk; use a folder "
-            f"in memory (tmpfs), such as one below /dev/shm"
-        )
-    return place

@@ -60,7 +60,10 @@ def found_federation(
 def enrol(federation: Path, name: str, users: int, limits: Limits | None = None) -> Path:
     """Register one more device; the folder to carry to it."""
     needs_flower()
-    return Roster.open(federation).enrol(name, users, limits or Limits()).bundle(name)
+    Roster.open(federation)  # or say that it is none
+    busy = f"{federation} is being changed by another process: two would give out one place twice; try again"
+    with locked(federation / ".lock", busy):
+        return Roster.open(federation).enrol(name, users, limits or Limits()).bundle(name)
 
 
 def renew(federation: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -55,6 +56,14 @@ def test_flower_reports_nothing_and_asks_for_no_updates(tmp_path, monkeypatch):
     part.stop()
 
 
+def test_a_port_that_is_given_back_in_time_is_not_refused(monkeypatch):
+    """The processes of a server that was killed end a moment after it."""
+    other = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(children.time, "sleep", lambda seconds: other.close())
+    children.check_not_taken(other.getsockname()[1], "127.0.0.1")
+    assert other.fileno() == -1
+
+
 def test_a_log_does_not_grow_for_ever(tmp_path, monkeypatch):
     """Not even that of a process that goes on: it appends to what is left."""
     monkeypatch.setattr(children, "LONGEST_LOG", 100)
@@ -69,6 +78,7 @@ def test_a_log_does_not_grow_for_ever(tmp_path, monkeypatch):
     part.start("more")
     until(lambda: part.ended is not None)
     assert part.said().count("\n") == 3  # of the last start alone
+    assert Child("part", [], tmp_path).said() == ""  # nor of an earlier process
     assert part.log.with_suffix(".old").read_text().count("\n") == 3
     part.stop()
 

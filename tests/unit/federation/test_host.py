@@ -66,7 +66,7 @@ class SuperNode:
         self.ended: int | None = -1
         self.did: list[str] = []
         self.arguments: list[tuple[str, ...]] = []
-        self.words = ""
+        self.words, self.log = "", "supernode.log"
 
     def start(self, *more: str) -> None:
         self.did.append("start")
@@ -120,6 +120,24 @@ def test_a_supernode_that_has_a_part_of_an_answer_is_started_anew(fault, monkeyp
     assert "was not handed over" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("fault", "stops"),
+    [(httpx.ConnectError("refused"), 1), (httpx.ReadTimeout("timed out"), 2), (httpx.ReadError("reset"), 2)],
+)
+def test_a_supernode_that_hangs_is_started_anew_and_one_that_is_not_there_yet_is_waited_for(fault, stops, monkeypatch):
+    desk = TasksOnDesk(ValueError())
+    desk.left, faults, acquire = ["second"], [fault], desk.acquire
+    desk.acquire = lambda kind: _raise(faults.pop()) if faults else acquire(kind)
+    made = hosted(desk, monkeypatch)
+    made.run(stop=lambda: bool(desk.answered))
+    assert made.supernode.did == ["start", "stop"] * stops
+    assert desk.answered == ["second"]
+
+
+def _raise(error: Exception):
+    raise error
+
+
 def test_a_supernode_that_ends_is_started_again_at_another_port(monkeypatch):
     """Somebody else may have taken the one before, and kept it."""
     made, rounds, ports = hosted(TasksOnDesk(ValueError()), monkeypatch), iter(range(4)), iter(range(5000, 5009))
@@ -132,6 +150,7 @@ def test_a_supernode_that_ends_is_started_again_at_another_port(monkeypatch):
 
 def test_the_owner_is_told_how_a_device_is_connected_when_that_changes(monkeypatch):
     made = hosted(TasksOnDesk(ValueError()), monkeypatch)
+    made.supernode.ended = None
     started = "INFO : Starting Flower SuperNode\n"
     for words, said in [
         (started, None),
@@ -148,6 +167,9 @@ def test_the_owner_is_told_how_a_device_is_connected_when_that_changes(monkeypat
         made._look_after()
         told, made.told[:] = list(made.told), []
         assert (told == []) if said is None else (len(told) == 1 and said in told[0]), (words, told)
+    made.supernode.words, made.supernode.ended = started + "ValueError: a new one\n", 3
+    made._look_after()
+    assert made.told == ["the SuperNode ended (status 3); its log is supernode.log; trying again"]
 
 
 def test_a_task_that_cannot_be_finished_is_a_fault_and_one_that_is_finished_is_none(monkeypatch):

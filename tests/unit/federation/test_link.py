@@ -146,6 +146,34 @@ def test_a_device_that_flower_lost_is_known_by_the_message_it_owes(make):
     assert collected.missing() == {"alice"}
 
 
+def test_a_device_that_is_lost_as_the_last_one_may_come_back(make, clock):
+    """The slowest is the last: without a word more, its part would be lost whenever its connection is."""
+    answers = {11: [b"x"], 12: [5, b"x"], 13: [b"x"]}
+    post, collected = Post(lambda node: answers[node].pop(0)), Collected()
+    make(post).ask(1, b"task", 100, collected)
+    assert collected.missing() == set()
+    assert post.sent == [11, 12, 13, 12]
+    assert clock.now - 1000 < 6
+
+
+@pytest.mark.parametrize(("seconds", "waited"), [(100, link.GRACE), (10, 10 - link.AGAIN)])
+def test_a_device_that_does_not_come_back_is_not_waited_for_long(make, clock, seconds, waited):
+    """However often it fails; nor when no time is left to ask it."""
+    post, collected = Post(lambda node: 5 if node == 12 else b"x"), Collected()
+    make(post).ask(1, b"task", seconds, collected)
+    assert collected.missing() == {"clinic"}
+    assert waited <= clock.now - 1000 < waited + 1
+
+
+def test_a_round_does_not_end_before_somebody_was_asked(make, clock):
+    """The only device may leave for a moment just then: a round is paid for."""
+    post, collected = Post(lambda node: b"x"), Collected()
+    here = iter([[11], [], [], [11, 12, 13]])
+    post.online = lambda: next(here, [11, 12, 13])
+    make(post).ask(1, b"task", 100, collected)
+    assert collected.missing() == set()
+
+
 def test_a_device_that_fails_at_once_is_asked_again_now_and_then(make, clock):
     """Not at every look; and not when so little time is left that it would work for nothing."""
     post, collected = Post(lambda node: {11: 5, 12: None, 13: b"x"}[node]), Collected()
@@ -218,6 +246,18 @@ def test_a_superlink_that_is_lost_while_it_is_joined_again_is_started_again(make
     assert (linked.restarts, join, collected.missing()) == (1, [0], set())
 
 
+def test_a_superlink_that_cannot_be_joined_at_the_start_is_an_error_that_says_so(make):
+    linked = make(Post(lambda node: b"x"))
+
+    def join():
+        raise httpx.ConnectError("certificate verify failed")
+
+    linked._start = linked._join = join
+    linked._post, linked.__class__ = None, type("Linked", (Link,), {"__exit__": lambda *_: None})
+    with pytest.raises(LostProcess, match="cannot be reached: certificate verify failed; its log is log"):
+        linked.__enter__()
+
+
 def test_a_superlink_that_runs_but_cannot_be_joined_is_an_error_that_says_so(make):
     linked = make(Post(lambda node: refused()))
 
@@ -233,6 +273,7 @@ def test_a_superlink_that_runs_but_cannot_be_joined_is_an_error_that_says_so(mak
 def test_a_superlink_that_runs_and_does_not_answer_is_started_again(make, clock):
     """It was stopped, say, or hangs: a server would wait for it for ever."""
     silent = [True]
+    clock.now += 2 * link.SILENT  # nobody asked it between two rounds
 
     def reply(node):
         clock.now += 30
@@ -240,10 +281,12 @@ def test_a_superlink_that_runs_and_does_not_answer_is_started_again(make, clock)
 
     post, collected = Post(reply), Collected()
     linked = make(post)
+    linked._heard = 1000.0
     start = linked._start
     linked._start = lambda: silent.clear() or silent.append(False) or start()
     linked.ask(1, b"task", 1000, collected)
     assert linked.restarts == 1
+    assert clock.now - 1000 > 3 * link.SILENT
     assert linked.said[0] == "the SuperLink does not answer for 300 s"
     assert collected.missing() == set()
 
@@ -303,8 +346,9 @@ def test_a_proxy_that_is_gone_is_started_again(make, nodes):
     assert "the proxy is gone (status 1), and is started again" in linked.said
 
 
-def test_a_port_that_somebody_listens_on_is_refused(make):
+def test_a_port_that_somebody_listens_on_is_refused(make, monkeypatch):
     """Whoever knocks there finds somebody, and would take that for the proxy."""
+    monkeypatch.setattr("sottovoce.federation.children.FREE_IN", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         linked = make(Post(lambda node: b"x"))
         linked._bind, linked._roster = "127.0.0.1", SimpleNamespace(port=other.getsockname()[1])

@@ -15,8 +15,8 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits
-from sottovoce.federation.link import _in_memory
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.volatile import in_memory
 from sottovoce.files import locked
 from sottovoce.jobs import federating
 from sottovoce.recipe import Recipe
@@ -71,6 +71,10 @@ def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
     assert (after.members[2].first, after.users) == (21, 28)
     # It is the same store to the ledger of its people.
     assert after.as_store().fingerprint == before.as_store().fingerprint
+    # Two at a time would get one place.
+    with locked(tmp_path / "f" / ".lock", "busy"), pytest.raises(SottoError, match="changed by another process"):
+        federating.enrol(tmp_path / "f", "clinic2", 7)
+    assert Roster.open(tmp_path / "f") == after
 
 
 @pytest.mark.parametrize(
@@ -169,13 +173,13 @@ def test_the_state_of_a_link_is_kept_in_memory_only(tmp_path, monkeypatch):
     """A folder on a disk is refused: updates in it are not noised."""
     mounts = tmp_path / "mounts"
     mounts.write_text(f"disk / ext4 rw 0 0\nmemory {tmp_path}/shm tmpfs rw 0 0\n")
-    monkeypatch.setattr("sottovoce.federation.link.MOUNTS", mounts)
+    monkeypatch.setattr("sottovoce.federation.volatile.MOUNTS", mounts)
     (tmp_path / "shm" / "state").mkdir(parents=True)
-    assert _in_memory(tmp_path / "shm" / "state")
+    assert in_memory(tmp_path / "shm" / "state")
     with pytest.raises(SottoError, match="must not reach a disk"):
-        _in_memory(tmp_path)
+        in_memory(tmp_path)
     with pytest.raises(SottoError, match="not a folder"):
-        _in_memory(tmp_path / "nowhere")
+        in_memory(tmp_path / "nowhere")
     mounts.unlink()
     with pytest.raises(SottoError, match="must not reach a disk"):
-        _in_memory(tmp_path / "shm")
+        in_memory(tmp_path / "shm")
