@@ -36,7 +36,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[real_processes.World]:
+def real_world(tmp_path: Path) -> Iterator[real_processes.World]:
     """Devices and servers in processes of their own, ended with the test."""
     with real_processes.world_of(tmp_path) as world:
         yield world

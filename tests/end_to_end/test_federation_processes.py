@@ -27,7 +27,7 @@ from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import release, sum_one_by_one
 
 pytest.importorskip("flwr")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # A server whose keys the test knows. A recipe cannot ask for that: a private run over devices draws them from entropy.
 KNOWN_KEYS = """
@@ -62,8 +62,8 @@ devices.Device._contribute = contribute
 """
 
 
-def test_a_run_with_hostile_devices_through_every_fault(federation, tmp_path):
-    world: World = federation
+def test_a_run_with_hostile_devices_through_every_fault(real_world, tmp_path):
+    world: World = real_world
     recipe = tiny_recipe(tmp_path / "federation").replace(
         privacy={"users": 14, "cohort": 6}, run={"rounds": 6, "block": 0}
     )

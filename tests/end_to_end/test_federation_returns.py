@@ -16,7 +16,7 @@ from fleets import tiny_recipe
 from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import Lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # A device that does not answer as long as a file is there; it leaves word of the round that waits for it.
 SLOW = """
@@ -37,8 +37,8 @@ devices.Device.answer = answer
 BOTH = {"away": 1, "contributing": 2}  # the third device of the roster is never there
 
 
-def test_a_slow_device_and_a_superlink_without_a_memory_are_waited_for_and_come_back(federation, tmp_path):
-    world: World = federation
+def test_a_slow_device_and_a_superlink_without_a_memory_are_waited_for_and_come_back(real_world, tmp_path):
+    world: World = real_world
     recipe = tiny_recipe(tmp_path / "federation").replace(
         privacy={"users": 14, "cohort": 6}, run={"rounds": 1000, "block": 0}
     )
