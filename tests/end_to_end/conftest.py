@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import real_processes
 from small_world import RECIPE, WORDS, Outcome, Refused, Sotto, World, call, files_of, newest, write_corpus
 
 
@@ -31,6 +33,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     world.recipe.write_text(RECIPE.format(store=world.store), encoding="utf-8")
     assert call("train", world.recipe, "--out", world.run, "--json") == 0
     return world
+
+
+@pytest.fixture
+def real_world(tmp_path: Path) -> Iterator[real_processes.World]:
+    """Devices and servers in processes of their own, ended with the test."""
+    with real_processes.world_of(tmp_path) as world:
+        yield world
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from tiny_run import WORDS
 from sottovoce.federation.children import free_port
 
 SHARES = {"alice": 1, "clinic": 12, "rogue": 1}
-PATIENCE = 300.0  # of these tests; nothing depends on how long anything takes
+PATIENCE = 600.0  # of these tests, on a machine that has much else to do; nothing depends on how long anything takes
+NO_HURRY = ("--seconds", 100_000)  # a round ends when all have answered or are lost, or when a test says so
 
 MAIN = "from sottovoce.cli.main import main\nmain(sys.argv[1:])\n"
 # A device that stops before it answers a round, as long as a file says so.
@@ -39,6 +40,21 @@ def answer(self, message):
 
 devices.Device.answer = answer
 """
+# A server for which the time of a round is up when a file says so, and one device alone is waited for.
+TIME_IS_UP = """
+from pathlib import Path
+from sottovoce.federation import link
+real = link.Asking.left.fget
+
+def left(self):
+    up = Path({folder!r}) / "up"
+    if len(self.sent) == 1 and up.exists():
+        up.unlink()
+        self.until = 0.0
+    return real(self)
+
+link.Asking.left = property(left)
+"""
 
 
 class World:
@@ -49,7 +65,7 @@ class World:
     def sotto(self, *arguments: object, before: str = "") -> subprocess.Popen:
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         code = "import os, sys, time\n" + before + MAIN
-        with open(self.folder / f"log-{len(self.started)}", "wb") as log:
+        with open(self._log(len(self.started)), "wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", code, *map(str, arguments)], env=environment, stdout=log, stderr=log
             )  # fmt: skip
@@ -68,6 +84,12 @@ class World:
         while not happened():
             assert time.monotonic() < deadline, f"{what} did not happen:\n{self.logs()}"
             time.sleep(0.1)
+
+    def _log(self, number: int) -> Path:
+        return self.folder / f"log-{number}"
+
+    def said(self, process: subprocess.Popen) -> str:
+        return self._log(self.started.index(process)).read_text()
 
     def logs(self) -> str:
         logs = [*self.folder.glob("log-*"), *self.folder.glob("federation/link/*.log")]
@@ -110,12 +132,13 @@ def world_of(folder: Path) -> Iterator[World]:
                 process.wait()
 
 
-def kill_superlink(server: int) -> None:
-    """The grandchild of the server: its tether comes between."""
-    for tether in _children(server):
+def kill_superlink(world: World, server: subprocess.Popen) -> None:
+    """The grandchild of the server: its tether comes between. Until the server has noticed."""
+    for tether in _children(server.pid):
         for child in _children(tether):
             if "flower-superlink" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
+                world.until("another SuperLink", lambda: "the SuperLink is gone" in world.said(server))
                 return
     raise AssertionError("there is no SuperLink")
 

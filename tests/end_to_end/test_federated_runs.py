@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from types import SimpleNamespace
 
@@ -14,11 +14,11 @@ from small_world import call
 
 from fleets import InProcess, make_device, make_roster, tiny_recipe
 from sottovoce import jobs
-from sottovoce.errors import SottoError
+from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.messages import Code, Contribution, read_answer
-from sottovoce.jobs import federating, spending, training
+from sottovoce.jobs import federating, federation_demo, spending, training
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
@@ -186,12 +186,43 @@ def test_a_demonstration_without_flower_makes_nothing(tmp_path, monkeypatch, cap
     assert not (tmp_path / "demo").exists()
 
 
-def test_a_server_that_is_stopped_while_it_waits_says_how_to_go_on(federation, tmp_path, monkeypatch, capsys):
+def test_a_demonstration_whose_device_ended_says_so(tmp_path, monkeypatch):
+    """It would be waited for."""
+    devices = []
+
+    class Device(SimpleNamespace):
+        def __init__(self, name, command, folder):
+            super().__init__(name=name, start=lambda: devices.append(name), stop=lambda: devices.remove(name))
+
+        def check_running(self):
+            assert self.name in devices
+            if self.name == "south":
+                raise LostProcess("south ended (status 1)")
+
+    monkeypatch.setattr(federation_demo, "needs_flower", lambda: None)
+    monkeypatch.setattr(federation_demo, "prepare_demo", lambda *_, **__: SimpleNamespace(train_users=20))
+    monkeypatch.setattr(federation_demo, "Child", Device)
+    monkeypatch.setattr(
+        federation_demo, "found_federation",
+        lambda out, *_, **__: SimpleNamespace(path=out, port=1, bundle=lambda name: out / name),
+    )  # fmt: skip
+    monkeypatch.setattr(federation_demo, "serve", lambda *_, stop, **__: stop() or pytest.fail("it goes on"))
+    with pytest.raises(LostProcess, match="south ended"):
+        federation_demo.run_federation_demo(
+            tmp_path / "demo", users=40, say=lambda text: None, progress=lambda name: nullcontext()
+        )
+    assert devices == []
+
+
+@pytest.mark.parametrize(("fault", "status"), [(KeyboardInterrupt(), 130), (LostProcess("the link is lost"), 1)])
+def test_a_server_that_is_stopped_or_lost_while_it_waits_says_how_to_go_on(
+    federation, tmp_path, monkeypatch, capsys, fault, status
+):
     run = tmp_path / "run"
 
     class Waiting(InProcess):
         def ask(self, number, message, seconds, collected):
-            raise KeyboardInterrupt
+            raise fault
 
     @contextmanager
     def reach(*_):
@@ -201,9 +232,9 @@ def test_a_server_that_is_stopped_while_it_waits_says_how_to_go_on(federation, t
     monkeypatch.setattr(federating, "needs_flower", lambda: None)
     (tmp_path / "recipe.toml").write_text(tiny_recipe(federation.path).to_toml())
     code = call("federate", "server", tmp_path / "recipe.toml", "--federation", federation.path, "--out", run, "--json")
-    assert code == 130
+    assert code == status
     assert f"sotto federate resume {run}" in capsys.readouterr().err
-    assert call("federate", "resume", run, "--json") == 130
+    assert call("federate", "resume", run, "--json") == status
     assert not Ledger.open(run / "ledger.jsonl").entries
 
 

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds
 from sottovoce.cli.training import Flag, tell
-from sottovoce.errors import SottoError
+from sottovoce.errors import LostProcess, SottoError
 
 if TYPE_CHECKING:
     from sottovoce.federation.limits import Limits
@@ -101,6 +101,21 @@ def enrol(federation: Path, device: str, *, allow_not_private: Flag = False) -> 
     name, users = _device(device)
     path = federating.enrol(federation, name, users, _limits(allow_not_private))
     print(f"carry {path} to the device, and remove it here; the server knows it from its next start on")
+
+
+@app.command
+def renew(federation: Path) -> None:
+    """Make new certificates, before the old ones end. Users keep their places, and devices their keys.
+
+    Parameters
+    ----------
+    federation
+        Folder of the federation.
+    """
+    from sottovoce.jobs import federating
+
+    path = federating.renew(federation)
+    print(f"carry {path} to every device, into its folder, and start it again: with the old one it finds no server")
 
 
 @app.command
@@ -232,10 +247,10 @@ def demo(*, out: Path = Path("federation-demo"), users: int = 2000) -> None:
 
 @contextmanager
 def _how_to_go_on(run: Path) -> Iterator[None]:
-    """A server that is stopped while it waits for devices, or at once, has a run all the same."""
+    """A server that is stopped while it waits for devices, at once, or by its link, has a run all the same."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, LostProcess):
         if (run / "recipe.toml").exists():
             _say(f"stopped; go on with: sotto federate resume {run}")
         raise

@@ -118,6 +118,7 @@ def plan(
 def _show(made: Plan) -> None:
     rows = {
         **_epsilons(made.epsilons),
+        **_replaced(made.relation, made.epsilon_replaced),
         "noise multiplier z": shown_epsilon(made.noise_multiplier, 6),
         "users in a round": f"{made.cohort:,} of {made.users:,} (q = {made.user_rate:.3g})",
         "rounds": f"{made.rounds:,}",
@@ -156,7 +157,8 @@ def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json:
         return
     for figures in judged["ledgers"] if len(judged["ledgers"]) == 1 else [*judged["ledgers"], judged["total"]]:
         title = f"Ledger of a {figures['kind']}: {figures['path']}" if "path" in figures else "All together"
-        rows = _epsilons(figures["epsilons"]) | {
+        rows = _epsilons(figures["epsilons"]) | _replaced(figures["relation"], figures["epsilon_replaced"])
+        rows |= {
             "relation": (figures["relation"] or "none").replace("-", " "),
             "releases": f"{figures['releases']:,}",
             "accountant": judged["accountant_name"],
@@ -168,19 +170,24 @@ def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json:
             )
             rows[f"event {number}"] = f"{entry['count']:,} × {', '.join([kind.removeprefix('kind '), *facts])}"
         print_table(title, rows)
-        if figures["why"]:
-            print(f"no ε: {figures['why']}")
 
 
 def _epsilons(points: list[dict[str, Any]]) -> dict[str, str]:
     """A row for each δ, the first called ε alone."""
     return {
         "ε" if index == 0 else f"ε at δ = {point['delta']:g}": (
-            "no common one" if point["epsilon"] is None else f"{shown_epsilon(point['epsilon'])}"
+            f"{shown_epsilon(point['epsilon'])} at δ = {point['delta']:g}"
         )
-        + f" at δ = {point['delta']:g}"
         for index, point in enumerate(points)
     }
+
+
+def _replaced(relation: str | None, epsilon: float | None) -> dict[str, str]:
+    """Beside an ε for adding or removing a user."""
+    from sottovoce.privacy.events import ADDED
+
+    shown = relation == ADDED and epsilon is not None
+    return {"ε when a user is replaced": shown_epsilon(epsilon)} if shown else {}
 
 
 def whole(name: str, value: float) -> int:

@@ -176,7 +176,7 @@ def _tell_helper(group: Group, *, json: bool) -> None:
 
 
 def tell(result: RunResult, *, json: bool, again: str = "sotto resume", next_step: str = "") -> None:
-    from sottovoce.reporting.wording import bytes_text
+    from sottovoce.reporting.wording import bytes_text, of_other_relation
 
     statement, scores = result.statement, result.evaluation
     facts = statement.facts
@@ -194,7 +194,7 @@ def tell(result: RunResult, *, json: bool, again: str = "sotto resume", next_ste
         if result.ended == "stopped":
             rows["ε"] += " for all planned rounds"
             rows["ε spent so far"] = f"{shown_epsilon(facts['epsilon_spent'])} (stopping for good saves nothing)"
-        rows["ε of the store, all runs"] = shown_epsilon(facts["epsilon_store"])
+        rows["ε of the store, all runs"] = shown_epsilon(facts["epsilon_store"]) + of_other_relation(facts)
     if scores:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
     if result.traffic:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,10 +13,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sottovoce.errors import LostProcess
+from sottovoce.errors import LostProcess, SottoError
 
 # Flower reports its use and asks for newer versions unless told otherwise. Neither happens.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+LONGEST_LOG = 10_000_000  # bytes; a device may be connected for years
+FREE_IN = 10.0  # seconds in which the processes of a server that was killed give their port back
 
 
 class Child:
@@ -24,14 +28,19 @@ class Child:
         self.name, self._command, self._folder = name, [str(part) for part in command], folder
         self.log = folder / f"{name}.log"
         self._process: subprocess.Popen | None = None
+        self._begun = self._written()  # where in the log this start of it begins
 
-    def start(self) -> None:
+    def start(self, *more: str | Path) -> None:
+        """Start it, with more arguments than it was made with."""
+        self.stop()
+        self.keep_log_short()
+        self._begun = self._written()
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(self._folder / "flower"), "PYTHONUNBUFFERED": "1"}
         tether = Path(__file__).with_name("tether.py")
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", str(tether), *self._command], stdin=subprocess.PIPE, stdout=log, stderr=log,
-                env=environment, start_new_session=True,  # Ctrl-C is for this process alone
+                [sys.executable, "-S", str(tether), *self._command, *map(str, more)], stdin=subprocess.PIPE,
+                stdout=log, stderr=log, env=environment, start_new_session=True,  # Ctrl-C is for this process alone
             )  # fmt: skip
 
     @property
@@ -51,14 +60,15 @@ class Child:
             self._process.kill()
             self._process.wait()
 
+    def check_running(self) -> None:
+        if self.ended is not None:
+            raise LostProcess(f"{self.name} ended (status {self.ended}): {self._last_words()}; its log is {self.log}")
+
     def wait_until_listening(self, port: int, host: str = "127.0.0.1", seconds: float = 120.0) -> None:
         """Until the process takes connections at an address of this machine."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if self.ended is not None:
-                raise LostProcess(
-                    f"{self.name} ended at once (status {self.ended}): {self._last_words()}; its log is {self.log}"
-                )
+            self.check_running()
             with suppress(OSError), socket.create_connection((host, port), timeout=1):
                 return
             time.sleep(0.2)
@@ -66,8 +76,25 @@ class Child:
             f"{self.name} does not listen on port {port} of {host} after {seconds:g} s; its log is {self.log}"
         )
 
+    def said(self, most: int = 10_000) -> str:
+        """The end of what it wrote since it was started."""
+        with suppress(OSError), open(self.log, "rb") as log:
+            log.seek(max(self._begun, self._written() - most))
+            return log.read().decode(errors="replace")
+        return ""
+
+    def _written(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def keep_log_short(self) -> None:
+        """Begin the log anew when it is long. What was in it is kept once, beside it."""
+        if self._written() > LONGEST_LOG:
+            shutil.copyfile(self.log, self.log.with_suffix(".old"))
+            os.truncate(self.log, 0)  # who writes to it appends, so goes on from there
+            self._begun = 0
+
     def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").split("\n")
+        lines = self.said().split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
@@ -79,3 +106,20 @@ def command(name: str) -> Path:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
+
+
+def check_not_taken(port: int, host: str) -> None:
+    """Refuse a port at which somebody else listens."""
+    family, deadline = socket.AF_INET6 if ":" in host else socket.AF_INET, time.monotonic() + FREE_IN
+    while True:
+        try:
+            return socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return None  # whoever is to listen says it better
+        if time.monotonic() > deadline:
+            raise SottoError(
+                f"port {port} of {host} is taken by another process (another server?), and devices look for this one "
+                f"there; stop it first"
+            )
+        time.sleep(0.2)

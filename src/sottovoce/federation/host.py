@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import secrets as os_entropy
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from sottovoce.federation import flower
-from sottovoce.federation.children import Child, command, free_port
+from sottovoce.federation.children import Child, free_port
 from sottovoce.federation.device import Device
 from sottovoce.federation.keys import AUTHORITY, NODE_KEY
 from sottovoce.files import write_aside
@@ -17,6 +18,21 @@ from sottovoce.files import write_aside
 log = logging.getLogger("sottovoce.host")
 POLL = 0.25  # seconds between looks for a message
 AGAIN = 5.0  # seconds before a SuperNode that ended is started again
+
+# What a SuperNode writes, and what that means to the owner of a device.
+_STARTED, _CONNECTED, _LEFT = "Starting Flower SuperNode", "SuperNode ID:", "terminated gracefully"
+_MEANS = {
+    _CONNECTED: "connected",
+    "Connection successful": "connected",
+    "Connection attempt failed": "the server does not answer; trying on",
+    "Failed to activate": "the server does not let this device in: it is not on the roster, or is thought to be here "
+    "still, from a minute ago or from another machine; trying again",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not that of the federation, or is no longer valid; "
+    "trying again",
+    _LEFT: "the connection was lost; connecting again",
+    "failed to start": "the SuperNode cannot listen on this machine; trying again",
+}
+_CLOCK = "the server does not accept what this device signs: their clocks must agree to 5 s; trying again"
 
 
 class Host:
@@ -27,36 +43,51 @@ class Host:
     """
 
     def __init__(self, bundle: Path, server: str, device: Device, say: Callable[[str], None] = lambda text: None):
-        self._device, self._say = device, say
+        self._device, self._say, self._said = device, say, ""
         folder = bundle / "host"
         folder.mkdir(mode=0o700, exist_ok=True)
         secret_file = folder / "desk.secret"
-        write_aside(secret_file, os_entropy.token_bytes(32), private=True)
-        self._port = free_port()
-        self._desk = flower.Desk(f"127.0.0.1:{self._port}", secret_file.read_bytes())
+        self._secret = os_entropy.token_bytes(32)
+        write_aside(secret_file, self._secret, private=True)
         self.supernode = Child(
             "supernode",
             [
-                command("flower-supernode"), "--superlink", server, "--root-certificates", bundle / AUTHORITY,
-                "--auth-supernode-private-key", bundle / NODE_KEY, "--isolation", "process", "--host", "127.0.0.1",
-                "--port", str(self._port), "--superexec-auth-secret-file", secret_file,
+                sys.executable, "-m", "sottovoce.federation.supernode", "--superlink", server, "--root-certificates",
+                bundle / AUTHORITY, "--auth-supernode-private-key", bundle / NODE_KEY, "--isolation", "process",
+                "--host", "127.0.0.1", "--superexec-auth-secret-file", secret_file,
             ],
             folder,
         )  # fmt: skip
 
     def run(self, stop: Callable[[], bool]) -> None:
-        started = 0.0
+        looked = -AGAIN
         try:
             while not stop():
-                if self.supernode.ended is not None and time.monotonic() > started + AGAIN:
-                    if started:
-                        self._say(f"not connected (status {self.supernode.ended}); trying again")
-                    self.supernode.start()
-                    started = time.monotonic()
+                if time.monotonic() > looked + AGAIN:
+                    self._look_after()
+                    looked = time.monotonic()
                 if not self._answer_one():
                     time.sleep(POLL)
         finally:
             self.supernode.stop()
+
+    def _look_after(self) -> None:
+        """Say how the SuperNode fares when that changes, and start it if it does not run."""
+        self.supernode.keep_log_short()
+        said, ended = self.supernode.said(), self.supernode.ended
+        means = meaning(said)
+        if said and not means and ended is not None:
+            means = f"the SuperNode ended (status {ended}); its log is {self.supernode.log}; trying again"
+        if means not in ("", self._said):
+            self._say(means)
+            self._said = means
+        if ended is not None:
+            self._connect()
+
+    def _connect(self) -> None:
+        port = free_port()  # another one each time: somebody else may have taken the last
+        self._desk = flower.Desk(f"127.0.0.1:{port}", self._secret)
+        self.supernode.start("--port", str(port))
 
     def _answer_one(self) -> bool:
         """Answer a message, if there is one."""
@@ -65,8 +96,12 @@ class Host:
 
         try:
             token = self._desk.acquire(TaskType.CLIENT_APP)
-        except httpx.HTTPError as error:  # the SuperNode is not there yet, or no longer
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # it is not there yet, or no longer
             log.debug("the SuperNode does not listen: %s", error)
+            return False
+        except httpx.HTTPError as error:
+            log.warning("the SuperNode does not answer (%s); connecting anew", error)
+            self.supernode.stop()
             return False
         if token is None:
             return False
@@ -81,11 +116,19 @@ class Host:
 
     def _answer(self, token: str) -> None:
         from flwr.app import Message
-        from flwr.common.constant import SubStatus
-        from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+        from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
         with self._desk.task(token) as client:
             message, context, _, _ = pull_task_input(client)  # the app that came with it is left alone
             answer = self._device.answer(flower.bytes_of(message))
             push_message(client, Message(flower.content_of(answer), reply_to=message), context)
-            push_task_output(client, context, SubStatus.COMPLETED, "")
+            flower.finish(client, context)
+
+
+def meaning(said: str) -> str:
+    """What the last that a SuperNode said means to the owner of the device; nothing when that is unknown."""
+    last = max(_MEANS, key=said.rfind)
+    if last not in said:
+        return ""
+    refused = last == _LEFT and _STARTED in said and _CONNECTED not in said
+    return _CLOCK if refused else _MEANS[last]

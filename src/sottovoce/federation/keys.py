@@ -6,6 +6,7 @@ import ipaddress
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sottovoce.errors import SottoError
@@ -13,6 +14,7 @@ from sottovoce.files import write_aside
 
 AUTHORITY, SERVER, SERVER_KEY, NODE_KEY = "authority.pem", "server.pem", "server.key", "node.key"
 VALID_DAYS = 825
+SOON_DAYS = 60  # before the end, at which to be reminded
 
 
 def needs_flower() -> None:
@@ -56,6 +58,32 @@ def write_authority(folder: Path, host: str) -> None:
         ),
         private=True,
     )
+
+
+def renew_authority(folder: Path, host: str) -> None:
+    """Another authority and another certificate of the server in place of those in a folder."""
+    with TemporaryDirectory(dir=folder) as draft:
+        made = Path(draft) / "keys"
+        write_authority(made, host)
+        for name in (SERVER_KEY, SERVER, AUTHORITY):
+            write_aside(folder / name, (made / name).read_bytes(), private=name == SERVER_KEY)
+
+
+def days_left(path: Path, then: str) -> int:
+    """For how long a certificate is valid; one that is not is refused. `then` says how to come by another."""
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SottoError(f"cannot read the certificate {path} ({error}); {then}") from None
+    start, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
+    if not start <= now <= end:
+        raise SottoError(
+            f"{path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and this machine's clock says "
+            f"{now:%Y-%m-%d %H:%M} UTC: set the clock if that is wrong; or {then}"
+        )
+    return (end - now).days
 
 
 def write_node_key(folder: Path) -> str:

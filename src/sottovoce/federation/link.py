@@ -7,23 +7,72 @@ import secrets as os_entropy
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import LostProcess, SottoError
+from sottovoce.errors import LostProcess
 from sottovoce.federation import flower
-from sottovoce.federation.children import Child, command, free_port
+from sottovoce.federation.children import Child, check_not_taken, command, free_port
 from sottovoce.federation.collecting import Collected
 from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
+from sottovoce.federation.post import Post
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.volatile import in_memory
 from sottovoce.files import write_aside
 
 log = logging.getLogger("sottovoce.link")
 POLL = 0.3  # seconds between looks for answers
 IN_MEMORY = ":flwr-in-memory:"
-MOST_REFUSALS = 5
-MOUNTS = Path("/proc/mounts")
+MOST_REFUSALS = 5  # of a SuperLink, one after another
+MOST_LOSSES = 5  # of a SuperLink in one round
+SILENT = 300.0  # seconds without an answer, after which a SuperLink that runs is taken for lost
+AGAIN = 5.0  # seconds before a device that failed is asked again; and those that must be left for it
+GRACE = 20.0  # seconds in which a device may come back to a round that would be over without it
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where to knock when a process listens on every address
+
+
+@dataclass
+class Asking:
+    """A round's task on its way to devices."""
+
+    number: int
+    task: bytes
+    seconds: float
+    until: float = 0.0  # when time is up
+    asked: bool = False  # somebody was
+    sent: dict[str, str] = field(default_factory=dict)  # messages that are not answered, and whom they went to
+    unsent: list[tuple[Any, str]] = field(default_factory=list)  # such as the SuperLink may have in part
+    lost: dict[str, float] = field(default_factory=dict)  # devices that failed, and when they did first
+    pause: dict[str, float] = field(default_factory=dict)  # and when they may be asked again
+
+    def begin(self) -> None:
+        self.until = time.monotonic() + self.seconds
+        self.sent, self.unsent = {}, []
+
+    @property
+    def left(self) -> float:
+        return self.until - time.monotonic()
+
+    @property
+    def late(self) -> bool:
+        """Whoever is asked now would work for nothing."""
+        return self.left < min(AGAIN, self.seconds / 2)
+
+    @property
+    def over(self) -> bool:
+        """Nobody owes an answer, nor may come back with one."""
+        if self.sent or not self.asked:
+            return False
+        return self.late or all(time.monotonic() > lost + GRACE for lost in self.lost.values())
+
+    def may_ask(self, name: str) -> bool:
+        return not self.late and time.monotonic() >= self.pause.get(name, 0.0)
+
+    def failed(self, name: str) -> None:
+        now = time.monotonic()
+        self.lost.setdefault(name, now)
+        self.pause[name] = now + AGAIN
 
 
 class Link:
@@ -47,7 +96,7 @@ class Link:
         self._address = f"127.0.0.1:{self._port}"
         self._keeps_state = state is not None
         self._desk = flower.Desk(self._address, secret_file.read_bytes(), self._authority)
-        database = IN_MEMORY if state is None else str(_in_memory(state) / "link.db")
+        database = IN_MEMORY if state is None else str(in_memory(state) / "link.db")
         self.superlink = Child(
             "superlink",
             [
@@ -63,18 +112,29 @@ class Link:
         self.proxy = Child("proxy", [*proxy, keys], folder)
         self._names: dict[int, str] = {}  # of devices, by Flower's number
         self._refusals = 0
+        self._heard = 0.0  # when the SuperLink last answered
         self._task: Any = None
-        self._grid: Any = None
+        self._post: Post | None = None
 
     def __enter__(self) -> Link:
+        import httpx
+
         try:
-            self._start()
-            self.proxy.start()
-            self.proxy.wait_until_listening(self._roster.port, _ANY.get(self._bind, self._bind))
+            try:
+                self._start()
+            except httpx.HTTPError as error:
+                self._recover(error)
+            self._open()
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def _open(self) -> None:
+        """Let devices in: until the proxy runs, nobody reaches the SuperLink."""
+        check_not_taken(self._roster.port, self._bind)  # somebody else who listens there would be taken for the proxy
+        self.proxy.start()
+        self.proxy.wait_until_listening(self._roster.port, _ANY.get(self._bind, self._bind))
 
     def __exit__(self, *error: object) -> None:
         self.proxy.stop()
@@ -86,11 +146,12 @@ class Link:
     def _start(self) -> None:
         self.superlink.start()
         self.superlink.wait_until_listening(self._port)
-        if self._grid is None or not self._keeps_state:
-            self._forget()
+        self._heard = time.monotonic()
+        if self._post is None or not self._keeps_state:
             self._join()
 
     def _join(self) -> None:
+        self._forget()
         self._register()
         self._take_task()
 
@@ -124,11 +185,10 @@ class Link:
         from flwr.supercore.task_identity import TaskIdentity
         from flwr.superlink.grid import HttpGrid
 
-        token = None
-        for _ in range(100):
-            if (token := self._desk.acquire(TaskType.SERVER_APP)) is not None:
-                break
-            time.sleep(POLL)
+        token, until = None, time.monotonic() + 90.0  # one whose token was lost is given again after 30 s
+        while token is None and time.monotonic() < until:
+            if (token := self._desk.acquire(TaskType.SERVER_APP)) is None:
+                time.sleep(POLL)
         if token is None:
             raise LostProcess(f"the SuperLink has no task for its server; its log is {self.superlink.log}")
         self._task = self._desk.task(token)
@@ -137,68 +197,96 @@ class Link:
         TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
         TaskIdentity.node_id = given.context.node_id
         grid = HttpGrid(self._address, False, self._authority, token=token)
-        grid._client = client  # with our own retries: none
+        grid._client = client  # with our own retries
         grid.set_run(run_from_proto(given.run))
-        self._grid = grid
+        self._post = Post(grid, client)
 
     def _forget(self) -> None:
         if self._task is not None:
             self._task.__exit__(None, None, None)
-        self._task = self._grid = None
+        self._task = self._post = None
         self._names = {}
 
     def online(self) -> dict[int, str]:
         """The devices that are connected now, by Flower's number."""
-        return {number: self._names[number] for number in self._grid.get_node_ids() if number in self._names}
+        assert self._post is not None
+        return {number: self._names[number] for number in self._post.online() if number in self._names}
 
     def ask(self, number: int, message: bytes, seconds: float, collected: Collected) -> None:
         import httpx
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
+        self._heard = time.monotonic()  # between rounds it is not asked
         self._wait_for_devices()
-        deadline = time.monotonic() + seconds
-        sent: dict[str, str] = {}  # Flower's names of messages that are not answered, and whom they went to
+        asking, losses = Asking(number, message, seconds), 0
+        asking.begin()
         while True:
             try:
-                self._send(number, message, deadline, collected, sent)
-                self._receive(collected, sent)
-                if not sent:
+                self._send(asking, collected)
+                self._receive(asking, collected)
+                self._refusals, self._heard = 0, time.monotonic()
+                if asking.over:
                     return
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, ObjectPushError) as error:
                 if self._recover(error):
-                    sent = {}
+                    losses += 1
+                    if losses > MOST_LOSSES:
+                        raise LostProcess(
+                            f"the SuperLink was lost {losses} times in round {number}; its log is {self.superlink.log}"
+                        ) from error
                     self._wait_for_devices()
-                    deadline = time.monotonic() + seconds
-            if time.monotonic() > deadline:
-                log.warning("round %d: no answer in time from %s", number, ", ".join(sorted(sent.values())))
-                return
+                    asking.begin()
+            if asking.left < 0:
+                break
+            self._look_after_proxy()
             time.sleep(POLL)
+        if asking.sent:
+            late = ", ".join(sorted(asking.sent.values()))
+            log.warning("round %d: no answer in %g s (--seconds) from %s", number, seconds, late)
+        if self._post is not None:
+            self._post.take_back(list(asking.sent))
 
-    def _send(self, number: int, message: bytes, deadline: float, collected: Collected, sent: dict[str, str]) -> None:
+    def _send(self, asking: Asking, collected: Collected) -> None:
         """To whoever is connected and was not asked: devices may come while a round is on, or come back."""
+        assert self._post is not None
+        if not asking.unsent:
+            asking.unsent = self._messages(asking, collected)
+        if not asking.unsent or asking.left <= 0:
+            return
+        # The same ones until they are sent: of another, a device would have two, one of them without its contents.
+        identities = self._post.push([message for message, _ in asking.unsent])
+        for identity, (_, name) in zip(identities, asking.unsent, strict=True):
+            if identity:
+                asking.sent[identity], asking.asked = name, True
+            else:
+                asking.failed(name)
+        asking.unsent = []
+
+    def _messages(self, asking: Asking, collected: Collected) -> list[tuple[Any, str]]:
         from flwr.app import Message
 
-        waiting = collected.missing() - set(sent.values())
-        there = [(node, name) for node, name in self.online().items() if name in waiting]
+        waiting = collected.missing() - set(asking.sent.values())
+        there = [(node, name) for node, name in self.online().items() if name in waiting and asking.may_ask(name)]
         if not there:
-            return
-        content, left = flower.content_of(message), max(1.0, deadline - time.monotonic())
-        messages = [Message(content, node, flower.CALL, ttl=left, group_id=str(number)) for node, _ in there]
-        for name, identity in zip((name for _, name in there), self._grid.push_messages(messages), strict=True):
-            if identity:
-                sent[identity] = name
+            return []
+        content, group = flower.content_of(asking.task), str(asking.number)
+        return [(Message(content, node, flower.CALL, ttl=asking.left, group_id=group), name) for node, name in there]
 
-    def _receive(self, collected: Collected, sent: dict[str, str]) -> None:
-        if not sent:
+    def _receive(self, asking: Asking, collected: Collected) -> None:
+        assert self._post is not None
+        if not asking.sent:
             return
-        for reply in self._grid.pull_messages(list(sent)):
+        for reply in self._post.pull(list(asking.sent)):
             # By what it replies to: Flower answers in the name of a device that is lost.
-            name = sent.pop(reply.metadata.reply_to_message_id, None)
+            name = asking.sent.pop(reply.to, None)
             if name is None:
                 continue
-            if reply.has_error():
-                log.warning("%s did not answer: %s", name, flower.why(reply.error.code))
+            if reply.error is not None:
+                log.warning("%s did not answer: %s", name, flower.why(reply.error))
+                asking.failed(name)
                 continue
-            code = collected.take(name, flower.bytes_of(reply))
+            asking.lost.pop(name, None)
+            code = collected.take(name, reply.data)
             if code not in ("joined", "nobody"):
                 log.warning("%s contributes nothing: %s", name, code)
 
@@ -209,7 +297,7 @@ class Link:
         while True:
             here = 0
             try:
-                here = len(self.online())
+                here, self._heard = len(self.online()), time.monotonic()
             except httpx.HTTPError as error:
                 self._recover(error)
             if here >= self._at_least:
@@ -219,46 +307,44 @@ class Link:
                 said = True
             if self._stop():
                 raise KeyboardInterrupt
+            self._look_after_proxy()
             time.sleep(POLL)
+
+    def _look_after_proxy(self) -> None:
+        if self.proxy.ended is not None:
+            self._say(f"the proxy is gone (status {self.proxy.ended}), and is started again")
+            self._open()
 
     def _recover(self, error: Exception) -> bool:
         """Start the SuperLink again if it is gone. True if it forgot what it held: then all is to be asked again."""
         import httpx
 
-        time.sleep(POLL)
-        if self.superlink.ended is None:
-            if isinstance(error, httpx.TransportError):
-                return False
-            self._refusals += 1
-            if self._refusals > MOST_REFUSALS:
-                raise LostProcess(
-                    f"the SuperLink refuses its server: {error}; its log is {self.superlink.log}"
-                ) from error
-            # This process was held up for so long that Flower took it for lost: a run of Flower's is begun anew.
-            self._say("the SuperLink took this server for lost; going on with it anew")
-            self._forget()
-            self._join()
-            return True
-        self._say(f"the SuperLink is gone (status {self.superlink.ended}), and is started again")
-        self._start()
-        return not self._keeps_state
+        before = self._post
+        for _ in range(MOST_REFUSALS):
+            time.sleep(POLL)
+            try:
+                self._mend(error)
+                return self._post is not before
+            except httpx.HTTPError as another:  # it is lost again
+                error = another
+        raise LostProcess(f"the SuperLink cannot be reached: {error}; its log is {self.superlink.log}") from error
 
+    def _mend(self, error: Exception) -> None:
+        import httpx
 
-def _in_memory(folder: Path) -> Path:
-    """A folder that is in memory: updates that are not noised must not reach a disk."""
-    if not folder.is_dir():
-        raise SottoError(
-            f"{folder} is not a folder; make one in memory (on Linux below /dev/shm), for the link's state"
-        )
-    place = folder.resolve()
-    kinds = {}
-    for line in MOUNTS.read_text().splitlines() if MOUNTS.exists() else ():
-        _, mounted, kind, *_ = line.split()
-        kinds[Path(mounted)] = kind
-    kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), "unknown")
-    if kind not in ("tmpfs", "ramfs"):
-        raise SottoError(
-            f"{folder} is on {kind}, and what devices send is not noised yet: it must not reach a disk; use a folder "
-            f"in memory (tmpfs), such as one below /dev/shm"
-        )
-    return place
+        if self.superlink.ended is None and not isinstance(error, httpx.HTTPStatusError):
+            if self._post is None:
+                return self._join()
+            if time.monotonic() < self._heard + SILENT:
+                return None  # it was a moment's trouble
+            self._say(f"the SuperLink does not answer for {SILENT:g} s")
+            self.superlink.stop()
+        if self.superlink.ended is not None:
+            self._say(f"the SuperLink is gone (status {self.superlink.ended}), and is started again")
+            return self._start()
+        self._refusals += 1
+        if self._refusals > MOST_REFUSALS:
+            raise LostProcess(f"the SuperLink refuses its server: {error}; its log is {self.superlink.log}") from error
+        # This process was held up for so long that Flower took it for lost: a run of Flower's is begun anew.
+        self._say("the SuperLink took this server for lost; going on with it anew")
+        return self._join()

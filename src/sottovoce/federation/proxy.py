@@ -53,7 +53,7 @@ def build_app(client: Any) -> Any:
                 answer = await client.send(asked, stream=True)
                 # All of it at once: a device that reads slowly must not keep the others from the SuperLink.
                 contents = b"".join([piece async for piece in answer.aiter_raw()])
-        except httpx.TransportError:
+        except (httpx.HTTPError, httpx.StreamError, RuntimeError):  # RuntimeError: the client is closed, at the end
             return PlainTextResponse("the server is not there", status_code=503)  # devices ask again
         passed = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
         return Response(contents, answer.status_code, passed)

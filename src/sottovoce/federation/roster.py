@@ -135,6 +135,14 @@ class Roster:
         roster.save()
         return roster
 
+    def renew(self) -> list[Path]:
+        """With new certificates; those of the devices' folders that are still here, which have them too."""
+        keys.renew_authority(self.keys, self.host)
+        here = [self.bundle(member.name) for member in self.members if self.bundle(member.name).is_dir()]
+        for folder in here:
+            write_aside(folder / keys.AUTHORITY, (self.keys / keys.AUTHORITY).read_bytes())
+        return here
+
 
 def found(
     out: Path, vocabulary: Vocabulary, devices: Sequence[tuple[str, int]], *, host: str, port: int,

@@ -11,6 +11,7 @@ from typing import Any
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.federation import keys
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.device import Device, Enrolment, own_secret
 from sottovoce.federation.keys import needs_flower
@@ -59,7 +60,19 @@ def found_federation(
 def enrol(federation: Path, name: str, users: int, limits: Limits | None = None) -> Path:
     """Register one more device; the folder to carry to it."""
     needs_flower()
-    return Roster.open(federation).enrol(name, users, limits or Limits()).bundle(name)
+    Roster.open(federation)  # or say that it is none
+    busy = f"{federation} is being changed by another process: two would give out one place twice; try again"
+    with locked(federation / ".lock", busy):
+        return Roster.open(federation).enrol(name, users, limits or Limits()).bundle(name)
+
+
+def renew(federation: Path) -> Path:
+    """New certificates for a federation; the file that every device needs."""
+    needs_flower()
+    roster = Roster.open(federation)
+    with _serving(roster):
+        roster.renew()
+    return roster.keys / keys.AUTHORITY
 
 
 def serve(
@@ -95,14 +108,26 @@ def _reach(roster: Roster, serving: Serving, stop: Stop, say: Say) -> Iterator[C
 
     if serving.at_least > len(roster.members):
         raise SottoError(f"--at-least {serving.at_least} is more than the {len(roster.members)} devices registered")
+    left = keys.days_left(roster.keys / keys.SERVER, "make new ones with `sotto federate renew`")
+    if left < keys.SOON_DAYS:
+        say(f"the certificate of {roster.path} ends in {left} days; make another with `sotto federate renew`")
+    with _serving(roster) as folder:
+        link = Link(
+            roster, folder, bind=serving.bind or roster.host, state=serving.state, at_least=serving.at_least, say=say,
+            stop=stop,
+        )  # fmt: skip
+        with link:
+            yield Coordinator(roster, link, serving.seconds)
+
+
+@contextmanager
+def _serving(roster: Roster) -> Iterator[Path]:
+    """The folder of the link, for this process alone."""
     folder = roster.path / "link"
     folder.mkdir(mode=0o700, exist_ok=True)
-    link = Link(
-        roster, folder, bind=serving.bind or roster.host, state=serving.state, at_least=serving.at_least, say=say,
-        stop=stop,
-    )  # fmt: skip
-    with link:
-        yield Coordinator(roster, link, serving.seconds)
+    busy = f"{roster.path} is served by another process; devices follow one server at a time: stop it first"
+    with locked(folder / ".lock", busy):
+        yield folder
 
 
 def run_device(
@@ -115,6 +140,10 @@ def run_device(
     _device_facts(bundle)
     with locked(bundle / ".lock", f"{bundle} is in use by another process: a device answers once; stop it first"):
         device, address = open_device(bundle, data)
+        keys.days_left(
+            bundle / keys.AUTHORITY,
+            f"ask for {keys.AUTHORITY} of the server, which makes another with `sotto federate renew`",
+        )
         say(f"{device.description}; server {server or address}")
         Host(bundle, server or address, device, say).run(stop)
 

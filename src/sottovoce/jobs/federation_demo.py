@@ -43,17 +43,25 @@ def run_federation_demo(
     recipe = Recipe.load("demo").replace(
         privacy={"users": users, "cohort": min(100, users / 4)}, run={"rounds": ROUNDS, "evaluate_every": 5}
     )
+    sotto = [sys.executable, "-m", "sottovoce.cli.main", "federate", "device"]
+    devices = [
+        Child(name, [*sotto, roster.bundle(name), "--data", out / "silos" / name], roster.path) for name in SILOS
+    ]
+
+    def stopped() -> bool:
+        for device in devices:
+            device.check_running()  # it would be waited for
+        return stop()
+
     with ExitStack() as stack:
-        for name in SILOS:
-            sotto = [sys.executable, "-m", "sottovoce.cli.main", "federate", "device", roster.bundle(name)]
-            device = Child(name, [*sotto, "--data", out / "silos" / name], roster.path)
+        for device in devices:
             device.start()
             stack.callback(device.stop)
         say("start    a server and two devices")
         observer = stack.enter_context(progress("train"))
         result = serve(
-            recipe, roster.path, out / "run", Serving(seconds=300, at_least=len(SILOS)), observer=observer, stop=stop,
-            say=say,
+            recipe, roster.path, out / "run", Serving(seconds=300, at_least=len(SILOS)), observer=observer, say=say,
+            stop=stopped,
         )  # fmt: skip
     report_run(result.path)
     return result

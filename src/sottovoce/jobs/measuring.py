@@ -25,11 +25,10 @@ from sottovoce.models.language_model import LanguageModel
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.findings import AUDITS, Finding, findings
 from sottovoce.reporting.report import Evidence, render
-from sottovoce.reporting.statement import restate, store_cost
+from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_ledger
-from sottovoce.runs.record import json_number
 
 # Written for this project; no user's words.
 PROMPTS = (
@@ -217,8 +216,8 @@ def _statement_of_today(run: RunFolder) -> dict[str, Any]:
         return told
     if not ledger.exists() or told["run"] not in (people := read_ledger(ledger)).runs:
         return restate(told, store_gone=True)
-    total = store_cost(people.spent, told["delta"], recipe.privacy.accountant)
-    return restate(told, epsilon_store=json_number(total))
+    total = store_total(people.spent, told["delta"], recipe.privacy.accountant)
+    return restate(told, **total)
 
 
 def found_so_far(run: RunFolder, name: str = "RUN") -> list[Finding]:

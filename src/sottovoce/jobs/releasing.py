@@ -19,11 +19,10 @@ from sottovoce.jobs.planting import read_registry
 from sottovoce.jobs.population import store_folder
 from sottovoce.privacy import accounting
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import restate, store_cost
+from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger
-from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import Secrets
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024
@@ -66,8 +65,8 @@ def _write(run: RunFolder, out: Path, audits: list[dict[str, Any]]) -> None:
             (draft / name).write_bytes((run.model / name).read_bytes())
         # Later runs on the same people count: the total is the one of today.
         recipe, told = Recipe.load(run.recipe_file), run.read_statement()
-        total = store_cost(_people(run, recipe).spent(), told["delta"], recipe.privacy.accountant)
-        statement = restate(told, audits=audits, epsilon_store=json_number(total))
+        total = store_total(_people(run, recipe).spent(), told["delta"], recipe.privacy.accountant)
+        statement = restate(told, audits=audits, **total)
         run.write_json(draft / "privacy.json", statement)
         run.write_json(draft / "card.json", {**_card(run), "privacy": statement})
         if run.registry_file.exists():

@@ -11,19 +11,20 @@ from typing import Any
 from sottovoce.errors import SottoError
 from sottovoce.planning.plan import plain_json
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Event, NonPrivate
+from sottovoce.privacy.accounting import Event
 from sottovoce.runs.ledger import LedgerContents, read_ledger
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What some releases add up to. Where they have no common ε, every `epsilon` is None and `why` says it."""
+    """What some releases add up to, under the relation that they have in common; none where no ε is finite."""
 
     relation: str | None
     releases: int
     events: list[dict[str, Any]]
-    epsilons: list[dict[str, float | None]]
-    why: str | None
+    epsilons: list[dict[str, float]]
+    epsilon_replaced: float | None
+    """At the first δ, when one user is replaced; the moments accountant has none."""
 
 
 @dataclass(frozen=True)
@@ -63,29 +64,14 @@ def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: st
 
 
 def _figures(spent: list[tuple[Event, int]], deltas: Sequence[float], accountant: str) -> Figures:
-    relation, why = _relation(spent)
-    answers: list[float] | list[None] = [None] * len(deltas) if why else accounting.epsilons(spent, deltas, accountant)
+    answers = accounting.epsilons(spent, deltas, accountant)
     return Figures(
-        relation,
+        accounting.relation_of(event for event, _ in spent),
         sum(count for _, count in spent),
         [{"event": event.to_json(), "count": count} for event, count in spent],
         [{"delta": delta, "epsilon": answer} for delta, answer in zip(deltas, answers, strict=True)],
-        why,
+        None if accountant == "moments" else accounting.epsilon(spent, deltas[0], accountant, replaced=True),
     )
-
-
-def _relation(spent: list[tuple[Event, int]]) -> tuple[str | None, str | None]:
-    """The relation under which these releases have an ε, or why there is none."""
-    if any(isinstance(event, NonPrivate) or event.noise_multiplier == 0 for event, _ in spent):
-        return None, None  # ε is infinite under any
-    sampled = {event.relation for event, _ in spent if isinstance(event, accounting.SampledGaussian)}
-    if len(sampled) > 1:
-        return None, (
-            "some rounds protect from adding or removing one user (sampling='poisson'), others from replacing one "
-            "(sampling='fixed'): they have no common ε, and neither figure holds for both"
-        )
-    alone = {event.relation for event, _ in spent if not isinstance(event, NonPrivate)}
-    return next(iter(sampled or alone), None), None
 
 
 def _refuse_double_counting(ledgers: Sequence[LedgerContents]) -> None:

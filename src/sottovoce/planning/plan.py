@@ -31,6 +31,8 @@ class Plan:
     relation: str
     epsilons: list[dict[str, float]]
     """ε at every δ that was asked for, `delta` first."""
+    epsilon_replaced: float | None
+    """ε at `delta` when one user is replaced, which compares plans of any sampling; the moments accountant has none."""
     curve: list[dict[str, float]]
     device_rounds_expected: float
     """Rounds in which one device takes part, on average."""
@@ -120,6 +122,9 @@ def make_plan(
             {"delta": at, "epsilon": value}
             for at, value in zip([delta, *more_deltas], [curve(charged), *others], strict=True)
         ],
+        epsilon_replaced=None
+        if accountant == "moments"
+        else accounting.epsilon([(event, charged)], delta, accountant, replaced=True),
         curve=[{"round": t, "epsilon": value} for t, value in _thin(points)],
         device_rounds_expected=rounds * rate,
         device_rounds_most=charged if sampling == "in_turn" else rounds,

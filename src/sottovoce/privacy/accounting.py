@@ -31,13 +31,14 @@ from sottovoce.privacy.composition import (
     check_delta,
     composition_of,
     counted,
+    relation_of,
 )
 from sottovoce.privacy.events import Covered, Event, NonPrivate, SampledGaussian, ThresholdedHistogram, event_from_json
 
 __all__ = [
     "ACCOUNTANTS", "Covered", "Curve", "Event", "NonPrivate", "SampledGaussian", "Spent", "ThresholdedHistogram",
     "accountant_name", "calibrate", "check", "default_accountant", "epsilon", "epsilon_curve", "epsilons",
-    "event_from_json", "rounded_up",
+    "event_from_json", "relation_of", "rounded_up",
 ]  # fmt: skip
 
 _EXACT_ROUNDS = {"pld": 20, "rdp": 1_000, "moments": 5_000}  # a curve has every round up to here
@@ -87,21 +88,24 @@ def _rounded(epsilon: float, digits: int, whole: Callable[[float], int]) -> str:
     return f"{shown:,.0f}" if shown >= 10 ** (digits - 1) else f"{shown:.{digits}g}"
 
 
-def epsilon(spent: Spent, delta: float, accountant: str = "pld") -> float:
+def epsilon(spent: Spent, delta: float, accountant: str = "pld", *, replaced: bool = False) -> float:
     """ε at `delta` of everything in `spent`, pairs of an event and how often it happened.
 
+    It is for the relation that `relation_of` tells, or, if asked, for one user `replaced`.
     Guarantee: an upper bound. Rounds that differ compose exactly, and the order does not matter.
     """
-    (answer,) = epsilons(spent, [delta], accountant)
+    (answer,) = epsilons(spent, [delta], accountant, replaced=replaced)
     return answer
 
 
-def epsilons(spent: Spent, deltas: Sequence[float], accountant: str = "pld") -> list[float]:
+def epsilons(
+    spent: Spent, deltas: Sequence[float], accountant: str = "pld", *, replaced: bool = False
+) -> list[float]:  # fmt: skip
     """ε at each δ of everything in `spent`: each holds, and so do all at once."""
     check_accountant(accountant)
     for delta in deltas:
         check_delta(delta)
-    made = composition_of(counted(spent), accountant)
+    made = composition_of(counted(spent), accountant, replaced)
     return [math.inf if made is None else made.epsilon(delta, accountant) for delta in deltas]
 
 

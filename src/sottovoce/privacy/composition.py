@@ -6,12 +6,13 @@ Guarantee: every ε is an upper bound, rounds that differ compose exactly, and t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.privacy import loss_distribution
-from sottovoce.privacy.events import Covered, Event, NonPrivate, SampledGaussian, ThresholdedHistogram
+from sottovoce.privacy.events import REPLACED, Covered, Event, NonPrivate, SampledGaussian, ThresholdedHistogram
 from sottovoce.privacy.loss_distribution import Grid, Round
 from sottovoce.privacy.moments import QUICK_ORDERS, moments_epsilon
 from sottovoce.privacy.renyi import renyi_epsilon
@@ -35,17 +36,19 @@ class Composition:
     """
 
     rounds: Mapping[SampledGaussian, int]
+    replaced: bool = False
+    """Is a user replaced, rather than added or removed?"""
     shown: float = 0.0
     """Σ δ_h"""
     unlikely: float = 0.0
     """-Σ ln(1-δ_h)"""
 
     def epsilon(self, delta: float, accountant: str) -> float:
-        return self._finish(_EPSILON[accountant](self.rounds, self.left(delta)) if self.rounds else 0.0)
+        return self._finish(_EPSILON[accountant](self, self.left(delta)) if self.rounds else 0.0)
 
     def near(self, target: float, delta: float) -> float:
         """ε by PLD on a grid that suits answers near the target."""
-        kinds, left = _kinds(self.rounds), self.left(delta)
+        kinds, left = _kinds(self), self.left(delta)
         grid = loss_distribution.grid_for(kinds, left, target)
         try:
             return self._finish(loss_distribution.read_epsilon(kinds, left, grid))
@@ -58,11 +61,11 @@ class Composition:
 
     def on_grid(self, delta: float) -> tuple[Grid | None, float]:
         """ε by PLD, and the grid of losses it was read on; none where RDP's bound has to stand in for it."""
-        grid, answer = _pld_grid(self.rounds, self.left(delta))
+        grid, answer = _pld_grid(self, self.left(delta))
         return grid, self._finish(answer)
 
     def epsilon_on(self, grid: Grid, delta: float) -> float:
-        return self._finish(loss_distribution.read_epsilon(_kinds(self.rounds), self.left(delta), grid))
+        return self._finish(loss_distribution.read_epsilon(_kinds(self), self.left(delta), grid))
 
     def left(self, delta: float) -> float:
         if delta <= self.shown:
@@ -87,14 +90,17 @@ def counted(spent: Iterable[tuple[Event, int]]) -> dict[Event, int]:
     return counts
 
 
-def composition_of(counts: Mapping[Event, int], accountant: str) -> Composition | None:
-    """None when something was released without protection: then no ε holds."""
+def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool = False) -> Composition | None:
+    """None when something was released without protection: then no ε holds.
+
+    `replaced`: for one user replaced, whatever the relation of these events.
+    """
     rounds: dict[SampledGaussian, int] = {}
     histograms: dict[ThresholdedHistogram, int] = {}
     open_to_all = False
     for event, count in counts.items():
         if isinstance(event, SampledGaussian):
-            check(accountant, event.sampling)
+            check(accountant, "fixed" if replaced else event.sampling)
             rounds[event] = count
             open_to_all = open_to_all or event.noise_multiplier == 0
         elif isinstance(event, ThresholdedHistogram):
@@ -107,65 +113,75 @@ def composition_of(counts: Mapping[Event, int], accountant: str) -> Composition 
             raise SottoError(f"event {event!r} is of no kind that an accountant can charge")
     if open_to_all:
         return None
-    relations = {event.relation for event in rounds}
-    if len(relations) > 1:
-        raise SottoError(
-            "rounds with sampling='poisson' (add or remove one user) and with sampling='fixed' (replace one user) have "
-            "no common ε; account for each group apart"
-        )
-    replaced = "replace-one-user" in relations
     for event, count in histograms.items():
-        gaussian = _everyone(event.noise_multiplier, replaced)
-        rounds[gaussian] = rounds.get(gaussian, 0) + count
+        everyone = SampledGaussian(event.noise_multiplier, "poisson", 1.0)
+        rounds[everyone] = rounds.get(everyone, 0) + count
     return Composition(
         rounds,
+        replaced or relation_of(counts) == REPLACED,
         sum(count * event.delta for event, count in histograms.items()),
         sum(-count * math.log1p(-event.delta) for event, count in histograms.items()),
     )
 
 
-def _everyone(noise_multiplier: float, replaced: bool) -> SampledGaussian:
-    if replaced:
-        return SampledGaussian(noise_multiplier, "fixed", 1.0, cohort=1, users=1)
-    return SampledGaussian(noise_multiplier, "poisson", 1.0)
+def relation_of(events: Iterable[Event]) -> str | None:
+    """Which two populations an ε of all these events makes indistinguishable; None where no ε is finite.
+
+    That of every round, or, where they differ, one user replaced: for that every round has a bound. A histogram is
+    charged as the rounds beside it.
+    """
+    found = set()
+    for event in events:
+        if isinstance(event, NonPrivate) or event.noise_multiplier == 0:
+            return None
+        found.add(event.relation)
+    return REPLACED if REPLACED in found else next(iter(found), None)
 
 
-def _pld(rounds: Mapping[SampledGaussian, int], delta: float) -> float:
-    return _pld_grid(rounds, delta)[1]
+def _pld(made: Composition, delta: float) -> float:
+    return _pld_grid(made, delta)[1]
 
 
-def _pld_grid(rounds: Mapping[SampledGaussian, int], delta: float) -> tuple[Grid | None, float]:
+def _rdp(made: Composition, delta: float) -> float:
+    return renyi_epsilon(made.rounds, delta, made.replaced)
+
+
+def _moments(made: Composition, delta: float) -> float:
+    return moments_epsilon(made.rounds, delta)
+
+
+def _pld_grid(made: Composition, delta: float) -> tuple[Grid | None, float]:
     """The grid of losses that suits these rounds, and ε on it. No grid where RDP's bound has to stand in for it."""
-    if not rounds:
+    if not made.rounds:
         return None, 0.0
-    bound = renyi_epsilon(rounds, delta)
+    bound = _rdp(made, delta)
     if not 0 < bound < _HOPELESS:
         return None, bound
     try:
-        grid, answer = loss_distribution.find_grid(_kinds(rounds), delta, bound)
+        grid, answer = loss_distribution.find_grid(_kinds(made), delta, bound)
     except loss_distribution.DriftError:
         return None, bound
     return grid, min(answer, bound)
 
 
-def _kinds(rounds: Mapping[SampledGaussian, int]) -> list[tuple[Round, int]]:
+def _kinds(made: Composition) -> list[tuple[Round, int]]:
     """Rounds for the loss distributions. Those that everyone joins are together one Gaussian, of noise (Σ z⁻²)^-½."""
-    kinds: dict[Round, int] = {}
-    everyone, replaced = 0.0, False
-    for event, count in rounds.items():
-        replaced = event.sampling == "fixed"
-        z = event.noise_multiplier / 2 if replaced else event.noise_multiplier  # replacing moves a sum twice as far
-        if event.user_rate > 1 - 1e-9:  # counts as 1, which is worse: hardly ever being left out underflows
-            everyone += count / z**2
+    kinds: Counter[Round] = Counter()
+    everyone = 0.0
+    for event, count in made.rounds.items():
+        z, rate = event.noise_multiplier, event.user_rate
+        if rate > 1 - 1e-9:  # counts as 1, which is worse: hardly ever being left out underflows
+            everyone += count / (z / 2 if made.replaced else z) ** 2  # replacing moves a sum twice as far
+        elif event.sampling == "fixed":
+            kinds[Round(rate, z / 2, loss_distribution.EXCHANGED)] += count
         else:
-            kind = Round(event.user_rate, z, replaced)
-            kinds[kind] = kinds.get(kind, 0) + count
+            kinds[Round(rate, z, loss_distribution.REPLACED if made.replaced else loss_distribution.REMOVED)] += count
     if everyone:
-        kinds[Round(1.0, everyone**-0.5, replaced)] = 1
+        kinds[Round(1.0, everyone**-0.5)] += 1
     return sorted(kinds.items())  # so that the order of events does not matter to the last bit
 
 
-_EPSILON = {"pld": _pld, "rdp": renyi_epsilon, "moments": moments_epsilon}
+_EPSILON = {"pld": _pld, "rdp": _rdp, "moments": _moments}
 
 
 def check(accountant: str, sampling: str) -> None:
@@ -173,8 +189,8 @@ def check(accountant: str, sampling: str) -> None:
     check_accountant(accountant)
     if sampling == "fixed" and accountant == "moments":
         raise SottoError(
-            f"accountant={accountant!r} has no valid accounting for cohorts of fixed size (sampling='fixed'); "
-            f"use accountant='pld' or 'rdp', or sampling='poisson'"
+            f"accountant={accountant!r} has no valid accounting for cohorts of fixed size (sampling='fixed'), nor for "
+            f"replacing a user; use accountant='pld' or 'rdp', or sampling='poisson'"
         )
 
 

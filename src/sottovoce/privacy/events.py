@@ -10,6 +10,7 @@ from typing import Any
 from sottovoce.errors import SottoError, did_you_mean
 
 SAMPLINGS = ("poisson", "fixed")
+ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class SampledGaussian:
     @property
     def relation(self) -> str:
         """Which two populations the guarantee makes indistinguishable."""
-        return "add-or-remove-one-user" if self.sampling == "poisson" else "replace-one-user"
+        return ADDED if self.sampling == "poisson" else REPLACED
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "sampled-gaussian", **{k: v for k, v in asdict(self).items() if v is not None}}
@@ -77,7 +78,7 @@ class ThresholdedHistogram:
     @property
     def relation(self) -> str:
         """On its own. Beside rounds that replace a user it is charged as they are."""
-        return "add-or-remove-one-user"
+        return ADDED
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "thresholded-histogram", **asdict(self)}
@@ -94,7 +95,7 @@ class Covered:
 
     @property
     def relation(self) -> str:
-        return "replace-one-user"
+        return REPLACED
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "covered", **asdict(self)}

@@ -31,15 +31,20 @@ class DriftError(Exception):
     """This grid is too fine: a composed mass is no longer 1, or there is no room for it."""
 
 
+REMOVED, REPLACED, EXCHANGED = "removed", "replaced", "exchanged"
+
+
 class Round(NamedTuple):
     """Gaussian noise of `noise_multiplier` times the most that one user moves the query, who joins at `user_rate`.
 
-    When a user is `replaced`, either population of a pair may play either part; else one has a user more.
+    `change` is what two populations differ in. A user is removed: (1-q)·N(0) + q·N(1) against N(0), in units of what
+    one user moves. A user is replaced: against (1-q)·N(0) + q·N(-1). A member of a cohort of fixed size is exchanged,
+    which moves the query by one unit whoever it was before. Of the last two either population may play either part.
     """
 
     user_rate: float
     noise_multiplier: float
-    replaced: bool = False
+    change: str = REMOVED
 
 
 Rounds = Sequence[tuple[Round, int]]  # with how many of each there are
@@ -109,10 +114,13 @@ def _range(kind: Round, cut: float) -> tuple[float, float]:
     """The lowest and the highest loss of one round that are kept. Beyond each lies a chance of at most `cut`."""
     from scipy.special import ndtri
 
-    q, z, replaced = kind
+    q, z, change = kind
     # A user shows only when sampled, and then with the tail of a Gaussian: q·Φ(1/z - t) <= cut.
-    highest = _sampled_loss((1 / z - ndtri(min(cut / q, 0.5))) / z - 0.5 / z**2, q)
-    lowest = -highest if replaced else _sampled_loss(ndtri(cut) / z - 0.5 / z**2, q)
+    t = 1 / z - ndtri(min(cut / q, 0.5))
+    highest = _sampled_loss(t / z - 0.5 / z**2, q)
+    if change == REPLACED:
+        highest -= _sampled_loss(-t / z - 0.5 / z**2, q)
+    lowest = _sampled_loss(ndtri(cut) / z - 0.5 / z**2, q) if change == REMOVED else -highest
     return float(lowest), float(highest)
 
 
@@ -126,23 +134,45 @@ def _sampled_loss(loss: float, q: float) -> float:
 def profile(kind: Round, losses: np.ndarray) -> np.ndarray:
     """δ at each ε = loss >= 0; at each loss < 0, how far δ lies above its least value 1 - e^loss.
 
-    With e^ε = 1 - q + q·e^s and t = zs + 1/2z, removing a user who joins with probability q has
+    Where either population may play either part, what lies below 0 mirrors what is above.
+    """
+    if kind.change == REMOVED:
+        return _profile_of_joining(kind, losses)
+    of = _profile_of_replacing if kind.change == REPLACED else _profile_of_joining
+    values = of(kind, np.abs(losses))
+    return np.where(losses >= 0, values, np.exp(losses) * values)
+
+
+def _profile_of_joining(kind: Round, losses: np.ndarray) -> np.ndarray:
+    """With e^ε = 1 - q + q·e^s and t = zs + 1/2z, removing a user who joins with probability q has
     δ(ε) = q·(Φ(1/z - t) - e^s·Φ(-t)); subtracting 1 - e^ε leaves q·(e^s·Φ(t) - Φ(t - 1/z)). Neither is a
-    difference of numbers next to 1. Replacing may be read from either side: what lies below 0 mirrors what is above.
+    difference of numbers next to 1.
     """
     from scipy.special import log_ndtr, ndtr
 
-    q, z, replaced = kind
-    above = losses >= 0
-    sign = np.where(above, 1.0, -1.0)
-    used = np.abs(losses) if replaced else losses
-    side = np.ones_like(losses) if replaced else sign
+    q, z, _ = kind
+    side = np.where(losses >= 0, 1.0, -1.0)
     with np.errstate(divide="ignore", invalid="ignore"):  # below ln(1-q) no loss lies: the answer there is 0
-        s = used if q == 1 else np.log1p(np.expm1(np.minimum(used, 50.0)) / q) + np.maximum(used - 50.0, 0.0)
+        s = losses if q == 1 else np.log1p(np.expm1(np.minimum(losses, 50.0)) / q) + np.maximum(losses - 50.0, 0.0)
         t = z * s + 0.5 / z
         values = side * q * (ndtr(side * (1 / z - t)) - np.exp(s + log_ndtr(-side * t)))
-    values = np.where(np.isfinite(s), np.maximum(values, 0.0), 0.0)
-    return np.where(above, values, np.exp(losses) * values) if replaced else values
+    return np.where(np.isfinite(s), np.maximum(values, 0.0), 0.0)
+
+
+def _profile_of_replacing(kind: Round, losses: np.ndarray) -> np.ndarray:
+    """At an outcome tz the loss is ε, where y = e^(t/z) solves y² - 2by = e^ε with 2b = (1-q)(e^ε - 1)·e^(1/2z²)/q.
+
+    All that is likelier lies above it: δ(ε) = q·(Φ(1/z - t) - e^ε·Φ(-1/z - t)) - (1-q)(e^ε - 1)·Φ(-t).
+    """
+    from scipy.special import log_ndtr, ndtr
+
+    q, z, _ = kind
+    with np.errstate(divide="ignore"):  # where ε is 0 or everybody joins, b is 0
+        log_rise = losses + np.log(-np.expm1(-losses)) + np.log1p(-q)  # of (1-q)(e^ε - 1)
+        log_b = log_rise + 0.5 / z**2 - math.log(2 * q)
+        t = z * np.logaddexp(log_b, 0.5 * np.logaddexp(2 * log_b, losses))
+        values = q * (ndtr(1 / z - t) - np.exp(losses + log_ndtr(-1 / z - t))) - np.exp(log_rise + log_ndtr(-t))
+    return np.maximum(values, 0.0)
 
 
 @lru_cache(maxsize=16)
@@ -163,7 +193,7 @@ def _one_round(kind: Round, grid: Grid) -> tuple[Losses, Losses]:
     with np.errstate(divide="ignore"):
         logs = np.log(np.maximum(probs, 0.0))
     removed = Losses(first, losses, logs, float(values[-1]))
-    if kind.replaced or kind.user_rate == 1:
+    if kind.change != REMOVED or kind.user_rate == 1:
         return removed, removed
     # Below the lowest loss lies a mass of the other population alone: turned round, it is a certain giveaway.
     below = float(values[0] * math.exp(-losses[0]))

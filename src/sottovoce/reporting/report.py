@@ -16,6 +16,7 @@ from sottovoce.reporting.wording import (
     is_private,
     is_unfinished,
     last_evaluation,
+    of_other_relation,
     pairs,
     percent,
     plain,
@@ -126,7 +127,8 @@ def _sent(evidence: Evidence) -> str:
 def _epsilon_fact(statement: dict[str, Any]) -> tuple[str, str, str]:
     if not is_private(statement):
         return "ε", "infinite", "no guarantee"
-    return "ε of the store", epsilon_text(statement["epsilon_store"]), f"all private runs on it{_as_of(statement)}"
+    of = f"all private runs on it{of_other_relation(statement)}{_as_of(statement)}"
+    return "ε of the store", epsilon_text(statement["epsilon_store"]), of
 
 
 def _as_of(statement: dict[str, Any]) -> str:
@@ -169,9 +171,12 @@ def _epsilon_lines(statement: dict[str, Any]) -> list[str]:
     if not is_private(statement):
         return ["infinite"]
     planned = "all planned rounds" + (", projected" if is_unfinished(statement) else "")
-    total = f"all private runs on the store{_as_of(statement)}"
-    costs = (("epsilon", planned), ("epsilon_spent", "spent"), ("epsilon_store", total))
-    return [f"{words}: {epsilon_text(statement[key], digits=6)}" for key, words in costs]
+    total = f"all private runs on the store{of_other_relation(statement)}{_as_of(statement)}"
+    costs = (
+        ("epsilon", planned), ("epsilon_replaced", f"{planned}, when one user is replaced by another"),
+        ("epsilon_spent", "spent"), ("epsilon_store", total),
+    )  # fmt: skip
+    return [f"{words}: {epsilon_text(statement[key], digits=6)}" for key, words in costs if key in statement]
 
 
 def _evaluation_table(evidence: Evidence) -> dict[str, Any] | None:

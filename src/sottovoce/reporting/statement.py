@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import NonPrivate, Spent
-from sottovoce.recipe import Recipe
-from sottovoce.reporting.wording import is_unfinished
+from sottovoce.privacy.events import ADDED
+from sottovoce.recipe import Privacy, Recipe
+from sottovoce.reporting.wording import is_unfinished, of_other_relation
 from sottovoce.runs.record import json_number
 
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
@@ -85,15 +86,17 @@ def make_statement(
     if private and privacy.epsilon is not None:
         epsilon = max(epsilon_spent, min(epsilon, privacy.epsilon))  # training stops before it passes its budget
     epsilon_training = cost(training) if vocabulary_spent else epsilon
+    replaced = _replaced([*vocabulary_spent, *training], privacy, accountant) if private else {}
 
     facts: dict[str, Any] = {
         "statement": 1,
         "run": run,
         "unit": mechanism.unit,
         "relation": "none" if isinstance(event, NonPrivate) else event.relation,
+        **replaced,
         "epsilon_training": json_number(epsilon_training),
         "epsilon_spent": json_number(epsilon_spent),
-        "epsilon_store": json_number(store_cost(store_spent, privacy.delta, accountant, private)),
+        **store_total(store_spent, privacy.delta, accountant, private),
         "rounds_planned": planned_rounds,
         "rounds_done": rounds_done,
         "charges": charges,
@@ -136,6 +139,18 @@ def make_statement(
     if recipe.local.objective == "rehearsal":
         facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)
+
+
+def _replaced(spent: Spent, privacy: Privacy, accountant: str) -> dict[str, float | str]:
+    """ε when one user is replaced, beside one for adding or removing.
+
+    Not of the moments accountant, which has none, nor where a budget ends training before all planned rounds.
+    """
+    told = accounting.epsilon(spent, privacy.delta, accountant)
+    ends_early = privacy.epsilon is not None and told > privacy.epsilon
+    if accounting.relation_of(event for event, _ in spent) != ADDED or accountant == "moments" or ends_early:
+        return {}
+    return {"epsilon_replaced": json_number(accounting.epsilon(spent, privacy.delta, accountant, replaced=True))}
 
 
 def restate(told: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
@@ -204,15 +219,14 @@ def _source(facts: Mapping[str, Any]) -> str:
     return "declared public by whoever prepared the store"
 
 
-def store_cost(spent: Spent, delta: float, accountant: str, private: bool = True) -> float:
-    """ε over every run on a store."""
-    if not private:
-        return math.inf
+def store_total(spent: Spent, delta: float, accountant: str, private: bool = True) -> dict[str, Any]:
+    """ε over every run on a store, and what may change between two populations: the facts of a statement."""
+    relation = accounting.relation_of(event for event, _ in spent) if private else None
     try:
-        return accounting.epsilon(spent, delta, accountant)
-    except SottoError:
-        # Runs under different neighbouring relations, or one that this accountant has no answer for.
-        return math.inf
+        epsilon = accounting.epsilon(spent, delta, accountant) if private else math.inf
+    except SottoError:  # a run that this accountant has no answer for
+        epsilon = math.inf
+    return {"epsilon_store": json_number(epsilon), "relation_store": relation or "none"}
 
 
 def _paragraphs(statement: Statement) -> list[str]:
@@ -229,11 +243,11 @@ def _paragraphs(statement: Statement) -> list[str]:
         accounting.rounded_up(statement.epsilon),
         accounting.rounded_up(statement.delta, 2).replace("e-0", "e-"),
     )
-    change = "is added or removed" if facts["relation"] == "add-or-remove-one-user" else "is replaced by any other"
+    change = "is added or removed" if facts["relation"] == ADDED else "is replaced by any other"
     paragraphs = [
         f"This run satisfies ({epsilon}, {delta})-differential privacy for users{_projected(facts)}: whatever is "
         f"computed from the released model changes in probability by a factor of at most e^{epsilon} (and {delta} "
-        f"beside it) when the whole text of any one person {change}.",
+        f"beside it) when the whole text of any one person {change}.{_when_replaced(facts)}",
         f"{_joins(facts)}. A user's update{', times its weight,' if 'clip_weighted' in mechanism else ''} is clipped "
         f"to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping'].replace('_', ' ')}, "
         f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
@@ -270,6 +284,12 @@ def _paragraphs(statement: Statement) -> list[str]:
     return paragraphs
 
 
+def _when_replaced(facts: dict[str, Any]) -> str:
+    if "epsilon_replaced" not in facts:
+        return ""
+    return f" When it is replaced by any other, the factor is at most e^{_shown(facts['epsilon_replaced'])}."
+
+
 def _projected(facts: dict[str, Any]) -> str:
     """Of rounds that are not done, ε is what they will cost."""
     if not is_unfinished(facts):
@@ -281,7 +301,8 @@ def _projected(facts: dict[str, Any]) -> str:
 def _store_total(facts: dict[str, Any]) -> str:
     """Of the day it is told; where nobody can ask the store any more, of the day the run ended."""
     was, when = ("was", ", when this run ended") if facts.get("store_gone") else ("is", "")
-    return f"Over every private run on the same store, ε {was} {_shown(facts['epsilon_store'])} at the same δ{when}."
+    total = f"{_shown(facts['epsilon_store'])} at the same δ{of_other_relation(facts)}"
+    return f"Over every private run on the same store, ε {was} {total}{when}."
 
 
 def _joins(facts: dict[str, Any]) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sottovoce.privacy.accounting import rounded_up
+from sottovoce.privacy.events import ADDED, REPLACED
 
 _WORDS = {
-    "add-or-remove-one-user": "one user is added or removed",
-    "replace-one-user": "one user is replaced by another",
+    ADDED: "one user is added or removed",
+    REPLACED: "one user is replaced by another",
     "entropy": "operating-system entropy, kept apart from the seed",
     "seeded": "derived from the seed: whoever knows it can undo the noise",
     "poisson": "Poisson: every user joins a round independently",
@@ -21,6 +22,12 @@ _WORDS = {
 
 def is_private(statement: dict[str, Any]) -> bool:
     return bool(statement["private"]) and finite(statement["epsilon"]) is not None
+
+
+def of_other_relation(statement: Mapping[str, Any]) -> str:
+    """What the total of a store is for, where that is not what the run's own ε is for."""
+    relation = statement.get("relation_store", statement["relation"])
+    return "" if relation in ("none", statement["relation"]) else f", when {said(relation)}"
 
 
 def is_unfinished(statement: dict[str, Any]) -> bool:

@@ -201,13 +201,19 @@ def _readable(path: Path, number: int) -> Iterator[None]:
 
 
 def append_line(path: Path, line: dict[str, Any], *, private: bool = False) -> None:
-    """Put a line on disk before returning. `private`: for its owner alone."""
+    """Put a line on disk before returning, or nothing of it. `private`: for its owner alone."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600 if private else 0o666)
     with os.fdopen(descriptor, "ab") as file:
-        _write_line(file, line)
+        before = os.fstat(descriptor).st_size
+        try:
+            _write_line(file, line)
+        except OSError:  # the disk is full, say; a part of a line would spoil the next one
+            os.truncate(descriptor, before)
+            raise
 
 
 def _write_line(file: Any, line: dict[str, Any]) -> None:
-    file.write(json.dumps(line).encode() + b"\n")
-    file.flush()
+    left = json.dumps(line).encode() + b"\n"
+    while left:  # past the file's buffer, which would try again what failed
+        left = left[os.write(file.fileno(), left) :]
     os.fsync(file.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import LostProcess
+from sottovoce.federation import children
 from sottovoce.federation.children import Child, free_port
 
 
@@ -51,6 +53,33 @@ def test_flower_reports_nothing_and_asks_for_no_updates(tmp_path, monkeypatch):
     part = child(tmp_path, f"import os; print([os.environ[name] for name in {names}])")
     with pytest.raises(LostProcess, match=r"\['0', '1'\]"):
         part.wait_until_listening(free_port(), seconds=60)
+    part.stop()
+
+
+def test_a_port_that_is_given_back_in_time_is_not_refused(monkeypatch):
+    """The processes of a server that was killed end a moment after it."""
+    other = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(children.time, "sleep", lambda seconds: other.close())
+    children.check_not_taken(other.getsockname()[1], "127.0.0.1")
+    assert other.fileno() == -1
+
+
+def test_a_log_does_not_grow_for_ever(tmp_path, monkeypatch):
+    """Not even that of a process that goes on: it appends to what is left."""
+    monkeypatch.setattr(children, "LONGEST_LOG", 100)
+    part = child(tmp_path, "for _ in range(3): print('x' * 60)")
+    until(lambda: part.ended is not None)
+    assert part.said().count("x" * 60) == 3
+    part.keep_log_short()
+    assert (part.log.read_text(), part.said()) == ("", "")
+    assert part.log.with_suffix(".old").read_text().count("\n") == 3
+    part.start()
+    until(lambda: part.ended is not None)
+    part.start("more")
+    until(lambda: part.ended is not None)
+    assert part.said().count("\n") == 3  # of the last start alone
+    assert Child("part", [], tmp_path).said() == ""  # nor of an earlier process
+    assert part.log.with_suffix(".old").read_text().count("\n") == 3
     part.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 
@@ -166,6 +167,24 @@ def test_who_joins_is_on_disk_before_anything_is_computed(task, store, tmp_path,
     monkeypatch.setattr(device, "_train", lambda *_: seen.append((tmp_path / "silo.jsonl").read_text()))
     device.answer(task.to_bytes())
     assert f'"{task.release}"' in seen[0]
+
+
+def test_a_disk_that_was_full_for_a_while_spoils_nothing(task, store, tmp_path, monkeypatch):
+    """The task fails, and is taken when there is room again; what a device remembers can be read ever after."""
+    device, write = make_device(tmp_path, store, "silo", 0, 13), os.write
+
+    def full(file: int, data: bytes) -> int:
+        if len(data) < 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data[: len(data) // 2])
+
+    rounds_joined(device, task, [1])
+    with monkeypatch.context() as patched:
+        patched.setattr("os.write", full)
+        assert code_of(device, replace(task, round=2).to_bytes()) == Code.FAILED
+    rounds_joined(device, task, [2, 3])
+    remembered = Participation(tmp_path / "silo.jsonl")
+    assert [release.split()[1] for release in remembered._joined] == ["1", "2", "3"]
 
 
 def test_who_joined_is_for_the_owner_of_the_device_alone(task, store, tmp_path):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr")
 import httpx
 
-from sottovoce.federation import flower, host
+from sottovoce.federation import flower, host, supernode
 from sottovoce.federation.flower import Desk
 from sottovoce.federation.host import Host
 
@@ -62,10 +65,18 @@ class SuperNode:
     def __init__(self):
         self.ended: int | None = -1
         self.did: list[str] = []
+        self.arguments: list[tuple[str, ...]] = []
+        self.words, self.log = "", "supernode.log"
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
         self.did.append("start")
+        self.arguments.append(more)
         self.ended = None
+
+    def said(self) -> str:
+        return self.words
+
+    def keep_log_short(self) -> None: ...
 
     def stop(self) -> None:
         self.did.append("stop")
@@ -87,14 +98,115 @@ class TasksOnDesk:
         self.answered.append(token)
 
 
+def hosted(desk: TasksOnDesk, monkeypatch) -> Host:
+    """A host whose SuperNode is played, and whose desk is at hand as soon as that runs."""
+    monkeypatch.setattr(host, "AGAIN", 0.0)
+    monkeypatch.setattr(host, "POLL", 0.0)
+    monkeypatch.setattr(flower, "Desk", lambda address, secret: desk)
+    made = object.__new__(Host)
+    made.supernode, made._secret, made._said, made.told = SuperNode(), b"", "", []
+    made._say, made._answer = made.told.append, desk.answer
+    return made
+
+
 @pytest.mark.parametrize("fault", [httpx.ReadError("reset"), RuntimeError("the push session expired")])
 def test_a_supernode_that_has_a_part_of_an_answer_is_started_anew(fault, monkeypatch, caplog):
     """It would wait for the rest for ever, and the device would be away for good."""
-    monkeypatch.setattr(host, "AGAIN", 0.0)
-    made, desk = object.__new__(Host), TasksOnDesk(fault)
-    made.supernode, made._desk, made._say = SuperNode(), desk, lambda text: None
-    made._answer = desk.answer
+    desk = TasksOnDesk(fault)
+    made = hosted(desk, monkeypatch)
     made.run(stop=lambda: bool(desk.answered))
     assert made.supernode.did == ["start", "stop", "start", "stop"]
     assert desk.answered == ["second"]
     assert "was not handed over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fault", "stops"),
+    [(httpx.ConnectError("refused"), 1), (httpx.ReadTimeout("timed out"), 2), (httpx.ReadError("reset"), 2)],
+)
+def test_a_supernode_that_hangs_is_started_anew_and_one_that_is_not_there_yet_is_waited_for(fault, stops, monkeypatch):
+    desk = TasksOnDesk(ValueError())
+    desk.left, faults, acquire = ["second"], [fault], desk.acquire
+    desk.acquire = lambda kind: _raise(faults.pop()) if faults else acquire(kind)
+    made = hosted(desk, monkeypatch)
+    made.run(stop=lambda: bool(desk.answered))
+    assert made.supernode.did == ["start", "stop"] * stops
+    assert desk.answered == ["second"]
+
+
+def _raise(error: Exception):
+    raise error
+
+
+def test_a_supernode_that_ends_is_started_again_at_another_port(monkeypatch):
+    """Somebody else may have taken the one before, and kept it."""
+    made, rounds, ports = hosted(TasksOnDesk(ValueError()), monkeypatch), iter(range(4)), iter(range(5000, 5009))
+    made._desk = None
+    monkeypatch.setattr(host, "free_port", lambda: next(ports))
+    made._answer_one = lambda: setattr(made.supernode, "ended", 1) or True
+    made.run(stop=lambda: next(rounds) == 3)
+    assert made.supernode.arguments == [("--port", str(port)) for port in (5000, 5001, 5002)]
+
+
+def test_the_owner_is_told_how_a_device_is_connected_when_that_changes(monkeypatch):
+    made = hosted(TasksOnDesk(ValueError()), monkeypatch)
+    made.supernode.ended = None
+    started = "INFO : Starting Flower SuperNode\n"
+    for words, said in [
+        (started, None),
+        (started + "WARNING : Connection attempt failed, retrying in 2.1 seconds\n", "does not answer"),
+        (started + "WARNING : Connection attempt failed, retrying in 9.1 seconds\n", None),
+        (started + "Connection attempt failed\nINFO : SuperNode ID: 17\n", "connected"),
+        (started + "INFO : SuperNode ID: 17\nSuperNode terminated gracefully.\n", "was lost"),
+        (started + "[code: 2004] Failed to activate SuperNode.\nINFO: Shutting down\n", "not on the roster"),
+        (started + "[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired\n", "certificate"),
+        (started + "SuperNode terminated gracefully.\n", "clocks must agree"),
+        ("Received successfully\nSuperNode terminated gracefully.\n", "was lost"),  # its beginning is no longer seen
+    ]:
+        made.supernode.words = words
+        made._look_after()
+        told, made.told[:] = list(made.told), []
+        assert (told == []) if said is None else (len(told) == 1 and said in told[0]), (words, told)
+    made.supernode.words, made.supernode.ended = started + "ValueError: a new one\n", 3
+    made._look_after()
+    assert made.told == ["the SuperNode ended (status 3); its log is supernode.log; trying again"]
+
+
+def test_a_task_that_cannot_be_finished_is_a_fault_and_one_that_is_finished_is_none(monkeypatch):
+    """Flower would take it for crashed after a minute, and say so in the name of the next one."""
+    monkeypatch.setattr("flwr.common.serde.context_to_proto", lambda context: None)
+    request = httpx.Request("POST", "http://x")
+    over = httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))
+
+    def client(fault: Exception) -> SimpleNamespace:
+        def push(output) -> None:
+            assert output.sub_status == "completed"
+            raise fault
+
+        return SimpleNamespace(PushTaskOutput=push)
+
+    flower.finish(client(over), None)
+    with pytest.raises(httpx.ReadTimeout):
+        flower.finish(client(httpx.ReadTimeout("no answer")), None)
+
+
+def test_a_supernode_whose_connection_is_given_up_ends(monkeypatch):
+    """The process of Flower's goes on, and nobody would start it again."""
+    monkeypatch.setattr("flwr.supernode.cli.flower_supernode", lambda: None)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
+    supernode.main()
+    assert ended == [1]
+
+
+def test_a_supernode_whose_heartbeat_fails_ends(monkeypatch, capsys):
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    sent = []
+    monkeypatch.setattr("os.kill", lambda process, signal: sent.append((process, signal)))
+    supernode.end_with_any_thread()
+    beating = threading.Thread(target=lambda: 1 / 0)
+    beating.start()
+    beating.join()
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+    assert "ZeroDivisionError" in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import ssl
 
 import pytest
 
@@ -13,8 +15,8 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits
-from sottovoce.federation.link import _in_memory
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.volatile import in_memory
 from sottovoce.files import locked
 from sottovoce.jobs import federating
 from sottovoce.recipe import Recipe
@@ -69,6 +71,10 @@ def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
     assert (after.members[2].first, after.users) == (21, 28)
     # It is the same store to the ledger of its people.
     assert after.as_store().fingerprint == before.as_store().fingerprint
+    # Two at a time would get one place.
+    with locked(tmp_path / "f" / ".lock", "busy"), pytest.raises(SottoError, match="changed by another process"):
+        federating.enrol(tmp_path / "f", "clinic2", 7)
+    assert Roster.open(tmp_path / "f") == after
 
 
 @pytest.mark.parametrize(
@@ -92,6 +98,9 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
         federating.run_device(tmp_path, tmp_path)
     with pytest.raises(SottoError, match="more than the 1 devices"):
         federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(at_least=2))
+    (roster.path / "link").mkdir()
+    with locked(roster.path / "link" / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
+        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving())
     for wrong in ({"host": ""}, {"host": "https://x.org"}, {"host": "a b"}, {"tokens_per_user": 1}):
         with pytest.raises(SottoError, match="must be"):
             found(tmp_path / "g", ("phone", 1), **wrong)
@@ -99,6 +108,40 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
     for wrong in ({"seconds": 0}, {"at_least": 0}):
         with pytest.raises(SottoError, match="must be"):
             federating.Serving(**wrong)
+
+
+def test_certificates_that_have_ended_are_refused_before_anything_is_started_and_can_be_renewed(tmp_path, monkeypatch):
+    """Devices would knock for ever, and a server wait."""
+    monkeypatch.setattr(keys, "VALID_DAYS", 0)
+    roster = found(tmp_path / "f", ("phone", 4))
+    link = tmp_path / "f" / "link"
+    with pytest.raises(SottoError, match=r"server.pem is valid from .*sotto federate renew"):
+        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving())
+    store = prepared(tmp_path, "store")
+    with pytest.raises(SottoError, match=r"authority.pem is valid from .*ask for authority.pem"):
+        federating.run_device(roster.bundle("phone"), store, stop=lambda: True)
+    assert not (roster.bundle("phone") / "host").exists()
+    assert not link.exists()
+
+    monkeypatch.setattr(keys, "VALID_DAYS", 30)
+    before = (roster.bundle("phone") / keys.NODE_KEY).read_bytes()
+    shutil.rmtree(found(tmp_path / "g", ("phone", 4), ("gone", 1)).bundle("gone"))
+    for name in ("f", "g"):
+        authority = federating.renew(tmp_path / name)
+        assert (tmp_path / name / "devices" / "phone" / keys.AUTHORITY).read_bytes() == authority.read_bytes()
+    assert (roster.bundle("phone") / keys.NODE_KEY).read_bytes() == before
+    assert sorted(path.name for path in roster.keys.iterdir()) == [keys.AUTHORITY, keys.SERVER_KEY, keys.SERVER]
+    assert (roster.keys / keys.SERVER_KEY).stat().st_mode & 0o077 == 0
+    issuer = ssl.create_default_context(cafile=roster.keys / keys.AUTHORITY)
+    ssl.create_default_context().load_cert_chain(roster.keys / keys.SERVER, roster.keys / keys.SERVER_KEY)
+    assert issuer.cert_store_stats()["x509_ca"] == 1
+    said = []
+    monkeypatch.setattr("sottovoce.federation.link.Link.__init__", lambda *_, **__: pytest.fail("a link was made"))
+    with pytest.raises(pytest.fail.Exception):
+        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(), say=said.append)
+    assert said == [f"the certificate of {roster.path} ends in 29 days; make another with `sotto federate renew`"]
+    with locked(link / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
+        federating.renew(roster.path)
 
 
 def prepared(folder, name: str, words: Vocabulary = WORDS, tokens: int = 16, plain: bool = False):
@@ -130,13 +173,13 @@ def test_the_state_of_a_link_is_kept_in_memory_only(tmp_path, monkeypatch):
     """A folder on a disk is refused: updates in it are not noised."""
     mounts = tmp_path / "mounts"
     mounts.write_text(f"disk / ext4 rw 0 0\nmemory {tmp_path}/shm tmpfs rw 0 0\n")
-    monkeypatch.setattr("sottovoce.federation.link.MOUNTS", mounts)
+    monkeypatch.setattr("sottovoce.federation.volatile.MOUNTS", mounts)
     (tmp_path / "shm" / "state").mkdir(parents=True)
-    assert _in_memory(tmp_path / "shm" / "state")
+    assert in_memory(tmp_path / "shm" / "state")
     with pytest.raises(SottoError, match="must not reach a disk"):
-        _in_memory(tmp_path)
+        in_memory(tmp_path)
     with pytest.raises(SottoError, match="not a folder"):
-        _in_memory(tmp_path / "nowhere")
+        in_memory(tmp_path / "nowhere")
     mounts.unlink()
     with pytest.raises(SottoError, match="must not reach a disk"):
-        _in_memory(tmp_path / "shm")
+        in_memory(tmp_path / "shm")

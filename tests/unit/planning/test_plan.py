@@ -58,6 +58,17 @@ def test_fixed_size_cohorts_are_charged_for_replacing_a_user() -> None:
     assert make_plan(**fixed, sampling="fixed", accountant="rdp").epsilon == pytest.approx(23.3, abs=0.1)
 
 
+def test_plans_of_any_sampling_compare_when_a_user_is_replaced() -> None:
+    setting = {"users": 1000, "cohort": 10, "rounds": 50, "noise_multiplier": 1.0, "delta": 1e-6}
+    poisson, fixed, moments = (
+        make_plan(**setting, **kind) for kind in ({}, {"sampling": "fixed"}, {"accountant": "moments"})
+    )
+    assert poisson.epsilon_replaced is not None
+    assert poisson.epsilon < poisson.epsilon_replaced < fixed.epsilon
+    assert fixed.epsilon_replaced == pytest.approx(fixed.epsilon)
+    assert moments.epsilon_replaced is None
+
+
 def test_declared_total_weight_is_the_denominator() -> None:
     plan = make_plan(**PAPER, noise_multiplier=1.0, accountant="moments", clip_norm=1.0, total_weight=76_343.0)
     assert plan.noise_std == pytest.approx(1 / 500)

@@ -12,10 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import NonPrivate, SampledGaussian, calibrate, epsilon, epsilon_curve, event_from_json
+from sottovoce.privacy.accounting import (
+    NonPrivate,
+    SampledGaussian,
+    ThresholdedHistogram,
+    calibrate,
+    epsilon,
+    epsilon_curve,
+    event_from_json,
+    relation_of,
+)
 
 _spec = util.spec_from_file_location("published_figures", Path(__file__).with_name("published_figures.py"))
 assert _spec is not None
@@ -193,9 +203,57 @@ def test_splitting_rounds_between_nearly_equal_events_changes_nothing() -> None:
     assert split == pytest.approx(whole, rel=1e-3)
 
 
-def test_two_relations_have_no_common_epsilon() -> None:
-    with pytest.raises(SottoError, match="no common ε"):
-        epsilon([(poisson(1.0, 0.01), 1), (fixed(1.0, 10, 1000), 1)], 1e-6, "rdp")
+HARDLY_ANYTHING = fixed(1e6, 10, 1000)  # of another relation than Poisson rounds
+
+
+@pytest.mark.parametrize(("z", "q"), [(0.8, 0.3), (1.0, 0.01), (3.0, 0.5), (2.0, 1.0)])
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_poisson_round_beside_fixed_ones_is_charged_for_replacing_a_user(z: float, q: float, accountant: str) -> None:
+    """The worst that can be replaced: one user pulls as far as the clip lets them, the other the other way."""
+    delta = 1e-4
+    told = epsilon([(poisson(z, q), 1), (HARDLY_ANYTHING, 1)], delta, accountant)
+    assert _given_away(told, z, q) <= delta
+    assert told > epsilon([(poisson(z, q), 1)], delta, accountant)
+    if accountant == "pld":
+        assert _given_away(0.99 * told, z, q) > delta
+
+
+def _given_away(epsilon: float, z: float, q: float) -> float:
+    """The δ at ε of the coin's two outcomes, a Gaussian moved by +1 against one moved by -1, by quadrature."""
+    x = np.linspace(-40 * z, 40 * z, 400_001)
+    here, there = ((1 - q) * norm.pdf(x, 0, z) + q * norm.pdf(x, mean, z) for mean in (1, -1))
+    return float(np.trapezoid(np.maximum(here - math.exp(epsilon) * there, 0), x))
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_rounds_under_two_relations_lie_between_removing_a_user_and_exchanging_one(accountant: str) -> None:
+    """A Poisson round hides a user who is replaced better than a cohort of fixed size does, whose others change too."""
+    removed = epsilon([(poisson(1.0, 0.01), 1000)], 1e-6, accountant)
+    replaced = epsilon([(poisson(1.0, 0.01), 1000), (HARDLY_ANYTHING, 1)], 1e-6, accountant)
+    exchanged = epsilon([(fixed(1.0, 10, 1000), 1000)], 1e-6, accountant)
+    mixed = epsilon([(poisson(1.0, 0.01), 400), (fixed(1.0, 10, 1000), 600)], 1e-6, accountant)
+    assert 1.2 * removed < replaced < 2 * removed
+    assert 1.2 * replaced < mixed < exchanged
+
+
+def test_the_moments_accountant_has_no_epsilon_for_replacing_a_user() -> None:
+    with pytest.raises(SottoError, match="no valid accounting for cohorts of fixed size"):
+        epsilon([(poisson(1.0, 0.01), 1), (fixed(1.0, 10, 1000), 1)], 1e-6, "moments")
+
+
+@pytest.mark.parametrize(
+    ("events", "relation"),
+    [
+        ([poisson(1.0, 0.01)], "add-or-remove-one-user"),
+        ([poisson(1.0, 0.01), HARDLY_ANYTHING], "replace-one-user"),
+        ([ThresholdedHistogram(1.0, 1e-9)], "add-or-remove-one-user"),
+        ([ThresholdedHistogram(1.0, 1e-9), HARDLY_ANYTHING], "replace-one-user"),
+        ([poisson(1.0, 0.01), NonPrivate()], None),
+        ([], None),
+    ],
+)
+def test_which_populations_a_total_is_for(events: list, relation: str | None) -> None:
+    assert relation_of(events) == relation
 
 
 # Cohorts of fixed size

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from sottovoce.privacy import loss_distribution
 from sottovoce.privacy.accounting import SampledGaussian, epsilon
-from sottovoce.privacy.loss_distribution import Grid, Round
+from sottovoce.privacy.loss_distribution import EXCHANGED, REPLACED, Grid, Round
 
 # user_rate, noise_multiplier, rounds, delta = users^-1.1 for 10^4, 10^6, 10^9 users, the tight ε. For one round by
 # solving δ(ε) with 40 digits; for more by an independent composition: masses of cells from the exact distribution
@@ -97,7 +97,11 @@ def test_one_round_is_what_dp_accounting_says(q, z) -> None:
             assert math.exp(log) == pytest.approx(at.get(mine.first + index, 0.0), abs=1e-11)
 
 
-@pytest.mark.parametrize("kind", [Round(1e-6, 0.5), Round(0.01, 1.0), Round(0.3, 4.0), Round(0.01, 0.5, True)])
+@pytest.mark.parametrize(
+    "kind",
+    [Round(1e-6, 0.5), Round(0.01, 1.0), Round(0.3, 4.0), Round(0.01, 0.5, EXCHANGED), Round(0.01, 1.0, REPLACED),
+     Round(0.3, 4.0, REPLACED)],
+)  # fmt: skip
 def test_the_masses_of_one_round_add_up(kind) -> None:
     """To one for each population, also after a million rounds."""
     for one in loss_distribution._one_round(kind, Grid(1e-4, 1e-18)):
@@ -119,7 +123,7 @@ def outputs(users: list[float], cohort: int, noise: float, at: np.ndarray) -> np
 @pytest.mark.parametrize("noise", [0.7, 1.5])
 def test_no_pair_of_populations_passes_the_profile_and_one_attains_it(noise) -> None:
     cohort, at = 2, np.linspace(-20, 20, 40_001)
-    bound = loss_distribution.profile(Round(cohort / 6, noise / 2, True), np.array([0.0, 0.3, 1.0, 2.0]))
+    bound = loss_distribution.profile(Round(cohort / 6, noise / 2, EXCHANGED), np.array([0.0, 0.3, 1.0, 2.0]))
     rng = np.random.default_rng(0)
     largest = np.zeros(4)
     for trial in range(60):
@@ -157,3 +161,65 @@ def test_many_rounds_of_fixed_size_lie_between_what_is_attained_and_renyi() -> N
     assert attained == pytest.approx(28.42, abs=0.02)
     assert attained < value == pytest.approx(32.21, abs=0.03)
     assert epsilon([(paper, 5000)], 1e-9, "rdp") == pytest.approx(42.7, abs=0.1)
+
+
+# Poisson sampling, under replacing one user.
+
+
+def sampled_outputs(users: list[float], rate: float, noise: float, at: np.ndarray) -> np.ndarray:
+    """The density of one round's noised sum: a mixture over everybody's coins."""
+    density = np.zeros_like(at)
+    for coins in product((0, 1), repeat=len(users)):
+        mean, joined = sum(user for user, coin in zip(users, coins, strict=True) if coin), sum(coins)
+        chance = rate**joined * (1 - rate) ** (len(users) - joined)
+        density += chance * np.exp(-0.5 * ((at - mean) / noise) ** 2)
+    return density / (noise * math.sqrt(2 * math.pi))
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.3, 0.7), (0.05, 1.0), (0.8, 2.0)])
+def test_no_pair_of_sampled_populations_passes_the_profile_and_one_attains_it(rate, noise) -> None:
+    at, epsilons = np.linspace(-25, 25, 20_001), (0.0, 0.2, 0.5, 1.0)
+    bound = loss_distribution.profile(Round(rate, noise, REPLACED), np.array(epsilons))
+    rng = np.random.default_rng(0)
+    largest = np.zeros(len(epsilons))
+    for trial in range(60):
+        others = [0.0] * 4 if trial == 0 else rng.uniform(-1, 1, 4).tolist()
+        ends = (1.0, -1.0) if trial % 2 == 0 else rng.uniform(-1, 1, 2).tolist()
+        one, other = (sampled_outputs([*others, end], rate, noise, at) for end in ends)
+        for p, q in ((one, other), (other, one)):
+            deltas = [np.maximum(p - math.exp(e) * q, 0).sum() * (at[1] - at[0]) for e in epsilons]
+            assert np.all(deltas <= bound + 1e-6)
+            largest = np.maximum(largest, deltas)
+    np.testing.assert_allclose(largest, bound, rtol=1e-3)  # nobody else sends anything, and 1 is replaced by -1
+
+
+@pytest.mark.parametrize("target", [0.5, 1.5, 2.5])
+def test_two_rounds_of_a_user_who_turns_round_are_charged_as_they_are(target) -> None:
+    rate, z, at = 0.3, 1.2, np.linspace(-9, 9, 2001)
+    one, other = (sampled_outputs([end], rate, z, at) for end in (1.0, -1.0))
+    given_away = np.outer(one, one) - math.exp(target) * np.outer(other, other)
+    delta = float(np.maximum(given_away, 0).sum() * (at[1] - at[0]) ** 2)
+    hardly_anything = SampledGaussian(1e6, "fixed", 0.01, cohort=10, users=1000)
+    value = epsilon([(SampledGaussian(z, "poisson", rate), 2), (hardly_anything, 1)], delta)
+    assert target * (1 - 1e-4) <= value <= 1.01 * target
+
+
+@pytest.mark.parametrize(("q", "z", "order"), [(1.0, 2.0, 5.0), (0.1, 1.0, 3.0), (0.01, 0.6, 1.5), (0.3, 4.0, 64.0)])
+def test_the_divergence_of_replacing_is_that_of_a_finer_sum(q, z, order) -> None:
+    from scipy.integrate import quad
+
+    from sottovoce.privacy.renyi import _of_replacing
+
+    def log_density(x: float, mean: float) -> float:
+        parts = [(1 - q, 0.0), (q, mean)]
+        logs = [math.log(share) - 0.5 * ((x - m) / z) ** 2 for share, m in parts if share]
+        return float(np.logaddexp.reduce(logs)) - math.log(z * math.sqrt(2 * math.pi))
+
+    top = 2 * order
+    whole = quad(
+        lambda x: math.exp(order * log_density(x, 1.0) + (1 - order) * log_density(x, -1.0)),
+        -40 * z, top + 40 * z, points=[0.0, 1.0, top - 1], limit=2000,
+    )[0]  # fmt: skip
+    assert _of_replacing(q, z, order) == pytest.approx(math.log(whole) / (order - 1), rel=1e-7)
+    if q == 1:
+        assert _of_replacing(q, z, order) == pytest.approx(order * 2 / z**2)

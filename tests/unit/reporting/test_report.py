@@ -178,6 +178,15 @@ def test_an_unknown_total_of_the_store_is_not_shown_as_a_number():
     assert "ε of the store not known to be finite" in page
 
 
+def test_a_total_for_another_relation_says_so():
+    other = make_statement(relation_store="replace-one-user")
+    page = text_of(render(make_evidence(statement=other)))
+    assert "6.92 all private runs on it, when one user is replaced by another" in page
+    assert "all private runs on the store, when one user is replaced by another: 6.9174" in page
+    same = text_of(render(make_evidence(statement=make_statement(relation_store="add-or-remove-one-user"))))
+    assert "when one user is replaced" not in same
+
+
 def test_diagnostics_are_shown_only_when_they_are_given():
     public, internal = render(make_evidence()), render(make_evidence(diagnostics=make_diagnostics()))
     assert "Internal" not in public

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from sottovoce import promise
+from sottovoce.privacy.accounting import NonPrivate, SampledGaussian, epsilon, rounded_up
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import Statement, make_statement
+from sottovoce.reporting.statement import Statement, make_statement, restate, store_total
 
 ROUND_1 = "These are figures of round 1."
 
@@ -99,3 +100,37 @@ def test_a_clip_norm_that_adapts_is_told_as_that_of_round_1() -> None:
     assert "(noise multiplier 2)" in both
     assert "follow the 0.5 quantile" in both
     assert "2 from round 1 on, 0.5 from round 5 on" in both
+
+
+POISSON = SampledGaussian(1.0, "poisson", 0.01)
+FIXED = SampledGaussian(1.0, "fixed", 0.01, cohort=10, users=1000)
+
+
+def test_runs_of_both_kinds_of_sampling_have_a_total_for_replacing_a_user() -> None:
+    total = store_total([(POISSON, 10), (FIXED, 10)], 1e-6, "pld")
+    assert total["relation_store"] == "replace-one-user"
+    assert total["epsilon_store"] > max(epsilon([(event, 10)], 1e-6) for event in (POISSON, FIXED))
+    told = restate(state().to_json(), **total)
+    assert "at the same δ, when one user is replaced by another." in told["prose"]
+    assert "when one user is replaced" not in restate(told, **store_total([(POISSON, 10)], 1e-6, "pld"))["prose"]
+
+
+def test_a_total_that_no_accountant_knows_is_infinite() -> None:
+    unknown = {"epsilon_store": "infinity", "relation_store": "replace-one-user"}
+    assert store_total([(POISSON, 10), (FIXED, 10)], 1e-6, "moments") == unknown
+    assert store_total([(POISSON, 10), (NonPrivate(), 1)], 1e-6, "pld")["epsilon_store"] == "infinity"
+
+
+def test_what_replacing_a_user_costs_is_told_beside_what_adding_one_costs() -> None:
+    told = state()
+    planned = [(SampledGaussian(1.0, "poisson", 0.01), 20)]
+    assert told.facts["epsilon_replaced"] == epsilon(planned, 1e-5, "rdp", replaced=True) > told.epsilon
+    shown = rounded_up(told.facts["epsilon_replaced"])
+    assert f"When it is replaced by any other, the factor is at most e^{shown}." in told.prose()
+
+
+@pytest.mark.parametrize("privacy", [{"sampling": "fixed"}, {"epsilon": 0.5}, {"mode": "none", "clipping": "none"}])
+def test_where_that_is_the_relation_or_a_budget_ends_training_or_nothing_is_promised_it_is_not(privacy) -> None:
+    told = state(**privacy, **({"noise_multiplier": None} if privacy.get("mode") else {}))
+    assert "epsilon_replaced" not in told.facts
+    assert "When it is replaced" not in told.prose()

@@ -1,0 +1,29 @@
+"""Folders in memory: what must not reach a disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sottovoce.errors import SottoError
+
+MOUNTS = Path("/proc/mounts")
+
+
+def in_memory(folder: Path) -> Path:
+    """A folder that is in memory: updates that are not noised must not reach a disk."""
+    if not folder.is_dir():
+        raise SottoError(
+            f"{folder} is not a folder; make one in memory (on Linux below /dev/shm), for the link's state"
+        )
+    place = folder.resolve()
+    kinds = {}
+    for line in MOUNTS.read_text().splitlines() if MOUNTS.exists() else ():
+        _, mounted, kind, *_ = line.split()
+        kinds[Path(mounted)] = kind
+    kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), "unknown")
+    if kind not in ("tmpfs", "ramfs"):
+        raise SottoError(
+            f"{folder} is on {kind}, and what devices send is not noised yet: it must not reach a disk; use a folder "
+            f"in memory (tmpfs), such as one below /dev/shm"
+        )
+    return place
