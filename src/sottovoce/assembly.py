@@ -82,8 +82,11 @@ class Assembly:
             return queue.rounds(self.algorithm, self.queue, state, store, last, keys_of, ledger, sum_updates)
         return simulation.rounds(self.algorithm, state, store, last, keys_of, ledger, sum_updates, watch)
 
-    def traffic(self, store: Store) -> dict[str, float] | None:
-        """Bytes of a round: to one device, from one, and both for as many as are expected. None where nobody sends."""
+    def traffic(self, store: Store, rounds: int) -> dict[str, float] | None:
+        """Bytes: to one device, from one, both in a round for as many as are expected, and in so many rounds.
+
+        None where nobody sends.
+        """
         if self.passes is not None:
             return None
         update = self.algorithm.user_update
@@ -91,7 +94,8 @@ class Assembly:
         if isinstance(update, FedAvg) and update.user_share < 1:
             down += (2 if store.vocabulary.size < 2**16 else 4) * int(update.rehearsed(store.tokens_per_user))
         up = update.compression.size(self.model) if update.compression else plain_size(self.model)
-        return {"down": down, "up": up, "round": (down + up) * self.recipe.privacy.cohort}
+        a_round = (down + up) * self.recipe.privacy.cohort
+        return {"down": down, "up": up, "round": a_round, "total": a_round * rounds}
 
     @property
     def is_private(self) -> bool:

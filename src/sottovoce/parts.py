@@ -15,7 +15,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.compression import EightBit
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
-from sottovoce.local.update import FedAvg, FedSGD, UserUpdate
+from sottovoce.local.update import FedAvg, FedSGD, UserUpdate, rehearsed
 from sottovoce.privacy.clipping import Clipping
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
@@ -51,9 +51,9 @@ def build_objective(recipe: Recipe, store: Store) -> Objective:
         if no_reader and local.public is not None:
             raise SottoError("local.public is for rehearsal; without_forgetting reads no other text: remove it")
         return WithoutForgetting(local.user_share)
-    needed = round(store.tokens_per_user / local.user_share)
-    if needed > MOST_READ:
-        raise SottoError(f"a user would read {needed:,} tokens, more than {MOST_READ:,}; raise local.user_share")
+    needed = rehearsed(store.tokens_per_user, local.user_share)
+    if (read := store.tokens_per_user + needed) > MOST_READ:
+        raise SottoError(f"a user would read {read:,} tokens, more than {MOST_READ:,}; raise local.user_share")
     _check_public(recipe, store, needed, "that one user may rehearse", "raise local.user_share")
     return plain
 

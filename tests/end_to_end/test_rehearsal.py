@@ -17,6 +17,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.jobs.measuring import load_run, report_run
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.wording import bytes_text
 
 
 def make_public(folder: Path, words: list[str] = WORDS, lines: int = 40) -> Path:
@@ -62,13 +63,17 @@ def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp
     assert any(np.any(a != b) for a, b in zip(weights(tmp_path / "whole"), weights(tmp_path / "plain"), strict=True))
     # What travels: a model and 16 tokens of two bytes to a device, an update back, nine devices a round.
     cards = [json.loads((tmp_path / run / "model" / "card.json").read_text())["bytes"] for run in ("whole", "plain")]
-    size = sum(leaf.nbytes for leaf in weights(tmp_path / "whole"))
-    assert cards[0] == {"down": size + 32, "up": size, "round": 9 * (2 * size + 32)}
-    assert cards[1] == {"down": size, "up": size, "round": 9 * 2 * size}
+    size, rounds = sum(leaf.nbytes for leaf in weights(tmp_path / "whole")), recipe.run.rounds
+    both = [2 * size + 32, 2 * size]
+    for card, down, there_and_back in zip(cards, (size + 32, size), both, strict=True):
+        a_round = 9 * there_and_back
+        assert card == {"down": down, "up": size, "round": a_round, "total": rounds * a_round}
+    assert cards[0] == result.traffic
     # The page for others names the text and tells no path.
     page = report_run(tmp_path / "whole").read_text(encoding="utf-8")
     assert str(public) not in page
     assert "rehearsal" in page
+    assert f"planned; {bytes_text(cards[0]['total'])} sent and received" in page
 
 
 def test_a_run_goes_on_with_the_text_it_began_with(store, public, tmp_path):

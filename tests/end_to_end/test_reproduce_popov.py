@@ -80,13 +80,17 @@ def test_claims_and_the_page_need_no_training(sotto: Sotto, figure_2: Path):
     assert "times the perplexity on public text with rehearsal" in told["rehearsal keeps"]["measured"]
     assert told["rehearsal"]["measured"] == "not run"
     assert sotto("reproduce", "popov2018", "--from-results", "--figure", 2, "--out", figure_2).status == 0
-    assert "neither clip nor noise" in (figure_2 / "results.md").read_text()
+    page = (figure_2 / "results.md").read_text()
+    assert "neither clip nor noise" in page
+    assert "`sotto reproduce popov2018 --figure 2 --size smoke --out DIR`" in page
 
 
 def test_what_an_experiment_needs_is_told_before_anything_is_trained(sotto: Sotto, world, tmp_path: Path):
     for name, said in (("figure-2", "--public"), ("ptb", "--other")):
         refused = sotto("reproduce", "popov2018", "--experiment", name, "--users", world.store, "--out", tmp_path / "o")
         assert (refused.status, said in refused.err) == (2, True)
+    with pytest.raises(SottoError, match=r"--other .* needs --users too"):
+        run(["ptb"], tmp_path / "out", other=tmp_path)  # it would have been synthetic text under a benchmark's name
     with pytest.raises(SottoError, match=r"has none of ptb\.train"):
         run(["ptb"], tmp_path / "out", users=(world.store,), other=tmp_path)
 

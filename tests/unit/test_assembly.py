@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -8,8 +9,11 @@ import pytest
 
 from sottovoce import assembly
 from sottovoce.assembly import assemble
+from sottovoce.data.public import PublicText
 from sottovoce.errors import SottoError
 from sottovoce.kernels.cpu import ONE_USER
+from sottovoce.local.objective import plain
+from sottovoce.parts import build_objective
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
@@ -69,6 +73,16 @@ def test_a_clip_of_gradients_is_for_devices_and_leaves_other_recipes_their_name(
     assert "gradient_clip" not in SMALL.to_dict()["local"]
     with pytest.raises(SottoError, match="not for fedsgd"):
         assemble(SMALL.replace(local={"gradient_clip": 0.25}, run={"algorithm": "fedsgd"}), store)
+
+
+def test_rehearsal_needs_as_much_public_text_as_one_user_reads_of_it(store):
+    """Beside a share of 1/4 of their own, three times as much."""
+    recipe = Recipe().replace(local={"objective": "rehearsal", "user_share": 0.25}, privacy={"mode": "none"})
+    text, words = np.zeros(3 * store.tokens_per_user, np.int32), store.vocabulary.fingerprint
+    enough, less = (replace(store, public=PublicText(some, words, "")) for some in (text, text[1:]))
+    assert build_objective(recipe, enough) is plain
+    with pytest.raises(SottoError, match=f"fewer than the {len(text):,} that one user may rehearse"):
+        build_objective(recipe, less)
 
 
 def test_the_kind_of_device_is_in_the_layout_that_processes_compare(store, monkeypatch):

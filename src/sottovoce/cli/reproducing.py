@@ -50,16 +50,16 @@ def reproduce(
     experiment
         Others by name, as `--list` shows them. Without any of these: everything.
     size
-        smoke: seconds. cpu: minutes. gpu: the paper's model, with 100 users a round.
+        smoke: seconds. cpu: minutes. gpu: the paper's model, with 100 users a round (popov2018: 10).
     users
         A prepared store; three of the same users for Figures 11 and 12, with 10,000, 20,000 and 30,000 words. Without:
         synthetic users.
     other
         A store of another corpus with the same words, for other-corpus and private-tuning; the folder of the Penn
-        Treebank's text, for ptb.
+        Treebank's text, for ptb. With --users.
     public
         A store of public text with the same words, to pre-train on (`sotto prepare --plain-text`), for private-model
-        and popov2018.
+        and popov2018. With --users.
     declared_users
         The population that private-model declares: round, and not counted from the store.
     out

@@ -176,7 +176,7 @@ def _tell_helper(group: Group, *, json: bool) -> None:
 
 
 def tell(result: RunResult, *, json: bool, again: str = "sotto resume", next_step: str = "") -> None:
-    from sottovoce.reporting.wording import of_other_relation
+    from sottovoce.reporting.wording import bytes_text, of_other_relation
 
     statement, scores = result.statement, result.evaluation
     facts = statement.facts
@@ -184,7 +184,7 @@ def tell(result: RunResult, *, json: bool, again: str = "sotto resume", next_ste
         answer = {"run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes)}
         cost = {name: value for name, value in statement.to_json().items() if name in ("private", "epsilon", "delta")}
         cost |= {name: facts[name] for name in ("epsilon_spent", "epsilon_store")}
-        print_json({**answer, **cost, "evaluation": scores.to_json() if scores else None})
+        print_json({**answer, **cost, "bytes": result.traffic, "evaluation": scores.to_json() if scores else None})
         return
     for note in result.notes:
         print(note)
@@ -197,6 +197,10 @@ def tell(result: RunResult, *, json: bool, again: str = "sotto resume", next_ste
         rows["ε of the store, all runs"] = shown_epsilon(facts["epsilon_store"]) + of_other_relation(facts)
     if scores:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
+    if result.traffic:
+        sent = {name: bytes_text(count) for name, count in result.traffic.items()}
+        rows["sent to a device, from it"] = f"{sent['down']}, {sent['up']}"
+        rows["sent in a round, in all"] = f"{sent['round']}, {sent['total']}"
     print_table(f"Run {result.path}", rows)
     if result.ended == "stopped":
         print(f"stopped; go on with: {again} {result.path}")

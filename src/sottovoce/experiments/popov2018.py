@@ -106,7 +106,8 @@ def pretrained(size: Size) -> Trial:
     rounds = scale.public_rounds
     falls = {1: 1.0, rounds // 2 + 1: 0.5, rounds * 3 // 4 + 1: 0.25}
     return Trial(
-        "initial server model", called="pretrained", on="public", elsewhere=True, once=True, privacy=_NOTHING,
+        "initial server model", called="pretrained", on="public", elsewhere=True, once=True,
+        privacy={**_NOTHING, "sampling": "fixed"},
         rounds=rounds / size.rounds, cohort=scale.pieces / size.cohort,
         run={"algorithm": "central", "evaluate_every": -(-rounds // 2)},
         local={"batch": scale.lanes, "unroll": scale.unroll, "learning_rate": 1.0},
@@ -140,8 +141,12 @@ def averaging(size: Size, label: str, called: str, *, rounds: float, kind: str =
     )  # fmt: skip
 
 
+def _rounds(number: int) -> str:
+    return f"{number} round{'s' if number > 1 else ''}"
+
+
 def rehearsed(size: Size) -> Trial:
-    return averaging(size, f"model averaging ({size.rounds} rounds)", "averaging", rounds=1)
+    return averaging(size, f"model averaging ({_rounds(size.rounds)})", "averaging", rounds=1)
 
 
 def forgetful(size: Size) -> Trial:
@@ -166,7 +171,7 @@ def transfer(size: Size, text: str, cycles: int) -> Trial:
 def tails(size: Size) -> Trial:
     """Short, as it is trained again without each of some users."""
     scale = SCALES[size.name]
-    label = f"model averaging ({scale.tail_rounds} rounds), with and without a user"
+    label = f"model averaging ({_rounds(scale.tail_rounds)}), with and without a user"
     return averaging(size, label, "averaging-pairs", rounds=scale.tail_rounds / size.rounds, pairs=scale.pairs)
 
 

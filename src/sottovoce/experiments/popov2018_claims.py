@@ -193,8 +193,7 @@ def _pareto(found: Evidence) -> Finding:
         return NOT_RUN
     ways = [pair for pair in told["pairs"] if pair["texts_of"] == "with"]
     rejected = sum(pair["rejected"] for pair in ways)
-    most = math.ceil(0.15 * len(ways))
-    return Finding(f"{rejected} of {len(ways)} are rejected at 5 %", _when(rejected <= most))
+    return Finding(f"{rejected} of {len(ways)} are rejected at 5 %", _when(rejected <= 0.15 * len(ways)))
 
 
 def _estimate(found: Evidence) -> Finding:

@@ -161,11 +161,28 @@ def page(paper: Paper, setting: dict[str, Any], out: Path) -> str:
     for experiment in paper.experiments.values():
         file = out / f"{experiment.name}.md"
         if file.exists():
-            flag = " ".join(f"--{experiment.name}".rsplit("-", 1)) if experiment.name[-1].isdecimal() else ""
-            flag = flag or f"--experiment {experiment.name}"
-            command = f"`sotto reproduce {paper.name} {flag} --size {setting['size']} --users STORE --out DIR`"
-            parts += [file.read_text(encoding="utf-8"), command, ""]
+            parts += [file.read_text(encoding="utf-8"), f"`{_command(paper, experiment, setting)}`", ""]
     return "\n".join(parts)
+
+
+def _command(paper: Paper, experiment: Experiment, setting: dict[str, Any]) -> str:
+    """What makes an experiment again, with all the stores that it needs."""
+    flag = " ".join(f"--{experiment.name}".rsplit("-", 1)) if experiment.name[-1].isdecimal() else ""
+    usual, size = paper.size(setting["size"]), paper.size(setting["size"], setting["rounds"])
+    parts = [flag or f"--experiment {experiment.name}", f"--size {size.name}"]
+    if size.rounds != usual.rounds:
+        parts.append(f"--rounds {size.rounds}")
+    if not setting.get("synthetic"):
+        trials = [trial for trial, _ in experiment.runs(size)]
+        words = max((trial.words for trial in trials), default=1)
+        parts.append(" ".join(["--users STORE", *(f"STORE-X{times}" for times in range(2, words + 1))]))
+        if any(trial.on == "public" or "public" in trial.needs for trial in trials):
+            parts.append("--public PUBLIC")
+        if any(trial.on in ("other", "ptb") or (trial.elsewhere and trial.on != "public") for trial in trials):
+            parts.append("--other OTHER")
+        if any(trial.is_guarded for trial in trials):
+            parts.append("--declared-users N")
+    return f"sotto reproduce {paper.name} {' '.join(parts)} --out DIR"
 
 
 def summarise(trials: Sequence[Trial], size: Size, pool: Pool) -> list[dict[str, Any]]:

@@ -47,6 +47,9 @@ def reproduce(
     """
     if seeds < 1:
         raise SottoError(f"seeds={seeds} must be 1 or more; it is how often every setting is run")
+    if not users and (other or public):
+        name, given = ("--other", other) if other else ("--public", public)
+        raise SottoError(f"{name} {given} needs --users too, a store of people: without one all text is synthetic")
     chosen, scale = paper.choose(names), paper.size(size, rounds)
     out.mkdir(parents=True, exist_ok=True)
     people = People(

@@ -198,6 +198,7 @@ def report_run(
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(found_so_far(run)),
         costs=_costs(run, other, model) if other else None,
+        traffic=_card(run).get("bytes"),
         beside={"name": other.path.resolve().name, "record": other.record.read()} if other else None,
     )
     target = run.path / "report-internal.html" if internal else run.report_file
@@ -232,7 +233,11 @@ def is_of_recipe(run: RunFolder) -> bool:
 
 def _code(run: RunFolder) -> str:
     """What was trained, in words."""
-    return json.loads((run.model / "card.json").read_text(encoding="utf-8"))["code"]
+    return _card(run)["code"]
+
+
+def _card(run: RunFolder) -> dict[str, Any]:
+    return json.loads((run.model / "card.json").read_text(encoding="utf-8"))
 
 
 def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> dict[str, Any] | None:

@@ -75,6 +75,7 @@ class RunResult:
     statement: Statement
     evaluation: Evaluation | None
     notes: tuple[str, ...] = ()
+    traffic: dict[str, float] | None = None  # bytes, as the model's card has them
 
 
 Observer = Callable[[Progress], None]
@@ -252,7 +253,9 @@ class Training:
             self._checkpoint()
         statement = self._finish()
         evaluation = evaluation or self._last_evaluation()
-        return RunResult(self.run_folder.path, self.state.round, ended, statement, evaluation, tuple(self.notes))
+        return RunResult(
+            self.run_folder.path, self.state.round, ended, statement, evaluation, tuple(self.notes), self._traffic()
+        )  # fmt: skip
 
     def _rounds(self, spender: RunSpender) -> Iterator[tuple[ServerState, Played | DeviceSum]]:
         if self.coordinator is None:
@@ -340,13 +343,17 @@ class Training:
             "parameters": parameter_count(self.state.model),
             "vocabulary": self.store.vocabulary.size,
             "rounds": self.state.round,
-            "bytes": self.assembly.traffic(self.store),
+            "bytes": self._traffic(),
             "privacy": statement.to_json(),
         }
         vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
         self.run_folder.save_model(weights_of(self.state.model), vocabulary, card)
         self.run_folder.write_json(self.run_folder.statement_file, statement.to_json())
         return statement
+
+    def _traffic(self) -> dict[str, float] | None:
+        """None for real devices: the model goes to all that are connected, drawn or not."""
+        return None if self.coordinator is not None else self.assembly.traffic(self.store, self.state.round)
 
 
 def _check_beside(recipe: Recipe, beside: Store | None) -> None:

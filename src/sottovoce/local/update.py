@@ -74,6 +74,11 @@ def local_steps(tokens: Any, lanes: int, unroll: int) -> Any:
 PARTS = 192
 
 
+def rehearsed(length: Any, user_share: float) -> Any:
+    """How many public tokens go with so many of the user's, where theirs are a share λ of all."""
+    return length * round(PARTS * (1 / user_share - 1)) // PARTS
+
+
 @dataclass(frozen=True)
 class FedAvg:
     """E passes of SGD over the user's text; the update is what they changed, clipped.
@@ -101,7 +106,7 @@ class FedAvg:
 
     def rehearsed(self, length: Any) -> Any:
         """How many public tokens go with so many of the user's."""
-        return length * round(PARTS * (1 / self.user_share - 1)) // PARTS
+        return rehearsed(length, self.user_share)
 
     def text(self, user: User) -> User:
         """All that is read: the user's tokens, then public ones. Cut into lanes, every step has some of both."""

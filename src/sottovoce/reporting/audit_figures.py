@@ -58,6 +58,8 @@ def draw_tail(log_ratios: np.ndarray, tail: Tail) -> bytes:
         right.annotate(
             "standard error", (beyond[110], -error[110]), xytext=(4, -11), textcoords="offset points", color=INK
         )
+        low, top = right.get_ylim()
+        right.set_ylim(low, top + 0.1 * (top - low))  # room for a word
         right.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         right.set_title("texts beyond x, less those of the law", loc="left", fontsize=9, x=-0.09, pad=9)
         for axes in (left, right):

@@ -21,6 +21,7 @@ class Evidence:
     diagnostics: list[dict[str, Any]] | None = None  # exact figures of private data; given only for an internal report
     findings: tuple[Finding, ...] = ()  # what is proved and what audits found
     costs: dict[str, Any] | None = None  # accuracy by band and by group, with that of `beside`
+    traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     beside: dict[str, Any] | None = None  # another run to compare with: its name and its record
 
 

@@ -145,10 +145,9 @@ def _tails(found: Found, statement: dict[str, Any]) -> Finding:
         return row
     epsilon, pairs = finite(found.get("epsilon")), len(found.get("pairs", []))
     result = "–" if epsilon is None else f"ε ≈ {epsilon:.3g} at δ = {plain(found.get('delta'))}"
-    about = (
-        f"the largest of {pairs} tails, {found.get('rejected', 0)} of them not Pareto's, whose ε means little; "
-        f"{found.get('note', 'an estimate')}; {found.get('about', '')}"
-    )
+    rejected = found.get("rejected", 0)
+    law = f"{rejected} of them not Pareto's, whose ε means little" if rejected else "all of which pass for Pareto's"
+    about = f"the largest of {pairs} tails, {law}; {found.get('note', 'an estimate')}; {found.get('about', '')}"
     lane = Lane("Tails: an estimate", estimate=epsilon)
     return replace(row, result=result, about=about, found=found, lanes=(lane,))
 

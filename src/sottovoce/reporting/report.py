@@ -10,6 +10,7 @@ from sottovoce.reporting.number_line import draw_number_line
 from sottovoce.reporting.pages import render_page
 from sottovoce.reporting.progress import diagnostics_by_round, figures_by_round
 from sottovoce.reporting.wording import (
+    bytes_text,
     epsilon_text,
     finite,
     is_private,
@@ -106,7 +107,7 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     facts = [
         ("Top-1", _measure("top1", last), people + beaten),
         ("Perplexity", _measure("perplexity", last), people),
-        ("Rounds", f"{statement['rounds_done']:,}", f"of {statement['rounds_planned']:,} planned"),
+        ("Rounds", f"{statement['rounds_done']:,}", f"of {statement['rounds_planned']:,} planned{_sent(evidence)}"),
         _epsilon_fact(statement),
         ("Users", f"{declared['users']:,}", f"declared; {declared['cohort']:,g} a round"),
     ]
@@ -115,6 +116,12 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
         kind = str(model.get("kind", "")).replace("_", " ")
         facts.append(("Model", kind.upper() if sizes else "own", sizes or kind))
     return facts
+
+
+def _sent(evidence: Evidence) -> str:
+    """Runs of before it was counted have no total."""
+    sent = evidence.traffic or {}
+    return f"; {bytes_text(sent['total'])} sent and received" if "total" in sent else ""
 
 
 def _epsilon_fact(statement: dict[str, Any]) -> tuple[str, str, str]:

@@ -65,6 +65,14 @@ def epsilon_text(value: Any, digits: int = 3) -> str:
     return "not known to be finite" if number is None else rounded_up(number, digits)
 
 
+def bytes_text(count: float) -> str:
+    """As networks are measured: 1 kB is 1,000 bytes."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:,.0f} {unit}"
+    return f"{count:.0f} B"
+
+
 def plain(value: Any) -> str:
     """A number as a person writes it: 1e-6, not 1e-06."""
     if isinstance(value, bool) or not isinstance(value, int | float):

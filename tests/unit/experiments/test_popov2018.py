@@ -113,6 +113,12 @@ def test_all_tables_and_figures_are_there():
     assert len(benchmark(GPU)) == PTB_ROUNDS == 28
 
 
+def test_the_shipped_recipe_asks_every_device_once():
+    recipe = Recipe.load("popov2018")
+    assert recipe.privacy.sampling == "in_turn"
+    assert recipe.run.rounds * recipe.privacy.cohort == recipe.privacy.users
+
+
 def test_the_gpu_size_is_the_papers_setting():
     device = recipe_of(rehearsed(GPU))
     model, local, privacy = device.model, device.local, device.privacy
@@ -190,6 +196,14 @@ def test_the_opposite_does_not(printed):
     printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=told_tails(epsilon=1.4, rejected=6)))
     save_benchmark(printed, PTB_ROUNDS, 90.0)
     assert set(verdicts(printed).values()) == {FAILS}
+
+
+@pytest.mark.parametrize(("rejected", "pairs", "verdict"), [(3, 20, HOLDS), (4, 20, FAILS), (1, 2, FAILS)])
+def test_tails_are_paretos_where_the_test_rejects_15_percent_at_most(printed, rejected, pairs, verdict):
+    told = told_tails(rejected=rejected)
+    told["pairs"] = told["pairs"][: 2 * pairs]  # both directions
+    printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=told))
+    assert verdicts(printed)["pareto"] == verdict
 
 
 def test_what_was_not_run_cannot_be_told(tmp_path):

@@ -171,7 +171,10 @@ def test_everything_is_drawn_from_results_alone(tmp_path):
             assert f"`{trial.name}`" in text
     setting = {"size": "gpu", "rounds": 1500, "users": 9, "held_out_users": 1, "vocabulary": 5, "tokens_per_user": 3}
     text = page(MCMAHAN2018, setting, tmp_path)
-    assert "`sotto reproduce mcmahan2018 --figure 12 --size gpu --users STORE --out DIR`" in text
+    assert "`sotto reproduce mcmahan2018 --figure 12 --size gpu --users STORE STORE-X2 STORE-X3 --out DIR`" in text
+    assert "`sotto reproduce mcmahan2018 --figure 1 --size gpu --users STORE --out DIR`" in text
+    assert "--experiment other-corpus --size gpu --users STORE --other OTHER --out DIR`" in text
+    assert "--experiment private-model --size gpu --users STORE --public PUBLIC --declared-users N --out DIR`" in text
     assert "*projected*" in text
     private = (tmp_path / "private-model.md").read_text()
     assert "| ε = 4 | 7.99 | 15 | 2,000 | 500 | 1.06 | 0.0086 |" in private

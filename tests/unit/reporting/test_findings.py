@@ -67,6 +67,11 @@ def test_what_was_found_is_told_with_what_it_is():
     assert "300 users in and 33 out" in found["membership"].about
 
 
+def test_tails_that_all_follow_the_law_are_not_called_doubtful():
+    about = rows({"tails": {**FOUND["tails"], "rejected": 0}})["tails"].about
+    assert about.startswith("the largest of 2 tails, all of which pass for Pareto's; an estimate")
+
+
 def test_a_contradicted_claim_is_said():
     leaky = {"rounds": {**FOUND["rounds"], "shown": 2.5, "contradicted": True}}
     assert "CONTRADICTED" in rows(leaky)["rounds"].about

@@ -15,6 +15,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.reporting.figures import DEEP, MIDDLE, PALE, Figure, Level, Line, spread
 from sottovoce.reporting.report import Evidence, render
 from sottovoce.reporting.statement import NOT_COVERED, Statement, _source
+from sottovoce.reporting.wording import bytes_text
 
 INTERNAL = "Internal: exact figures of private data, do not publish"
 ROUNDS = 60
@@ -410,3 +411,8 @@ def test_a_statement_says_where_the_vocabulary_is_from():
     prose = Statement(True, 2.0, 1e-6, facts | {"epsilon_training": 1.25}).prose()
     assert private in prose
     assert "Training alone has ε = 1.25" in prose
+
+
+def test_bytes_are_told_in_units_of_a_thousand():
+    told = {0: "0 B", 999: "999 B", 1000: "1 kB", 224_352: "224 kB", 999_600: "1,000 kB", 3_663_656_000: "3.66 GB"}
+    assert {count: bytes_text(count) for count in told} == told
