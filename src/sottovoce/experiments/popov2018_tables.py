@@ -95,9 +95,15 @@ def table_4(size: Size, pool: Pool, out: Path) -> str:
     assert told is not None
     header = ["δ", *(f"{delta:g}" for delta in told["deltas"])]
     rows = [["ε printed", *(f"{value:g}" for value in TABLE_4)]]
-    for words, ways in (("ε, texts of θ", ("with",)), ("ε, both ways", ("with", "without"))):
-        chosen = [pair["epsilons"] for pair in told["pairs"] if pair["texts_of"] in ways]
-        rows.append([words, *(f"{max(column):.2f}" for column in zip(*chosen, strict=True))])
+    choices = {
+        "ε, texts of θ": [pair for pair in told["pairs"] if pair["texts_of"] == "with"],
+        "ε, both ways": told["pairs"],
+        "ε, both ways, of tails that are not rejected": [pair for pair in told["pairs"] if not pair["rejected"]],
+    }
+    for words, chosen in choices.items():
+        if chosen:
+            columns = zip(*(pair["epsilons"] for pair in chosen), strict=True)
+            rows.append([words, *(f"{max(column):.2f}" for column in columns)])
     note = "The largest of all pairs: an estimate from sampled texts, not a guarantee. No noise was added to anything."
     return f"{markdown(header, rows)}\n\n{note}"
 

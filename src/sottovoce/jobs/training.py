@@ -336,6 +336,7 @@ class Training:
             start=self.ledger.header.get("start"),
             canaries=self.ledger.header.get("canaries"),
             across_devices=self.coordinator is not None,
+            users_at_once=self.assembly.sum_updates.block if self.coordinator is None else 1,
         )
         card = {
             "name": "sottovoce language model",

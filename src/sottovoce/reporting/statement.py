@@ -35,6 +35,10 @@ ACROSS_DEVICES = (
     "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it",
     "silos: a device that holds several users is trusted to draw, to clip and to add up each of them apart",
 )
+SIDE_BY_SIDE = (
+    "rounding: {} users are trained at once, and who else joins may change an update in its last bits (more on a GPU); "
+    "run.block = 1 trains each alone"
+)
 REHEARSED = "whoever wrote the text that devices rehearse: the owner declares it public"
 FLOATING_POINT = {
     "standard": "floating point: the noise is a float32 Gaussian, not an exact one, its grid could be studied, and its "
@@ -64,13 +68,13 @@ def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
     spent: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str, vocabulary: str,
     vocabulary_source: Mapping[str, Any], start: Mapping[str, str] | None = None,
-    canaries: Mapping[str, Any] | None = None, across_devices: bool = False,
+    canaries: Mapping[str, Any] | None = None, across_devices: bool = False, users_at_once: int = 1,
 ) -> Statement:  # fmt: skip
     """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again.
 
     A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε. `start` is the model of
     another run that this one began with; `canaries` is what the ledger says was planted. `across_devices`: users were
-    trained where their text is.
+    trained where their text is; otherwise so many `users_at_once`, in one program.
     """
     privacy = recipe.privacy
     event = mechanism.event(1)
@@ -136,6 +140,8 @@ def make_statement(
     if across_devices:
         facts["across_devices"] = True
         facts["not_covered"] += ACROSS_DEVICES
+    if users_at_once > 1:
+        facts["not_covered"].append(SIDE_BY_SIDE.format(users_at_once))
     if recipe.local.objective == "rehearsal":
         facts["not_covered"].append(REHEARSED)
     return Statement(private, epsilon, privacy.delta, facts)

@@ -246,6 +246,7 @@ def test_everything_is_drawn_from_results_alone(printed, tmp_path):
             assert "| 119.1 (119.1) |" in text or "| 107.5 (107.5) |" in text
     text = (tmp_path / "table-4.md").read_text()
     assert f"| ε, both ways | {TABLE_4[0]:.2f} |" in text
+    assert "| ε, both ways, of tails that are not rejected |" in text
     assert "not a guarantee" in text
     assert "rejects 2 of 40" in (tmp_path / "table-3.md").read_text()
 

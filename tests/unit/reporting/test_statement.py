@@ -14,7 +14,7 @@ from sottovoce.reporting.statement import Statement, make_statement, restate, st
 ROUND_1 = "These are figures of round 1."
 
 
-def state(**privacy: Any) -> Statement:
+def state(users_at_once: int = 1, **privacy: Any) -> Statement:
     """A run of 20 rounds of a model of four layers: the expected weight of a cohort is 100, so 𝕊 = S/100."""
     told = {"users": 10_000, "cohort": 100, "clip_norm": 15.0, "noise_multiplier": 1.0, "delta": 1e-5}
     recipe = promise.resolve(
@@ -23,7 +23,7 @@ def state(**privacy: Any) -> Statement:
     return make_statement(
         recipe=recipe, mechanism=promise.build_mechanism(recipe, ["a", "b", "c", "d"]), accountant="rdp",
         planned_rounds=20, rounds_done=20, spent=[], repeated=[], vocabulary_spent=[], store_spent=[], run="b1946ac9",
-        vocabulary="9f86d081", vocabulary_source={"source": "public"},
+        vocabulary="9f86d081", vocabulary_source={"source": "public"}, users_at_once=users_at_once,
     )  # fmt: skip
 
 
@@ -134,3 +134,9 @@ def test_where_that_is_the_relation_or_a_budget_ends_training_or_nothing_is_prom
     told = state(**privacy, **({"noise_multiplier": None} if privacy.get("mode") else {}))
     assert "epsilon_replaced" not in told.facts
     assert "When it is replaced" not in told.prose()
+
+
+def test_users_who_are_trained_side_by_side_are_named() -> None:
+    """The proofs take an update for a function of its user; in one program, rounding may depend on who shares it."""
+    assert any("16 users are trained at once" in fact for fact in state(users_at_once=16).facts["not_covered"])
+    assert not any("trained at once" in fact for fact in state().facts["not_covered"])
