@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small_world import Refused, Sotto, World, call, files_of, newest, parse_json
 
-from sottovoce.errors import DamagedRun
+from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.jobs import resume
 from sottovoce.jobs.planting import take_scores
 from sottovoce.jobs.releasing import release_run, threshold
@@ -22,7 +22,7 @@ from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")
-PUBLIC = {"weights.safetensors", "vocabulary.txt", "card.json", "privacy.json", "canaries.json"}
+PUBLIC = {"weights.safetensors", "vocabulary.txt", "card.json", "privacy.json", "ledger.jsonl", "canaries.json"}
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,11 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     ]
     assert "audited by canaries before its release" in statement["prose"]
     assert "It was not audited by rounds." in statement["prose"]
+    # Whoever has the folder alone works out the same ε.
+    check = told.out.partition("with: sotto ")[2].splitlines()[0].split()
+    judged = sotto(*check, "--json").json()
+    assert judged["epsilon"] == pytest.approx(statement["epsilon"], rel=1e-6)
+    assert judged["ledgers"][0]["releases"] == statement["rounds_planned"]
     # The keys are gone, and so is the salt; the rest of the run is as it was.
     assert not (ready / "secrets").exists()
     assert {name: body for name, body in kept.items() if not name.startswith("secrets")} == files_of(ready)
@@ -93,8 +98,10 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     for path in out.iterdir():
         for value in private:
             assert value not in path.read_bytes()
-    with pytest.raises(DamagedRun, match="secrets"):
+    with pytest.raises(DamagedRun, match="sotto release"):
         resume(ready)
+    with pytest.raises(SottoError, match="give the folder of its run"):
+        RunFolder.open(out)
 
 
 def test_an_audit_that_was_not_run_is_told_or_asked_for(sotto: Sotto, ready: Path, tmp_path: Path) -> None:

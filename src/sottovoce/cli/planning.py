@@ -68,7 +68,8 @@ def plan(
     users_per_second
         A measured rate (`sotto train` prints it): then also hours.
     ledger
-        ledger.jsonl of runs or stores, one or more: ε of all they hold, apart and together. Nothing else of a plan.
+        ledger.jsonl of runs, stores or releases, or their folders: ε of all they hold, apart and together. Nothing else
+        of a plan.
     json
         One JSON object.
     """
@@ -118,7 +119,7 @@ def plan(
 def _show(made: Plan) -> None:
     rows = {
         **_epsilons(made.epsilons),
-        **_replaced(made.relation, made.epsilon_replaced),
+        **_replaced(made.relation, made.epsilon_replaced, made.delta),
         "noise multiplier z": shown_epsilon(made.noise_multiplier, 6),
         "users in a round": f"{made.cohort:,} of {made.users:,} (q = {made.user_rate:.3g})",
         "rounds": f"{made.rounds:,}",
@@ -157,7 +158,7 @@ def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json:
         return
     for figures in judged["ledgers"] if len(judged["ledgers"]) == 1 else [*judged["ledgers"], judged["total"]]:
         title = f"Ledger of a {figures['kind']}: {figures['path']}" if "path" in figures else "All together"
-        rows = _epsilons(figures["epsilons"]) | _replaced(figures["relation"], figures["epsilon_replaced"])
+        rows = _epsilons(figures["epsilons"]) | _replaced(figures["relation"], figures["epsilon_replaced"], deltas[0])
         rows |= {
             "relation": (figures["relation"] or "none").replace("-", " "),
             "releases": f"{figures['releases']:,}",
@@ -173,21 +174,19 @@ def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json:
 
 
 def _epsilons(points: list[dict[str, Any]]) -> dict[str, str]:
-    """A row for each δ, the first called ε alone."""
-    return {
-        "ε" if index == 0 else f"ε at δ = {point['delta']:g}": (
-            f"{shown_epsilon(point['epsilon'])} at δ = {point['delta']:g}"
-        )
-        for index, point in enumerate(points)
-    }
+    """A row for each δ: one alone is called ε, the budget of several holds at the first."""
+    shown = [shown_epsilon(point["epsilon"]) for point in points]
+    if len(points) == 1:
+        return {"ε": f"{shown[0]} at δ = {points[0]['delta']:g}"}
+    return {f"ε at δ = {point['delta']:g}": text for point, text in zip(points, shown, strict=True)}
 
 
-def _replaced(relation: str | None, epsilon: float | None) -> dict[str, str]:
+def _replaced(relation: str | None, epsilon: float | None, delta: float) -> dict[str, str]:
     """Beside an ε for adding or removing a user."""
     from sottovoce.privacy.events import ADDED
 
     shown = relation == ADDED and epsilon is not None
-    return {"ε when a user is replaced": shown_epsilon(epsilon)} if shown else {}
+    return {"ε when a user is replaced": f"{shown_epsilon(epsilon)} at δ = {delta:g}"} if shown else {}
 
 
 def whole(name: str, value: float) -> int:

@@ -21,7 +21,7 @@ def release(
     require_audit: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Copy weights, vocabulary, card and statement out of a run, if nothing speaks against it.
+    """Copy weights, vocabulary, card, statement and charges out of a run, if nothing speaks against it.
 
     The ledger must be whole and belong to them, and no audit may contradict the claim. The run's secrets, the keys of
     its noise, are then thrown away: it cannot be resumed any more. Else exit status 1 and every reason, and nothing is
@@ -47,6 +47,7 @@ def release(
         print_json(result)
     elif result["released"]:
         print(f"released: {out}")
+        print(f"whoever has it finds its ε with: {result['check']}")
         for one in result["audits"]:
             print(f"audit by {one['audit']}: {one['result']}")
         print(f"the secrets of {run} are thrown away; erase copies of them too")

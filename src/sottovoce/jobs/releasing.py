@@ -23,7 +23,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger
+from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger, write_release
 from sottovoce.runs.secrets import Secrets
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024
@@ -34,7 +34,7 @@ _ROUNDING = 1e-6  # the same charges in another order
 def release_run(
     path: str | Path, out: str | Path, *, most_exposure: float | None = None, require_audit: bool = False
 ) -> dict[str, Any]:
-    """Copy weights, words, card and statement into a new folder, and throw the run's secrets away.
+    """Copy weights, words, card, statement and charges into a new folder, and throw the run's secrets away.
 
     Nothing is copied or thrown away where there is a reason against it: `reasons` then says all of them.
     """
@@ -53,7 +53,7 @@ def release_run(
             reasons += [f"no audit by {name} of this model: sotto audit {path} {AUDITS[name]}" for name in missing]
         result = {
             "run": run.path.resolve().name, "released": not reasons, "out": str(out), "reasons": reasons,
-            "audits": audits, "not_run": missing,
+            "audits": audits, "not_run": missing, "check": _how_to_check(run, out),
         }  # fmt: skip
         if not reasons:
             _write(run, out, audits)
@@ -66,14 +66,23 @@ def _write(run: RunFolder, out: Path, audits: list[dict[str, Any]]) -> None:
             (draft / name).write_bytes((run.model / name).read_bytes())
         # Later runs on the same people count: the total is the one of today.
         recipe, told = Recipe.load(run.recipe_file), run.read_statement()
-        total = store_total(_people(run, recipe).spent(), told["delta"], recipe.privacy.accountant)
+        people = _people(run, recipe)
+        total = store_total(people.spent(), told["delta"], recipe.privacy.accountant)
         statement = restate(told, audits=audits, **total)
         run.write_json(draft / "privacy.json", statement)
         run.write_json(draft / "card.json", {**_card(run), "privacy": statement})
+        charged = [*people.spent(PREPARATION), *people.spent(told["run"])]
+        write_release(draft / "ledger.jsonl", told["run"], charged)
         if run.registry_file.exists():
             (draft / run.registry_file.name).write_bytes(run.registry_file.read_bytes())
         # Before the folder has its name: what is released never stands beside the keys of its noise.
         Secrets.erase(run.secrets)
+
+
+def _how_to_check(run: RunFolder, out: Path) -> str:
+    """What whoever has the released folder alone calls to find the ε of its statement."""
+    privacy = Recipe.load(run.recipe_file).privacy
+    return f"sotto plan --ledger {out / 'ledger.jsonl'} --delta {privacy.delta} --accountant {privacy.accountant}"
 
 
 def _faults(run: RunFolder) -> list[str]:

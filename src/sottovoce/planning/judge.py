@@ -12,7 +12,7 @@ from sottovoce.errors import SottoError
 from sottovoce.planning.plan import plain_json
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import Event
-from sottovoce.runs.ledger import LedgerContents, read_ledger
+from sottovoce.runs.ledger import PREPARATION, LedgerContents, read_ledger
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Judgement:
 
 
 def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: str | None = None) -> Judgement:
-    """ε at each δ of all that the ledgers of runs or stores say was released, apart and together."""
+    """ε at each δ of all that ledgers, or those of folders, say was released, apart and together."""
     accountant = accountant or accounting.default_accountant("poisson")
     if not deltas:
         raise SottoError("delta is missing: give one or more, well below 1/users; an ε holds at its δ only")
-    ledgers = [read_ledger(path) for path in paths]
+    ledgers = [read_ledger(path / "ledger.jsonl" if path.is_dir() else path) for path in paths]
     _refuse_double_counting(ledgers)
     total: Counter[Event] = Counter()
     for ledger in ledgers:
@@ -75,7 +75,7 @@ def _figures(spent: list[tuple[Event, int]], deltas: Sequence[float], accountant
 
 
 def _refuse_double_counting(ledgers: Sequence[LedgerContents]) -> None:
-    """One release must not be counted twice: a run is charged to its store's ledger too, and a file may be a copy."""
+    """One release must not be counted twice: a run's store and its release have it too."""
     for index, one in enumerate(ledgers):
         for other in ledgers[index + 1 :]:
             shared = min(len(one.lines), len(other.lines))
@@ -84,9 +84,8 @@ def _refuse_double_counting(ledgers: Sequence[LedgerContents]) -> None:
                     f"{one.path} and {other.path} are the same ledger, or one is an earlier copy of the other: their "
                     f"releases would count twice; give the longer one alone"
                 )
-            for run, store in ((one, other), (other, one)):
-                if run.kind == "run" and store.kind == "store" and set(run.runs) & set(store.runs):
-                    raise SottoError(
-                        f"{store.path} is charged for run {run.runs[0]} already, whose ledger is {run.path}: its "
-                        f"rounds would count twice; leave one of the two out"
-                    )
+            if twice := [run for run in one.runs if run in other.runs and run != PREPARATION]:
+                raise SottoError(
+                    f"{one.path} and {other.path} are both charged for run {twice[0]}: its rounds would count twice; "
+                    f"leave one of the two out"
+                )

@@ -125,7 +125,7 @@ def _notices(comparison: Comparison) -> list[tuple[str, str]]:
     for fact, words in (("delta", "δ"), ("relation", "what may change between two data sets")):
         if len({str(run.statement[fact]) for run in private}) > 1:
             text = f"The runs differ in {words}: their ε cannot be compared as they are."
-            notices.append(("Unlike guarantees", text))
+            notices.append(("Unlike guarantees", text + (_replaced(private) if fact == "relation" else "")))
     if projected := [run.name for run in private if is_unfinished(run.statement)]:
         text = f"ε is projected, for all planned rounds, of: {', '.join(projected)}."
         notices.append(("Unfinished runs", text))
@@ -133,6 +133,13 @@ def _notices(comparison: Comparison) -> list[tuple[str, str]]:
         text = f"Noise and sampling follow from the seed, and whoever knows it can undo them, in: {', '.join(seeded)}."
         notices.append(("Seeded secrets", text))
     return notices
+
+
+def _replaced(runs: Sequence[Compared]) -> str:
+    """ε under the relation that every guarantee has, of those that are shown under another."""
+    known = [run for run in runs if "epsilon_replaced" in run.statement]
+    figures = ", ".join(f"{run.name} has {epsilon_text(run.statement['epsilon_replaced'])}" for run in known)
+    return f" When one user is replaced by another, {figures}." if known else ""
 
 
 def _run_row(letter: str, run: Compared) -> dict[str, str]:

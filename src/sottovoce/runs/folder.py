@@ -83,7 +83,9 @@ class RunFolder:
     def open(path: str | Path) -> RunFolder:
         run = RunFolder(Path(path))
         if not run.recipe_file.is_file():
-            raise SottoError(f"{str(path)!r} holds no run: there is no recipe.toml; `sotto train RECIPE --out {path}`")
+            released = (run.path / "weights.safetensors").is_file() and run.statement_file.is_file()
+            instead = "it is a released model; give the folder of its run" if released else "`sotto train` makes one"
+            raise SottoError(f"{str(path)!r} holds no run: there is no recipe.toml; {instead}")
         return run
 
     def locked(self) -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +115,7 @@ class Ledger:
 
 
 PREPARATION = "prepare"  # stands for the name of a run where a store was charged for its vocabulary
+RELEASE = "release"  # in the first line, where the ledger of a run has a number
 
 
 @dataclass(frozen=True)
@@ -148,28 +149,36 @@ class StoreLedger:
 
 @dataclass(frozen=True)
 class LedgerContents:
-    """What a ledger of either kind says, read without touching it."""
+    """What a ledger of any kind says, read without touching it."""
 
     path: Path
     kind: str
-    """`run` or `store`"""
+    """`run`, `store` or `release`"""
     runs: tuple[str, ...]
     spent: list[tuple[Event, int]]
     lines: list[dict[str, Any]]
 
 
 def read_ledger(path: Path) -> LedgerContents:
-    """Read the ledger of a run or of a store as it lies: the file is not repaired, and may be a copy."""
+    """Read the ledger of a run, a store or a release as it lies: the file is not repaired, and may be a copy."""
     lines = read_lines(path, repair=False)
     of_run = bool(lines) and "ledger" in lines[0]
+    kind = ("release" if lines[0]["ledger"] == RELEASE else "run") if of_run else "store"
     total: Counter[Event] = Counter()
     runs = [str(lines[0].get("run", ""))] if of_run else []
     for number, line in enumerate(lines[of_run:], 1 + of_run):
         with _readable(path, number):
-            total[event_from_json(line["event"])] += 1 if of_run else int(line["count"])
+            total[event_from_json(line["event"])] += 1 if kind == "run" else int(line["count"])
             if not of_run:
                 runs.append(str(line["run"]))
-    return LedgerContents(path, "run" if of_run else "store", tuple(dict.fromkeys(runs)), list(total.items()), lines)
+    return LedgerContents(path, kind, tuple(dict.fromkeys(runs)), list(total.items()), lines)
+
+
+def write_release(path: Path, run: str, spent: Iterable[tuple[Event, int]]) -> None:
+    """What a released model was charged for, its words and all planned rounds, as its statement counts them."""
+    append_line(path, {"ledger": RELEASE, "run": run})
+    for event, count in spent:
+        append_line(path, {"event": event.to_json(), "count": count})
 
 
 def read_lines(path: Path, *, repair: bool = True) -> list[dict[str, Any]]:

@@ -118,7 +118,8 @@ def _read_private(path: Path) -> bytes:
         contents = path.read_bytes()
     except OSError as error:
         raise DamagedRun(
-            f"cannot read the secrets {path.name} ({error}); without them the run cannot go on: start another run"
+            f"cannot read the secrets {path.name} ({error}); without them (`sotto release` throws them away) the run "
+            f"cannot go on: start another run"
         ) from None
     if len(contents) != _SIZE:
         raise DamagedRun(f"the secrets file {path.name} is damaged; start another run")

@@ -11,7 +11,7 @@ import pytest
 from sottovoce.errors import SottoError
 from sottovoce.planning.judge import judge_ledgers
 from sottovoce.privacy.accounting import NonPrivate, SampledGaussian, ThresholdedHistogram, epsilon, epsilons
-from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
+from sottovoce.runs.ledger import PREPARATION, Entry, Ledger, StoreLedger, write_release
 
 ROUND = SampledGaussian(1.0, "poisson", 0.01)
 LOUDER = SampledGaussian(1.3, "poisson", 0.01)
@@ -79,10 +79,23 @@ def test_a_run_is_not_counted_beside_its_store(tmp_path) -> None:
     run = of_run(tmp_path / "run.jsonl", [ROUND] * 3, "a")
     store = of_store(tmp_path / "store.jsonl", [("a", ROUND, 5), ("b", ROUND, 5)])
     for paths in ([run, store], [store, run]):
-        with pytest.raises(SottoError, match="charged for run a already"):
+        with pytest.raises(SottoError, match="both charged for run a:"):
             judge_ledgers(paths, [1e-6])
     other = of_run(tmp_path / "other.jsonl", [ROUND] * 3, "c")
     assert judge_ledgers([other, store], [1e-6], "rdp").total.releases == 13
+
+
+def test_a_release_is_judged_by_its_folder_and_not_beside_its_store(tmp_path) -> None:
+    release = tmp_path / "released"
+    release.mkdir()
+    write_release(release / "ledger.jsonl", "b", [(ROUND, 5), (NAMES, 1)])
+    ledger = judge_ledgers([release], [1e-6], "rdp").ledgers[0]
+    assert (ledger["kind"], ledger["runs"], ledger["releases"]) == ("release", ["b"], 6)
+    store = of_store(tmp_path / "store.jsonl", [(PREPARATION, NAMES, 1), ("a", ROUND, 5), ("b", ROUND, 5)])
+    with pytest.raises(SottoError, match="both charged for run b:"):
+        judge_ledgers([release, store], [1e-6])
+    other = of_store(tmp_path / "other.jsonl", [(PREPARATION, NAMES, 1), ("c", ROUND, 5)])
+    assert judge_ledgers([store, other], [1e-6], "rdp").total.releases == 17  # every store has words of its own
 
 
 def test_a_ledger_is_not_counted_beside_its_copy(tmp_path) -> None:

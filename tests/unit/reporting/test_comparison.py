@@ -90,7 +90,10 @@ def test_guarantees_that_cannot_be_compared_are_noticed():
     unlike = [make_run(), make_run("other", statement=make_statement() | {"delta": 1e-9})]
     assert "The runs differ in δ" in Comparison(unlike).to_json()["notes"][0]
     unlike[1] = make_run("other", statement=make_statement() | {"relation": "replace-one-user"})
-    assert "what may change between two data sets" in Comparison(unlike).to_json()["notes"][0]
+    unlike[0] = make_run(statement=make_statement() | {"epsilon_replaced": 7.654321})
+    note = Comparison(unlike).to_json()["notes"][0]
+    assert "what may change between two data sets" in note
+    assert note.endswith("When one user is replaced by another, forum has 7.66.")
     assert make_comparison().to_json()["notes"] == []
 
 
