@@ -115,7 +115,7 @@ def renew(federation: Path) -> None:
     from sottovoce.jobs import federating
 
     path = federating.renew(federation)
-    print(f"carry {path} to every device, into its folder, and start it again: with the old one it finds no server")
+    print(f"carry {path} to every device, into its folder, and start the server again; devices need not be")
 
 
 @app.command

@@ -24,11 +24,11 @@ _STARTED, _CONNECTED, _LEFT = "Starting Flower SuperNode", "SuperNode ID:", "ter
 _MEANS = {
     _CONNECTED: "connected",
     "Connection successful": "connected",
-    "Connection attempt failed": "the server does not answer; trying on",
+    "Connection attempt failed": "the server does not answer; trying again",
     "Failed to activate": "the server does not let this device in: it is not on the roster, or is thought to be here "
     "still, from a minute ago or from another machine; trying again",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not that of the federation, or is no longer valid; "
-    "trying again",
+    "trying again. If it was renewed, put the new authority.pem into this device's folder",
     _LEFT: "the connection was lost; connecting again",
     "failed to start": "the SuperNode cannot listen on this machine; trying again",
 }
