@@ -243,6 +243,13 @@ def test_an_epsilon_that_is_lost_in_rounding_is_not_told_to_be_nothing(replaced:
     assert 1.9e-17 < epsilon([(poisson(1e6, 1e-12), 1)], 1e-40, replaced=replaced) < 1e-13
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_epsilon_beyond_what_a_float_can_hold_the_power_of_is_still_a_bound() -> None:
+    spent = [(poisson(30.0, 1 - 1e-12), 1_000_000)]
+    exact = 0.5 * (1000 / 30) ** 2  # the mean of the loss, of which ε is above
+    assert exact < epsilon(spent, 1e-6) <= epsilon(spent, 1e-6, "rdp") < 1.5 * exact
+
+
 def test_the_moments_accountant_has_no_epsilon_for_replacing_a_user() -> None:
     with pytest.raises(SottoError, match="no valid accounting for cohorts of fixed size"):
         epsilon([(poisson(1.0, 0.01), 1), (fixed(1.0, 10, 1000), 1)], 1e-6, "moments")
