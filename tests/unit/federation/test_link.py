@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -100,7 +101,7 @@ def make(monkeypatch, clock):
         made = object.__new__(Link)
         made._post, made._names, made._at_least = post, dict(NODES), 1
         made.said, made._stop = [], lambda: False
-        made._say, made._keeps_state = made.said.append, keeps_state
+        made._say, made._database = made.said.append, None
         made.superlink = SimpleNamespace(ended=ended, log="log")
         made.superlink.stop = lambda: setattr(made.superlink, "ended", -9)
         made.proxy = SimpleNamespace(ended=None)
@@ -215,6 +216,35 @@ def test_a_superlink_that_is_gone_is_started_again_and_whoever_owes_an_answer_is
     assert linked.restarts == 1
     assert collected.missing() == set()
     assert post.sent == ([11, 12, 13] if keeps_state else [11, 12, 13, 13])
+
+
+def test_those_who_owed_an_answer_when_the_superlink_was_lost_may_come_back_to_it(make, clock):
+    """Also if the first that is back is one who has answered: the round would be over without them."""
+    gone = [httpx.ConnectError("gone")]
+    post, collected = Post(lambda node: gone.pop() if node == 13 and gone else b"x"), Collected()
+    linked = make(post, ended=247)
+    start = linked._start
+
+    def lost_all():
+        start()
+        back = clock.now + 10
+        linked._post.online = lambda: [11] if clock.now < back else [*NODES]
+
+    linked._start = lost_all
+    linked.ask(1, b"task", 100, collected)
+    assert collected.missing() == set()
+    assert post.sent == [11, 12, 13, 13]
+
+
+def test_one_who_does_not_come_back_to_a_superlink_that_was_lost_is_not_waited_for_long(make, clock):
+    gone = [httpx.ConnectError("gone")]
+    post, collected = Post(lambda node: gone.pop() if node == 13 and gone else b"x"), Collected()
+    linked = make(post, ended=247)
+    start = linked._start
+    linked._start = lambda: start() or setattr(linked._post, "nodes", [11])
+    linked.ask(1, b"task", 100, collected)
+    assert collected.missing() == {"school"}
+    assert link.GRACE <= clock.now - 1000 < link.GRACE + 2
 
 
 def test_a_superlink_that_is_lost_again_and_again_in_a_round_is_an_error(make):
@@ -366,7 +396,7 @@ def test_the_proxy_is_waited_for_at_the_address_it_listens_on(bind, knocked, mon
     seen = []
     monkeypatch.setattr(link, "check_not_taken", lambda port, host: seen.append((port, host)))
     made = object.__new__(Link)
-    made._start, made._bind, made._roster = lambda: None, bind, SimpleNamespace(port=8443)
+    made._start, made._bind, made._roster, made._database = lambda: None, bind, SimpleNamespace(port=8443), None
     made.proxy = SimpleNamespace(start=lambda: None, wait_until_listening=lambda *address: seen.append(address))
     made.__enter__()
     assert seen == [(8443, bind), (8443, knocked)]
@@ -387,3 +417,30 @@ def test_a_superlink_is_for_this_machine_alone_keeps_its_state_in_memory_and_let
     assert "--insecure" not in command
     assert (tmp_path / "link" / "desk.secret").stat().st_mode & 0o077 == 0
     assert "192.0.2.7" in made.proxy._command
+
+
+def test_the_state_of_a_link_is_its_own_for_its_owner_alone_and_goes_with_it(tmp_path, monkeypatch):
+    """Updates in it are not noised; and another federation may keep its own in the same folder."""
+    words = Vocabulary.from_words(["red", "green"])
+    monkeypatch.setattr(link, "in_memory", lambda folder: folder)
+    state = tmp_path / "state"
+    (tmp_path / "link").mkdir()
+    state.mkdir()
+    seen = set()
+    for name in ("f", "g"):
+        roster = federating.found_federation(
+            tmp_path / name, [("phone", 1)], vocabulary=words, tokens_per_user=16, host="192.0.2.7", port=1234
+        )
+        made = Link(roster, tmp_path / "link", bind=roster.host, state=state)
+        command = made.superlink._command
+        database = Path(command[command.index("--database") + 1])
+        for left in ("", "-wal"):
+            Path(f"{database}{left}").write_text("of a server that was killed")
+        monkeypatch.setattr(made, "_start", lambda: None)
+        monkeypatch.setattr(made, "_open", lambda: None)
+        with made:
+            assert [path.name for path in state.glob(f"*{roster.federation}*")] == [database.name]
+            assert (database.stat().st_size, database.stat().st_mode & 0o077) == (0, 0)
+        assert not list(state.glob(f"*{roster.federation}*"))
+        seen.add(database)
+    assert len(seen) == 2
