@@ -82,8 +82,8 @@ class Link:
     """A fleet reached through Flower.
 
     State of the link, which holds updates without noise, is in the memory of the SuperLink, or in a file of a folder
-    that is itself in memory, and goes with the link. When the SuperLink is lost it is started again, and whoever has not
-    answered is asked again: the same task, so the same answer.
+    that is itself in memory, and goes with the link. When the SuperLink is lost it is started again, and whoever has
+    not answered is asked again: the same task, so the same answer.
     """
 
     def __init__(
@@ -208,7 +208,8 @@ class Link:
             late = ", ".join(sorted(asking.sent.values()))
             log.warning("round %d: no answer in %g s (--seconds) from %s", number, seconds, late)
         if self._post is not None:
-            self._post.take_back(list(asking.sent))
+            # Of one that was sent in part, a device would wait for the rest into the next round.
+            self._post.take_back([*asking.sent, *(message.metadata.message_id for message, _ in asking.unsent)])
 
     def _send(self, asking: Asking, collected: Collected) -> None:
         """To whoever is connected and was not asked: devices may come while a round is on, or come back."""

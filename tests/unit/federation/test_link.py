@@ -77,7 +77,7 @@ class Post:
                 yield Reply(name, None, answer) if isinstance(answer, bytes) else Reply(name, answer, b"")
 
     def take_back(self, names):
-        self.taken_back += [self.sent[int(name[1:])] for name in names]
+        self.taken_back += [int(name[3:]) if name.startswith("to ") else self.sent[int(name[1:])] for name in names]
 
 
 def refused() -> httpx.HTTPStatusError:
@@ -95,7 +95,11 @@ def clock(monkeypatch) -> Clock:
 @pytest.fixture
 def make(monkeypatch, clock):
     monkeypatch.setattr(flower, "content_of", lambda data: data)
-    monkeypatch.setattr("flwr.app.Message", lambda content, dst, kind, ttl, group_id: SimpleNamespace(dst=dst, ttl=ttl))
+
+    def message(content, dst, kind, ttl, group_id):
+        return SimpleNamespace(dst=dst, ttl=ttl, metadata=SimpleNamespace(message_id=f"to {dst}"))
+
+    monkeypatch.setattr("flwr.app.Message", message)
 
     def linked(post, *, ended=None, keeps_state=False) -> Link:
         made = object.__new__(Link)
@@ -204,6 +208,17 @@ def test_messages_that_were_sent_in_part_are_sent_again_as_they_are(make):
     assert len(post.pushed) == 3
     assert post.pushed[0] == post.pushed[1] == post.pushed[2]
     assert (collected.missing(), linked.restarts, linked.joins) == (set(), 0, 0)
+
+
+def test_messages_that_could_only_be_sent_in_part_are_taken_back(make):
+    """A device would wait for the rest, and be away in the next round too."""
+
+    def fault(messages):
+        raise ObjectPushError("part", 1, "session")
+
+    post, collected = Post(lambda node: b"x", fault), Collected()
+    make(post).ask(1, b"task", 20, collected)
+    assert post.taken_back == [11, 12, 13]
 
 
 @pytest.mark.parametrize("keeps_state", [False, True])

@@ -310,3 +310,20 @@ def test_an_answer_is_that_of_the_device_which_the_superlink_knows_to_have_sent_
     forged = Message(flower.content_of(b"forged"), reply_to=to_alice)
     rogue.push(Message(RecordDict(), reply_to=to_rogue), forged)
     assert list(post.pull(names)) == [Reply(names[1], None, b"forged")]
+
+
+def test_a_message_that_was_sent_in_part_is_known_by_the_name_it_was_to_have(link, post):
+    """By which it can be taken back."""
+    device = link.device(b"a")
+    (message,) = messages = task_for(device)
+
+    def broken(name: str) -> None:
+        if name == "PushObject":
+            raise httpx.ReadError("reset")
+
+    link.fault = broken
+    with pytest.raises(httpx.ReadError):
+        post.push(messages)
+    post.take_back([message.metadata.message_id])
+    assert device.receive() is None
+    assert link.objects == 0
