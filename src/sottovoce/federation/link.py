@@ -18,7 +18,7 @@ from sottovoce.federation.collecting import Collected
 from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 from sottovoce.federation.post import Post
 from sottovoce.federation.roster import Roster
-from sottovoce.federation.volatile import in_memory, new_database, remove_database
+from sottovoce.federation.volatile import in_memory, new_state, remove_states
 from sottovoce.files import write_aside
 
 log = logging.getLogger("sottovoce.link")
@@ -97,13 +97,14 @@ class Link:
         write_aside(secret_file, os_entropy.token_bytes(32), private=True)
         self._port = free_port()
         self._address = f"127.0.0.1:{self._port}"
-        self._database = None if state is None else in_memory(state) / f"link-{roster.federation}.db"
+        self._state = None if state is None else in_memory(state)
+        database = IN_MEMORY if self._state is None else new_state(self._state, roster.federation)
         self._desk = flower.Desk(self._address, secret_file.read_bytes(), self._authority)
         self.superlink = Child(
             "superlink",
             [
                 command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self._port), "--isolation", "process",
-                "--database", self._database or IN_MEMORY, "--ssl-ca-certfile", keys / AUTHORITY, "--ssl-certfile",
+                "--database", database, "--ssl-ca-certfile", keys / AUTHORITY, "--ssl-certfile",
                 keys / SERVER, "--ssl-keyfile", keys / SERVER_KEY, "--enable-supernode-auth",
                 "--superexec-auth-secret-file", secret_file,
             ],
@@ -121,8 +122,6 @@ class Link:
     def __enter__(self) -> Link:
         import httpx
 
-        if self._database is not None:
-            new_database(self._database)
         try:
             try:
                 self._start()
@@ -146,14 +145,14 @@ class Link:
         self._forget()
         self._desk.close()
         self.superlink.stop()
-        if self._database is not None:
-            remove_database(self._database)
+        if self._state is not None:
+            remove_states(self._state, self._roster.federation)
 
     def _start(self) -> None:
         self.superlink.start()
         self.superlink.wait_until_listening(self._port)
         self._heard = time.monotonic()
-        if self._post is None or self._database is None:
+        if self._post is None or self._state is None:
             self._join()
 
     def _join(self) -> None:

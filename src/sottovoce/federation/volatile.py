@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets as os_entropy
 from pathlib import Path
 
 from sottovoce.errors import SottoError
@@ -31,13 +32,18 @@ def in_memory(folder: Path) -> Path:
     return place
 
 
-def new_database(path: Path) -> None:
-    """An empty database of SQLite, for its owner alone, in place of one that was left behind."""
-    remove_database(path)
+def remove_states(folder: Path, federation: str) -> None:
+    """Remove every state of a federation's link. SQLite keeps files beside its own, and deleted rows in all of them."""
+    for path in folder.glob(f"link-{federation}-*"):
+        path.unlink(missing_ok=True)
+
+
+def new_state(folder: Path, federation: str) -> Path:
+    """An empty database, for its owner alone, in place of those that were left behind.
+
+    Under a new name: a SuperLink whose server was just killed still removes files of the old one.
+    """
+    remove_states(folder, federation)
+    path = folder / f"link-{federation}-{os_entropy.token_hex(4)}.db"
     path.touch(mode=0o600)  # what SQLite keeps beside it gets the same mode
-
-
-def remove_database(path: Path) -> None:
-    """With what SQLite keeps beside it. Rows that were deleted are in such files still."""
-    for end in ("", "-wal", "-shm", "-journal"):
-        Path(f"{path}{end}").unlink(missing_ok=True)
+    return path

@@ -105,7 +105,7 @@ def make(monkeypatch, clock):
         made = object.__new__(Link)
         made._post, made._names, made._at_least = post, dict(NODES), 1
         made.said, made._stop = [], lambda: False
-        made._say, made._database = made.said.append, None
+        made._say, made._state = made.said.append, None
         made.superlink = SimpleNamespace(ended=ended, log="log")
         made.superlink.stop = lambda: setattr(made.superlink, "ended", -9)
         made.proxy = SimpleNamespace(ended=None)
@@ -411,7 +411,7 @@ def test_the_proxy_is_waited_for_at_the_address_it_listens_on(bind, knocked, mon
     seen = []
     monkeypatch.setattr(link, "check_not_taken", lambda port, host: seen.append((port, host)))
     made = object.__new__(Link)
-    made._start, made._bind, made._roster, made._database = lambda: None, bind, SimpleNamespace(port=8443), None
+    made._start, made._bind, made._roster = lambda: None, bind, SimpleNamespace(port=8443)
     made.proxy = SimpleNamespace(start=lambda: None, wait_until_listening=lambda *address: seen.append(address))
     made.__enter__()
     assert seen == [(8443, bind), (8443, knocked)]
@@ -438,24 +438,28 @@ def test_the_state_of_a_link_is_its_own_for_its_owner_alone_and_goes_with_it(tmp
     """Updates in it are not noised; and another federation may keep its own in the same folder."""
     words = Vocabulary.from_words(["red", "green"])
     monkeypatch.setattr(link, "in_memory", lambda folder: folder)
-    state = tmp_path / "state"
-    (tmp_path / "link").mkdir()
-    state.mkdir()
-    seen = set()
-    for name in ("f", "g"):
-        roster = federating.found_federation(
+    for name in ("state", "link"):
+        (tmp_path / name).mkdir()
+
+    def linked(roster) -> tuple[Link, Path]:
+        made = Link(roster, tmp_path / "link", bind=roster.host, state=tmp_path / "state")
+        made._start = made._open = lambda: None
+        command = made.superlink._command
+        return made, Path(command[command.index("--database") + 1])
+
+    one, other = (
+        federating.found_federation(
             tmp_path / name, [("phone", 1)], vocabulary=words, tokens_per_user=16, host="192.0.2.7", port=1234
         )
-        made = Link(roster, tmp_path / "link", bind=roster.host, state=state)
-        command = made.superlink._command
-        database = Path(command[command.index("--database") + 1])
-        for left in ("", "-wal"):
-            Path(f"{database}{left}").write_text("of a server that was killed")
-        monkeypatch.setattr(made, "_start", lambda: None)
-        monkeypatch.setattr(made, "_open", lambda: None)
-        with made:
-            assert [path.name for path in state.glob(f"*{roster.federation}*")] == [database.name]
-            assert (database.stat().st_size, database.stat().st_mode & 0o077) == (0, 0)
-        assert not list(state.glob(f"*{roster.federation}*"))
-        seen.add(database)
-    assert len(seen) == 2
+        for name in ("f", "g")
+    )
+    _, others = linked(other)
+    _, killed = linked(one)
+    Path(f"{killed}-wal").touch()
+    made, database = linked(one)
+    with made:
+        assert set((tmp_path / "state").iterdir()) == {others, database}
+        assert killed != database
+        assert database.stat().st_mode & 0o077 == 0
+        Path(f"{database}-wal").touch()
+    assert list((tmp_path / "state").iterdir()) == [others]
