@@ -18,7 +18,7 @@ from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.messages import Code, Contribution, read_answer
-from sottovoce.jobs import federating, federation_demo, spending, training
+from sottovoce.jobs import beginning, federating, federation_demo, spending, training
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
@@ -32,7 +32,7 @@ def known_coins(monkeypatch):
     they are always the same."""
     numbers = count()
     monkeypatch.setattr("sottovoce.assembly.fingerprint", lambda *parts: "anywhere")
-    monkeypatch.setattr(training, "_new_secrets", lambda *parts: Secrets.seeded(0))
+    monkeypatch.setattr(beginning, "_new_secrets", lambda *parts: Secrets.seeded(0))
     monkeypatch.setattr(spending, "os_entropy", SimpleNamespace(token_hex=lambda size: f"{next(numbers):032x}"))
 
 

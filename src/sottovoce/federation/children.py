@@ -89,7 +89,8 @@ class Child:
     def keep_log_short(self) -> None:
         """Begin the log anew when it is long. What was in it is kept once, beside it."""
         if self._written() > LONGEST_LOG:
-            shutil.copyfile(self.log, self.log.with_suffix(".old"))
+            with suppress(OSError):  # the disk may be full, and what fills it is the log
+                shutil.copyfile(self.log, self.log.with_suffix(".old"))
             os.truncate(self.log, 0)  # who writes to it appends, so goes on from there
             self._begun = 0
 

@@ -49,6 +49,7 @@ class Host:
         secret_file = folder / "desk.secret"
         self._secret = os_entropy.token_bytes(32)
         write_aside(secret_file, self._secret, private=True)
+        self._desk = flower.Desk("", self._secret)  # none yet
         self.supernode = Child(
             "supernode",
             [
@@ -69,6 +70,7 @@ class Host:
                 if not self._answer_one():
                     time.sleep(POLL)
         finally:
+            self._desk.close()  # first: the SuperNode ends when the last connection to it does
             self.supernode.stop()
 
     def _look_after(self) -> None:
@@ -76,7 +78,7 @@ class Host:
         self.supernode.keep_log_short()
         said, ended = self.supernode.said(), self.supernode.ended
         means = meaning(said)
-        if said and not means and ended is not None:
+        if said and ended is not None and means in ("", _MEANS[_CONNECTED]):
             means = f"the SuperNode ended (status {ended}); its log is {self.supernode.log}; trying again"
         if means not in ("", self._said):
             self._say(means)
@@ -85,6 +87,7 @@ class Host:
             self._connect()
 
     def _connect(self) -> None:
+        self._desk.close()
         port = free_port()  # another one each time: somebody else may have taken the last
         self._desk = flower.Desk(f"127.0.0.1:{port}", self._secret)
         self.supernode.start("--port", str(port))

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import LostProcess
-from sottovoce.federation import flower
+from sottovoce.federation import flower, joining
 from sottovoce.federation.children import Child, check_not_taken, command, free_port
 from sottovoce.federation.collecting import Collected
 from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 from sottovoce.federation.post import Post
 from sottovoce.federation.roster import Roster
-from sottovoce.federation.volatile import in_memory
+from sottovoce.federation.volatile import in_memory, new_state, remove_states
 from sottovoce.files import write_aside
 
 log = logging.getLogger("sottovoce.link")
@@ -47,7 +47,10 @@ class Asking:
     pause: dict[str, float] = field(default_factory=dict)  # and when they may be asked again
 
     def begin(self) -> None:
-        self.until = time.monotonic() + self.seconds
+        """From now on, and anew if the SuperLink forgot all: then whoever was asked has to find back to it."""
+        now = time.monotonic()
+        asked = [*self.lost, *self.sent.values(), *(name for _, name in self.unsent)]
+        self.until, self.lost = now + self.seconds, dict.fromkeys(asked, now)
         self.sent, self.unsent = {}, []
 
     @property
@@ -79,8 +82,8 @@ class Link:
     """A fleet reached through Flower.
 
     State of the link, which holds updates without noise, is in the memory of the SuperLink, or in a file of a folder
-    that is itself in memory. When the SuperLink is lost it is started again, and whoever has not answered is asked
-    again: the same task, so the same answer.
+    that is itself in memory, and goes with the link. When the SuperLink is lost it is started again, and whoever has
+    not answered is asked again: the same task, so the same answer.
     """
 
     def __init__(
@@ -94,16 +97,16 @@ class Link:
         write_aside(secret_file, os_entropy.token_bytes(32), private=True)
         self._port = free_port()
         self._address = f"127.0.0.1:{self._port}"
-        self._keeps_state = state is not None
+        self._state = None if state is None else in_memory(state)
+        database = IN_MEMORY if self._state is None else new_state(self._state, roster.federation)
         self._desk = flower.Desk(self._address, secret_file.read_bytes(), self._authority)
-        database = IN_MEMORY if state is None else str(in_memory(state) / "link.db")
         self.superlink = Child(
             "superlink",
             [
                 command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self._port), "--isolation", "process",
-                "--database", database, "--ssl-ca-certfile", keys / AUTHORITY, "--ssl-certfile", keys / SERVER,
-                "--ssl-keyfile", keys / SERVER_KEY, "--enable-supernode-auth", "--superexec-auth-secret-file",
-                secret_file,
+                "--database", database, "--ssl-ca-certfile", keys / AUTHORITY, "--ssl-certfile",
+                keys / SERVER, "--ssl-keyfile", keys / SERVER_KEY, "--enable-supernode-auth",
+                "--superexec-auth-secret-file", secret_file,
             ],
             folder,
         )  # fmt: skip
@@ -142,64 +145,24 @@ class Link:
         self._forget()
         self._desk.close()
         self.superlink.stop()
+        if self._state is not None:
+            remove_states(self._state, self._roster.federation)
 
     def _start(self) -> None:
         self.superlink.start()
         self.superlink.wait_until_listening(self._port)
         self._heard = time.monotonic()
-        if self._post is None or not self._keeps_state:
+        if self._post is None or self._state is None:
             self._join()
 
     def _join(self) -> None:
         self._forget()
-        self._register()
-        self._take_task()
-
-    def _register(self) -> None:
-        """Let the devices of the roster in, and nobody else; and start the run that carries their messages."""
-        from cryptography.hazmat.primitives import serialization
-        from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
-        from flwr.supercore.control import ControlHttpClient
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
-        client = ControlHttpClient.from_server_address(
-            self._address, False, self._authority, [RuntimeVersionHttpInterceptor(component_name="sottovoce")]
-        )
-        try:
-            there = {node.public_key: node.node_id for node in client.ListNodes(ListNodesRequest()).nodes_info}
-            for member in self._roster.members:
-                loaded: Any = serialization.load_ssh_public_key(member.public_key.encode())
-                key = public_key_to_bytes(loaded)
-                number = there.get(key) or client.RegisterNode(RegisterNodeRequest(public_key=key)).node_id
-                self._names[number] = member.name
-            client.StartRun(StartRunRequest(fab=flower.app_bundle()))
-        finally:
-            client.close()
-
-    def _take_task(self) -> None:
-        """Become what Flower calls the ServerApp."""
-        from flwr.common.serde import run_from_proto
-        from flwr.proto.runtime_pb2 import PullTaskInputRequest
-        from flwr.supercore.constant import TaskType
-        from flwr.supercore.task_identity import TaskIdentity
-        from flwr.superlink.grid import HttpGrid
-
-        token, until = None, time.monotonic() + 90.0  # one whose token was lost is given again after 30 s
-        while token is None and time.monotonic() < until:
-            if (token := self._desk.acquire(TaskType.SERVER_APP)) is None:
-                time.sleep(POLL)
+        self._names = joining.register(self._address, self._authority, self._roster.members)
+        token = joining.wait_for_task(self._desk)
         if token is None:
             raise LostProcess(f"the SuperLink has no task for its server; its log is {self.superlink.log}")
         self._task = self._desk.task(token)
-        client = self._task.__enter__()
-        given = client.PullTaskInput(PullTaskInputRequest())
-        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
-        TaskIdentity.node_id = given.context.node_id
-        grid = HttpGrid(self._address, False, self._authority, token=token)
-        grid._client = client  # with our own retries
-        grid.set_run(run_from_proto(given.run))
-        self._post = Post(grid, client)
+        self._post = joining.open_post(self._task.__enter__(), token, self._address, self._authority)
 
     def _forget(self) -> None:
         if self._task is not None:
@@ -244,7 +207,8 @@ class Link:
             late = ", ".join(sorted(asking.sent.values()))
             log.warning("round %d: no answer in %g s (--seconds) from %s", number, seconds, late)
         if self._post is not None:
-            self._post.take_back(list(asking.sent))
+            # Of one that was sent in part, a device would wait for the rest into the next round.
+            self._post.take_back([*asking.sent, *(message.metadata.message_id for message, _ in asking.unsent)])
 
     def _send(self, asking: Asking, collected: Collected) -> None:
         """To whoever is connected and was not asked: devices may come while a round is on, or come back."""

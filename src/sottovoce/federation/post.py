@@ -58,9 +58,9 @@ class Post:
                 self._halves[message.metadata.reply_to_message_id] = _Half(message.metadata.message_id, parts)
         for name in [name for name in self._halves if name in names]:
             if (reply := self._complete(name, self._halves[name])) is not None:
-                del self._halves[name]
                 if reply.error is not None:
                     self._discard(name)
+                del self._halves[name]  # last: the SuperLink does not tell of it again
                 yield reply
 
     def _complete(self, name: str, half: _Half) -> Reply | None:

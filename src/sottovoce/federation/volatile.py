@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import secrets as os_entropy
 from pathlib import Path
 
 from sottovoce.errors import SottoError
 
 MOUNTS = Path("/proc/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # how a space in a name is written there
 
 
 def in_memory(folder: Path) -> Path:
@@ -19,7 +22,7 @@ def in_memory(folder: Path) -> Path:
     kinds = {}
     for line in MOUNTS.read_text().splitlines() if MOUNTS.exists() else ():
         _, mounted, kind, *_ = line.split()
-        kinds[Path(mounted)] = kind
+        kinds[Path(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), mounted))] = kind
     kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), "unknown")
     if kind not in ("tmpfs", "ramfs"):
         raise SottoError(
@@ -27,3 +30,20 @@ def in_memory(folder: Path) -> Path:
             f"in memory (tmpfs), such as one below /dev/shm"
         )
     return place
+
+
+def remove_states(folder: Path, federation: str) -> None:
+    """Remove every state of a federation's link. SQLite keeps files beside its own, and deleted rows in all of them."""
+    for path in folder.glob(f"link-{federation}-*"):
+        path.unlink(missing_ok=True)
+
+
+def new_state(folder: Path, federation: str) -> Path:
+    """An empty database, for its owner alone, in place of those that were left behind.
+
+    Under a new name: a SuperLink whose server was just killed still removes files of the old one.
+    """
+    remove_states(folder, federation)
+    path = folder / f"link-{federation}-{os_entropy.token_hex(4)}.db"
+    path.touch(mode=0o600)  # what SQLite keeps beside it gets the same mode
+    return path

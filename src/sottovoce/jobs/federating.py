@@ -60,19 +60,24 @@ def found_federation(
 def enrol(federation: Path, name: str, users: int, limits: Limits | None = None) -> Path:
     """Register one more device; the folder to carry to it."""
     needs_flower()
-    Roster.open(federation)  # or say that it is none
-    busy = f"{federation} is being changed by another process: two would give out one place twice; try again"
-    with locked(federation / ".lock", busy):
-        return Roster.open(federation).enrol(name, users, limits or Limits()).bundle(name)
+    with _changing(federation) as roster:
+        return roster.enrol(name, users, limits or Limits()).bundle(name)
 
 
 def renew(federation: Path) -> Path:
     """New certificates for a federation; the file that every device needs."""
     needs_flower()
-    roster = Roster.open(federation)
-    with _serving(roster):
+    with _changing(federation) as roster, _serving(roster):
         roster.renew()
     return roster.keys / keys.AUTHORITY
+
+
+@contextmanager
+def _changing(federation: Path) -> Iterator[Roster]:
+    """The roster, for this process alone to change: two would give out one place twice, or certificates that ended."""
+    Roster.open(federation)  # or say that it is none
+    with locked(federation / ".lock", f"{federation} is being changed by another process; try again"):
+        yield Roster.open(federation)
 
 
 def serve(

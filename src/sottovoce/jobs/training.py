@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,36 +11,27 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.assembly import Assembly, Played, weights_of
+from sottovoce.assembly import Played, weights_of
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.federation.collecting import DeviceSum
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.jobs.budget import (
-    Meter,
-    charge_store,
-    planned_rounds,
-    store_folder,
-    store_ledger,
-    vocabulary_charges,
-)
+from sottovoce.jobs.beginning import begin, check_beside, owed_for_words
+from sottovoce.jobs.budget import Meter, store_ledger
 from sottovoce.jobs.holding import take_hold
-from sottovoce.jobs.planting import no_scores, notes_of, plan_canaries, take_scores, watch_canaries
-from sottovoce.jobs.population import make_own_store, open_users, with_absolute_paths
+from sottovoce.jobs.planting import notes_of, take_scores, watch_canaries
+from sottovoce.jobs.population import open_users
 from sottovoce.jobs.saving import load_state, save_checkpoint
 from sottovoce.jobs.spending import RunSpender
-from sottovoce.jobs.starting import Start, find_start
 from sottovoce.jobs.together import assemble_for, sum_over
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.language_model import LanguageModel, parameter_count
-from sottovoce.privacy.accounting import Spent
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.holder import take_up
 from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import Secrets
@@ -93,45 +83,7 @@ def train(
     call `help_out`. The model is evaluated on the public text of `beside` too, whenever it is on held-out users. With a
     `coordinator` the users are on devices, and data.store is the folder of their federation.
     """
-    if not isinstance(recipe, Recipe):
-        recipe = Recipe.load(recipe)
-    recipe = with_absolute_paths(recipe)
-    _check_beside(recipe, beside)
-    out = Path(out)
-    with RunFolder.making(out) as draft:
-        make_own_store(recipe, draft)
-        store, _ = open_users(recipe, draft, coordinator is not None)
-        words = _words(recipe, store)
-        assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
-        planned = planned_rounds(assembly)
-        start = find_start(assembly.recipe, store, assembly.model, given=model is not None)
-        secrets = _new_secrets(assembly, store, start)
-        draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
-        header: dict[str, Any] = {
-            "run": secrets.name(),
-            "recipe": assembly.recipe.sha256(),
-            "store": secrets.blind(store.fingerprint),
-            "code": assembly.code,
-            "planned": planned,
-        }
-        if start.facts:
-            header["start"] = start.facts
-        registry = plan_canaries(assembly.recipe, store)
-        if registry:
-            header["canaries"] = registry.summary()
-            draft.write_json(draft.registry_file, registry.to_json())
-        Ledger.create(draft.ledger_file, header)
-        draft.record.path.touch()
-        mechanism = assembly.algorithm.mechanism
-        state = assembly.start(start.model)
-        # From here on the start is in the checkpoint: the folder it came from may go.
-        save_checkpoint(draft, state, secrets, start.weights, no_scores(registry))
-        # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
-        # right after this line charges for a run that never was, which errs on the safe side.
-        for event, count in mechanism.events(planned):
-            charge_store(store, secrets.name(), "training", event, count)
-        if assembly.is_private:
-            take_up(draft.secrets, store_folder(store))
+    begin(recipe, Path(out), model, objective, group, beside, coordinator is not None)
     return resume(
         out, model=model, objective=objective, observer=observer, stop=stop, group=group, beside=beside,
         coordinator=coordinator,
@@ -159,7 +111,7 @@ class Training:
     ):  # fmt: skip
         self.run_folder, self.beside, self.coordinator = run, beside, coordinator
         recipe = Recipe.load(run.recipe_file)
-        _check_beside(recipe, beside)
+        check_beside(recipe, beside)
         self.ledger = Ledger.open(run.ledger_file)
         if self.ledger.header.get("recipe") != recipe.sha256():
             raise SottoError(
@@ -172,7 +124,7 @@ class Training:
                 f"{self.store.path} is not the store that {run.path} began on, and its people were never charged; "
                 f"put it back, or start another run"
             )
-        words = _words(recipe, self.store)
+        words = owed_for_words(recipe, self.store)
         self.assembly = assemble_for(group, recipe, self.store, model=model, objective=objective, before=words)
         if coordinator is not None:
             # Who answers, and in time, is never the same again: a round that is done again is another release.
@@ -355,31 +307,3 @@ class Training:
     def _traffic(self) -> dict[str, float] | None:
         """None for real devices: the model goes to all that are connected, drawn or not."""
         return None if self.coordinator is not None else self.assembly.traffic(self.store, self.state.round)
-
-
-def _check_beside(recipe: Recipe, beside: Store | None) -> None:
-    """What is measured beside a private run goes into its public record, exactly."""
-    if beside is not None and beside.people and recipe.privacy.mode == "private":
-        raise SottoError(
-            f"beside={beside.path or 'a store in memory'} holds people's text, and how well a private run predicts it "
-            f"would be in the public record without noise; give public text (`sotto prepare --plain-text`), or use "
-            f"`sotto evaluate` after training"
-        )
-
-
-def _words(recipe: Recipe, store: Store) -> Spent:
-    """What a private run owes for the words of its store."""
-    return vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
-
-
-def _new_secrets(assembly: Assembly, store: Store, start: Start) -> Secrets:
-    recipe = assembly.recipe
-    if recipe.privacy.secrets == "seeded":
-        # Store and start by what they hold, not by where they lie: a reproduction comes out alike in any folder.
-        anywhere = recipe.replace(data={"store": ""}, model={"initial": None}, local={"public": None})
-        # Runs of one recipe from two models, or by two objectives, must not share their noise.
-        begun = hashlib.sha256(assembly.code.encode())
-        for leaf in jax.tree.leaves(start.model):
-            begun.update(np.asarray(leaf).tobytes())
-        return Secrets.seeded(recipe.run.seed, f"{anywhere.sha256()} {store.fingerprint} {begun.hexdigest()}")
-    return Secrets.fresh()

@@ -33,7 +33,15 @@ from sottovoce.privacy.composition import (
     counted,
     relation_of,
 )
-from sottovoce.privacy.events import Covered, Event, NonPrivate, SampledGaussian, ThresholdedHistogram, event_from_json
+from sottovoce.privacy.events import (
+    REPLACED,
+    Covered,
+    Event,
+    NonPrivate,
+    SampledGaussian,
+    ThresholdedHistogram,
+    event_from_json,
+)
 
 __all__ = [
     "ACCOUNTANTS", "Covered", "Curve", "Event", "NonPrivate", "SampledGaussian", "Spent", "ThresholdedHistogram",
@@ -147,8 +155,10 @@ def epsilon_curve(spent: Spent, delta: float, accountant: str = "pld", before: S
     if rounds < 1:
         raise SottoError(f"rounds={rounds} must be 1 or more")
     known = _known_rounds([count for _, count in spent], _EXACT_ROUNDS[accountant])
-    stages = [composition_of(counted([*before, *_first(spent, t)]), accountant) for t in known]
-    first = epsilon(before, delta, accountant)
+    # One relation for all of it, also before the first round that is of it.
+    replaced = relation_of(counted([*before, *spent])) == REPLACED
+    stages = [composition_of(counted([*before, *_first(spent, t)]), accountant, replaced) for t in known]
+    first = epsilon(before, delta, accountant, replaced=replaced)
     values = [math.inf] * len(stages)
     finite = [stage for stage in stages if stage is not None]
     if finite:

@@ -22,7 +22,7 @@ Spent = Sequence[tuple[Event, int]]
 
 _LEAST_DELTA = 1e-40  # below it the numbers a computer can tell apart run out
 _HOPELESS = 1e4  # above this ε nothing is protected, and a tight figure is worth no work
-_ROUND_UP = 1 + 1e-9  # covers floating point, so that a figure is never below its accountant's bound
+_ROUND_UP, _ROUND_OFF = 1 + 1e-9, 1e-14  # cover floating point, so that a figure is never below its accountant's bound
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Composition:
         return delta - self.shown
 
     def _finish(self, answer: float) -> float:
-        return (max(0.0, float(answer)) + self.unlikely) * _ROUND_UP
+        return (max(0.0, float(answer)) + (_ROUND_OFF if self.rounds else 0.0) + self.unlikely) * _ROUND_UP
 
 
 def counted(spent: Iterable[tuple[Event, int]]) -> dict[Event, int]:
@@ -97,28 +97,24 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
     """
     rounds: dict[SampledGaussian, int] = {}
     histograms: dict[ThresholdedHistogram, int] = {}
-    open_to_all = False
     for event, count in counts.items():
         if isinstance(event, SampledGaussian):
-            check(accountant, "fixed" if replaced else event.sampling)
             rounds[event] = count
-            open_to_all = open_to_all or event.noise_multiplier == 0
         elif isinstance(event, ThresholdedHistogram):
             histograms[event] = count
-        elif isinstance(event, NonPrivate):
-            open_to_all = True
-        elif isinstance(event, Covered):
-            continue  # by another charge of the same run
-        else:
+        elif not isinstance(event, NonPrivate | Covered):  # the latter by another charge of the same run
             raise SottoError(f"event {event!r} is of no kind that an accountant can charge")
-    if open_to_all:
+    relation = relation_of(counts)
+    replaced = replaced or relation == REPLACED
+    check(accountant, "fixed" if replaced else "poisson")
+    if counts and relation is None:
         return None
     for event, count in histograms.items():
         everyone = SampledGaussian(event.noise_multiplier, "poisson", 1.0)
         rounds[everyone] = rounds.get(everyone, 0) + count
     return Composition(
         rounds,
-        replaced or relation_of(counts) == REPLACED,
+        replaced,
         sum(count * event.delta for event, count in histograms.items()),
         sum(-count * math.log1p(-event.delta) for event, count in histograms.items()),
     )

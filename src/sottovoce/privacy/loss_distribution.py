@@ -221,14 +221,11 @@ def _read(kinds: Sequence[Losses], counts: Sequence[int], delta: float, step: fl
     all losses above ε this stays within `ASTRAY` of δ down to a `floor`. Nothing is read below the floor: since δ
     falls as ε grows, the floor is an upper bound where the answer would lie below it.
     """
-    from dp_accounting.pld import pld_pmf
-
     total = sum(counts)
     infinite = -math.expm1(sum(n * math.log1p(-kind.infinite) for kind, n in zip(kinds, counts, strict=True)))
     if total == 1:
         (kind,) = kinds
-        one = pld_pmf.DensePLDPmf(step, kind.first, np.exp(kind.logs), infinite, True)
-        return float(one.get_epsilon_for_delta(delta))
+        return _epsilon_at(delta, step, kind.first, np.exp(kind.logs), infinite)
     tilted = _tilt_for(kinds, counts, math.log(delta))
     outside = ASTRAY / 2 * delta
     first, masses = _compose(kinds, counts, tilted, step, outside)
@@ -245,8 +242,14 @@ def _read(kinds: Sequence[Losses], counts: Sequence[int], delta: float, step: fl
     spare = int(np.searchsorted(above, TAIL * delta))
     infinite += ASTRAY * delta + (float(above[spare - 1]) if spare else 0.0)
     infinite += outside * math.exp(tilted.log_mass - tilted.order * highest)  # what lies above the window
-    many = pld_pmf.DensePLDPmf(step, first + skip, probs[: len(probs) - spare], infinite, True)
-    return max(floor, float(many.get_epsilon_for_delta(delta)))
+    return max(floor, _epsilon_at(delta, step, first + skip, probs[: len(probs) - spare], infinite))
+
+
+def _epsilon_at(delta: float, step: float, first: int, probs: np.ndarray, infinite: float) -> float:
+    from dp_accounting.pld import pld_pmf
+
+    with np.errstate(over="ignore"):  # of e^700 and more, where it answers infinity: RDP's bound is taken then
+        return float(pld_pmf.DensePLDPmf(step, first, probs, infinite, True).get_epsilon_for_delta(delta))
 
 
 def _compose(

@@ -87,10 +87,10 @@ def make_statement(
     epsilon_spent = cost([*vocabulary_spent, *spent]) if charges else 0.0
     training = [*mechanism.events(planned_rounds), *repeated]
     epsilon = cost([*vocabulary_spent, *training])
+    replaced = _replaced([*vocabulary_spent, *training], epsilon, privacy, accountant)
     if private and privacy.epsilon is not None:
         epsilon = max(epsilon_spent, min(epsilon, privacy.epsilon))  # training stops before it passes its budget
     epsilon_training = cost(training) if vocabulary_spent else epsilon
-    replaced = _replaced([*vocabulary_spent, *training], privacy, accountant) if private else {}
 
     facts: dict[str, Any] = {
         "statement": 1,
@@ -147,13 +147,12 @@ def make_statement(
     return Statement(private, epsilon, privacy.delta, facts)
 
 
-def _replaced(spent: Spent, privacy: Privacy, accountant: str) -> dict[str, float | str]:
+def _replaced(spent: Spent, epsilon: float, privacy: Privacy, accountant: str) -> dict[str, float | str]:
     """ε when one user is replaced, beside one for adding or removing.
 
     Not of the moments accountant, which has none, nor where a budget ends training before all planned rounds.
     """
-    told = accounting.epsilon(spent, privacy.delta, accountant)
-    ends_early = privacy.epsilon is not None and told > privacy.epsilon
+    ends_early = privacy.epsilon is not None and epsilon > privacy.epsilon
     if accounting.relation_of(event for event, _ in spent) != ADDED or accountant == "moments" or ends_early:
         return {}
     return {"epsilon_replaced": json_number(accounting.epsilon(spent, privacy.delta, accountant, replaced=True))}

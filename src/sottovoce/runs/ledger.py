@@ -129,7 +129,7 @@ class StoreLedger:
         try:
             with open(self.path, "ab") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)  # other runs charge the same people
-                self.spent()
+                self._spent(None, repair=True)
                 _write_line(file, {"run": run, "what": what, "event": event.to_json(), "count": count})
             sync_folder(self.path.parent)
         except OSError as error:
@@ -139,8 +139,11 @@ class StoreLedger:
 
     def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
         """Every event with the number of times it was released to, or planned for, a run on this store (or one run)."""
+        return self._spent(run, repair=False)  # a line without an end may be one that another run is writing
+
+    def _spent(self, run: str | None, *, repair: bool) -> list[tuple[Event, int]]:
         total: Counter[Event] = Counter()
-        for number, line in enumerate(read_lines(self.path) if self.path.exists() else [], 1):
+        for number, line in enumerate(read_lines(self.path, repair=repair) if self.path.exists() else [], 1):
             with _readable(self.path, number):
                 if run is None or line["run"] == run:
                     total[event_from_json(line["event"])] += int(line["count"])

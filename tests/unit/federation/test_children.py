@@ -83,6 +83,20 @@ def test_a_log_does_not_grow_for_ever(tmp_path, monkeypatch):
     part.stop()
 
 
+def test_a_log_that_cannot_be_kept_is_begun_anew_all_the_same(tmp_path, monkeypatch):
+    """A device whose disk its log has filled would end."""
+    monkeypatch.setattr(children, "LONGEST_LOG", 10)
+    part = Child("part", [], tmp_path)
+    part.log.write_text("x" * 60)
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(children.shutil, "copyfile", full)
+    part.keep_log_short()
+    assert part.log.read_text() == ""
+
+
 STARTER = """
 import sys, time
 from pathlib import Path

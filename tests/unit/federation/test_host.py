@@ -87,10 +87,13 @@ class TasksOnDesk:
     """Two tasks; the first cannot be answered."""
 
     def __init__(self, fault: Exception):
-        self.left, self.fault, self.answered = ["first", "second"], fault, []
+        self.left, self.fault, self.answered, self.closed = ["first", "second"], fault, [], 0
 
     def acquire(self, kind: str) -> str | None:
         return self.left.pop(0) if self.left else None
+
+    def close(self) -> None:
+        self.closed += 1
 
     def answer(self, token: str) -> None:
         if token == "first":
@@ -104,7 +107,7 @@ def hosted(desk: TasksOnDesk, monkeypatch) -> Host:
     monkeypatch.setattr(host, "POLL", 0.0)
     monkeypatch.setattr(flower, "Desk", lambda address, secret: desk)
     made = object.__new__(Host)
-    made.supernode, made._secret, made._said, made.told = SuperNode(), b"", "", []
+    made.supernode, made._secret, made._said, made.told, made._desk = SuperNode(), b"", "", [], desk
     made._say, made._answer = made.told.append, desk.answer
     return made
 
@@ -140,12 +143,13 @@ def _raise(error: Exception):
 
 def test_a_supernode_that_ends_is_started_again_at_another_port(monkeypatch):
     """Somebody else may have taken the one before, and kept it."""
-    made, rounds, ports = hosted(TasksOnDesk(ValueError()), monkeypatch), iter(range(4)), iter(range(5000, 5009))
-    made._desk = None
+    desk = TasksOnDesk(ValueError())
+    made, rounds, ports = hosted(desk, monkeypatch), iter(range(4)), iter(range(5000, 5009))
     monkeypatch.setattr(host, "free_port", lambda: next(ports))
     made._answer_one = lambda: setattr(made.supernode, "ended", 1) or True
     made.run(stop=lambda: next(rounds) == 3)
     assert made.supernode.arguments == [("--port", str(port)) for port in (5000, 5001, 5002)]
+    assert desk.closed == 4  # nor is a connection to the one before kept, or to the last at the end
 
 
 def test_the_owner_is_told_how_a_device_is_connected_when_that_changes(monkeypatch):
@@ -169,7 +173,11 @@ def test_the_owner_is_told_how_a_device_is_connected_when_that_changes(monkeypat
         assert (told == []) if said is None else (len(told) == 1 and said in told[0]), (words, told)
     made.supernode.words, made.supernode.ended = started + "ValueError: a new one\n", 3
     made._look_after()
-    assert made.told == ["the SuperNode ended (status 3); its log is supernode.log; trying again"]
+    made.supernode.words, made.supernode.ended = started + "INFO : SuperNode ID: 17\n", -9  # no longer connected
+    made._look_after()
+    assert made.told == [
+        f"the SuperNode ended (status {status}); its log is supernode.log; trying again" for status in (3, -9)
+    ]
 
 
 def test_a_task_that_cannot_be_finished_is_a_fault_and_one_that_is_finished_is_none(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -76,7 +77,7 @@ class Post:
                 yield Reply(name, None, answer) if isinstance(answer, bytes) else Reply(name, answer, b"")
 
     def take_back(self, names):
-        self.taken_back += [self.sent[int(name[1:])] for name in names]
+        self.taken_back += [int(name[3:]) if name.startswith("to ") else self.sent[int(name[1:])] for name in names]
 
 
 def refused() -> httpx.HTTPStatusError:
@@ -94,13 +95,17 @@ def clock(monkeypatch) -> Clock:
 @pytest.fixture
 def make(monkeypatch, clock):
     monkeypatch.setattr(flower, "content_of", lambda data: data)
-    monkeypatch.setattr("flwr.app.Message", lambda content, dst, kind, ttl, group_id: SimpleNamespace(dst=dst, ttl=ttl))
+
+    def message(content, dst, kind, ttl, group_id):
+        return SimpleNamespace(dst=dst, ttl=ttl, metadata=SimpleNamespace(message_id=f"to {dst}"))
+
+    monkeypatch.setattr("flwr.app.Message", message)
 
     def linked(post, *, ended=None, keeps_state=False) -> Link:
         made = object.__new__(Link)
         made._post, made._names, made._at_least = post, dict(NODES), 1
         made.said, made._stop = [], lambda: False
-        made._say, made._keeps_state = made.said.append, keeps_state
+        made._say, made._state = made.said.append, None
         made.superlink = SimpleNamespace(ended=ended, log="log")
         made.superlink.stop = lambda: setattr(made.superlink, "ended", -9)
         made.proxy = SimpleNamespace(ended=None)
@@ -205,6 +210,17 @@ def test_messages_that_were_sent_in_part_are_sent_again_as_they_are(make):
     assert (collected.missing(), linked.restarts, linked.joins) == (set(), 0, 0)
 
 
+def test_messages_that_could_only_be_sent_in_part_are_taken_back(make):
+    """A device would wait for the rest, and be away in the next round too."""
+
+    def fault(messages):
+        raise ObjectPushError("part", 1, "session")
+
+    post, collected = Post(lambda node: b"x", fault), Collected()
+    make(post).ask(1, b"task", 20, collected)
+    assert post.taken_back == [11, 12, 13]
+
+
 @pytest.mark.parametrize("keeps_state", [False, True])
 def test_a_superlink_that_is_gone_is_started_again_and_whoever_owes_an_answer_is_asked_again(make, keeps_state):
     """What came before is kept. With a state of its own the link still has the messages: nothing is sent twice."""
@@ -215,6 +231,35 @@ def test_a_superlink_that_is_gone_is_started_again_and_whoever_owes_an_answer_is
     assert linked.restarts == 1
     assert collected.missing() == set()
     assert post.sent == ([11, 12, 13] if keeps_state else [11, 12, 13, 13])
+
+
+def test_those_who_owed_an_answer_when_the_superlink_was_lost_may_come_back_to_it(make, clock):
+    """Also if the first that is back is one who has answered: the round would be over without them."""
+    gone = [httpx.ConnectError("gone")]
+    post, collected = Post(lambda node: gone.pop() if node == 13 and gone else b"x"), Collected()
+    linked = make(post, ended=247)
+    start = linked._start
+
+    def lost_all():
+        start()
+        back = clock.now + 10
+        linked._post.online = lambda: [11] if clock.now < back else [*NODES]
+
+    linked._start = lost_all
+    linked.ask(1, b"task", 100, collected)
+    assert collected.missing() == set()
+    assert post.sent == [11, 12, 13, 13]
+
+
+def test_one_who_does_not_come_back_to_a_superlink_that_was_lost_is_not_waited_for_long(make, clock):
+    gone = [httpx.ConnectError("gone")]
+    post, collected = Post(lambda node: gone.pop() if node == 13 and gone else b"x"), Collected()
+    linked = make(post, ended=247)
+    start = linked._start
+    linked._start = lambda: start() or setattr(linked._post, "nodes", [11])
+    linked.ask(1, b"task", 100, collected)
+    assert collected.missing() == {"school"}
+    assert link.GRACE <= clock.now - 1000 < link.GRACE + 2
 
 
 def test_a_superlink_that_is_lost_again_and_again_in_a_round_is_an_error(make):
@@ -387,3 +432,34 @@ def test_a_superlink_is_for_this_machine_alone_keeps_its_state_in_memory_and_let
     assert "--insecure" not in command
     assert (tmp_path / "link" / "desk.secret").stat().st_mode & 0o077 == 0
     assert "192.0.2.7" in made.proxy._command
+
+
+def test_the_state_of_a_link_is_its_own_for_its_owner_alone_and_goes_with_it(tmp_path, monkeypatch):
+    """Updates in it are not noised; and another federation may keep its own in the same folder."""
+    words = Vocabulary.from_words(["red", "green"])
+    monkeypatch.setattr(link, "in_memory", lambda folder: folder)
+    for name in ("state", "link"):
+        (tmp_path / name).mkdir()
+
+    def linked(roster) -> tuple[Link, Path]:
+        made = Link(roster, tmp_path / "link", bind=roster.host, state=tmp_path / "state")
+        made._start = made._open = lambda: None
+        command = made.superlink._command
+        return made, Path(command[command.index("--database") + 1])
+
+    one, other = (
+        federating.found_federation(
+            tmp_path / name, [("phone", 1)], vocabulary=words, tokens_per_user=16, host="192.0.2.7", port=1234
+        )
+        for name in ("f", "g")
+    )
+    _, others = linked(other)
+    _, killed = linked(one)
+    Path(f"{killed}-wal").touch()
+    made, database = linked(one)
+    with made:
+        assert set((tmp_path / "state").iterdir()) == {others, database}
+        assert killed != database
+        assert database.stat().st_mode & 0o077 == 0
+        Path(f"{database}-wal").touch()
+    assert list((tmp_path / "state").iterdir()) == [others]

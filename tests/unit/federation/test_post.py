@@ -274,6 +274,26 @@ def test_an_error_is_passed_on_and_what_was_asked_is_not_kept(link, post):
     assert link.objects == 0
 
 
+def test_an_error_whose_receipt_breaks_off_is_passed_on_the_next_time(link, post):
+    """The SuperLink tells of an answer once: the device would be waited for until time is up."""
+    device = link.device(b"a")
+    (name,) = post.push(task_for(device))
+    device.reply(device.receive(), flower.content_of(b"x"), parts=2)
+    assert list(post.pull([name])) == []
+    link.state.object_store.clear()
+    left = ["ConfirmMessageReceived"]
+
+    def broken(request: str) -> None:
+        if request in left:
+            left.remove(request)
+            raise httpx.ReadError("reset")
+
+    link.fault = broken
+    with pytest.raises(httpx.ReadError):
+        list(post.pull([name]))
+    assert list(post.pull([name])) == [Reply(name, ErrorCode.NODE_UNAVAILABLE, b"")]
+
+
 def test_an_answer_that_is_no_message_counts_as_noise(link, post):
     device = link.device(b"a")
     (name,) = post.push(task_for(device))
@@ -290,3 +310,20 @@ def test_an_answer_is_that_of_the_device_which_the_superlink_knows_to_have_sent_
     forged = Message(flower.content_of(b"forged"), reply_to=to_alice)
     rogue.push(Message(RecordDict(), reply_to=to_rogue), forged)
     assert list(post.pull(names)) == [Reply(names[1], None, b"forged")]
+
+
+def test_a_message_that_was_sent_in_part_is_known_by_the_name_it_was_to_have(link, post):
+    """By which it can be taken back."""
+    device = link.device(b"a")
+    (message,) = messages = task_for(device)
+
+    def broken(name: str) -> None:
+        if name == "PushObject":
+            raise httpx.ReadError("reset")
+
+    link.fault = broken
+    with pytest.raises(httpx.ReadError):
+        post.push(messages)
+    post.take_back([message.metadata.message_id])
+    assert device.receive() is None
+    assert link.objects == 0

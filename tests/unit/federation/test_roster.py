@@ -142,6 +142,8 @@ def test_certificates_that_have_ended_are_refused_before_anything_is_started_and
     assert said == [f"the certificate of {roster.path} ends in 29 days; make another with `sotto federate renew`"]
     with locked(link / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
         federating.renew(roster.path)
+    with locked(roster.path / ".lock", "busy"), pytest.raises(SottoError, match="changed by another process"):
+        federating.renew(roster.path)  # a device that is enrolled just then would carry the old one away
 
 
 def prepared(folder, name: str, words: Vocabulary = WORDS, tokens: int = 16, plain: bool = False):
@@ -180,6 +182,11 @@ def test_the_state_of_a_link_is_kept_in_memory_only(tmp_path, monkeypatch):
         in_memory(tmp_path)
     with pytest.raises(SottoError, match="not a folder"):
         in_memory(tmp_path / "nowhere")
+    (tmp_path / "shm" / "a disk").mkdir()
+    with mounts.open("a") as more:
+        more.write(f"disk {tmp_path}/shm/a\\040disk ext4 rw 0 0\n")
+    with pytest.raises(SottoError, match="is on ext4"):
+        in_memory(tmp_path / "shm" / "a disk")
     mounts.unlink()
     with pytest.raises(SottoError, match="must not reach a disk"):
         in_memory(tmp_path / "shm")

@@ -124,6 +124,16 @@ def test_a_curve_follows_the_rounds_in_their_order(accountant) -> None:
     assert turned(160) == pytest.approx(curve(160), rel=1e-9)
 
 
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_curve_is_for_one_relation_from_its_beginning(accountant) -> None:
+    """Of words that were paid for before rounds of a fixed cohort, and of rounds of both kinds."""
+    words, first, then = ThresholdedHistogram(5.0, 1e-9), poisson(1.0, 0.01), fixed(2.0, 10, 1000)
+    curve = epsilon_curve([(first, 3), (then, 2)], 1e-6, accountant, [(words, 1)])
+    assert curve(0) == epsilon([(words, 1)], 1e-6, accountant, replaced=True)
+    assert curve(3) == pytest.approx(epsilon([(words, 1), (first, 3)], 1e-6, accountant, replaced=True), rel=0.01)
+    assert curve(5) == epsilon([(words, 1), (first, 3), (then, 2)], 1e-6, accountant)
+
+
 def test_a_curve_is_infinite_from_a_release_without_protection_on() -> None:
     curve = epsilon_curve([(poisson(1.0, 0.01), 5), (NonPrivate(), 1), (poisson(1.0, 0.01), 2)], 1e-6, "rdp")
     assert math.isfinite(curve(5))

@@ -221,6 +221,32 @@ def test_the_divergence_of_replacing_is_that_of_a_finer_sum(q, z, order) -> None
         lambda x: math.exp(order * log_density(x, 1.0) + (1 - order) * log_density(x, -1.0)),
         -40 * z, top + 40 * z, points=[0.0, 1.0, top - 1], limit=2000,
     )[0]  # fmt: skip
-    assert _of_replacing(q, z, order) == pytest.approx(math.log(whole) / (order - 1), rel=1e-7)
+    assert _of_replacing(q, z, order, math.inf) == pytest.approx(math.log(whole) / (order - 1), rel=1e-7)
     if q == 1:
-        assert _of_replacing(q, z, order) == pytest.approx(order * 2 / z**2)
+        assert _of_replacing(q, z, order, math.inf) == pytest.approx(order * 2 / z**2)
+
+
+@pytest.mark.parametrize(
+    ("q", "z", "rounds", "factor"),
+    [(0.01, 0.3, 1, 1.01), (0.3, 1.0, 10, 1.9), (0.9, 0.5, 1, 1.6), (1 - 1e-6, 2.0, 3, 1.001), (1.0, 0.5, 2, 1.001)],
+)
+def test_a_divergence_that_would_take_too_many_points_is_bounded_from_above(q, z, rounds, factor, monkeypatch) -> None:
+    """With hardly any noise all orders would take minutes, and none of them would matter."""
+    from sottovoce.privacy import renyi
+
+    spent = {SampledGaussian(z, "poisson", q): rounds}
+    exact = renyi.renyi_epsilon(spent, 1e-6, True)
+    renyi._divergences.cache_clear()
+    monkeypatch.setattr(renyi, "_MOST_POINTS", 0)
+    bound = renyi.renyi_epsilon(spent, 1e-6, True)
+    renyi._divergences.cache_clear()
+    assert exact * (1 - 1e-12) <= bound <= factor * exact
+
+
+def test_the_points_of_a_divergence_have_an_end(monkeypatch) -> None:
+    from sottovoce.privacy import renyi
+
+    points, linspace = [], np.linspace
+    monkeypatch.setattr(np, "linspace", lambda *range_: points.append(range_[2]) or linspace(*range_))
+    renyi._divergences.__wrapped__(SampledGaussian(0.04, "poisson", 0.01), True)
+    assert max(points, default=0) <= 100_000

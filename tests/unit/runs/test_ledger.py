@@ -134,6 +134,18 @@ def test_a_stores_ledger_that_cannot_be_read_takes_no_more(tmp_path):
         store.charge("one", "training", EVENT, 1)
 
 
+def test_whoever_only_reads_the_ledger_of_a_store_leaves_a_line_that_has_no_end_yet(tmp_path):
+    """Another run may be writing it, and its charge would be cut off. Who writes next, alone, cuts it off."""
+    store = StoreLedger(tmp_path / "ledger.jsonl")
+    store.charge("one", "training", EVENT, 1)
+    with open(store.path, "ab") as other:
+        other.write(b'{"run": "two"')
+    assert store.spent() == [(EVENT, 1)]
+    assert store.path.read_bytes().endswith(b'{"run": "two"')
+    store.charge("three", "training", EVENT, 2)
+    assert store.spent() == [(EVENT, 3)]
+
+
 def test_two_runs_do_not_write_the_stores_ledger_at_once(tmp_path):
     store = StoreLedger(tmp_path / "ledger.jsonl")
     store.charge("one", "training", EVENT, 1)
