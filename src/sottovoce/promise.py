@@ -10,7 +10,6 @@ from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import HardenedNoise, StandardNoise
 from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson, Sampler
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Privacy, Recipe, Server
@@ -194,7 +193,6 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
         clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),
         noise_schedule=build_schedule(privacy.noise_schedule),
         tracking=_build_tracking(privacy),
-        noise=HardenedNoise() if privacy.randomness == "hardened" else StandardNoise(),
         experiment=experiment,
         experiment_noise_std=privacy.noise_std if experiment else None,
         nominal_clip_norm=privacy.clip_norm,

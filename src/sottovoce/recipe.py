@@ -131,8 +131,9 @@ class Privacy:
     accountant: str = _value("auto", "auto: pld where it applies", choices=("auto", "pld", "rdp", "moments"))
     secrets: str = _value("entropy", "where sampling and noise come from", choices=("entropy", "seeded"))
     randomness: str = _value(
-        "standard", "standard: JAX's generator; hardened: ChaCha20 on the host", choices=("standard", "hardened")
-    )
+        "standard", "cohorts are drawn with Philox (standard) or ChaCha20 (hardened); noise is always of ChaCha20",
+        choices=("standard", "hardened"),
+    )  # fmt: skip
     allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
 

@@ -116,9 +116,9 @@ def test_the_hard_stop_counts_what_each_round_costs(recipe, tmp_path):
 
 
 def test_the_statement_names_the_generator(recipe, tmp_path):
-    for randomness, name in (("standard", "threefry"), ("hardened", "ChaCha20")):
+    for randomness in ("standard", "hardened"):
         result = jobs.train(recipe.replace(privacy={"randomness": randomness}), tmp_path / randomness)
-        assert name in result.statement.facts["noise_generator"]
+        assert "ChaCha20" in result.statement.facts["noise_generator"]
         cipher = result.statement.facts["sampling_generator"] == "ChaCha20"
         assert cipher == (randomness == "hardened")
         assert ("not a cipher" in result.statement.prose()) == (randomness == "standard")

@@ -1,4 +1,4 @@
-"""The noise of a private vocabulary, tested by distribution: opendp draws it, and there is no seed."""
+"""The noise of a private vocabulary, tested by distribution: its key is fresh, and there is no seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_noise_of_a_histogram_has_the_declared_scale() -> None:
 
 def test_a_name_of_one_user_alone_is_shown_with_the_chance_that_is_charged() -> None:
     histogram = NoisyHistogram(names_per_user=1, noise_multiplier=20.0, delta=0.05)
-    _, chance = histogram.cost()
+    chance = histogram.chance_to_show(histogram.threshold)
     shown = len(histogram.draw({str(number): 1 for number in range(40_000)}))
     assert 0.04 < chance <= 0.05
     assert stats.binomtest(shown, 40_000, chance).pvalue > 1e-6

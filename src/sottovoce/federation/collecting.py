@@ -14,9 +14,8 @@ from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import SAFE_SHARE, PerLayerClip
 from sottovoce.privacy.estimators import WEIGHT_STEP
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.summing import MOST
+from sottovoce.privacy.summing import BIT_STEP, MOST
 
-BIT_STEP = 0.5
 _ROUNDING = 1 - 1e-9  # more than a norm in float64 can fall short, and far less than the margin of a device's own clip
 
 

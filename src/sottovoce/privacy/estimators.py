@@ -37,6 +37,10 @@ class FixedDenominator:
     def sensitivity(self, norm_bound: float) -> float:
         return norm_bound / self.expected_weight
 
+    def step(self, grid: float | None) -> float | None:
+        """The estimate is a whole multiple of this, where contributions are of `grid`: its denominator is public."""
+        return None if grid is None else grid / self.expected_weight
+
 
 @dataclass(frozen=True)
 class ClippedDenominator:
@@ -58,6 +62,9 @@ class ClippedDenominator:
     def sensitivity(self, norm_bound: float) -> float:
         return 2 * norm_bound / (1 + self.least_weight)
 
+    def step(self, grid: float | None) -> None:
+        """None: the denominator is private, and so are the multiples of it."""
+
 
 @dataclass(frozen=True)
 class TrueAverage:
@@ -69,6 +76,9 @@ class TrueAverage:
     def sensitivity(self, norm_bound: float) -> float:
         del norm_bound
         return math.inf
+
+    def step(self, grid: float | None) -> None:
+        """None: the denominator is private."""
 
 
 Estimator = FixedDenominator | ClippedDenominator | TrueAverage

@@ -1,21 +1,21 @@
-"""Which names many users share: counts with discrete Gaussian noise, of which those above a threshold are shown."""
+"""Which names many users share: counts with rounded Gaussian noise, of which those above a threshold are shown."""
 
 from __future__ import annotations
 
 import math
+import secrets as os_entropy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+
+import numpy as np
+from scipy import special
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy.events import ThresholdedHistogram
+from sottovoce.privacy.noise import LEAST_SCALE, rounded_gaussian
 
-# Noise on whole numbers below this deviates visibly from a Gaussian; more of it than was asked for harms nobody.
-_LEAST_STD = 2.0
 _MOST_STD = 2.0**25
 MOST_NAMES = 2**16
-_MOST_THRESHOLD = 2**30  # 32 of the largest standard deviation
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class NoisyHistogram:
 
     Guarantee: one user added or removed changes at most M = `names_per_user` counts, each by one. That costs what a
     Gaussian of `noise_multiplier` costs, for the counts, and `delta` beside it, for names that this user alone brought.
-
-    Noise and threshold are opendp's; the noise is exact, and drawn from the entropy of the operating system.
+    The noise is keyed by the entropy of the operating system, and rounded to whole numbers as the counts are.
     """
 
     names_per_user: int
@@ -46,50 +45,38 @@ class NoisyHistogram:
 
     @property
     def noise_std(self) -> float:
-        """z·√M, and a little more.
+        """z·√M: a user moves M counts by one, so all of them by √M."""
+        return max(LEAST_SCALE, self.noise_multiplier * math.sqrt(self.names_per_user))
 
-        Counts are whole, so is the noise. Rounding a Gaussian to whole numbers gives (to 10 digits) a discrete Gaussian
-        of 1/12 more variance, and rounding reveals nothing: so a user who moves a sum of M counts by M is as hidden
-        as by a Gaussian when the noise of that sum has 1/12 more variance. It gets 1/6.
-        """
-        names = self.names_per_user
-        return max(_LEAST_STD, math.sqrt(self.noise_multiplier**2 * names + 1 / (6 * names)))
-
-    @cached_property
+    @property
     def threshold(self) -> int:
         """The smallest count to show with which a name of one user alone stays hidden, but for a chance of `delta`."""
-        from opendp.mod import binary_search
+        threshold = math.floor(1.5 - self.noise_std * special.ndtri(self.delta / self.names_per_user)) - 2
+        while self.chance_to_show(threshold) > self.delta:
+            threshold += 1
+        return max(2, threshold)
 
-        return int(binary_search(lambda count: self._cost(int(count))[1] <= self.delta, bounds=(2, _MOST_THRESHOLD)))
+    def chance_to_show(self, threshold: int) -> float:
+        """That of M names which one user alone brought, with a count of 1 each, any reaches the threshold (at most).
+
+        A noise that is rounded reaches it from half a count below on.
+        """
+        # A little more than the tail, for what rounding of this formula itself may hide.
+        tail = special.ndtr((1.5 - threshold) / self.noise_std)
+        return min(1.0, self.names_per_user * float(tail) * (1 + 1e-9))
 
     def event(self) -> ThresholdedHistogram:
         return ThresholdedHistogram(self.noise_multiplier, self.delta)
 
-    def cost(self) -> tuple[float, float]:
-        """What opendp says this costs: ρ of zero-concentrated differential privacy, and δ."""
-        return self._cost(self.threshold)
-
     def draw(self, counts: Mapping[str, int]) -> dict[str, int]:
         """The noisy counts that reach the threshold: one release."""
-        return self._measurement(self.threshold)(dict(counts))
+        noise = np.asarray(rounded_gaussian(os_entropy.token_bytes(32), len(counts), self.noise_std))
+        threshold = self.threshold
+        noisy = zip(counts, np.fromiter(counts.values(), np.int64, len(counts)) + noise, strict=True)
+        return {name: int(count) for name, count in noisy if count >= threshold}
 
     def release(self, counts: Mapping[str, int]) -> list[str]:
         """The names of one draw, the most frequent by noisy count first."""
         noisy = self.draw(counts)
         # Ties go by the name. Left in the order in which names came, they would tell who came first.
         return sorted(noisy, key=lambda name: (-noisy[name], name))
-
-    def _cost(self, threshold: int) -> tuple[float, float]:
-        # How far one user moves the counts: how many of them, in L2, and each.
-        return self._measurement(threshold).map((self.names_per_user, math.sqrt(self.names_per_user), 1.0))
-
-    def _measurement(self, threshold: int) -> Any:
-        import opendp.prelude as dp
-
-        dp.enable_features("contrib")  # as opendp calls what has a proof that it did not vet itself yet
-        return dp.m.make_gaussian_threshold(
-            dp.map_domain(dp.atom_domain(T="String"), dp.atom_domain(T="i64")),
-            dp.l02inf_distance(dp.absolute_distance(T="f64")),
-            scale=self.noise_std,
-            threshold=threshold,
-        )

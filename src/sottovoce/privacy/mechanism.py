@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -17,14 +18,15 @@ from sottovoce.privacy.accounting import Covered, Event, NonPrivate, SampledGaus
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clipping, NoClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator
-from sottovoce.privacy.noise import Noise, StandardNoise
+from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import InTurn, Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
-from sottovoce.privacy.summing import grid_of
+from sottovoce.privacy.summing import BIT_STEP, grid_of
 
 # Beyond these, squares and quotients leave the range of float32.
 LEAST_NORM, MOST_NORM = 1e-9, 1e9
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
+_STEPS_IN_NOISE = 26  # where the grid is chosen by the noise: its standard deviation has at least 2^26 steps
 
 
 class Query(NamedTuple):
@@ -37,6 +39,31 @@ class Query(NamedTuple):
 @partial(jax.jit, static_argnums=0)
 def _estimate(estimator: Estimator, total: Any, weight: Any) -> Any:
     return estimator.estimate(total, weight)
+
+
+def _with_noise(part: Any, std: float, step: float, key: bytes, stream: int) -> Any:
+    """The part, rounded to whole steps, with noise in whole steps: what is released is a function of their sum."""
+    if not std:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part)
+    noise = rounded_gaussian(key, size_of(part), std / step, stream)
+    with jax.enable_x64(True):
+        return _add_steps(part, noise, step)
+
+
+@jax.jit
+def _add_steps(part: Any, noise: Any, step: Any) -> Any:
+    leaves, structure = jax.tree.flatten(part)
+    noises = jnp.split(noise, list(accumulate(leaf.size for leaf in leaves))[:-1])
+    # Whole numbers below 2^53, which float64 adds exactly.
+    noised = [
+        ((jnp.rint(leaf / step) + noise.reshape(leaf.shape)) * step).astype(jnp.float32)
+        for leaf, noise in zip(leaves, noises, strict=True)
+    ]
+    return structure.unflatten(noised)
+
+
+def size_of(part: Any) -> int:
+    return sum(np.size(leaf) for leaf in jax.tree.leaves(part))
 
 
 @dataclass(frozen=True)
@@ -55,7 +82,6 @@ class Mechanism:
     clip_schedule: Schedule = CONSTANT
     noise_schedule: Schedule = CONSTANT
     tracking: QuantileTracking | None = None
-    noise: Noise = field(default_factory=StandardNoise)
     experiment: bool = False
     experiment_noise_std: float | None = None
     nominal_clip_norm: float = math.inf  # what an experiment without a clip scales its noise by
@@ -92,7 +118,11 @@ class Mechanism:
                     f"noise_multiplier={z:g} must be from {LEAST_NOISE:g} to {MOST_NOISE:g} in every round, often 0.5 "
                     f"to 5; it is the noise over the sensitivity"
                 )
-            self._update_multiplier(z)
+            if (multiplier := self._update_multiplier(z)) > MOST_NOISE:
+                raise SottoError(
+                    f"the bits of adaptive clipping leave the update a noise multiplier of {multiplier:g}, above "
+                    f"{MOST_NOISE:g}; raise privacy.adaptive_bit_noise"
+                )
         if isinstance(self.clipping, NoClip):
             return
         for _, factor in self.clip_schedule.points:
@@ -137,12 +167,23 @@ class Mechanism:
             return 0.0, None if bits is None else 0.0
         return self._update_multiplier(z) * self.sensitivity(clip_norms), bits
 
-    def privatise(self, query: Query, round_number: int, clip_norms: Any, secret: bytes) -> Query:
-        """The query with its noise, rounded to float32 once."""
-        stds = self.noise_std(round_number, clip_norms)
-        if any(stds):
-            return self.noise.add(query, Query(*stds), secret)
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), query)
+    def privatise(self, query: Query, round_number: int, clip_norms: Any, key: bytes) -> Query:
+        """The query with its noise. What is released lies on one public grid, whatever the users sent.
+
+        Guarantee: it is a function of the sum of the query and of Gaussian noise, of the declared multiplier.
+        """
+        std, bit_std = self.noise_std(round_number, clip_norms)
+        step = None if self.experiment else self.estimator.step(self.grid(clip_norms))
+        if step is None and std:
+            step = 2.0 ** (math.floor(math.log2(std)) - _STEPS_IN_NOISE)
+            if not self.experiment:
+                # The estimate is rounded to the grid, in each of two neighbouring worlds; and it was divided in float64.
+                rounding = math.sqrt(size_of(query.estimate)) * step + 2.0**-50 * joint_norm(clip_norms)
+                std *= 1 + rounding / self.sensitivity(clip_norms)
+        return Query(
+            _with_noise(query.estimate, std, step or 1.0, key, 0),
+            None if query.bits is None else _with_noise(query.bits, bit_std or 0.0, BIT_STEP, key, 1),
+        )
 
     def follow(self, tracked: Any, noised: Query) -> np.ndarray | None:
         """The clip norms of the next round, where they adapt."""

@@ -1,84 +1,280 @@
-"""Gaussian noise for an update, from one of two generators.
+"""Gaussian noise in whole steps of a public grid: round(scale · X) with X ~ N(0, 1), drawn exactly.
 
-A float32 normal of JAX takes 2^23 values, none beyond 5.42, and a float64 one has gaps too: an update that shifts the
-output could show in what is missing. So every number is half the sum of four, which reaches 10.4 standard deviations
-at least and takes very many more values (Holohan and Braghin 2021).
+Whoever adds a floating-point number to a sum releases its last bits too, and they tell two sums apart. Here the noise
+is a whole number, and so is what it is added to: n + round(g) = round(n + g) is a function of the Gaussian mechanism
+n + g that the accountant charges. No bit of it depends on a floating-point rounding.
+
+X is drawn by rejection, from the key stream of ChaCha20. |X| lies in cell j, [j, j + 1)/64, with a chance in proportion
+to exp(-(j/64)²/2); its place t within the cell is uniform, and is kept with chance exp(-t(2j + t)/8192). Each of these
+decisions compares real numbers of which finitely many bits are known. A program for many coordinates makes those that
+64 bits settle, nearly all; `draw_one` settles any of them with as many more bits as it takes. So the result follows
+from the key alone, on every machine and device.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+import decimal
+import math
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from itertools import count
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from sottovoce.privacy.generator import chacha20
+from sottovoce.privacy.generator import chacha20_block, chacha20_blocks
 
-Update = Any
-Scale = Any  # a number, or numbers in a pytree whose shape begins like the update's
+CELLS = 64  # in a standard deviation
+# A block of 16 words has three candidates: five words each, and a bit of the last word for the sign. The first
+# candidates of coordinates 3b, 3b + 1 and 3b + 2 share block b; the second to fourth of a coordinate are in one block.
+SHARED, OWN = 0, 1  # the first word of the nonce of either kind of block; further bits have nonces from 2 on
+_EXP_ERROR = 2.0**-44  # more than a float64 exp in (0.8, 1] is ever wrong by, on a CPU or a GPU
+_MANTISSA = 32  # bits of a scale
+LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # of which a result has room in 64 bits
+
+
+class Scale(NamedTuple):
+    """A standard deviation in steps: mantissa · 2^exponent, the mantissa of 32 bits."""
+
+    mantissa: int
+    exponent: int
+
+    @staticmethod
+    def at_least(std: float) -> Scale:
+        """The least one that is no smaller, whatever rounding `std` came by."""
+        if not LEAST_SCALE <= std <= MOST_SCALE:
+            raise ValueError(f"noise of {std:g} steps is not from {LEAST_SCALE:g} to {MOST_SCALE:g}")
+        fraction, exponent = math.frexp(std * (1 + 2.0**-50))
+        mantissa = math.ceil(fraction * 2**_MANTISSA)
+        if mantissa == 2**_MANTISSA:
+            mantissa, exponent = mantissa // 2, exponent + 1
+        return Scale(mantissa, exponent - _MANTISSA)
+
+
+def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " size"]:
+    """round(std · X), `size` times: the noise that a key has for a stream.
+
+    Guarantee: coordinates are independent, and each has exactly this distribution, given that the key stream of
+    ChaCha20 under a secret key of 256 bits is uniform. A standard deviation is rounded up by at most 2^-31 of it.
+    """
+    if not 0 <= size < 2**31:
+        raise ValueError(f"{size} coordinates are more than one key has blocks for")
+    scale = Scale.at_least(std)
+    with jax.enable_x64(True):
+        steps, kept, sure = _candidates_of(key, np.arange(-(-size // 3)), (SHARED, stream, 0), scale)
+        kept, sure = np.ravel(kept)[:size], np.ravel(sure)[:size]
+        places = np.flatnonzero(~(kept & sure))  # one in 160: its first candidate is not kept
+        drawn = _draw_again(key, places, sure[places], stream, scale)
+        room = (0, _room(len(places)) - len(places))
+        return _put(steps, np.pad(places, room, constant_values=size), np.pad(drawn, room), size)
+
+
+def _draw_again(key: bytes, places: np.ndarray, sure: np.ndarray, stream: int, scale: Scale) -> np.ndarray:
+    """The coordinates at these places, from their second candidate on where it is `sure` that the first is not kept."""
+    drawn, kept, certain = (
+        np.asarray(each)[: len(places)] for each in _candidates_of(key, places, (OWN, stream, 0), scale)
+    )
+    first = np.argmax(kept, axis=1)
+    settled = sure & kept.any(axis=1) & (certain | (np.arange(3) > first[:, None])).all(axis=1)
+    drawn = drawn[np.arange(len(places)), first]
+    for index in np.flatnonzero(~settled):
+        drawn[index] = draw_one(key, int(places[index]), scale, stream)
+    return drawn
+
+
+def _candidates_of(
+    key: bytes, counters: np.ndarray, nonce: tuple[int, int, int], scale: Scale
+) -> tuple[Array, Array, Array]:
+    """The candidates of these blocks, and of some more, so that models of about one size share a program."""
+    counters = np.pad(counters, (0, _room(len(counters)) - len(counters))).astype(np.uint32)
+    return _candidates(
+        np.frombuffer(key, "<u4"), counters, tuple(map(np.uint32, nonce)), np.uint64(scale.mantissa), _table(),
+        _shift(scale, 64), jax.default_backend() != "cpu",
+    )  # fmt: skip
+
+
+def _room(size: int) -> int:
+    step = max(2**10, 2 ** (size.bit_length() - 5))
+    return max(1, -(-size // step)) * step
+
+
+@partial(jax.jit, static_argnums=(5, 6))
+def _candidates(
+    key: Any, counters: Any, nonce: Any, mantissa: Any, table: Any, shift: int, unrolled: bool
+) -> tuple[Int[Array, "blocks 3"], Bool[Array, "blocks 3"], Bool[Array, "blocks 3"]]:
+    """The three candidates of every block: round(scale · X), is it kept, and do 64 bits of each number settle both?"""
+    words = chacha20_blocks(key, counters, nonce, unrolled)
+    cell_high, cell_low, place_high, place_low, coin = (
+        jnp.stack([words[word + 5 * number] for number in range(3)], axis=1) for word in range(5)
+    )
+    cell_bits, place = _joined(cell_high, cell_low), _joined(place_high, place_low)
+    cell = jnp.searchsorted(table, cell_bits, side="left", method="scan_unrolled")  # as many thresholds lie below
+    sure = jnp.take(table, cell, mode="clip") != cell_bits
+    t = place.astype(jnp.float64) * 2.0**-64
+    chance = jnp.exp(-t * (2 * cell + t) / (2 * CELLS**2))
+    least, most = (coin.astype(jnp.float64) + end for end in (0, 1))  # of the coin, in units of 2^-32
+    kept = most <= (chance - _EXP_ERROR) * 2.0**32
+    sure &= kept | (least >= (chance + _EXP_ERROR) * 2.0**32)
+    drawn, exact = _rounded(cell.astype(jnp.uint64), place, mantissa, shift)
+    negative = (words[15][:, None] >> jnp.arange(3, dtype=jnp.uint32)) & 1 == 1
+    return jnp.where(negative, -drawn, drawn), kept, sure & (exact | ~kept)
+
+
+@partial(jax.jit, static_argnums=3)
+def _put(steps: Array, places: Any, drawn: Any, size: int) -> Int[Array, " size"]:
+    return steps.ravel()[:size].at[places].set(drawn, mode="drop")
+
+
+def _rounded(cell: Array, place: Array, mantissa: Any, shift: int) -> tuple[Array, Array]:
+    """floor(mantissa · (cell + place·2^-64) · 2^(64 - shift) + 1/2), and is it so whatever bits follow in `place`?
+
+    The product has up to 106 bits, so it is kept in two numbers of 64: mantissa · (cell · 2^64 + place).
+    """
+    low_mask = jnp.uint64(2**32 - 1)
+    below = mantissa * (place & low_mask)
+    above = mantissa * (place >> 32) + (below >> 32)
+    high, low = mantissa * cell + (above >> 32), (above << 32) | (below & low_mask)
+    if shift > 64:
+        half = jnp.uint64(1 << (shift - 65))
+        high += half
+        left, rest = high >> (shift - 64), high & jnp.uint64((1 << (shift - 64)) - 1)
+        # What follows adds less than `mantissa` to the product: does it carry into `left`?
+        carries = (low + (mantissa - 1) < low) & (rest == jnp.uint64((1 << (shift - 64)) - 1))
+    else:
+        rounded = low + jnp.uint64(1 << (shift - 1))
+        high += (rounded < low).astype(jnp.uint64)
+        low = rounded
+        if shift == 64:
+            left, carries = high, low + (mantissa - 1) < low
+        else:
+            left = (high << (64 - shift)) | (low >> shift)
+            carries = (low & jnp.uint64((1 << shift) - 1)) + (mantissa - 1) >= jnp.uint64(1 << shift)
+    return left.astype(jnp.int64), ~carries
+
+
+def _joined(high: Array, low: Array) -> Array:
+    return (high.astype(jnp.uint64) << 32) | low.astype(jnp.uint64)
+
+
+def _shift(scale: Scale, bits: int) -> int:
+    """How far mantissa · (cell · 2^bits + place) is from scale · |X|."""
+    return bits + CELLS.bit_length() - 1 - scale.exponent
+
+
+@lru_cache(maxsize=1)
+def _table() -> np.ndarray:
+    return np.array(thresholds(64), np.uint64)
+
+
+@lru_cache(maxsize=8)
+def thresholds(bits: int) -> list[int]:
+    """floor(2^bits · P[|X|'s cell <= j]) for j = 0, 1, ... up to the first that is 2^bits - 1."""
+    with decimal.localcontext() as context:
+        context.prec = digits = math.ceil(bits * math.log10(2)) + 30
+        context.Emin, context.Emax = -(10**9), 10**9
+        weights = []
+        while not weights or weights[-1] > decimal.Decimal(10) ** -digits:
+            weights.append((-((decimal.Decimal(len(weights)) / CELLS) ** 2) / 2).exp())
+        whole, found, total = sum(weights), [], decimal.Decimal(0)
+        for weight in weights:
+            total += weight
+            scaled = total / whole * 2**bits
+            floor = int(scaled)
+            error = abs(scaled - round(scaled))  # a floor that the last digits decide would not be known
+            assert error > decimal.Decimal(10) ** -15
+            found.append(floor)
+            if floor == 2**bits - 1:
+                return found
+    raise AssertionError("the cells that were weighed do not reach the last threshold")
+
+
+def draw_one(key: bytes, coordinate: int, scale: Scale, stream: int = 0) -> int:
+    """One coordinate, with as many bits of every random number as its decisions need: the twin to read."""
+    for candidate in count():
+        cell_bits, place, coin, sign = (_Uniform(key, stream, coordinate, candidate, use) for use in _USES)
+        cell = next(found for bits in _more_bits() if (found := _cell(cell_bits.first(bits), bits)) is not None)
+        kept = next(
+            found for bits in _more_bits() if (found := _kept(cell, place.first(bits), coin.first(bits), bits)) is not None
+        )  # fmt: skip
+        if kept:
+            for bits in _more_bits():
+                shift = _shift(scale, bits)
+                least = scale.mantissa * (cell * 2**bits + place.first(bits)) + 2 ** (shift - 1)
+                if least >> shift == (least + scale.mantissa - 1) >> shift:
+                    return -(least >> shift) if sign.first(1) else least >> shift
+    raise AssertionError("some candidate is kept")
+
+
+def _more_bits() -> Iterator[int]:
+    return (64 << doubled for doubled in count())
+
+
+def _cell(uniform: int, bits: int) -> int | None:
+    """The cell of a uniform number in [uniform, uniform + 1)/2^bits, unless a threshold lies in there."""
+    table = thresholds(bits)
+    return None if uniform in table else sum(threshold < uniform for threshold in table)
+
+
+def _kept(cell: int, place: int, coin: int, bits: int) -> bool | None:
+    """Is coin < exp(-t(2·cell + t)/8192), for any t and coin that begin with these bits?"""
+    with decimal.localcontext() as context:
+        context.prec = 2 * bits
+        slack = decimal.Decimal(2) ** -(bits + 8)  # more than the rounding of the lines below
+        ends = [decimal.Decimal(end) / 2**bits for end in (place, place + 1)]
+        most, least = ((-t * (2 * cell + t) / (2 * CELLS**2)).exp() for t in ends)
+        if decimal.Decimal(coin + 1) / 2**bits <= least - slack:
+            return True
+        return False if decimal.Decimal(coin) / 2**bits >= most + slack else None
+
+
+_USES = {"cell": (0, 2), "place": (2, 4), "coin": (4, 5), "sign": (5, 5)}  # with the words of a candidate
+
+
+class _Uniform(NamedTuple):
+    """A uniform random number in [0, 1), of one use by one candidate for a coordinate, as many bits of it as asked for.
+
+    The first bits are those that `_candidates` has. The bits that follow, and later candidates, have blocks of their own.
+    """
+
+    key: bytes
+    stream: int
+    coordinate: int
+    candidate: int
+    use: str
+
+    def first(self, bits: int) -> int:
+        number, known = self._drawn_at_once()
+        for block in count():
+            if known >= bits:
+                return number >> (known - bits)
+            nonce = (2 + 4 * self.candidate + list(_USES).index(self.use), self.stream, block)
+            for word in chacha20_block(self.key, self.coordinate, nonce):
+                number, known = number << 32 | word, known + 32
+        raise AssertionError("blocks do not end")
+
+    def _drawn_at_once(self) -> tuple[int, int]:
+        """The bits of this number that `_candidates` knows, and how many they are."""
+        if self.candidate > 3:
+            return 0, 0
+        if self.candidate == 0:
+            block, place = divmod(self.coordinate, 3)
+            words = chacha20_block(self.key, block, (SHARED, self.stream, 0))
+        else:
+            place = self.candidate - 1
+            words = chacha20_block(self.key, self.coordinate, (OWN, self.stream, 0))
+        if self.use == "sign":
+            return words[15] >> place & 1, 1
+        first, last = _USES[self.use]
+        number = 0
+        for word in words[5 * place + first : 5 * place + last]:
+            number = number << 32 | word
+        return number, 32 * (last - first)
 
 
 def noise_key(secret: bytes) -> PRNGKeyArray:
     """A JAX key from 8 secret bytes. (`jax.random.key(int)` would silently keep 32 bits of them.)"""
     # Not put on the device first: wrapping does that, in half the time.
     return jax.random.wrap_key_data(np.frombuffer(secret[:8], np.uint32), impl="threefry2x32")  # pyrefly: ignore
-
-
-@dataclass(frozen=True)
-class StandardNoise:
-    """Noise from JAX's threefry generator, drawn in float32, keyed with 64 bits, on the device of the update."""
-
-    description: str = "JAX threefry2x32 with a 64-bit key, float32"
-
-    def add(self, update: Update, noise_std: Scale, secret: bytes) -> Update:
-        """Add N(0, noise_std²) to every coordinate, from one stream for all leaves.
-
-        Guarantee: coordinates are independent, across leaves too, and the noise reaches beyond ten standard deviations.
-        """
-        with jax.enable_x64(True):  # what is noised may be in float64; numbers drawn are float32 all the same
-            return _add_on_device(update, noise_std, noise_key(secret))
-
-
-@dataclass(frozen=True)
-class HardenedNoise:
-    """Float64 noise from ChaCha20, a cipher with a 256-bit key, drawn and added on the host.
-
-    The sum is rounded to float32 once, after the noise is in it, so that the grid of float64 is not released.
-    """
-
-    description: str = "ChaCha20 with a 256-bit key, float64 on the host, rounded to float32 once"
-
-    def add(self, update: Update, noise_std: Scale, secret: bytes) -> Update:
-        """As `StandardNoise.add`, with the same guarantee."""
-        leaves, structure = jax.tree.flatten(update)
-        generator = chacha20(secret)
-        noised = []
-        for leaf, std in zip(leaves, _scales(update, noise_std), strict=True):
-            # One stream for all leaves: each takes up where the last one ended.
-            normal = generator.standard_normal((4, *np.shape(leaf))).sum(axis=0) / 2
-            noised.append(jnp.asarray((np.asarray(leaf, np.float64) + float(std) * normal).astype(np.float32)))
-        return structure.unflatten(noised)
-
-
-Noise = StandardNoise | HardenedNoise
-
-
-@jax.jit
-def _add_on_device(update: Update, noise_std: Scale, key: PRNGKeyArray) -> Update:
-    leaves, structure = jax.tree.flatten(update)
-    ends = list(accumulate(leaf.size for leaf in leaves))
-    normal = jnp.sum(jax.random.normal(key, (4, ends[-1]), jnp.float32), axis=0) / 2
-    parts = zip(leaves, jnp.split(normal, ends[:-1]), _scales(update, noise_std), strict=True)
-    # Rounded to float32 after the noise is in: before, rounding could tell users apart.
-    noised = [(leaf + std * part.reshape(leaf.shape)).astype(jnp.float32) for leaf, part, std in parts]
-    return structure.unflatten(noised)
-
-
-def _scales(update: Update, noise_std: Scale) -> list[Any]:
-    """The scale of every leaf."""
-    spread = jax.tree.map(lambda std, below: jax.tree.map(lambda _: std, below), noise_std, update)
-    return jax.tree.leaves(spread)

@@ -18,6 +18,7 @@ import numpy as np
 BITS = 27  # a contribution is at most 2^27 steps of the grid
 _LOW = 16  # two 32-bit halves hold a sum of 2^20 of them, 2^15 at a time
 MOST_AT_ONCE, MOST = 2**15, 2**20
+BIT_STEP = 0.5  # of the centred bits of adaptive clipping
 
 
 class Whole(NamedTuple):

@@ -40,11 +40,8 @@ SIDE_BY_SIDE = (
     "run.block = 1 trains each alone"
 )
 REHEARSED = "whoever wrote the text that devices rehearse: the owner declares it public"
-FLOATING_POINT = {
-    "standard": "floating point: the noise is a float32 Gaussian, not an exact one, its grid could be studied, and its "
-    "generator is not a cipher",
-    "hardened": "floating point: the noise is a float64 Gaussian of a cipher, rounded once, and not an exact one",
-}
+NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
+NO_CIPHER = "whoever can tell the output of Philox from chance: it draws who joins a round, and is not a cipher"
 
 
 @dataclass(frozen=True)
@@ -121,10 +118,10 @@ def make_statement(
         },
         "mechanism": _mechanism_facts(recipe, mechanism),
         "secrets": privacy.secrets,
-        "noise_generator": mechanism.noise.description,
+        "noise_generator": NOISE_GENERATOR,
         "sampling_generator": "ChaCha20" if mechanism.sampler.hardened else "Philox",
         "released": ["the model after every round", "record.jsonl", "this statement", "the report without --internal"],
-        "not_covered": [*NOT_COVERED, FLOATING_POINT[privacy.randomness]],
+        "not_covered": [*NOT_COVERED, *([] if mechanism.sampler.hardened else [NO_CIPHER])],
         "vocabulary": {"fingerprint": vocabulary, "source": _source(vocabulary_source)},
         "software": {name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
     }

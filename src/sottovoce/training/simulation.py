@@ -22,7 +22,7 @@ from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norm, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
-from sottovoce.privacy.summing import MOST, Whole, add, nothing, plus, values
+from sottovoce.privacy.summing import BIT_STEP, MOST, Whole, add, nothing, plus, values
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, Watch, excerpts_for, play_round
 from sottovoce.training.server import ServerState
 
@@ -193,9 +193,6 @@ def _seated(
     rows = np.pad(rows + store.first, (0, block.seats - len(rows))).astype(np.uint32)
     public = excerpts_for(update, store, rows, key)
     return jax.device_put((User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
-
-
-BIT_STEP = 0.5
 
 
 class Sums(NamedTuple):

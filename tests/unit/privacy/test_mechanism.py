@@ -8,10 +8,11 @@ import pytest
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy.accounting import NonPrivate, SampledGaussian
+from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism, Query
-from sottovoce.privacy.noise import HardenedNoise, StandardNoise
+from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.privacy.schedule import Schedule
 
@@ -103,18 +104,41 @@ def test_an_experiment_without_a_clip_scales_its_noise_by_the_nominal_one():
     assert mechanism.event(1) == NonPrivate()
 
 
-@pytest.mark.parametrize("noise", [StandardNoise(), HardenedNoise()], ids=["standard", "hardened"])
-@pytest.mark.parametrize("estimator", [FixedDenominator(1.0), ClippedDenominator(1.0)], ids=["fixed", "clipped"])
-def test_a_sum_is_rounded_after_the_noise_and_not_before(noise, estimator):
-    """Rounded to float32 before, an estimate would move by more than its user sent."""
-    mechanism = Mechanism(Poisson(1.0), FlatClip(4.0), estimator, 1.0, noise=noise)
-    exact = 2.0**24 + 0.5  # no float32
-    query = mechanism.query({"x": np.full(4000, exact)}, np.float64(1.0), np.zeros(1))
-    assert np.all(np.asarray(query.estimate["x"]) == exact)
-    silence = Query({"x": np.zeros(4000)})
-    drawn = np.float64(mechanism.privatise(silence, 1, (4.0,), bytes(32)).estimate["x"])
+@pytest.mark.parametrize("estimator", [FixedDenominator(3.0), ClippedDenominator(3.0)], ids=["fixed", "clipped"])
+def test_what_is_released_is_a_function_of_a_sum_of_whole_numbers(estimator, monkeypatch):
+    """The estimate and its noise are whole steps of one public grid, and float32 comes after their sum."""
+    mechanism = Mechanism(Poisson(1.0), FlatClip(4.0), estimator, 1.0)
+    drawn = []
+    real = rounded_gaussian
+
+    def watched(*arguments):
+        drawn.append((arguments, real(*arguments)))
+        return drawn[-1][1]
+
+    monkeypatch.setattr("sottovoce.privacy.mechanism.rounded_gaussian", watched)
+    totals = np.random.default_rng(0).integers(-(2**45), 2**45, 4000) * mechanism.grid((4.0,))
+    query = mechanism.query({"x": totals}, np.float64(5.0), np.zeros(1))
     noised = mechanism.privatise(query, 1, (4.0,), bytes(32)).estimate["x"]
-    assert noised.dtype == np.float32
-    # The noise alone was rounded too, so a few sums fall on the other side of a step.
-    assert np.mean(noised == np.float32(exact + drawn)) > 0.99
-    assert np.mean(noised == np.float32(np.float32(exact) + np.float32(drawn))) < 0.9
+    ((_, size, scale, _), noise) = drawn[0]
+    assert (size, noised.dtype) == (4000, np.float32)
+    if isinstance(estimator, FixedDenominator):  # the sum itself, in steps of its grid
+        step = mechanism.grid((4.0,)) / 3.0
+        steps = totals / mechanism.grid((4.0,))
+        assert scale == pytest.approx(4.0 / mechanism.grid((4.0,)))
+    else:  # the average, rounded to a step that the noise alone decides
+        sensitivity = mechanism.sensitivity((4.0,))
+        step = 2.0 ** (math.floor(math.log2(sensitivity)) - 26)
+        steps = np.rint(totals / 5.0 / step)
+        # √d/2 steps for each of two worlds, and what dividing in float64 may hide.
+        assert scale >= (sensitivity + math.sqrt(4000) * step) / step
+        assert scale <= 1.001 * sensitivity / step
+    np.testing.assert_array_equal(noised, ((steps + np.asarray(noise)) * step).astype(np.float32))
+    assert np.all(steps == np.rint(steps))
+
+
+def test_bits_that_leave_the_update_too_much_noise_are_refused():
+    with pytest.raises(SottoError, match="adaptive_bit_noise"):
+        Mechanism(
+            Poisson(0.1), FlatClip(1.0), FixedDenominator(10.0), 1.0,
+            tracking=QuantileTracking(0.5, 0.2, bit_noise=0.5 * (1 + 1e-14), cohort=10.0),
+        )  # fmt: skip

@@ -1,0 +1,124 @@
+"""Noise in whole steps: the program for many coordinates and the twin to read draw the same, on any device."""
+
+from __future__ import annotations
+
+import decimal
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.privacy import noise
+from sottovoce.privacy.noise import CELLS, LEAST_SCALE, MOST_SCALE, Scale, draw_one, rounded_gaussian, thresholds
+
+KEY = bytes(range(32))
+
+
+@pytest.mark.parametrize("std", [2.0**-20, 0.3, 1.0, 12.7, 2.0**33, 2.0**37, 2.0**38, 1e13, 2.0**50])
+def test_many_at_once_are_what_one_by_one_are(std):
+    one_by_one = [draw_one(KEY, place, Scale.at_least(std), 1) for place in range(40)]
+    np.testing.assert_array_equal(rounded_gaussian(KEY, 40, std, 1), one_by_one)
+
+
+def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next():
+    with jax.enable_x64(True):
+        _, kept, _ = noise._candidates_of(KEY, np.arange(1000), (noise.SHARED, 0, 0), Scale.at_least(1e6))
+    missed = np.flatnonzero(~np.ravel(np.asarray(kept)[:1000]))
+    assert 5 < len(missed) < 60  # one in 160
+    drawn = np.asarray(rounded_gaussian(KEY, 3000, 1e6))
+    for place in map(int, missed[:20]):
+        assert drawn[place] == draw_one(KEY, place, Scale.at_least(1e6))
+
+
+def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
+    """Were every decision in doubt, the result would be the same."""
+    expected = np.asarray(rounded_gaussian(KEY, 30, 1e6))
+    asked = []
+
+    def doubtful(*arguments):
+        drawn, kept, sure = real(*arguments)
+        return drawn * 0 + 7, kept, sure & False
+
+    def watched(key, coordinate, scale, stream):
+        asked.append(coordinate)
+        return draw_one(key, coordinate, scale, stream)
+
+    real = noise._candidates
+    monkeypatch.setattr(noise, "_candidates", doubtful)
+    monkeypatch.setattr(noise, "draw_one", watched)
+    np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6), expected)
+    assert asked == list(range(30))
+
+
+def test_decisions_that_are_close_are_left_to_more_bits():
+    """The bits of a cell, a coin or a place that leave two outcomes possible are never called settled."""
+    table = thresholds(64)
+    assert noise._cell(table[3], 64) is None
+    assert noise._cell(table[3] + 1, 64) == 4
+    assert noise._cell(table[3] - 1, 64) == 3
+    chance = math.exp(-0.5 * (2 * 100 + 0.5) / (2 * CELLS**2))
+    coin, place = int(chance * 2**64), 2**63
+    assert noise._kept(100, place, coin - 2**30, 64)
+    assert noise._kept(100, place, coin + 2**30, 64) is False
+    with decimal.localcontext(prec=60):
+        t = decimal.Decimal(place) / 2**64
+        exact = int((-t * (200 + t) / (2 * CELLS**2)).exp() * 2**64)
+    assert noise._kept(100, place, exact, 64) is None
+    # A product whose following bits carry it to the next whole number, and its neighbours, which they do not carry.
+    with jax.enable_x64(True):
+        for std in (1.0, 2.0**37 * 1.5, 2.0**38, 2.0**45):
+            scale = Scale.at_least(std)
+            shift = noise._shift(scale, 64)
+            edge = ((2 * int(std) + 1) * 2 ** (shift - 1) - 1) // scale.mantissa
+            settled = []
+            for number in (edge - 1, edge, edge + 1):
+                cell, place = np.uint64(number >> 64), np.uint64(number % 2**64)
+                steps, exact = noise._rounded(jnp.asarray(cell), jnp.asarray(place), np.uint64(scale.mantissa), shift)
+                assert int(steps) == scale.mantissa * number + 2 ** (shift - 1) >> shift
+                settled.append(bool(exact))
+            assert settled == [True, False, True]
+
+
+def test_thresholds_are_the_chances_of_cells():
+    weights = np.exp(-((np.arange(1000) / CELLS) ** 2) / 2)
+    np.testing.assert_allclose(
+        np.array(thresholds(64), float) / 2.0**64, np.cumsum(weights / weights.sum())[: len(thresholds(64))], atol=1e-12
+    )
+    assert thresholds(64)[-1] == 2**64 - 1
+    assert [threshold >> 64 for threshold in thresholds(128)[: len(thresholds(64))]] == thresholds(64)
+
+
+def test_exp_of_this_machine_is_as_close_as_assumed():
+    with jax.enable_x64(True):
+        places = np.random.default_rng(0).random(2000)
+        cells = np.random.default_rng(1).integers(0, len(thresholds(64)), 2000)
+        found = np.asarray(jnp.exp(-places * (2 * cells + places) / (2 * CELLS**2)))
+    with decimal.localcontext(prec=40):
+        for place, cell, value in zip(places.tolist(), cells.tolist(), found.tolist(), strict=True):
+            t = decimal.Decimal(place)
+            exact = (-t * (2 * cell + t) / (2 * CELLS**2)).exp()
+            assert abs(decimal.Decimal(value) - exact) < noise._EXP_ERROR / 2**6
+
+
+@pytest.mark.parametrize("std", [LEAST_SCALE, 0.1, 1.0, 1 + 2**-40, 3.14159e8, MOST_SCALE])
+def test_a_scale_is_never_below_what_was_asked_for(std):
+    scale = Scale.at_least(std)
+    assert 2**31 <= scale.mantissa < 2**32
+    assert std <= scale.mantissa * 2.0**scale.exponent <= std * (1 + 2**-30)
+
+
+@pytest.mark.parametrize("std", [0.0, 2.0**-21, 2.0**52, math.inf, math.nan])
+def test_noise_that_has_no_room_is_refused(std):
+    with pytest.raises(ValueError, match="steps"):
+        rounded_gaussian(KEY, 3, std)
+
+
+def test_streams_of_one_key_differ():
+    one, other = (np.asarray(rounded_gaussian(KEY, 50, 1e9, stream)) for stream in (0, 1))
+    assert not np.any(one == other)
+
+
+def test_no_coordinates_are_none():
+    assert rounded_gaussian(KEY, 0, 1.0).shape == (0,)
