@@ -7,7 +7,6 @@ the package in memory; nothing of it is on disk.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -166,7 +165,7 @@ def rounding_that_is_not_paid_for():
     mechanism._with_noise = lambda part, std, step, key, stream: real(part, std * (1 - 2.0**-19), step, key, stream)
 
 
-@caught_by("unit/privacy/test_noise.py", "test_decisions_that_are_close_are_left_to_more_bits")
+@caught_by("unit/privacy/test_rounded_gaussian.py", "test_decisions_that_are_close_are_left_to_more_bits")
 def doubtful_roundings_are_taken():
     """A rounding that further bits could change is called settled."""
     import jax.numpy as jnp

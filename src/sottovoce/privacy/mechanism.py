@@ -177,7 +177,7 @@ class Mechanism:
         if step is None and std:
             step = 2.0 ** (math.floor(math.log2(std)) - _STEPS_IN_NOISE)
             if not self.experiment:
-                # The estimate is rounded to the grid, in each of two neighbouring worlds; and it was divided in float64.
+                # It is rounded to the grid, in each of two neighbouring worlds, and was divided in float64.
                 rounding = math.sqrt(size_of(query.estimate)) * step + 2.0**-50 * joint_norm(clip_norms)
                 std *= 1 + rounding / self.sensitivity(clip_norms)
         return Query(

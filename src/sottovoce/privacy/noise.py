@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from sottovoce.privacy.generator import chacha20_block, chacha20_blocks
+from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks
 
 CELLS = 64  # in a standard deviation
 # A block of 16 words has three candidates: five words each, and a bit of the last word for the sign. The first
@@ -195,21 +195,27 @@ def draw_one(key: bytes, coordinate: int, scale: Scale, stream: int = 0) -> int:
     """One coordinate, with as many bits of every random number as its decisions need: the twin to read."""
     for candidate in count():
         cell_bits, place, coin, sign = (_Uniform(key, stream, coordinate, candidate, use) for use in _USES)
-        cell = next(found for bits in _more_bits() if (found := _cell(cell_bits.first(bits), bits)) is not None)
-        kept = next(
-            found for bits in _more_bits() if (found := _kept(cell, place.first(bits), coin.first(bits), bits)) is not None
-        )  # fmt: skip
-        if kept:
-            for bits in _more_bits():
-                shift = _shift(scale, bits)
-                least = scale.mantissa * (cell * 2**bits + place.first(bits)) + 2 ** (shift - 1)
-                if least >> shift == (least + scale.mantissa - 1) >> shift:
-                    return -(least >> shift) if sign.first(1) else least >> shift
+        cell = _settled(_cell, cell_bits)
+        if _settled(partial(_kept, cell), place, coin):
+            steps = _settled(partial(_steps, scale, cell), place)
+            return -steps if sign.first(1) else steps
     raise AssertionError("some candidate is kept")
 
 
-def _more_bits() -> Iterator[int]:
-    return (64 << doubled for doubled in count())
+def _settled(decide: Callable[..., Any], *numbers: _Uniform) -> Any:
+    """What the first 64 bits of some numbers decide, or else twice as many, and so on."""
+    for doubled in count():
+        bits = 64 << doubled
+        if (found := decide(*(number.first(bits) for number in numbers), bits)) is not None:
+            return found
+    raise AssertionError("more bits settle it in the end")
+
+
+def _steps(scale: Scale, cell: int, place: int, bits: int) -> int | None:
+    """round(scale · |X|), unless bits of the place that follow could change it."""
+    shift = _shift(scale, bits)
+    least = scale.mantissa * (cell * 2**bits + place) + 2 ** (shift - 1)
+    return least >> shift if least >> shift == (least + scale.mantissa - 1) >> shift else None
 
 
 def _cell(uniform: int, bits: int) -> int | None:
@@ -236,7 +242,7 @@ _USES = {"cell": (0, 2), "place": (2, 4), "coin": (4, 5), "sign": (5, 5)}  # wit
 class _Uniform(NamedTuple):
     """A uniform random number in [0, 1), of one use by one candidate for a coordinate, as many bits of it as asked for.
 
-    The first bits are those that `_candidates` has. The bits that follow, and later candidates, have blocks of their own.
+    The first bits are those that `_candidates` has. Those that follow, and later candidates, have blocks of their own.
     """
 
     key: bytes

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sottovoce.privacy.generator import chacha20, chacha20_block, chacha20_blocks, philox
+from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks
+from sottovoce.privacy.generator import chacha20, philox
 
 
 def test_chacha20_is_the_cipher_of_rfc_8439():

@@ -11,7 +11,7 @@ from sottovoce.privacy.accounting import NonPrivate, SampledGaussian
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
-from sottovoce.privacy.mechanism import Mechanism, Query
+from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.privacy.schedule import Schedule
