@@ -92,7 +92,7 @@ def test_bits_and_update_are_noised_independently_at_their_own_scales():
     mechanism = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(3.0), Z, tracking=tracking)
     silence = Query((jnp.zeros(3),), jnp.zeros(1))
     secrets = Secrets.seeded(9)
-    noised = [mechanism.privatise(silence, 1, (S,), secrets.keys(1, f"{i}").noise) for i in range(1500)]
+    noised = [mechanism.privatise(silence, 1, (S,), secrets.keys(1, f"{i}").noise) for i in range(600)]
     bits = np.concatenate([query.bits for query in noised])
     update = np.stack([query.estimate[0] for query in noised])
     sigma = (Z**-2 - 4.0**-2) ** -0.5 * S / 3
@@ -100,7 +100,7 @@ def test_bits_and_update_are_noised_independently_at_their_own_scales():
     assert np.all(bits * 2 == np.rint(bits * 2))
     assert_scale(bits + np.random.default_rng(0).uniform(-0.25, 0.25, len(bits)), 2.0)
     assert_scale(update.ravel(), sigma)
-    assert abs(np.corrcoef(bits, update[:, 0])[0, 1]) < 0.12
+    assert abs(np.corrcoef(bits, update[:, 0])[0, 1]) < 0.17
 
 
 def test_noise_never_repeats(model, silent_store):

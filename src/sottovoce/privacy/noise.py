@@ -97,7 +97,7 @@ def _candidates_of(
 
 
 def _room(size: int) -> int:
-    step = max(2**10, 2 ** (size.bit_length() - 5))
+    step = max(2**7, 2 ** (size.bit_length() - 4))
     return max(1, -(-size // step)) * step
 
 
