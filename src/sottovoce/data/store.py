@@ -387,8 +387,7 @@ def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
 def _loaded(arrays: Path) -> tuple[Batch, ...]:
     with np.load(arrays) as held:
         kept = Batch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
-        names = held["names"] if "names" in held else None
-        return (Batch(held["values"], held["offsets"], kept, names),)
+        return (Batch(held["values"], held["offsets"], kept, held.get("names")),)
 
 
 def _batch(columns: Any) -> Batch:
