@@ -33,7 +33,7 @@ from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger
-from sottovoce.runs.record import json_number
+from sottovoce.runs.record import json_number, of_held_out
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.processes import Group
 from sottovoce.training.server import ServerState
@@ -265,7 +265,7 @@ class Training:
             "noise_std": mechanism.noise_std(self.state.round, clip_norms)[0],
         }
         if evaluation:
-            entry["evaluation"] = evaluation.to_json()
+            entry["evaluation"] = of_held_out(evaluation.to_json())
             if self.beside is not None:
                 entry["beside"] = evaluate(self.state.model, self.beside).to_json()
         self.run_folder.record.append(entry)

@@ -241,8 +241,9 @@ def test_the_total_of_a_store_that_is_gone_is_not_shown_as_of_today():
 
 def test_the_headline_says_on_how_many_users():
     words = text_of(render(make_evidence()))
-    assert "200 held-out users; most frequent word: 5.1%" in words
-    assert "Perplexity 120.8 200 held-out users" in words
+    assert "about 200 held-out users; most frequent word: 5.1%" in words
+    assert "Perplexity 120.8 about 200 held-out users" in words
+    assert "31,482" not in words  # how much they wrote
     assert "200 held-out users Perplexity" in text_of(render(make_evidence(baseline=None)))
 
 
