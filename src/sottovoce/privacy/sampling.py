@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Protocol
 
@@ -136,12 +136,22 @@ class InTurn:
     def sample(self, people: Named, key: bytes, round_number: int) -> np.ndarray:
         """The rows of the group whose turn it is, in increasing order."""
         del key
-        return np.flatnonzero(self.group_of(people.names) == round_number % self.groups)
+        rows, groups = _by_group(self, people)
+        first, last = np.searchsorted(groups, np.uint64(round_number % self.groups) + np.arange(2, dtype=np.uint64))
+        return rows[first:last]
 
     @cached_property
     def _key(self) -> np.uint64:
         hashed = blake2b(f"whose turn it is, seed {self.seed}".encode(), digest_size=8).digest()
         return np.uint64(int.from_bytes(hashed, "big"))
+
+
+@lru_cache(maxsize=1)  # else every round would cost as much as there are users
+def _by_group(sampler: InTurn, people: Named) -> tuple[np.ndarray, np.ndarray]:
+    """All rows by group, those of one group in increasing order, and the group of each."""
+    groups = sampler.group_of(people.names)
+    rows = np.argsort(groups, kind="stable")
+    return rows, groups[rows]
 
 
 Sampler = Poisson | FixedSize | InTurn
