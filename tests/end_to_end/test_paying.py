@@ -328,7 +328,6 @@ def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
         ({"clipping": "per_layer", "layer_clip_norms": [1.0, 2.0]}, "embedding, "),
         ({"clip_weighted": True, "estimator": "clipped_denominator"}, "fixed denominator only"),
         ({"sampling": "fixed", "cohort": 9.5}, "whole number"),
-        ({"sampling": "fixed", "users": 100}, "charged too little"),
         ({"weight_cap": 16.0}, "total_weight"),
         ({"mode": "experiment", "epsilon": 3.0}, "infinite"),
         ({"mode": "experiment", "noise_std": 0.1}, "keep one"),

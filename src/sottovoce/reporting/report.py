@@ -141,6 +141,7 @@ def _statement_rows(statement: dict[str, Any]) -> list[tuple[str, list[str]]]:
     declared, mechanism, software = (statement[key] for key in ("declared", "mechanism", "software"))
     rows = [
         ("Unit", [said(statement["unit"])]),
+        ("Protects", [statement.get("protects", "")]),
         ("Relation", [said(statement["relation"])]),
         ("ε", _epsilon_lines(statement)),
         ("δ", [plain(statement["delta"])]),
