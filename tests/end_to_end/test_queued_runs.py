@@ -83,6 +83,8 @@ def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_pa
     assert result.statement.epsilon == accounting.epsilon([(one, 1)], 1e-3, "rdp")
     assert result.statement.facts["relation"] == "replace-one-user"
     assert "at most 1 of the planned rounds" in result.statement.prose()
+    assert "trained on, not for those held out" in result.statement.prose().split(". ")[0]
+    assert "not those held out" in result.statement.to_json()["protects"]
     asked = [line["users"] for line in read(tmp_path / "run" / "diagnostics.jsonl")]
     assert sum(asked) == Store.open(store).users
     assert len(set(asked)) > 1  # who is in a group is not counted
