@@ -31,6 +31,7 @@ from sottovoce.parts import (
 )
 from sottovoce.privacy import accounting
 from sottovoce.privacy.noise import noise_key
+from sottovoce.privacy.sampling import InTurn
 from sottovoce.promise import accountant_of, build_mechanism, resolve
 from sottovoce.recipe import Recipe
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
@@ -62,6 +63,7 @@ class Assembly:
     passes: Passes | None = None  # of central training: whose text makes a round
     transfer: Transfer | None = None  # where the server learns by imitation: from which text
     queue: Queue | None = None  # where devices are behind: which model they have
+    turns: str | None = None  # where users come in turn: a fingerprint of the names that say when
 
     def start(self, model: LanguageModel) -> ServerState:
         """Before the first round."""
@@ -139,8 +141,8 @@ def assemble(
             f"use fewer lanes or a shorter unroll"
         )
     mechanism = build_mechanism(recipe, layer_names(model))
-    if passes is None:
-        mechanism.sampler.check(store.users)
+    # A store that does not know its users by name is refused here.
+    turns = store.names_fingerprint if passes is None and isinstance(mechanism.sampler, InTurn) else None
     algorithm = Algorithm(
         mechanism=mechanism,
         user_update=build_user_update(recipe, mechanism.clipping, objective),
@@ -169,12 +171,13 @@ def assemble(
         code=code,
         layout=layout,
         before=tuple(before),
-        fingerprint=fingerprint(recipe.sha256(), f"{store.fingerprint} {code}", layout),
+        fingerprint=fingerprint(recipe.sha256(), f"{store.fingerprint} {turns or ''}{code}", layout),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
         reproducible=not own_code and is_reproducible(),
         passes=passes,
         transfer=imitated,
         queue=build_queue(recipe),
+        turns=turns,
     )
 
 

@@ -203,8 +203,8 @@ def poisson_that_is_fixed_size():
     from sottovoce.privacy.generator import philox
     from sottovoce.privacy.sampling import Poisson
 
-    def sample(self, users, key, round_number=0):
-        return philox(key).choice(users, size=round(self.user_rate * users), replace=False)
+    def sample(self, people, key, round_number=0):
+        return philox(key).choice(len(people), size=round(self.user_rate * len(people)), replace=False)
 
     Poisson.sample = sample
 
@@ -215,7 +215,7 @@ def coins_that_know_the_population():
     from sottovoce.privacy.sampling import Poisson
 
     real = Poisson.sample
-    Poisson.sample = lambda self, users, key, number=0: real(self, users, bytes([users % 256]) + key[1:])
+    Poisson.sample = lambda self, people, key, number=0: real(self, people, bytes([len(people) % 256]) + key[1:])
 
 
 @caught_by("statistical/test_sampling.py", "test_users_join_rounds_as_often_as_the_ledger_is_charged_for")
@@ -231,7 +231,7 @@ def drawn_twice():
         sampler = algorithm.mechanism.sampler
 
         def both(algorithm, model, store, cohort, *rest):
-            more = sampler.sample(store.users, keys.local)
+            more = sampler.sample(store, keys.local)
             return sum_updates(algorithm, model, store, np.union1d(cohort, more), *rest)
 
         return real(algorithm, state, store, keys, ledger, both, watch)
@@ -255,7 +255,33 @@ def a_turn_begun_is_not_counted():
     """Users in turn are charged when everybody has joined, not when somebody joins once more."""
     from sottovoce.privacy.sampling import InTurn
 
-    InTurn.turns = lambda self, rounds: rounds * self.cohort // self.users
+    InTurn.turns = lambda self, rounds: rounds // self.groups
+
+
+@caught_by("equivalence/test_neighbouring_people.py", "test_in_turn_one_person_moves_their_own_rounds_alone")
+def turns_by_the_row():
+    """Whose turn it is follows from the place in the store, which shifts with whoever joins or leaves."""
+    import numpy as np
+
+    from sottovoce.privacy.sampling import InTurn
+
+    InTurn.sample = lambda self, people, key, number: np.flatnonzero(
+        self.group_of(np.arange(len(people))) == number % self.groups
+    )
+
+
+@caught_by("unit/privacy/test_in_turn.py", "test_nobody_joins_more_often_than_is_charged")
+def groups_counted_in_the_store():
+    """A store of fewer people than declared has its turns more often."""
+    import numpy as np
+
+    from sottovoce.privacy.sampling import InTurn
+
+    def sample(self, people, key, number):
+        groups = max(1, len(people) // self.cohort)
+        return np.flatnonzero(self.group_of(people.names) % np.uint64(groups) == number % groups)
+
+    InTurn.sample = sample
 
 
 @caught_by("unit/privacy/test_mechanism.py", "test_the_sampler_chooses_what_is_charged")
@@ -267,12 +293,19 @@ def fixed_size_charged_as_poisson():
     Mechanism._event = lambda self, z: SampledGaussian(z, "poisson", 0.01)
 
 
-@caught_by("statistical/test_sampling.py", "test_fixed_size_refuses_a_store_smaller_than_declared")
-def declared_population_not_checked():
-    """Fixed size with a population larger than there is."""
+@caught_by(
+    "statistical/test_sampling.py",
+    "test_where_users_are_missing_places_are_empty_and_nobody_joins_more_often_than_is_charged",
+)
+def no_empty_places():
+    """A fixed number is drawn from those who are there, fewer than declared, and charged as if from all declared."""
+    from sottovoce.privacy.generator import philox
     from sottovoce.privacy.sampling import FixedSize
 
-    FixedSize.check = lambda self, users: None
+    def sample(self, people, key, round_number=0):
+        return philox(key).choice(len(people), size=min(self.cohort, len(people)), replace=False)
+
+    FixedSize.sample = sample
 
 
 # --- clipping and weights --------------------------------------------------------------------------------------------
@@ -796,6 +829,14 @@ def a_page_that_tells():
     from sottovoce.reporting import report
 
     report.public = list
+
+
+@caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort")
+def held_out_people_counted_exactly():
+    """How much they wrote, to the word, in the public record."""
+    from sottovoce.jobs import training
+
+    training.of_held_out = lambda evaluation: evaluation
 
 
 # --- experiments -----------------------------------------------------------------------------------------------------

@@ -92,13 +92,14 @@ def test_eight_bits_are_smaller_and_say_what_they_cost(tmp_path, capsys):
         assert manifest["graphs"][graph]["bytes"] < cost["bytes_float32"][graph] - 2 * 400 * 6
     assert 1e-4 < cost["largest_difference"] < 1.0
     assert cost["users"] > 0
-    # What JAX says of the same people, to the target.
+    # What JAX says of the same people, to the digits that are told of them.
     from sottovoce.data.store import Store
     from sottovoce.evaluation.prediction import evaluate
     from sottovoce.jobs.measuring import load_run
 
     exact = evaluate(load_run(run)[0], Store.open(tmp_path / "store", "test"))
-    assert (cost["targets"], cost["top1_float32"]) == (exact.targets, pytest.approx(exact.top1))
+    assert cost["top1_float32"] == pytest.approx(exact.top1, abs=1e-4)
+    assert "targets" not in cost
     assert cost["top1"] is not None
 
 

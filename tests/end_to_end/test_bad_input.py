@@ -390,14 +390,6 @@ def test_a_run_is_refused(refused: Refused, world: World, tmp_path: Path, change
     assert_says(refused("train", world.recipe, "--out", tmp_path / "run", *settings(*changes)), *words)
 
 
-def test_drawing_a_fixed_number_from_fewer_users_than_declared_is_refused_before_the_run_begins(
-    refused: Refused, world: World, tmp_path: Path
-) -> None:
-    """Each of the 25 users there are would join more often than is charged for."""
-    changes = settings("privacy.sampling=fixed", "privacy.users=26", "privacy.delta=0.001")
-    assert_says(refused("train", world.recipe, "--out", tmp_path / "run", *changes), "privacy.users=26", "25")
-
-
 def test_a_folder_that_is_no_store_is_refused(refused: Refused, world: World, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     line = refused("train", world.recipe, "--out", tmp_path / "run", *settings(f"data.store={tmp_path / 'photos'}"))

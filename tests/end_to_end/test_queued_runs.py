@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -12,8 +13,13 @@ from small_world import call, results_of
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 from sottovoce import assembly, jobs
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.jobs import beginning
 from sottovoce.jobs.measuring import load_run
 from sottovoce.jobs.releasing import release_run
+from sottovoce.jobs.training import Training
+from sottovoce.local.objective import plain
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.recipe import Recipe
@@ -70,14 +76,18 @@ def read(path: Path) -> list[dict]:
 
 
 def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_path):
-    """36 users, six a round, six rounds: all of them together cost what one of them costs."""
+    """36 declared, about six a round, six rounds: all of them together cost what one of them costs."""
     recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6})
     result = jobs.train(recipe, tmp_path / "run")
     one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
     assert result.statement.epsilon == accounting.epsilon([(one, 1)], 1e-3, "rdp")
     assert result.statement.facts["relation"] == "replace-one-user"
     assert "at most 1 of the planned rounds" in result.statement.prose()
-    assert [line["users"] for line in read(tmp_path / "run" / "diagnostics.jsonl")] == [6] * 6
+    assert "trained on, not for those held out" in result.statement.prose().split(". ")[0]
+    assert "not those held out" in result.statement.to_json()["protects"]
+    asked = [line["users"] for line in read(tmp_path / "run" / "diagnostics.jsonl")]
+    assert sum(asked) == Store.open(store).users
+    assert len(set(asked)) > 1  # who is in a group is not counted
     assert {line["epsilon"] for line in read(tmp_path / "run" / "record.jsonl")} == {result.statement.epsilon}
     kinds = [line["event"]["kind"] for line in read(tmp_path / "run" / "ledger.jsonl")[1:]]
     assert kinds == ["sampled-gaussian", *["covered"] * 5]
@@ -99,6 +109,37 @@ def test_in_turn_a_run_can_be_released_if_every_turn_was_paid_for(store, tmp_pat
     assert "lacks 1 of the run's 3 charges" in " ".join(release_run(tmp_path / "run", tmp_path / "out")["reasons"])
     ledger.write_text(whole)
     assert release_run(tmp_path / "run", tmp_path / "out")["released"]
+
+
+@pytest.mark.parametrize(("turns", "said"), [(None, "begun by version 0.1"), ("of others", "have other names")])
+def test_in_turn_a_run_of_version_0_1_is_refused_and_so_are_other_names(store, tmp_path, monkeypatch, turns, said):
+    """Whose turn it was followed from the row: the ledger of such a run knows nothing of names."""
+    recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6, "secrets": "entropy"})
+    with monkeypatch.context() as begun:
+        real = beginning.assemble_for
+        begun.setattr(beginning, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=turns))
+        beginning.begin(recipe, tmp_path / "run", None, plain, None, None, False)
+    with pytest.raises(SottoError, match=said):
+        jobs.resume(tmp_path / "run")
+
+
+def test_in_turn_a_run_of_version_0_1_is_not_released(store, tmp_path, monkeypatch):
+    recipe = make_recipe(store).replace(privacy={"sampling": "in_turn", "cohort": 18, "secrets": "entropy"})
+    real = beginning.assemble_for
+    monkeypatch.setattr(beginning, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=None))
+    monkeypatch.setattr(Training, "_check_turns", lambda self, secrets: None)
+    jobs.train(recipe.replace(run={"rounds": 2}), tmp_path / "run")
+    (reason,) = release_run(tmp_path / "run", tmp_path / "out")["reasons"]
+    assert "begun by version 0.1" in reason
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "in_turn"])
+def test_a_run_is_not_refused_because_a_person_is_missing(store, tmp_path, sampling):
+    people = Store.open(store).users
+    recipe = make_recipe(store).replace(
+        privacy={"sampling": sampling, "cohort": 6, "users": people + 1}, run={"rounds": 2}
+    )
+    assert jobs.train(recipe, tmp_path / "run").round == 2
 
 
 def test_in_turn_a_round_done_again_is_charged_in_full(store, tmp_path, monkeypatch):
@@ -146,10 +187,6 @@ def test_in_turn_the_noise_for_a_budget_is_found(store, tmp_path):
         (["privacy.sampling=in_turn", "privacy.accountant=moments"], "no valid accounting"),
         (["privacy.sampling=in_turn", "privacy.noise_schedule=[[1, 1.0], [3, 0.5]]"], "keep the noise as it is"),
         (["privacy.sampling=in_turn", "privacy.mode=none", "privacy.cohort=2.5"], "whole number"),
-        (
-            ["privacy.sampling=in_turn", "privacy.mode=none", "privacy.cohort=90", "privacy.users=100"],
-            "the store has 36",
-        ),
         (["run.delays=[0.0]"], "no share above 0"),
         (["run.delays=[-1.0]"], "must be >= 0"),
         (["run.algorithm=central", "privacy.mode=none"], "not for run.algorithm='central'"),

@@ -140,7 +140,7 @@ def test_one_user_moves_a_round_by_at_most_the_sensitivity(model, vocabulary, up
     for (schedule, mechanism), crowd in itertools.product(replay.mechanisms(Poisson(1.0)), (0, 1, 3)):
         for (name, newcomer), (number, tracked) in itertools.product(USERS.items(), SCHEDULES[schedule][1]):
             populations = CROWD[:crowd], [*CROWD[:crowd], newcomer]
-            cohorts = (mechanism.sampler.sample(len(users), bytes(32)) for users in populations)
+            cohorts = (mechanism.sampler.sample(users, bytes(32)) for users in populations)
             whole, update_alone = replay.move(mechanism, number, tracked, *populations, *cohorts)
             assert whole <= 1 + 1e-6, f"a user {name} moves a round too far ({schedule})"
             assert update_alone <= 1 + 1e-6
@@ -155,7 +155,7 @@ def test_one_user_moves_a_round_by_at_most_the_sensitivity(model, vocabulary, up
 def test_replacing_a_user_moves_a_round_by_at_most_twice_the_sensitivity(model, vocabulary, update, clip):
     """With cohorts of fixed size, where the same rows are drawn whoever stands in them."""
     replay, sampler, largest = Replay(model, vocabulary, update, clip, 10.0), FixedSize(2, 3), 0.0
-    cohort = sampler.sample(3, Secrets.seeded(4).keys(1, "a").sampling)
+    cohort = sampler.sample(range(3), Secrets.seeded(4).keys(1, "a").sampling)
     row = int(cohort[0])
     for schedule, mechanism in replay.mechanisms(sampler):
         for (one, other), (number, tracked) in itertools.product(
@@ -171,17 +171,17 @@ def test_replacing_a_user_moves_a_round_by_at_most_twice_the_sensitivity(model, 
 @pytest.mark.parametrize("sampler", [Poisson(0.5), Poisson(0.5, hardened=True), FixedSize(10, 40)], ids=str)
 def test_a_user_who_is_not_drawn_changes_nothing(model, vocabulary, sampler):
     secret = Secrets.seeded(4).keys(1, "a").sampling
-    drawn = set(sampler.sample(40, secret).tolist())
+    drawn = set(sampler.sample(range(40), secret).tolist())
     absent = max(set(range(1, 40)) - drawn)
     users = (CROWD * 14)[:40]
     others = [*users]
     others[absent] = USERS["of maximal length"]
     replay = Replay(model, vocabulary, "fedavg, every step", "flat", 1.0)
     mechanism = Mechanism(sampler, CLIPS["flat"], ESTIMATORS["clipped"], noise_multiplier=1.0)
-    cohorts = [sampler.sample(40, secret) for _ in range(2)]
+    cohorts = [sampler.sample(range(40), secret) for _ in range(2)]
     assert replay.move(mechanism, 1, None, users, others, *cohorts) == (0.0, 0.0)
     if isinstance(sampler, Poisson):  # a user added at the end and not drawn: all others' coins stay as they are
-        fewer = set(sampler.sample(absent, secret).tolist())
+        fewer = set(sampler.sample(range(absent), secret).tolist())
         assert fewer == {row for row in drawn if row < absent}
 
 

@@ -34,7 +34,7 @@ def joined(sampler, rounds=ROUNDS, users=USERS) -> np.ndarray:
     """[rounds, users]: who was in."""
     table = np.zeros((rounds, users), bool)
     for index in range(rounds):
-        table[index, sampler.sample(users, key(index))] = True
+        table[index, sampler.sample(range(users), key(index))] = True
     return table
 
 
@@ -121,18 +121,18 @@ def test_rounds_are_independent_of_one_another():
 
 def test_a_user_added_at_the_end_changes_nobody_elses_coin():
     for index in range(50):
-        few = Poisson(0.2).sample(USERS, key(index))
-        more = Poisson(0.2).sample(USERS + 7, key(index))
+        few = Poisson(0.2).sample(range(USERS), key(index))
+        more = Poisson(0.2).sample(range(USERS + 7), key(index))
         assert few.tolist() == [row for row in more if row < USERS]
 
 
 def test_a_rate_of_one_takes_everybody():
-    assert Poisson(1.0).sample(9, key(0)).tolist() == list(range(9))
+    assert Poisson(1.0).sample(range(9), key(0)).tolist() == list(range(9))
 
 
 def test_an_empty_cohort_is_possible_and_an_empty_store_is_no_crash():
-    assert any(len(Poisson(0.01).sample(20, key(index))) == 0 for index in range(20))
-    assert Poisson(0.5).sample(0, key(0)).tolist() == []
+    assert any(len(Poisson(0.01).sample(range(20), key(index))) == 0 for index in range(20))
+    assert Poisson(0.5).sample(range(0), key(0)).tolist() == []
 
 
 def test_the_cost_depends_on_the_cohort_not_on_the_users(monkeypatch):
@@ -148,7 +148,7 @@ def test_the_cost_depends_on_the_cohort_not_on_the_users(monkeypatch):
 
     original = sampling.philox
     monkeypatch.setattr(sampling, "philox", lambda key: Counting(original(key)))
-    rows = Poisson(1e-6).sample(10**9, key(1))
+    rows = Poisson(1e-6).sample(range(10**9), key(1))
     assert 800 < len(rows) < 1200
     assert len(np.unique(rows)) == len(rows)
     assert sum(drawn) < 3000  # not a coin for each of 10^9 users
@@ -169,8 +169,22 @@ def test_a_rate_outside_its_range_is_refused(rate):
         Poisson(rate)
 
 
-def test_fixed_size_refuses_a_store_smaller_than_declared():
-    with pytest.raises(SottoError, match="charged too little"):
-        FixedSize(10, 1000).sample(500, key(0))
+def test_where_users_are_missing_places_are_empty_and_nobody_joins_more_often_than_is_charged():
+    """30 of 40 declared: a user joins at the declared rate, and so many of a cohort's places have somebody in them."""
+    table = joined(FixedSize(12, 40), users=30)
+    expected = ROUNDS * 12 / 40
+    chi = np.sum((table.sum(0) - expected) ** 2 / (expected * (1 - 12 / 40)))
+    assert stats.chi2.sf(chi, 30) > 1e-3
+    observed = np.bincount(table.sum(1), minlength=13)
+    wanted = stats.hypergeom(40, 30, 12).pmf(np.arange(13)) * ROUNDS
+    large = wanted > 20
+    chi = np.sum((observed[large] - wanted[large]) ** 2 / wanted[large])
+    assert stats.chi2.sf(chi, large.sum()) > 1e-3
     with pytest.raises(SottoError, match="cohort=11"):
         FixedSize(11, 10)
+
+
+def test_a_missing_user_changes_nobody_elses_place():
+    for index in range(50):
+        few, more = (FixedSize(12, 40).sample(range(users), key(index)) for users in (USERS - 1, USERS))
+        assert few.tolist() == [row for row in more if row < USERS - 1]

@@ -20,7 +20,7 @@ import optax
 from jaxtyping import Array, Float
 
 from sottovoce.data.public import PublicText
-from sottovoce.data.store import Store
+from sottovoce.data.store import Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.models.language_model import LanguageModel
@@ -132,7 +132,10 @@ def _populations(
     crowd = [generator.integers(0, vocabulary.size, size=length) for _ in range(STAND_INS)]
     canary = np.full(length, vocabulary.size - 1)  # one rare word over and over: nothing pulls a model further
     absent = crowd if isinstance(algorithm.mechanism.sampler, Poisson) else [*crowd, np.zeros(0, int)]
-    stores = [Store.from_users(users, vocabulary, tokens_per_user=capacity) for users in ([*crowd, canary], absent)]
+    stores = [
+        Store.from_users(users, vocabulary, tokens_per_user=capacity, names=made_up_names(len(users)))
+        for users in ([*crowd, canary], absent)
+    ]
     present, absent = (replace(store, public=public) for store in stores)
     return present, absent, STAND_INS
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from sottovoce.assembly import Assembly
-from sottovoce.data.store import Store
+from sottovoce.data.store import Store, made_up_names
 from sottovoce.errors import SottoError
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.accounting import Event
@@ -60,7 +60,8 @@ def references(
     others = [store[int(row)] for row in always]
     for number, chosen in enumerate(inside):
         users = [*others, *(text for text, there in zip(audited, chosen, strict=True) if there)]
-        people = replace(Store.from_users(users, store.vocabulary, store.tokens_per_user), public=store.public)
+        few = Store.from_users(users, store.vocabulary, store.tokens_per_user, names=made_up_names(len(users)))
+        people = replace(few, public=store.public)
         yield train_twin(replace(assembly, algorithm=algorithm), start, people, rounds, secrets_of(number), after_round)
 
 
@@ -83,7 +84,7 @@ def _cohort(assembly: Assembly, store: Store, round_number: int, secrets: Secret
     if assembly.passes is not None:
         return assembly.passes.rows(store.users, round_number)
     key = secrets.keys(round_number, _RELEASE).sampling
-    return assembly.algorithm.mechanism.sampler.sample(store.users, key, round_number)
+    return assembly.algorithm.mechanism.sampler.sample(store, key, round_number)
 
 
 def train_twin(

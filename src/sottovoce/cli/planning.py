@@ -57,8 +57,8 @@ def plan(
     accountant
         pld is tight, rdp quick, moments the papers' own. Default: pld.
     sampling
-        Poisson (each user independently, the default), fixed-size cohorts, or in_turn: nobody again before everybody,
-        charged for the rounds a user joins, without amplification.
+        Poisson (each user independently, the default), fixed-size cohorts, or in_turn: one of users/cohort groups a
+        round, charged for the rounds a user joins, without amplification.
     clip_norm
         S: then also the noise on every coordinate.
     total_weight

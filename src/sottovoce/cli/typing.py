@@ -64,7 +64,7 @@ def _rows(manifest: dict[str, Any], out: Path) -> dict[str, str]:
         rows["top-1 with 8 bits, float32"] = (
             "no held-out users at hand"
             if smaller["top1"] is None
-            else f"{smaller['top1']:.2%}, {smaller['top1_float32']:.2%} ({smaller['users']} held-out users)"
+            else f"{smaller['top1']:.2%}, {smaller['top1_float32']:.2%} (about {smaller['users']} held-out users)"
         )
     proved = f"ε = {shown_epsilon(privacy['epsilon'])} at δ = {privacy['delta']:g}"
     return {**rows, "privacy": proved if privacy["private"] else "not private", "written": str(out)}

@@ -163,8 +163,9 @@ def collect(
             tokens.extend(vocabulary.encode_measured(text))
     if not users:
         raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
-    separated = [vocabulary.separate(np.array(users[user], np.int64)) for user in sorted(users)]
-    store = Store.from_users([tokens for tokens, _ in separated], vocabulary, cap, [n for _, n in separated])
+    names = sorted(users)
+    separated = [vocabulary.separate(np.array(users[name], np.int64)) for name in names]
+    store = Store.from_users([tokens for tokens, _ in separated], vocabulary, cap, [n for _, n in separated], names)
     return replace(store, people=not plain_text)
 
 

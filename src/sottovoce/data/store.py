@@ -30,6 +30,7 @@ DECLARED: VocabularySource = MappingProxyType({"source": "declared"})
 
 
 _NONE = np.zeros(0, np.uint8)
+_NAME = np.dtype("S32")  # 16 bytes in hexadecimal, as a store's file has them
 _CHUNK = 2**20  # tokens that are hashed at once
 
 
@@ -45,12 +46,14 @@ class UserBlock:
 class Batch:
     """Consecutive users: row i holds `values[offsets[i]:offsets[i + 1]]`.
 
-    `unknown` holds in the same form how many letters each of a user's words outside the vocabulary has, where kept.
+    `unknown` holds in the same form how many letters each of a user's words outside the vocabulary has, where kept;
+    `names` the name of each user (`Grouping.name`) in hexadecimal, where known.
     """
 
     values: np.ndarray
     offsets: np.ndarray
     unknown: Batch | None = None
+    names: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +108,12 @@ class Store:
         vocabulary: Vocabulary,
         tokens_per_user: int | None = None,
         unknown: Sequence[Sequence[int] | np.ndarray] | None = None,
+        names: Sequence[bytes] | None = None,
     ) -> Store:
         """A store in memory, also where pyarrow is absent. Without `tokens_per_user` the longest user sets it.
 
-        `unknown` holds the lengths of each user's words outside the vocabulary, in the order of the text.
+        `unknown` holds the lengths of each user's words outside the vocabulary, in the order of the text; `names` the
+        16 bytes that `Grouping.name` makes of each user's id, for those who come in turn.
         """
         longest = max(map(len, users), default=0)
         cap = longest if tokens_per_user is None else tokens_per_user
@@ -127,7 +132,10 @@ class Store:
         if unknown is not None:
             kept = [np.asarray(u, np.uint8)[: np.sum(row == UNK)] for u, row in zip(unknown, rows, strict=True)]
             lengths = Batch(np.concatenate([*kept, np.empty(0, np.uint8)]), _offsets(kept))
-        return cls(vocabulary, cap, (Batch(values, offsets, lengths),))
+        known = None if names is None else np.array([name.hex() for name in names], _NAME)
+        if known is not None and len(known) != len(rows):
+            raise SottoError(f"{len(known)} names were given for {len(rows)} users; give one for each")
+        return cls(vocabulary, cap, (Batch(values, offsets, lengths, known),))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -151,6 +159,24 @@ class Store:
         if self.mapping is not None:
             _advise(self.mapping, "MADV_RANDOM")
         return seal.hexdigest()
+
+    @cached_property
+    def names(self) -> np.ndarray:
+        """A number of 64 bits for each user, from the user's name alone: whoever else is there does not change it."""
+        known = [batch.names for batch in self.batches if batch.names is not None]
+        if len(known) < len(self.batches):
+            raise SottoError(
+                f"{self.path or 'a store in memory'} does not know its users by name, and in turn a user's name says "
+                f"when they join; make the store anew with `sotto prepare`, or use another privacy.sampling"
+            )
+        text = b"".join(names.tobytes() for names in known)
+        halves = np.frombuffer(bytes.fromhex(text.decode("ascii")), ">u8").astype(np.uint64).reshape(-1, 2)
+        return halves[:, 0] ^ halves[:, 1]
+
+    @cached_property
+    def names_fingerprint(self) -> str:
+        """One hash of who these people are, and in which rows."""
+        return blake2b(self.names.astype("<u8").tobytes(), digest_size=16).hexdigest()
 
     def as_public(self) -> PublicText:
         """All of a store of plain text. A store of people is refused: what they wrote is not public."""
@@ -228,7 +254,7 @@ class Store:
         start, end = offsets[place], offsets[place + 1]
         shorter = offsets.copy()
         shorter[place + 1 :] -= end - start
-        cut = Batch(np.concatenate([values[:start], values[end:]]), shorter)
+        cut = Batch(np.concatenate([values[:start], values[end:]]), shorter, names=self.batches[batch].names)
         batches = (*self.batches[:batch], cut, *self.batches[batch + 1 :])
         return replace(self, batches=batches)
 
@@ -297,7 +323,7 @@ def write_arrays(folder: str | Path) -> None:
 
 
 def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
-    """A store of arrays alone, from two that are in memory or elsewhere; where and whose they were is not kept."""
+    """A store of arrays alone, from two that are in memory or elsewhere; where they were is not kept."""
     cap = max(train.tokens_per_user, test.tokens_per_user)
     splits = {"train": train, "test": test}
     for split, store in splits.items():
@@ -316,7 +342,15 @@ def _save_arrays(path: Path, store: Store) -> None:
     if all(batch.unknown for batch in store.batches):
         letters = _joined([batch.unknown for batch in store.batches if batch.unknown], np.uint8)
         arrays |= {f"unknown_{name}": array for name, array in letters.items()}
+    names = [batch.names for batch in store.batches if batch.names is not None]
+    if len(names) == len(store.batches):
+        arrays["names"] = np.concatenate([*names, np.empty(0, _NAME)])
     np.savez_compressed(path, allow_pickle=False, **arrays)
+
+
+def made_up_names(users: int) -> list[bytes]:
+    """For users whom nobody knows by an id: their row is their name."""
+    return [row.to_bytes(16, "big") for row in range(users)]
 
 
 def _joined(batches: Sequence[Batch], kind: type) -> dict[str, np.ndarray]:
@@ -353,14 +387,24 @@ def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
 def _loaded(arrays: Path) -> tuple[Batch, ...]:
     with np.load(arrays) as held:
         kept = Batch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
-        return (Batch(held["values"], held["offsets"], kept),)
+        return (Batch(held["values"], held["offsets"], kept, held.get("names")),)
 
 
 def _batch(columns: Any) -> Batch:
     tokens = columns.column("tokens")
     unknown = columns.column("unknown") if "unknown" in columns.schema.names else None
     kept = None if unknown is None else Batch(unknown.values.to_numpy(), unknown.offsets.to_numpy())
-    return Batch(tokens.values.to_numpy(), tokens.offsets.to_numpy(), kept)
+    names = _names(columns.column("user")) if "user" in columns.schema.names else None
+    return Batch(tokens.values.to_numpy(), tokens.offsets.to_numpy(), kept, names)
+
+
+def _names(column: Any) -> np.ndarray | None:
+    """A view of the mapped names: none is read until it is asked for."""
+    _, offsets, text = column.buffers()
+    start, end = np.frombuffer(offsets, np.int32)[[0, len(column)]]
+    if end - start != len(column) * _NAME.itemsize:
+        return None
+    return np.frombuffer(text, np.uint8)[start:end].view(_NAME)
 
 
 def _advise(mapping: mmap.mmap, advice: str) -> None:

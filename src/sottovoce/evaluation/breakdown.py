@@ -140,7 +140,8 @@ def _groups(counts: Counts) -> dict[str, tuple[Part, ...]]:
     outside = 1 - counts.known / np.maximum(counts.targets, 1)
     found = {}
     for name, values, shown in (
-        ("amount of text, in targets", counts.targets, lambda value: f"{value:,.0f}"),
+        # To two digits: how much exactly one of them wrote is nobody's business.
+        ("amount of text, in targets", counts.targets, lambda value: f"{float(f'{value:.2g}'):,.0f}"),
         ("words outside the vocabulary", outside, lambda value: f"{value:.1%}"),
     ):
         groups = quarters(values, some)

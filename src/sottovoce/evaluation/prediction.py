@@ -29,7 +29,7 @@ class Evaluation:
     """Shares are over all targets unless the name says otherwise."""
 
     users: int
-    targets: int
+    targets: int  # 0 as read from a public record, which does not tell it
     top1: float
     top3: float
     top5: float
@@ -45,7 +45,7 @@ class Evaluation:
     @staticmethod
     def from_json(values: dict[str, Any]) -> Evaluation:
         plain: dict[str, Any] = {name: math.inf if value is None else value for name, value in values.items()}
-        return Evaluation(**plain)
+        return Evaluation(**{"targets": 0, **plain})
 
 
 class Counts(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.data.corpus import lines
-from sottovoce.data.store import Store
+from sottovoce.data.store import Store, made_up_names
 from sottovoce.data.vocabulary import BOS, EOS, FRAME, UNK, Vocabulary
 from sottovoce.errors import SottoError
 
@@ -26,7 +26,7 @@ def pooled(folder: Path, nodes: int, users: int) -> Splits:
     train, test = Store.open(folder), Store.open(folder, "test")
     shares = np.array_split(np.arange(min(users, train.users)), nodes)
     texts = [np.concatenate([train[row] for row in rows]) for rows in shares]
-    return Store.from_users(texts, train.vocabulary), test
+    return Store.from_users(texts, train.vocabulary, names=made_up_names(nodes)), test
 
 
 def nobodys(folder: Path) -> Splits:
@@ -50,7 +50,10 @@ def benchmark(folder: Path) -> Splits:
         for split, found in sentences.items()
     }
     parts = {split: _parts(texts[split], count) for split, count in (("train", NODES), ("test", PIECES))}
-    train, test = (replace(Store.from_users(parts[split], vocabulary), people=False) for split in ("train", "test"))
+    train, test = (
+        replace(Store.from_users(parts[split], vocabulary, names=made_up_names(len(parts[split]))), people=False)
+        for split in ("train", "test")
+    )
     return train, test
 
 

@@ -139,7 +139,9 @@ class Device:
     def _draw(self, task: Task, assembly: Assembly) -> np.ndarray:
         """The coin of every registered user. Asked again, it falls as it fell."""
         coin = blake2b(f"coin {task.release}".encode(), key=self._secret, digest_size=32).digest()
-        return assembly.algorithm.mechanism.sampler.sample(self._enrolled.users, coin, task.round)
+        sampler = assembly.algorithm.mechanism.sampler
+        assert isinstance(sampler, Poisson)
+        return sampler.sample(range(self._enrolled.users), coin)
 
     def _train(self, task: Task, assembly: Assembly, model: LanguageModel, rows: np.ndarray, name: str) -> Contribution:
         key = jax.random.wrap_key_data(jax.numpy.asarray(task.key), impl="threefry2x32")

@@ -54,6 +54,8 @@ def begin(
             "code": assembly.code,
             "planned": planned,
         }
+        if assembly.turns:
+            header["turns"] = secrets.blind(assembly.turns)
         if start.facts:
             header["start"] = start.facts
         registry = plan_canaries(assembly.recipe, store)

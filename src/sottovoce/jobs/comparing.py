@@ -17,6 +17,7 @@ from sottovoce.jobs.population import held_out_users, store_folder
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.comparison import MOST_RUNS, Compared, Comparison, render_comparison
 from sottovoce.runs.folder import RunFolder, names_of
+from sottovoce.runs.record import coarse_count, of_held_out
 
 
 def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bool = False) -> Comparison:
@@ -47,7 +48,8 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
     if apart:
         text = f"Other people than those of {compared[0].name}, or code of one's own; as recorded: {', '.join(apart)}."
         notes = [("Measured by themselves", text)]
-    people = f"{len(rows):,} held-out users of the store “{_store(runs[0]).name}”" if len(apart) < len(runs) else ""
+    about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(runs[0]).name}”"
+    people = about if len(apart) < len(runs) else ""
     return Comparison(compared, people, internal, notes)
 
 
@@ -77,9 +79,10 @@ def _measure(run: RunFolder, compared: Compared, store: Store, rows: range, *, i
     if vocabulary.fingerprint != store.vocabulary.fingerprint:
         raise SottoError(f"{run.path} has another vocabulary than its store {store.path}; put the store back")
     counts = count_hits(model, store, rows)
+    found = summarise(counts).to_json()
     return replace(
         compared,
-        evaluation=summarise(counts).to_json(),
+        evaluation=found if internal else of_held_out(found),
         within=share_of(counts.top1, counts.targets)[1],
         head_words=head_words(model, store, rows).to_json(),
         spread=spread(counts) if internal else None,

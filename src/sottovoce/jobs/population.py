@@ -17,6 +17,10 @@ from sottovoce.runs.folder import RunFolder
 
 DEMO_TOKENS_PER_USER = 160
 _DEMO = "demo:"
+TURNS_BY_PLACE = (
+    "it was begun by version 0.1 with privacy.sampling='in_turn', where one person more or less in the store moved "
+    "everybody's turn: its ε does not hold for replacing a person; start another run"
+)
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:

@@ -16,7 +16,7 @@ from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import made_aside
 from sottovoce.jobs.budget import total_of
 from sottovoce.jobs.planting import read_registry
-from sottovoce.jobs.population import store_folder
+from sottovoce.jobs.population import TURNS_BY_PLACE, store_folder
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import Covered
 from sottovoce.recipe import Recipe
@@ -108,6 +108,8 @@ def _check(run: RunFolder) -> Iterator[str]:
         yield "recipe.toml is not the one that the ledger names: it was edited after the run began"
     if ledger.header.get("run") != statement["run"]:
         yield "privacy.json is the statement of another run than the ledger's"
+    if recipe.privacy.sampling == "in_turn" and "turns" not in ledger.header:
+        yield TURNS_BY_PLACE
     rounds = statement["rounds_done"]
     if ledger.rounds < rounds:
         yield f"the ledger has no entry for round {ledger.rounds + 1}, and the model is of round {rounds}"

@@ -21,7 +21,7 @@ from sottovoce.jobs.beginning import begin, check_beside, owed_for_words
 from sottovoce.jobs.budget import Meter, store_ledger
 from sottovoce.jobs.holding import take_hold
 from sottovoce.jobs.planting import notes_of, take_scores, watch_canaries
-from sottovoce.jobs.population import open_users
+from sottovoce.jobs.population import TURNS_BY_PLACE, open_users
 from sottovoce.jobs.saving import load_state, save_checkpoint
 from sottovoce.jobs.spending import RunSpender
 from sottovoce.jobs.together import assemble_for, sum_over
@@ -33,7 +33,7 @@ from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger
-from sottovoce.runs.record import json_number
+from sottovoce.runs.record import json_number, of_held_out
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.processes import Group
 from sottovoce.training.server import ServerState
@@ -138,6 +138,7 @@ class Training:
                 f"{run.path} was begun with {self.ledger.header.get('code')}, not with {self.assembly.code}; a run "
                 f"of your own code goes on from Python: sottovoce.resume(run, model=..., objective=...)"
             )
+        self._check_turns(secrets)
         self.notes: list[str] = []
         declared = self.recipe.privacy.users
         self.watch = watch_canaries(run, self.ledger.header, self.assembly, self.store, secrets)
@@ -152,6 +153,18 @@ class Training:
         self._load_state()
         self.meter = Meter(self.assembly)
         self.notes += take_hold(self)
+
+    def _check_turns(self, secrets: Secrets) -> None:
+        """Refuse to go on where somebody's turn could come more often than was charged."""
+        if self.assembly.turns is None:
+            return
+        if "turns" not in self.ledger.header:
+            raise SottoError(f"{self.run_folder.path} cannot go on: {TURNS_BY_PLACE}")
+        if self.ledger.header["turns"] != secrets.blind(self.assembly.turns):
+            raise SottoError(
+                f"the users of {self.store.path} have other names than when {self.run_folder.path} began, so that "
+                f"their turns would be others too; put the store back, or start another run"
+            )
 
     def _load_state(self) -> None:
         saved, damaged = checkpoints.latest(self.run_folder.checkpoints)
@@ -252,7 +265,7 @@ class Training:
             "noise_std": mechanism.noise_std(self.state.round, clip_norms)[0],
         }
         if evaluation:
-            entry["evaluation"] = evaluation.to_json()
+            entry["evaluation"] = of_held_out(evaluation.to_json())
             if self.beside is not None:
                 entry["beside"] = evaluate(self.state.model, self.beside).to_json()
         self.run_folder.record.append(entry)

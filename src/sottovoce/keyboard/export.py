@@ -36,6 +36,7 @@ from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.record import coarse_count
 
 MANIFEST, VOCABULARY, CANARIES = "manifest.json", "vocabulary.txt", "canaries.json"
 WEIGHTS = ("float32", "8bit")
@@ -47,7 +48,6 @@ class Loss:
     """What 8-bit weights cost: on held-out users, or None where the run's store is not at hand."""
 
     users: int
-    targets: int
     top1: float | None
     top1_float32: float | None
 
@@ -155,7 +155,7 @@ def _loss(run: RunFolder, model: LanguageModel, small: Session, plain: Session, 
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
             raise SottoError("another vocabulary")
     except (SottoError, OSError):
-        return Loss(0, 0, None, None)
+        return Loss(0, None, None)
     rows = [users[row] for row in range(min(_USERS, users.users))]
     hits = {"small": 0, "plain": 0}
     start = [np.asarray(leaf) for leaf in program_of(model)[1]]
@@ -166,5 +166,5 @@ def _loss(run: RunFolder, model: LanguageModel, small: Session, plain: Session, 
             hits[name] += int(np.sum((best == row) & counted))
     targets = sum(int(np.sum(row != BOS)) for row in rows)
     if not targets:
-        return Loss(0, 0, None, None)
-    return Loss(len(rows), targets, hits["small"] / targets, hits["plain"] / targets)
+        return Loss(0, None, None)
+    return Loss(coarse_count(len(rows)), *(round(hits[name] / targets, 4) for name in ("small", "plain")))

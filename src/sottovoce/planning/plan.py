@@ -153,10 +153,11 @@ def _charges(sampling: str, users: int, cohort: int, rounds: int) -> tuple[accou
 def _by_round(
     points: list[tuple[int, float]], sampling: str, users: int, cohort: int, rounds: int
 ) -> list[tuple[int, float]]:
-    """ε by round, from ε by what is charged: in turn, it rises in the round in which somebody joins once more."""
+    """ε by round, from ε by what is charged: in turn, it rises when the first group is asked once more."""
     if sampling != "in_turn":
         return points
-    risen = [((turn - 1) * users // cohort + 1, value) for turn, value in points]
+    groups = InTurn(cohort, users, seed=0).groups
+    risen = [((turn - 1) * groups + 1, value) for turn, value in points]
     return risen if risen[-1][0] == rounds else [*risen, (rounds, points[-1][1])]
 
 

@@ -1,15 +1,24 @@
-"""Drawing the cohort of a round: who joins is secret, and depends on nothing but the secret key and the user's row."""
+"""Who joins a round: by secret coins that depend on a user's place alone, or in turn, by the user's name alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy.generator import chacha20, philox
+
+
+class Named(Sized, Protocol):
+    """The users of a store, each known by a number that follows from that user's name alone."""
+
+    @property
+    def names(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -30,12 +39,14 @@ class Poisson:
                 f"(cohort {self.user_rate * 100:g} of 100 users?)"
             )
 
-    def check(self, users: int) -> None:
-        """Any store will do: a user's chance is `user_rate` among however many."""
+    @property
+    def generator(self) -> str:
+        return "ChaCha20" if self.hardened else "Philox"
 
-    def sample(self, users: int, key: bytes, round_number: int = 0) -> np.ndarray:
+    def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
         """The rows of the users that join, in increasing order. The key is the round's, and decides alone."""
         del round_number
+        users = len(people)
         generator = chacha20(key) if self.hardened else philox(key)
         # One chunk of gaps nearly always reaches past the last user.
         chunk = int(users * self.user_rate + 6 * (users * self.user_rate) ** 0.5) + 16
@@ -51,8 +62,10 @@ class Poisson:
 
 @dataclass(frozen=True)
 class FixedSize:
-    """Exactly `cohort` different users, every such set equally likely.
+    """Exactly `cohort` different places, every such set equally likely.
 
+    There are as many places as users, and no fewer than declared; where users are missing, a place is empty and adds
+    nothing. So no store is refused for the number of its people.
     Guarantee: a user's chance to join is at most cohort / `users`, the declared population, which is what is charged.
     """
 
@@ -67,34 +80,31 @@ class FixedSize:
                 f"it is the number of users drawn for a round"
             )
 
-    def check(self, users: int) -> None:
-        """Refuse a store with which the guarantee would not hold."""
-        if users < self.users:
-            raise SottoError(
-                f"privacy.users={self.users} but the store has {users}: drawing a fixed number from fewer users than "
-                f"declared would be charged too little; declare at most {users}"
-            )
+    @property
+    def generator(self) -> str:
+        return "ChaCha20" if self.hardened else "Philox"
 
-    def sample(self, users: int, key: bytes, round_number: int = 0) -> np.ndarray:
+    def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
         del round_number
-        self.check(users)
         generator = chacha20(key) if self.hardened else philox(key)
-        return np.sort(generator.choice(users, size=self.cohort, replace=False, shuffle=False))
+        places = max(len(people), self.users)
+        drawn = np.sort(generator.choice(places, size=self.cohort, replace=False, shuffle=False))
+        return drawn[drawn < len(people)]
 
 
 @dataclass(frozen=True)
 class InTurn:
-    """`cohort` users a round, in a public order: nobody is asked again before everybody was.
+    """Everybody in turn: users are in one of `groups` groups, about `cohort` in each, and a round asks one group.
 
     It is how updates come into a queue whose devices return one each. Who joins when is no secret, so there is no
     amplification.
-    Guarantee: in any run of rounds nobody joins more than `turns` of them, nor one of them twice.
+    Guarantee: a user's group follows from their name and public constants alone, whoever else is there. In any run of
+    rounds nobody joins more than `turns` of them, nor one of them twice.
     """
 
     cohort: int
     users: int
     seed: int
-    hardened: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.cohort <= self.users:
@@ -103,30 +113,45 @@ class InTurn:
                 f"round twice"
             )
 
-    def check(self, users: int) -> None:
-        """Refuse a store whose users would come round sooner than declared."""
-        if users < self.users:
-            raise SottoError(
-                f"privacy.users={self.users} but the store has {users}: everybody's turn would come more often than "
-                f"is charged; declare at most {users}"
-            )
+    @property
+    def generator(self) -> str:
+        return "none: turns are public"
+
+    @property
+    def groups(self) -> int:
+        """From what is declared: a store of more or fewer people has larger or smaller groups."""
+        return self.users // self.cohort
 
     def turns(self, rounds: int) -> int:
         """How often one user joins at most, in so many rounds one after another."""
-        return -(-rounds * self.cohort // self.users)
+        return -(-rounds // self.groups)
 
-    def sample(self, users: int, key: bytes, round_number: int) -> np.ndarray:
-        """The rows of a round, in increasing order. The order of all rounds is one circle."""
+    def group_of(self, names: np.ndarray) -> np.ndarray:
+        """The group of each user: a public hash of the name (the last steps of SplitMix64), keyed by the seed."""
+        mixed = names.astype(np.uint64) ^ self._key
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        return (mixed ^ (mixed >> np.uint64(31))) % np.uint64(self.groups)
+
+    def sample(self, people: Named, key: bytes, round_number: int) -> np.ndarray:
+        """The rows of the group whose turn it is, in increasing order."""
         del key
-        self.check(users)
-        turns = np.arange((round_number - 1) * self.cohort, round_number * self.cohort)
-        return np.sort(_circle(users, self.seed)[turns % users])
+        rows, groups = _by_group(self, people)
+        first, last = np.searchsorted(groups, np.uint64(round_number % self.groups) + np.arange(2, dtype=np.uint64))
+        return rows[first:last]
+
+    @cached_property
+    def _key(self) -> np.uint64:
+        hashed = blake2b(f"whose turn it is, seed {self.seed}".encode(), digest_size=8).digest()
+        return np.uint64(int.from_bytes(hashed, "big"))
 
 
-@lru_cache(maxsize=2)
-def _circle(users: int, seed: int) -> np.ndarray:
-    key = blake2b(f"whose turn it is, seed {seed}".encode(), digest_size=16).digest()
-    return philox(key).permutation(users)
+@lru_cache(maxsize=1)  # else every round would cost as much as there are users
+def _by_group(sampler: InTurn, people: Named) -> tuple[np.ndarray, np.ndarray]:
+    """All rows by group, those of one group in increasing order, and the group of each."""
+    groups = sampler.group_of(people.names)
+    rows = np.argsort(groups, kind="stable")
+    return rows, groups[rows]
 
 
 Sampler = Poisson | FixedSize | InTurn

@@ -19,11 +19,12 @@ def paragraphs(private: bool, epsilon: float, delta: float, facts: dict[str, Any
         ]
     mechanism = facts["mechanism"]
     factor, beside = rounded_up(epsilon), rounded_up(delta, 2).replace("e-0", "e-")
-    change = "is added or removed" if facts["relation"] == ADDED else "is replaced by any other"
+    change = "is added or removed" if facts["relation"] == ADDED else "is replaced by any other, added or removed"
     told = [
-        f"This run satisfies ({factor}, {beside})-differential privacy for users{_projected(facts)}: whatever is "
-        f"computed from the released model changes in probability by a factor of at most e^{factor} (and {beside} "
-        f"beside it) when the whole text of any one person {change}.{_when_replaced(facts)}",
+        f"This run satisfies ({factor}, {beside})-differential privacy for users whose text it was trained on, not "
+        f"for those held out{_projected(facts)}: whatever is computed from the released model changes in probability "
+        f"by a factor of at most e^{factor} (and {beside} beside it) when the whole text of any one person it was "
+        f"trained on {change}.{_when_replaced(facts)}",
         f"{_joins(facts)}. A user's update{', times its weight,' if 'clip_weighted' in mechanism else ''} is clipped "
         f"to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping'].replace('_', ' ')}, "
         f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
@@ -91,11 +92,15 @@ def _joins(facts: dict[str, Any]) -> str:
         )
     if facts["sampling"] == "in_turn":
         return (
-            f"Users join in a public order, {declared['cohort']:g} a round, and nobody again before all "
-            f"{declared['users']:,} declared have: each joins at most {facts['turns']} of the planned rounds, and is "
-            f"charged for as many, without amplification by sampling"
+            f"Users join in turn: a public hash of a user's id puts them into one of "
+            f"{int(declared['users'] // declared['cohort']):,} groups ({declared['cohort']:g} expected of "
+            f"{declared['users']:,} declared), and every round asks one group. Each joins at most {facts['turns']} of "
+            f"the planned rounds, and is charged for as many, without amplification by sampling"
         )
-    return f"Every round draws exactly {declared['cohort']:g} of {declared['users']:,} declared users"
+    return (
+        f"Every round draws exactly {declared['cohort']:g} of {declared['users']:,} declared places, or of as many as "
+        f"there are users; an empty place adds nothing"
+    )
 
 
 def _start(facts: dict[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from sottovoce.reporting.wording import (
     plain,
     said,
 )
+from sottovoce.runs.record import coarse_count
 
 __all__ = ["Evidence", "render"]
 
@@ -102,7 +103,7 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     statement, recipe = evidence.statement, evidence.recipe
     _, last = last_evaluation(evidence.record)
     declared, model = statement["declared"], recipe.get("model", {})
-    people = f"{last['users']:,} held-out users" if "users" in last else "held-out users"
+    people = f"about {coarse_count(last['users']):,} held-out users" if "users" in last else "held-out users"
     beaten = "" if evidence.baseline is None else f"; most frequent word: {percent(evidence.baseline)}"
     facts = [
         ("Top-1", _measure("top1", last), people + beaten),
@@ -140,6 +141,7 @@ def _statement_rows(statement: dict[str, Any]) -> list[tuple[str, list[str]]]:
     declared, mechanism, software = (statement[key] for key in ("declared", "mechanism", "software"))
     rows = [
         ("Unit", [said(statement["unit"])]),
+        ("Protects", [statement.get("protects", "")]),
         ("Relation", [said(statement["relation"])]),
         ("ε", _epsilon_lines(statement)),
         ("δ", [plain(statement["delta"])]),
@@ -190,7 +192,7 @@ def _evaluation_table(evidence: Evidence) -> dict[str, Any] | None:
         for key, label, meaning in _MEASURES
         if key in last
     ]
-    return {"round": at, "users": last.get("users"), "targets": last.get("targets"), "columns": columns, "rows": rows}
+    return {"round": at, "users": coarse_count(last.get("users", 0)), "columns": columns, "rows": rows}
 
 
 def _audit(evidence: Evidence) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def _costs_tables(evidence: Evidence) -> list[dict[str, Any]]:
 def _cost_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "part": row["part"],
-        "users": f"{row['users']:,}",
+        "users": f"{coarse_count(row['users']):,}",
         "share": percent(row["share"]),
         "here": percent(row["top1"]),
         "there": percent(row["beside"]["top1"]),

@@ -28,7 +28,8 @@ NOT_COVERED = (
     "a person who holds two user ids, or text about one person written by another",
 )
 STARTED_FROM = "the people whose text the model was trained on before this run began"
-IN_TURN = "when a user's turn is: the order in which users join is public"
+PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
+IN_TURN = "when a user's turn would be: it follows from their id by a public rule"
 ACROSS_DEVICES = (
     "whoever watches the network, and the server: they see which devices take part in a round, and against them "
     "sampling amplifies nothing",
@@ -93,6 +94,7 @@ def make_statement(
         "statement": 1,
         "run": run,
         "unit": mechanism.unit,
+        **({"protects": PROTECTS} if private else {}),
         "relation": "none" if isinstance(event, NonPrivate) else event.relation,
         **replaced,
         "epsilon_training": json_number(epsilon_training),
@@ -119,9 +121,9 @@ def make_statement(
         "mechanism": _mechanism_facts(recipe, mechanism),
         "secrets": privacy.secrets,
         "noise_generator": NOISE_GENERATOR,
-        "sampling_generator": "ChaCha20" if mechanism.sampler.hardened else "Philox",
+        "sampling_generator": mechanism.sampler.generator,
         "released": ["the model after every round", "record.jsonl", "this statement", "the report without --internal"],
-        "not_covered": [*NOT_COVERED, *([] if mechanism.sampler.hardened else [NO_CIPHER])],
+        "not_covered": [*NOT_COVERED, *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else [])],
         "vocabulary": {"fingerprint": vocabulary, "source": _source(vocabulary_source)},
         "software": {name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
     }

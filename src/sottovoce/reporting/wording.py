@@ -16,7 +16,7 @@ _WORDS = {
     "seeded": "derived from the seed: whoever knows it can undo the noise",
     "poisson": "Poisson: every user joins a round independently",
     "fixed": "fixed size: every round draws the same number of users",
-    "in_turn": "in turn: in a public order, and nobody again before everybody",
+    "in_turn": "in turn: a public rule puts every user into a group, and each round asks one group",
     "user": "user: all the text of one person",
 }
 

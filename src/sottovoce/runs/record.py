@@ -16,6 +16,26 @@ def json_number(value: float) -> float | str:
     return value if math.isfinite(value) else "infinity"
 
 
+def coarse_count(people: int) -> int:
+    """A number of people who are not protected, as public files tell it: two digits of it, rounded down."""
+    unit = 10 ** max(len(str(people)) - 2, 0)
+    return people // unit * unit
+
+
+def of_held_out(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """What public files say of people who were held out: how well a model does on them, and about how many they are.
+
+    Not how much they wrote, nor shares of so many digits that this could be worked out from them.
+    """
+    told = {name: _coarse(value) if isinstance(value, float) else value for name, value in evaluation.items()}
+    told.pop("targets", None)
+    return told | {"users": coarse_count(evaluation["users"])}
+
+
+def _coarse(value: float) -> float:
+    return round(value, 4) if value <= 1 else float(f"{value:.4g}")
+
+
 class Lines:
     """A file of JSON objects that each carry a `round`."""
 

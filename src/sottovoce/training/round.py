@@ -143,7 +143,7 @@ def play_round(
     """One round. An empty cohort is a round like any other: the same noise, the same entry in the ledger."""
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
-    cohort = mechanism.sampler.sample(store.users, keys.sampling, number)
+    cohort = mechanism.sampler.sample(store, keys.sampling, number)
     summed = sum_updates(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
     after, noised = release(algorithm, state, summed, clip_norms, keys, ledger)
     if watch is not None:

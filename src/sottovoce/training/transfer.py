@@ -84,7 +84,7 @@ def play_round(
     """One round. Where no model comes back there is nothing to imitate, and the model stays as it is."""
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
-    cohort = mechanism.sampler.sample(store.users, keys.sampling, number)
+    cohort = mechanism.sampler.sample(store, keys.sampling, number)
     returned, known = collect(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
     ledger.spend(number, mechanism.event(number))
     # No noise is drawn: its secret makes the server's own randomness.

@@ -17,7 +17,7 @@ from sottovoce.runs.folder import RunFolder, names_of
 
 MOST_LINES = 500  # of one message
 _PUBLIC = ("round", "epsilon", "delta", "clip_norm", "evaluation")
-_MEASURES = ("top1", "top3", "top5", "perplexity", "users", "targets")
+_MEASURES = ("top1", "top3", "top5", "perplexity", "users")
 _EXACT = ("round", "users", "seconds", "norm_quantiles", "clipped_share")
 
 

@@ -90,8 +90,8 @@ def algorithm(rate: float) -> Algorithm:
 def test_canaries_change_nobody_elses_chance(store, registry):
     for seed in range(50):
         key = Secrets.seeded(seed).keys(1, "a").sampling
-        drawn = Poisson(0.3).sample(plant(store, registry).users, key)
-        assert np.array_equal(drawn[drawn < store.users], Poisson(0.3).sample(store.users, key))
+        drawn = Poisson(0.3).sample(plant(store, registry), key)
+        assert np.array_equal(drawn[drawn < store.users], Poisson(0.3).sample(store, key))
 
 
 def test_canaries_who_are_out_leave_a_round_as_it_is_to_the_bit(store, table, registry):

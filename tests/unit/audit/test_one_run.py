@@ -140,7 +140,7 @@ def test_a_score_knows_neither_the_coin_nor_who_was_drawn():
     """The coin of somebody who did not join changes no score: all that is told is in what the round released."""
     given = algorithm(0.5)
     first, present = watched(given, rounds=1)
-    cohort = given.mechanism.sampler.sample(first.planted.users, SECRETS.keys(1, "a").sampling)
+    cohort = given.mechanism.sampler.sample(first.planted, SECRETS.keys(1, "a").sampling)
     (absent, *_) = np.setdiff1d(first.rows, cohort) - PEOPLE.users
     flipped = present.copy()
     flipped[absent] = ~flipped[absent]

@@ -11,8 +11,9 @@ import pytest
 
 from sottovoce.data import store as store_module
 from sottovoce.data import writing
-from sottovoce.data.prepare import prepare
-from sottovoce.data.store import Store, write_arrays
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.prepare import collect, prepare
+from sottovoce.data.store import Store, made_up_names, write_arrays
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SottoError
@@ -282,3 +283,42 @@ def test_a_machine_without_pyarrow_opens_a_store_by_its_arrays(folder: Path, mon
     for split in mapped:  # nor need the Arrow files travel
         (folder / f"{split}.arrow").unlink()
     assert {split: [row.tolist() for row in Store.open(folder, split)] for split in mapped} == mapped
+
+
+def names_of(users: list[str]) -> set[int]:
+    hashes = [Grouping().name(user) for user in users]
+    return {int.from_bytes(name[:8], "big") ^ int.from_bytes(name[8:], "big") for name in hashes}
+
+
+def test_a_users_number_follows_from_the_id_alone(folder: Path, tmp_path: Path, monkeypatch) -> None:
+    """Mapped over several batches, as plain arrays, and collected in memory."""
+    everybody = names_of([f"u{number}" for number in range(40)])
+    train, test = (Store.open(folder, split).names.tolist() for split in ("train", "test"))
+    assert len(train) + len(test) == 40
+    assert {*train, *test} == everybody
+    assert Store.open(folder).without(3).names.tolist() == train
+    assert set(collect(tmp_path / "c.jsonl", WORDS).names.tolist()) == everybody
+    monkeypatch.setattr(writing, "BATCH_TOKENS", 20)
+    few = tmp_path / "few.jsonl"
+    write_corpus(few, 30)
+    options = {"vocabulary": WORDS, "tokens_per_user": 6, "test_users": 0.3}
+    prepare(few, tmp_path / "batches", **options)
+    mapped = Store.open(tmp_path / "batches")
+    assert len(mapped.batches) > 1
+    assert set(mapped.names.tolist()) == set(train) & names_of([f"u{number}" for number in range(30)])
+    write_arrays(tmp_path / "batches")
+    shutil.move(tmp_path / "batches" / "train.arrow", tmp_path / "away")
+    assert Store.open(tmp_path / "batches").names.tolist() == mapped.names.tolist()
+    assert Store.open(tmp_path / "batches").names_fingerprint == mapped.names_fingerprint
+    assert Store.open(folder).names_fingerprint != mapped.names_fingerprint
+
+
+def test_a_store_that_knows_no_names_says_what_to_do(folder: Path) -> None:
+    nameless = Store.from_users(USERS, WORDS)
+    mixed = Store.open(folder).followed_by([np.array([3])])
+    for store in (nameless, mixed):
+        with pytest.raises(SottoError, match=r"does not know its users by name.*sotto prepare"):
+            _ = store.names
+    with pytest.raises(SottoError, match="3 names were given for 4 users"):
+        Store.from_users(USERS, WORDS, names=made_up_names(3))
+    assert len(set(Store.from_users(USERS, WORDS, names=made_up_names(4)).names.tolist())) == 4

@@ -134,7 +134,7 @@ def test_users_in_turn_pay_in_full_for_the_rounds_they_join(rounds, turns) -> No
 
 def test_in_turn_epsilon_rises_when_somebody_joins_once_more() -> None:
     plan = make_plan(users=7, cohort=3, rounds=6, delta=1e-4, sampling="in_turn", noise_multiplier=4.0)
-    # Turns 1 to 18 of seven users: the 8th is somebody's second, the 15th somebody's third.
+    # Two groups: the first is asked in every other round.
     assert [point["round"] for point in plan.curve] == [1, 3, 5, 6]
     assert plan.curve[2]["epsilon"] == plan.curve[3]["epsilon"] == plan.epsilon
     assert plan.curve[0]["epsilon"] < plan.curve[1]["epsilon"] < plan.epsilon

@@ -7,6 +7,7 @@ import itertools
 import dp_accounting
 import numpy as np
 import pytest
+from scipy import stats
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy.accounting import Covered, NonPrivate, SampledGaussian, epsilon, event_from_json
@@ -24,21 +25,55 @@ def make_mechanism(cohort: int, users: int, **more) -> Mechanism:
     return Mechanism(InTurn(cohort, users, seed=3), FlatClip(1.0), FixedDenominator(4.0), 1.5, **more)
 
 
+class People:
+    """Names are hashes, as a store has them."""
+
+    def __init__(self, users: int):
+        self.names = np.random.default_rng(1).integers(0, 2**64, users, np.uint64)
+
+    def __len__(self):
+        return len(self.names)
+
+
 @pytest.mark.parametrize(("cohort", "users"), SIZES)
-@pytest.mark.parametrize("more", [0, 4])
-def test_nobody_joins_more_often_than_is_charged(cohort, users, more):
-    """In any run of rounds, whoever redoes it; a store of more users than declared has fewer turns."""
-    sampler = InTurn(cohort, users, seed=3)
-    joined = np.zeros((12, users + more), int)
+@pytest.mark.parametrize("there", [1, 4, 60])
+def test_nobody_joins_more_often_than_is_charged(cohort, users, there):
+    """In any run of rounds, whoever redoes it, and however many people the store has."""
+    sampler, people = InTurn(cohort, users, seed=3), People(there)
+    joined = np.zeros((12, there), int)
     for number in range(1, 13):
-        rows = sampler.sample(users + more, b"", number)
-        assert len(np.unique(rows)) == cohort
-        joined[number - 1, rows] = 1
+        rows = sampler.sample(people, b"", number)
+        assert np.all(np.diff(rows) > 0)
+        joined[number - 1, rows] += 1
+    assert sampler.groups == users // cohort
     for first, last in itertools.combinations(range(13), 2):
         most = joined[first:last].sum(axis=0).max()
         assert most <= sampler.turns(last - first)
-        if first == 0 and not more:
+        if first == 0 and there == 60:
             assert most == sampler.turns(last)  # and not less: nobody pays for nothing
+    if sampler.groups <= 12:
+        assert joined[: sampler.groups].sum(axis=0).tolist() == [1] * there  # everybody has a turn
+
+
+def test_a_turn_follows_from_the_name_and_public_constants_alone():
+    sampler, people = InTurn(4, 40, seed=3), People(200)
+    groups = sampler.group_of(people.names)
+    for some in (people.names[::-1], people.names[7:], np.sort(people.names)):
+        found = dict(zip(some.tolist(), sampler.group_of(some).tolist(), strict=True))
+        assert all(
+            found[name] == group for name, group in zip(people.names.tolist(), groups, strict=True) if name in found
+        )
+    assert sampler.sample(people, b"a secret", 3).tolist() == sampler.sample(people, b"another", 3).tolist()
+    assert not np.array_equal(InTurn(4, 40, seed=4).group_of(people.names), groups)
+
+
+def test_groups_are_about_as_large_as_the_declared_cohort():
+    sizes = np.bincount(InTurn(100, 10_000, seed=3).group_of(People(10_000).names).astype(int), minlength=100)
+    chi = np.sum((sizes - 100) ** 2 / 100)
+    assert 1e-3 < stats.chi2.sf(chi, 99) < 1 - 1e-3
+    # Names that are nothing but numbers of rows do as well.
+    plain = np.bincount(InTurn(100, 10_000, seed=3).group_of(np.arange(10_000)).astype(int), minlength=100)
+    assert stats.chi2.sf(np.sum((plain - 100) ** 2 / 100), 99) > 1e-3
 
 
 @pytest.mark.parametrize(("cohort", "users"), SIZES)
@@ -89,8 +124,6 @@ def test_noise_that_changes_from_turn_to_turn_is_refused_and_a_factor_for_all_is
     assert mechanism.events(3) == [(mechanism.event(1), 1)]
 
 
-def test_a_store_smaller_than_declared_is_refused():
-    with pytest.raises(SottoError, match="more often than is charged"):
-        InTurn(4, 40, seed=3).sample(39, b"", 1)
+def test_a_cohort_of_more_than_everybody_is_refused():
     with pytest.raises(SottoError, match="from 1 to the declared"):
         InTurn(41, 40, seed=3)

@@ -216,8 +216,8 @@ def test_an_unfinished_run_says_that_its_epsilon_is_projected():
     assert "2.67 is spent" in words
     assert "all planned rounds, projected: 4.6231" in words
     assert (
-        "satisfies (4.63, 1e-6)-differential privacy for users (projected: ε is that of all 60 planned rounds, of "
-        "which 20 are done): whatever"
+        "satisfies (4.63, 1e-6)-differential privacy for users whose text it was trained on, not for those held out "
+        "(projected: ε is that of all 60 planned rounds, of which 20 are done): whatever"
     ) in words
     assert "projected: 4.624 at round 60." in text_of(ET.tostring(figures(page)["epsilon"], encoding="unicode"))
 
@@ -241,8 +241,9 @@ def test_the_total_of_a_store_that_is_gone_is_not_shown_as_of_today():
 
 def test_the_headline_says_on_how_many_users():
     words = text_of(render(make_evidence()))
-    assert "200 held-out users; most frequent word: 5.1%" in words
-    assert "Perplexity 120.8 200 held-out users" in words
+    assert "about 200 held-out users; most frequent word: 5.1%" in words
+    assert "Perplexity 120.8 about 200 held-out users" in words
+    assert "31,482" not in words  # how much they wrote
     assert "200 held-out users Perplexity" in text_of(render(make_evidence(baseline=None)))
 
 

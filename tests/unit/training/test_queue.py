@@ -7,6 +7,8 @@ import numpy as np
 import optax
 import pytest
 
+from sottovoce.data.store import Store, made_up_names
+from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
@@ -49,19 +51,15 @@ def fake_sum(seen):
     return sum_updates
 
 
-def test_in_turn_nobody_is_asked_again_before_everybody_was():
-    sampler = InTurn(4, 10, seed=3)
-    asked = np.concatenate([sampler.sample(10, b"", number) for number in range(1, 6)])  # twice ten users
-    assert sorted(asked.tolist()) == sorted([*range(10)] * 2)
-    first = [sampler.sample(10, b"", number).tolist() for number in (1, 2)]
-    assert not set(first[0]) & set(first[1])
-    for number in range(1, 30):
-        assert len(set(sampler.sample(10, b"", number).tolist())) == 4
-    # The third round ends one circle and begins the next with those who were first.
-    third = set(sampler.sample(10, b"", 3).tolist())
-    assert third == (set(range(10)) - set(first[0]) - set(first[1])) | (third & set(first[0]))
-    assert sampler.sample(10, b"another secret", 2).tolist() == first[1]
-    assert InTurn(4, 10, seed=4).sample(10, b"", 1).tolist() != first[0]
+def test_in_turn_nobody_is_asked_again_before_everybody_was(store):
+    sampler = InTurn(2, 7, seed=3)
+    people = Store.from_users([store[row] for row in range(6)], store.vocabulary, names=made_up_names(6))
+    asked = [sampler.sample(people, b"", number).tolist() for number in range(1, 10)]
+    for begun in range(6):
+        assert sorted(row for rows in asked[begun : begun + 3] for row in rows) == [*range(6)]
+    assert asked[:3] == asked[3:6] == asked[6:]
+    with pytest.raises(SottoError, match="does not know its users by name"):
+        sampler.sample(Store.from_users([store[0]], store.vocabulary), b"", 1)
 
 
 def test_devices_get_a_model_every_so_many_rounds_and_late_ones_an_older(store, model, monkeypatch):

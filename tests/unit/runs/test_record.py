@@ -1,0 +1,28 @@
+"""What public files say of people who were held out, and are not protected."""
+
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.runs.record import coarse_count, of_held_out
+
+
+@pytest.mark.parametrize(("people", "told"), [(0, 0), (7, 7), (43, 43), (200, 200), (219, 210), (98_765, 98_000)])
+def test_people_are_counted_to_two_digits(people, told):
+    assert coarse_count(people) == told
+
+
+def test_how_much_they_wrote_is_not_told_nor_to_be_worked_out():
+    exact = {
+        "users": 219, "targets": 31_482, "top1": 5_790 / 31_482, "oov_rate": 1.0, "perplexity": 312.45678,
+        "perplexity_in_vocabulary": None,
+    }  # fmt: skip
+    told = of_held_out(exact)
+    assert told == {
+        "users": 210, "top1": 0.1839, "oov_rate": 1.0, "perplexity": 312.5, "perplexity_in_vocabulary": None
+    }  # fmt: skip
+    # Nearly all numbers of targets have a number of hits with this share.
+    fitting = [
+        n for n in range(20_000, 32_000) if 0.1839 in (round(k / n, 4) for k in (n * 1839 // 10**4 + i for i in (0, 1)))
+    ]
+    assert len(fitting) > 11_000
