@@ -16,8 +16,8 @@ from sottovoce.errors import LostProcess
 from sottovoce.federation import flower, joining
 from sottovoce.federation.children import Child, check_not_taken
 from sottovoce.federation.collecting import Collected
-from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 from sottovoce.federation.gate import write_gate
+from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 from sottovoce.federation.post import Post
 from sottovoce.federation.roster import Roster
 from sottovoce.federation.sockets import private_folder

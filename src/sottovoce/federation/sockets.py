@@ -51,9 +51,10 @@ def listen_at(path: str) -> None:
     """Let whatever server this process starts listen at a socket, and nowhere else. Without TLS: nobody is between."""
     import uvicorn
 
-    real = uvicorn.Config.__init__
+    configuration: Any = uvicorn.Config
+    real = configuration.__init__
 
     def at_the_socket(config: Any, *arguments: Any, **options: Any) -> None:
         real(config, *arguments, **{**options, "uds": path, "ssl_certfile": None, "ssl_keyfile": None})
 
-    uvicorn.Config.__init__ = at_the_socket
+    configuration.__init__ = at_the_socket

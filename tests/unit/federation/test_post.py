@@ -347,7 +347,7 @@ def test_an_answer_of_more_bytes_than_are_allowed_is_not_read(link, post):
 def test_an_array_that_names_a_part_again_and_again_is_not_put_together(link, post):
     """A megabyte that is named ten million times."""
     device = link.device(b"a")
-    (name,) = post.push(task_for(device))
+    post.push(task_for(device))
     message, contents = parts_of(flower.content_of(b"x" * 900), device.receive())
     assert flower.data_of(message.object_id, contents, 1000) == (None, b"x" * 900)
     (array,) = (part for part, content in contents.items() if content.startswith(b"Array "))

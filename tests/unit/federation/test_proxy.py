@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("flwr")
 import httpx
-
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, ObjectTree
 from flwr.supercore.primitives.asymmetric import sign_message
