@@ -195,8 +195,8 @@ def _only_the_fleet_is_reachable(folder: Path) -> None:
     refused = subprocess.run(
         [
             Path(sys.executable).parent / "flower-supernode", "--superlink", address, "--root-certificates", authority,
-            "--isolation", "process", "--auth-supernode-private-key", stranger / keys.NODE_KEY, "--host", "127.0.0.1", "--port",
-            str(free_port()),
+            "--isolation", "process", "--auth-supernode-private-key", stranger / keys.NODE_KEY, "--host", "127.0.0.1",
+            "--port", str(free_port()),
         ],
         env={**os.environ, **QUIET, "FLWR_HOME": str(stranger)}, capture_output=True, text=True, timeout=PATIENCE,
         check=False,

@@ -89,7 +89,8 @@ def main(host: str, port: int, keys: Path, folder: Path, socket: str) -> None:
     client = httpx.AsyncClient(base_url="http://localhost", transport=transport, timeout=60.0)
     uvicorn.run(
         build_app(client, Gate(folder)), host=host, port=port, ssl_certfile=keys / SERVER,
-        ssl_keyfile=str(keys / SERVER_KEY), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1,
+        ssl_keyfile=str(keys / SERVER_KEY), log_level="warning", access_log=False, server_header=False,
+        timeout_graceful_shutdown=1,
     )  # fmt: skip
 
 
