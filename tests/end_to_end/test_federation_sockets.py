@@ -1,17 +1,22 @@
-"""A real SuperLink and its proxy: what other users of the server's machine reach of them."""
+"""A real SuperLink, its proxy and a SuperNode: what other users of the machine reach of them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_processes import _children
 
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation.children import free_port
+from sottovoce.federation.host import Host
+from sottovoce.federation.sockets import private_folder
 from sottovoce.jobs import federating
 
 pytest.importorskip("flwr")
@@ -61,6 +66,20 @@ def listening(processes: list[int]) -> set[int]:
     return ports
 
 
+@contextmanager
+def a_device(bundle: Path, server: str) -> Iterator[None]:
+    """The SuperNode of a device, which has nothing to answer."""
+    device: Any = None
+    host = Host(bundle, server, device)
+    with private_folder() as host._sockets:
+        try:
+            host._connect()
+            host.supernode.wait_until_at(host._sockets / "1")
+            yield
+        finally:
+            host.supernode.stop()
+
+
 def test_the_declared_port_is_all_that_listens_and_the_control_api_is_for_its_owner_alone(tmp_path):
     from sottovoce.federation.link import Link
 
@@ -69,7 +88,7 @@ def test_the_declared_port_is_all_that_listens_and_the_control_api_is_for_its_ow
         host="127.0.0.1", port=free_port(),
     )  # fmt: skip
     (tmp_path / "link").mkdir(mode=0o700)
-    with Link(roster, tmp_path / "link", bind="127.0.0.1") as link:
+    with Link(roster, tmp_path / "link", bind="127.0.0.1") as link, a_device(roster.bundle("phone"), roster.server):
         assert listening(family(os.getpid())) == {roster.port}
         if os.getuid() == 0:
             said = {}
