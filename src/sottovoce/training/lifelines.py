@@ -215,8 +215,7 @@ def gather(
         raise
     finally:
         over.set()
-        while not arrived.empty():
-            arrived.get()[0].peer.close()
+        _turn_away(arrived)
     return Lifelines({number: line.peer for number, line in peers.items()})
 
 
@@ -254,12 +253,21 @@ def _greet(
         peer.sendall(_tag(session, b"process 0"))
         line.trust(session, b"0", b"n")
         arrived.put((line, line.receive()))
+        if over.is_set():
+            _turn_away(arrived)
     except (OSError, ValueError, _Stranger) as error:
         if not over.is_set():
             log.warning("somebody at %s is none of this run (%s); still waiting for the others", where, error)
         peer.close()
     finally:
         room.release()
+
+
+def _turn_away(arrived: queue.Queue[tuple[Line, dict[str, Any]]]) -> None:
+    """Whoever came when all was over."""
+    with suppress(queue.Empty):
+        while True:
+            arrived.get_nowait()[0].peer.close()
 
 
 def _welcome(line: Line, hello: dict[str, Any], peers: dict[int, Line], processes: int) -> None:

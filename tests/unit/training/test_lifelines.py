@@ -151,8 +151,9 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("words", STRANGERS.values(), ids=[*STRANGERS])
-def test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting(words, caplog):
+def test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting(words, caplog, monkeypatch):
     """Anybody who reached it could end the run, or be its process 1."""
+    monkeypatch.setattr(lifelines, "GREETING", 5.0)
     with lifelines.listen("127.0.0.1", 0) as listener:
         address = ("127.0.0.1", listener.getsockname()[1])
         met = []
