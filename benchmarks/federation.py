@@ -27,7 +27,7 @@ import numpy as np
 
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.federation import flower, keys
-from sottovoce.federation.children import Child, command, free_port
+from sottovoce.federation.children import Child, free_port
 from sottovoce.federation.limits import Limits
 from sottovoce.federation.messages import Code, Contribution, Nothing, digest
 from sottovoce.jobs import federating
@@ -88,6 +88,7 @@ def measure_trainer(folder: Path, arguments: argparse.Namespace) -> dict:
     return rounds_of(run) | watched
 
 
+COMMANDS = Path(sys.executable).parent  # Flower's own
 CLIENT = b"""
 from pathlib import Path
 from flwr.app import Message
@@ -110,12 +111,12 @@ def answer(message, context):
 def per_message(federation: Path, bundle: Path, store: Path) -> Child:
     """A SuperNode as Flower starts it, with an app that trains in the process that Flower starts for it."""
     flower._APP["sottovoce_app/__init__.py"] = CLIENT
-    os.environ["PATH"] = f"{command('')}{os.pathsep}{os.environ['PATH']}"  # where Flower looks for its own commands
+    os.environ["PATH"] = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"  # where Flower looks for its own commands
     server = json.loads((bundle / "device.json").read_text())["server"]
     return Child(
         "supernode",
         [
-            command("flower-supernode"), "--superlink", server, "--root-certificates", bundle / keys.AUTHORITY,
+            COMMANDS / "flower-supernode", "--superlink", server, "--root-certificates", bundle / keys.AUTHORITY,
             "--auth-supernode-private-key", bundle / keys.NODE_KEY, "--host", "127.0.0.1", "--port", str(free_port()),
             "--node-config", f'bundle="{bundle}" data="{store}"',
         ],
@@ -146,7 +147,7 @@ def measure_messages(folder: Path, arguments: argparse.Namespace) -> dict:
     federation = found(folder, [(name, 1) for name in names])
     over = threading.Event()
     recipe = make_recipe(arguments, arguments.devices)
-    with watching({"bin/flower-superlink": "superlink", "federation.proxy": "proxy"}) as watched:
+    with watching({"federation.superlink": "superlink", "federation.proxy": "proxy"}) as watched:
         for name in names:
             threading.Thread(target=pretend, args=(federation, name, over), daemon=True).start()
         run = serve(federation, folder, recipe, arguments.devices)

@@ -48,6 +48,69 @@ def a_device_that_is_believed():
     collecting._within = lambda leaves, bound: [leaf.astype(np.int64) for leaf in leaves]
 
 
+@caught_by("unit/federation/test_hostile_answers.py", "test_an_answer_longer_than_an_honest_one_is_not_even_read")
+def answers_of_any_length():
+    """The server reads whatever a device sends, as if no model had a size."""
+    from sottovoce.federation import collecting
+
+    collecting.largest_answer = lambda *sizes: 2**31
+
+
+@caught_by(
+    "unit/federation/test_hostile_answers.py", "test_a_run_goes_on_with_the_others_and_again_after_resume"
+)  # fmt: skip
+def answers_that_are_taken_at_their_word():
+    """What a device says is read by Python's reader as it is, and its errors are the server's."""
+    import json
+
+    from sottovoce.federation import messages
+
+    def unpack(message, most_facts):
+        from safetensors.numpy import load
+
+        arrays = load(message)
+        facts = json.loads(arrays.pop("facts").tobytes())
+        return facts, arrays, [arrays.pop(name) for name in sorted(name for name in arrays if name.isdecimal())]
+
+    def raised(self, device, message):
+        answer = messages.read_answer(message)
+        return real(self, device, message) if answer else ""
+
+    from sottovoce.federation.collecting import Collected
+
+    real = Collected.take
+    messages._unpack, Collected.take = unpack, raised
+
+
+TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"
+
+
+@caught_by("unit/federation/test_proxy.py", TOO_MUCH)
+def devices_that_send_without_end():
+    """What a device sends in a round is not counted, and the SuperLink keeps it all."""
+    from sottovoce.federation.gate import Gate
+
+    Gate.take = lambda self, name, size: True
+
+
+@caught_by("unit/federation/test_proxy.py", "test_a_device_is_known_by_its_signature")
+def a_key_that_anybody_may_name():
+    """A device is known by the key that a request names, whoever signed it."""
+    from base64 import b64decode
+
+    from sottovoce.federation import flower
+
+    flower.signing_key = lambda headers: b64decode(headers.get("flwr-public-key", ""))
+
+
+@caught_by("unit/federation/test_sockets.py", "test_a_server_listens_at_its_socket_and_at_no_port")
+def sockets_that_others_reach():
+    """The folder of Flower's sockets is open to every user of the machine."""
+    from sottovoce.federation import sockets
+
+    sockets.check_private = lambda folder: folder.chmod(0o755)
+
+
 @caught_by("unit/federation/test_device.py", "test_a_coin_follows_from_the_secret_and_the_release_alone")
 def a_coin_flipped_at_every_message():
     """A device draws from fresh entropy, so that a message that comes twice flips the coin twice."""
@@ -765,6 +828,28 @@ def noise_key_told_to_helpers():
         return drawn._replace(local=drawn.noise)
 
     Secrets.keys = keys
+
+
+LIFELINES = "unit/training/test_lifelines.py"
+
+
+@caught_by(LIFELINES, "test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting[who guesses]")
+def strangers_let_in():
+    """A process is let in whatever it shows of the secret."""
+    import hmac
+    from types import SimpleNamespace
+
+    from sottovoce.training import lifelines
+
+    lifelines.hmac = SimpleNamespace(digest=hmac.digest, compare_digest=lambda one, other: True)
+
+
+@caught_by(LIFELINES, "test_whoever_came_in_by_the_doors_of_jax_is_found_before_a_word_is_said")
+def members_that_jax_let_in():
+    """Whoever JAX counts among the processes is told the model and who is drawn."""
+    from sottovoce.training.processes import Group
+
+    Group.check_members = lambda self, secret: None
 
 
 @caught_by(SHARED, "test_how_many_processes_share_the_users_is_in_the_fingerprint")

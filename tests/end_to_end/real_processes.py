@@ -136,7 +136,7 @@ def kill_superlink(world: World, server: subprocess.Popen) -> None:
     """The grandchild of the server: its tether comes between. Until the server has noticed."""
     for tether in _children(server.pid):
         for child in _children(tether):
-            if "flower-superlink" in Path(f"/proc/{child}/cmdline").read_text():
+            if "sottovoce.federation.superlink" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
                 world.until("another SuperLink", lambda: "the SuperLink is gone" in world.said(server))
                 return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -34,11 +35,13 @@ KNOWN_KEYS = """
 from sottovoce.runs.secrets import Secrets
 Secrets.fresh = staticmethod(lambda: Secrets.seeded(0))
 """
-# A device that sends what it should not: not a number, another shape, an answer to another task, too long an update. At
-# last it is an honest one, but of an old version.
+# A device that sends what it should not: not a number, what no reader can read, an answer to another task, too long an
+# update. At last it is an honest one, but of an old version.
 ROGUE = """
 import numpy as np
 from dataclasses import replace
+from types import SimpleNamespace
+from safetensors.numpy import save
 from sottovoce.federation import device as devices
 from sottovoce.federation.messages import Contribution, digest
 
@@ -50,7 +53,8 @@ def contribute(self, task, message):
     if task.round == 1:
         return replace(sent, leaves=[np.full(leaf.shape, np.nan, np.float32) for leaf in leaves])
     if task.round == 2:
-        return replace(sent, leaves=[leaf[:1] for leaf in leaves])
+        said = b'{"protocol": 1, "more": ' + b"[" * 20_000
+        return SimpleNamespace(to_bytes=lambda: save({"facts": np.frombuffer(said, np.uint8)}))
     if task.round == 3:
         return replace(sent, task="0" * 32)
     if task.round == 4:
@@ -176,7 +180,7 @@ def _only_the_fleet_is_reachable(folder: Path) -> None:
     from flwr.supercore.control import ControlHttpClient
 
     from sottovoce.federation import keys
-    from sottovoce.federation.children import QUIET, command, free_port
+    from sottovoce.federation.children import QUIET, free_port
     from sottovoce.federation.roster import Roster
 
     roster = Roster.open(folder / "federation")
@@ -190,9 +194,9 @@ def _only_the_fleet_is_reachable(folder: Path) -> None:
     keys.write_node_key(stranger)
     refused = subprocess.run(
         [
-            command("flower-supernode"), "--superlink", address, "--root-certificates", authority, "--isolation",
-            "process", "--auth-supernode-private-key", stranger / keys.NODE_KEY, "--host", "127.0.0.1", "--port",
-            str(free_port()),
+            Path(sys.executable).parent / "flower-supernode", "--superlink", address, "--root-certificates", authority,
+            "--isolation", "process", "--auth-supernode-private-key", stranger / keys.NODE_KEY, "--host", "127.0.0.1",
+            "--port", str(free_port()),
         ],
         env={**os.environ, **QUIET, "FLWR_HOME": str(stranger)}, capture_output=True, text=True, timeout=PATIENCE,
         check=False,

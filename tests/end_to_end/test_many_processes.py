@@ -54,6 +54,7 @@ sharing._sum_together = summed
 def start(number: int, address: str, arguments: list[str], before: str = "", devices: int = 1) -> subprocess.Popen:
     flags = os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["SOTTO_SECRET"] = "known to both processes"
     environment.pop("JAX_NUM_CPU_DEVICES", None)  # of a command that another test ran in this process
     command = [sys.executable, "-c", "import os, sys\n" + before + MAIN, *arguments, "--coordinator", address]
     command += ["--processes", "2", "--process-id", str(number), "--wait", "100"]

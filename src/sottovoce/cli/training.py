@@ -30,6 +30,7 @@ def train(
     processes: int | None = None,
     process_id: int | None = None,
     wait: float = 300.0,
+    secret: Path | None = None,
     json: Flag = False,
 ) -> None:
     """Train the model of a recipe.
@@ -54,6 +55,8 @@ def train(
         Which of them this is, from 0; process 0 keeps the run's folder, the others help.
     wait
         Seconds for all processes to come.
+    secret
+        File with the secret that all processes share, for its owner alone; else SOTTO_SECRET in the environment.
     json
         One JSON object at the end, no progress.
     """
@@ -65,7 +68,7 @@ def train(
         chosen = chosen.replace(model={"initial": str(start)})
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
-    with _group(coordinator, processes, process_id, wait) as group, gentle_stop() as stop:
+    with _group(coordinator, processes, process_id, wait, secret) as group, gentle_stop() as stop:
         if group and not group.leads:
             jobs.help_out(group, chosen.data.store or None, stop=stop)
             return _tell_helper(group, json=json)
@@ -81,6 +84,7 @@ def resume(
     processes: int | None = None,
     process_id: int | None = None,
     wait: float = 300.0,
+    secret: Path | None = None,
     store: Path | None = None,
     json: Flag = False,
 ) -> None:
@@ -98,6 +102,8 @@ def resume(
         Which of them this is, from 0; process 0 keeps the run's folder, the others help.
     wait
         Seconds for all processes to come.
+    secret
+        File with the secret that all processes share, for its owner alone; else SOTTO_SECRET in the environment.
     store
         Where a process other than 0 has the store, if not where process 0 has it.
     json
@@ -105,7 +111,7 @@ def resume(
     """
     from sottovoce import jobs
 
-    with _group(coordinator, processes, process_id, wait) as group, gentle_stop() as stop:
+    with _group(coordinator, processes, process_id, wait, secret) as group, gentle_stop() as stop:
         if group and not group.leads:
             jobs.help_out(group, store, stop=stop)
             return _tell_helper(group, json=json)
@@ -157,7 +163,7 @@ def demo(*, out: Path = Path("demo")) -> None:
 
 
 def _group(
-    coordinator: str | None, processes: int | None, process_id: int | None, wait: float
+    coordinator: str | None, processes: int | None, process_id: int | None, wait: float, secret: Path | None
 ) -> AbstractContextManager[Group | None]:
     if coordinator is None:
         if processes is not None or process_id is not None:
@@ -165,7 +171,8 @@ def _group(
         return nullcontext()
     from sottovoce.training.processes import joined
 
-    return joined(coordinator, processes, process_id, wait, say=lambda text: print(text, file=sys.stderr, flush=True))
+    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
+    return joined(coordinator, processes, process_id, wait, say, secret)
 
 
 def _tell_helper(group: Group, *, json: bool) -> None:

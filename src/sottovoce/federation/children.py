@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from sottovoce.errors import LostProcess, SottoError
@@ -35,7 +36,9 @@ class Child:
         self.stop()
         self.keep_log_short()
         self._begun = self._written()
-        environment = {**os.environ, **QUIET, "FLWR_HOME": str(self._folder / "flower"), "PYTHONUNBUFFERED": "1"}
+        # What others set for Flower could open further doors of it.
+        mine = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
+        environment = {**mine, **QUIET, "FLWR_HOME": str(self._folder / "flower"), "PYTHONUNBUFFERED": "1"}
         tether = Path(__file__).with_name("tether.py")
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
@@ -66,15 +69,21 @@ class Child:
 
     def wait_until_listening(self, port: int, host: str = "127.0.0.1", seconds: float = 120.0) -> None:
         """Until the process takes connections at an address of this machine."""
+        connect = partial(socket.create_connection, (host, port), timeout=1)
+        self._wait_until(connect, f"on port {port} of {host}", seconds)
+
+    def wait_until_at(self, path: Path, seconds: float = 120.0) -> None:
+        """Until the process takes connections at a socket."""
+        self._wait_until(partial(_connect_at, path), f"at {path}", seconds)
+
+    def _wait_until(self, connect: Callable[[], socket.socket], where: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.check_running()
-            with suppress(OSError), socket.create_connection((host, port), timeout=1):
+            with suppress(OSError), connect():
                 return
             time.sleep(0.2)
-        raise LostProcess(
-            f"{self.name} does not listen on port {port} of {host} after {seconds:g} s; its log is {self.log}"
-        )
+        raise LostProcess(f"{self.name} does not listen {where} after {seconds:g} s; its log is {self.log}")
 
     def said(self, most: int = 10_000) -> str:
         """The end of what it wrote since it was started."""
@@ -99,9 +108,14 @@ class Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
-def command(name: str) -> Path:
-    """A command that came with Flower, beside this Python."""
-    return Path(sys.executable).parent / name
+def _connect_at(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def free_port() -> int:

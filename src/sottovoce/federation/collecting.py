@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, read_answer
+from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, largest_answer, read_answer
 from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.clipping import SAFE_SHARE, PerLayerClip
 from sottovoce.privacy.estimators import WEIGHT_STEP
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.summing import BIT_STEP, MOST
 
+log = logging.getLogger("sottovoce.collecting")
 _ROUNDING = 1 - 1e-9  # more than a norm in float64 can fall short, and far less than the margin of a device's own clip
 
 
@@ -58,6 +60,8 @@ class Collected:
         self._clip_norms, self._grid = np.asarray(clip_norms, np.float64), mechanism.grid(clip_norms)
         leaves, self._structure = jax.tree.flatten(like)
         self._shapes = [leaf.shape for leaf in leaves]
+        # Of an honest answer, the most; whoever carries answers need not take more from a device.
+        self.most_bytes = largest_answer(sum(leaf.size for leaf in leaves), len(leaves), len(clip_norms))
         kind = np.int64 if self._grid is not None else np.float64
         self._leaves = [np.zeros(shape, kind) for shape in self._shapes]
         self._weight, self._users, self._bytes = 0, 0, 0
@@ -65,13 +69,15 @@ class Collected:
         self._codes: dict[str, str] = {}
 
     def take(self, device: str, message: bytes) -> str:
-        """Add a device's answer; "joined", or why it adds nothing."""
+        """Add a device's answer; "joined", or why it adds nothing. It never raises, whatever the device sent."""
         self._bytes += len(message)
         try:
             if device not in self._registered:
                 raise Refused(Code.STRANGER)
             if device in self._codes:
                 return Code.TWICE.value
+            if len(message) > self.most_bytes:
+                raise Refused(Code.MALFORMED)
             answer = read_answer(message)
             if isinstance(answer, Nothing):
                 raise Refused(answer.code)
@@ -80,6 +86,9 @@ class Collected:
             code = "joined"
         except Refused as refused:
             code = refused.code.value
+        except Exception:  # what nobody thought of: the sums are as they were, and the others count
+            log.exception("the answer of %s cannot be counted", device)
+            code = Code.FAILED.value
         self._codes[device] = code
         return code
 
@@ -95,8 +104,8 @@ class Collected:
             raise Refused(Code.MALFORMED)
         if answer.bits.shape != self._bits.shape or answer.bits.dtype != np.int64:
             raise Refused(Code.MALFORMED)
-        weight = answer.weight * WEIGHT_STEP
-        if not (0 < answer.users <= registered and 0 <= weight <= answer.users):
+        # Whole numbers are compared as they are: in floating point a large one is an error.
+        if not (0 < answer.users <= registered and 0 <= answer.weight <= answer.users / WEIGHT_STEP):
             raise Refused(Code.BOUNDS)
         if answer.bits.max() > answer.users or answer.bits.min() < -answer.users:
             raise Refused(Code.BOUNDS)
@@ -108,10 +117,12 @@ class Collected:
         # With weight-aware clips w·Δ is within S for each user, whatever the weights are.
         share = answer.users if self._mechanism.clipping.weight_aware else weight
         leaves = answer.leaves if self._grid is None else self._clip(answer.leaves, self._clip_norms * share)
-        self._leaves = [total + leaf for total, leaf in zip(self._leaves, leaves, strict=True)]
+        totals = [total + leaf for total, leaf in zip(self._leaves, leaves, strict=True)]
+        bits = self._bits + answer.bits
+        # All of it or nothing: from here on nothing can fail.
+        self._leaves, self._bits = totals, bits
         self._weight += answer.weight
         self._users += answer.users
-        self._bits += answer.bits
 
     def _clip(self, leaves: list[np.ndarray], bounds: np.ndarray) -> list[np.ndarray]:
         """Each part within its bound. One that is stays as it is, to the bit; what is cut is cut towards zero."""

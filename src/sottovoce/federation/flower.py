@@ -7,19 +7,25 @@ started, nothing is compiled twice, and no code is run but what is installed.
 
 from __future__ import annotations
 
+import binascii
+import json
 import logging
 import threading
+from base64 import b64decode
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 log = logging.getLogger("sottovoce.flower")
 HEARTBEAT = 10.0  # seconds; Flower takes a task for lost after two of its own, of 30
 TRIES = 4  # of a request whose connection breaks off
 CALL = "train.sottovoce"  # Flower's type of the messages
+PART = 5 * 2**20  # bytes; what is larger Flower sends in parts of this size
+HEAD = 2**16  # bytes, the most that is said of a message, or of what it holds, beside the parts themselves
 _RECORD, _ARRAY = "sottovoce", "bytes"
 
 
@@ -38,6 +44,85 @@ def bytes_of(message: Any) -> bytes:
         return b""
 
 
+def data_of(name: str, contents: Mapping[str, bytes], most: int) -> tuple[int | None, bytes]:
+    """The error and the bytes of a message that came in parts. Whatever is wrong with them is raised.
+
+    An array may name one part any number of times: what that comes to is bounded before it is put together.
+    """
+    from flwr.app import Array
+    from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_head_values_from_object_content
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+    total = 0
+    for content in contents.values():
+        kind, parts, _ = get_object_head_values_from_object_content(content)
+        if kind != "ArrayChunk" and len(content) > HEAD:
+            raise ValueError(f"{kind} of {len(content)} bytes")
+        if kind == "Array":
+            named = json.loads(get_object_body(content, Array))["arraychunk_ids"]
+            total += sum(len(contents[parts[number]]) for number in named)
+    if total > most + HEAD:
+        raise ValueError(f"{total} bytes")
+    message: Any = inflate_object_from_contents(name, dict(contents))
+    return (message.error.code if message.has_error() else None), bytes_of(message)
+
+
+def is_one_answer(request: bytes) -> bool:
+    """Does a device say of one answer which parts it has, each once?
+
+    Parts that are named again and again would be looked for in twice as many places at every step. And what is no
+    answer would be a message to another device.
+    """
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+    from google.protobuf.message import DecodeError
+
+    try:
+        said = PushMessagesRequest.FromString(request)
+    except DecodeError:
+        return False
+    if len(said.messages_list) != 1 or len(said.message_object_trees) != 1:
+        return False
+    parts = [part.object_id for part in iterate_object_tree(said.message_object_trees[0])]
+    return bool(said.messages_list[0].metadata.reply_to_message_id) and len(parts) == len(set(parts))
+
+
+def key_bytes(public_key: str) -> bytes:
+    """A key of the roster, as Flower writes it."""
+    from cryptography.hazmat.primitives import serialization
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    loaded: Any = serialization.load_ssh_public_key(public_key.encode())
+    return public_key_to_bytes(loaded)
+
+
+def signing_key(headers: Mapping[str, str]) -> bytes | None:
+    """The key that a request of a SuperNode is signed with. The SuperLink looks at the time that was signed."""
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    try:
+        key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+        signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+        when = headers[TIMESTAMP_HEADER].encode("ascii")
+        return key if verify_signature(bytes_to_public_key(key), when, signature) else None
+    except (KeyError, ValueError, TypeError, AttributeError, UnicodeError, binascii.Error):
+        return None
+
+
+def at_socket(kind: Any, socket: Path, interceptors: list[Any], retries: Any = None) -> Any:
+    """A client of Flower's of some kind, for what listens at a socket of this machine."""
+    import httpx
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    speaks = [RuntimeVersionHttpInterceptor(component_name="sottovoce"), *interceptors]
+    client = kind("http://localhost", interceptors=speaks, verify=False, retry_invoker=retries)
+    client._client.close()
+    client._client = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=client._client.timeout)
+    return client
+
+
 def why(code: int) -> str:
     """What Flower says in the name of a device that owes an answer."""
     from flwr.common.constant import ErrorCode
@@ -51,22 +136,18 @@ def why(code: int) -> str:
 
 
 class Desk:
-    """Where tasks are taken: the Runtime API of a SuperLink or a SuperNode on this machine.
+    """Where tasks are taken: the Runtime API of a SuperLink or a SuperNode, at a socket of this machine.
 
-    `secret` keeps other users of the machine from taking them; `authority` is for TLS, which a SuperLink speaks.
+    `secret` is what it asks for before it gives one away.
     """
 
-    def __init__(self, address: str, secret: bytes, authority: bytes | None = None):
-        self._address, self._secret, self._authority = address, secret, authority
+    def __init__(self, socket: Path, secret: bytes):
+        self._socket, self._secret = socket, secret
 
     def client(self, *interceptors: Any) -> Any:
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
         from flwr.supercore.runtime import RuntimeHttpClient
 
-        return RuntimeHttpClient.from_server_address(
-            self._address, self._authority is None, self._authority,
-            [RuntimeVersionHttpInterceptor(component_name="sottovoce"), *interceptors], retry_invoker=_retries(),
-        )  # fmt: skip
+        return at_socket(RuntimeHttpClient, self._socket, list(interceptors), _retries())
 
     def acquire(self, kind: str) -> str | None:
         """The token of the next task of a kind, if there is one."""

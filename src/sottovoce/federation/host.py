@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sottovoce.federation import flower
-from sottovoce.federation.children import Child, free_port
+from sottovoce.federation.children import Child
 from sottovoce.federation.device import Device
 from sottovoce.federation.keys import AUTHORITY, NODE_KEY
+from sottovoce.federation.sockets import private_folder
 from sottovoce.files import write_aside
 
 log = logging.getLogger("sottovoce.host")
@@ -49,18 +50,24 @@ class Host:
         secret_file = folder / "desk.secret"
         self._secret = os_entropy.token_bytes(32)
         write_aside(secret_file, self._secret, private=True)
-        self._desk = flower.Desk("", self._secret)  # none yet
+        self._sockets = Path()  # none yet
+        self._starts = 0
+        self._desk = flower.Desk(self._sockets, self._secret)
         self.supernode = Child(
             "supernode",
             [
                 sys.executable, "-m", "sottovoce.federation.supernode", "--superlink", server, "--root-certificates",
                 bundle / AUTHORITY, "--auth-supernode-private-key", bundle / NODE_KEY, "--isolation", "process",
-                "--host", "127.0.0.1", "--superexec-auth-secret-file", secret_file,
+                "--superexec-auth-secret-file", secret_file,
             ],
             folder,
         )  # fmt: skip
 
     def run(self, stop: Callable[[], bool]) -> None:
+        with private_folder() as self._sockets:
+            self._run(stop)
+
+    def _run(self, stop: Callable[[], bool]) -> None:
         looked = -AGAIN
         try:
             while not stop():
@@ -88,9 +95,10 @@ class Host:
 
     def _connect(self) -> None:
         self._desk.close()
-        port = free_port()  # another one each time: somebody else may have taken the last
-        self._desk = flower.Desk(f"127.0.0.1:{port}", self._secret)
-        self.supernode.start("--port", str(port))
+        self._starts += 1
+        socket = self._sockets / str(self._starts)  # another one each time: the last may still be in use
+        self._desk = flower.Desk(socket, self._secret)
+        self.supernode.start(socket)
 
     def _answer_one(self) -> bool:
         """Answer a message, if there is one."""

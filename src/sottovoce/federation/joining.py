@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sottovoce.federation import flower
@@ -14,23 +15,17 @@ POLL = 0.3  # seconds between looks for a task
 WAIT = 90.0  # seconds; a task whose token was lost is given again after 30
 
 
-def register(address: str, authority: bytes, members: Sequence[Member]) -> dict[int, str]:
+def register(socket: Path, members: Sequence[Member]) -> dict[int, str]:
     """Let devices in, and nobody else, and start the run that carries their messages; names by Flower's number."""
-    from cryptography.hazmat.primitives import serialization
     from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
     from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-    client = ControlHttpClient.from_server_address(
-        address, False, authority, [RuntimeVersionHttpInterceptor(component_name="sottovoce")]
-    )
+    client = flower.at_socket(ControlHttpClient, socket, [])
     names = {}
     try:
         there = {node.public_key: node.node_id for node in client.ListNodes(ListNodesRequest()).nodes_info}
         for member in members:
-            loaded: Any = serialization.load_ssh_public_key(member.public_key.encode())
-            key = public_key_to_bytes(loaded)
+            key = flower.key_bytes(member.public_key)
             number = there.get(key) or client.RegisterNode(RegisterNodeRequest(public_key=key)).node_id
             names[number] = member.name
         client.StartRun(StartRunRequest(fab=flower.app_bundle()))
@@ -51,7 +46,7 @@ def wait_for_task(desk: flower.Desk) -> str | None:
     return None
 
 
-def open_post(client: Any, token: str, address: str, authority: bytes) -> Post:
+def open_post(client: Any, token: str) -> Post:
     """Become the ServerApp, by the client of its task."""
     from flwr.common.serde import run_from_proto
     from flwr.proto.runtime_pb2 import PullTaskInputRequest
@@ -61,7 +56,7 @@ def open_post(client: Any, token: str, address: str, authority: bytes) -> Post:
     given = client.PullTaskInput(PullTaskInputRequest())
     TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
     TaskIdentity.node_id = given.context.node_id
-    grid = HttpGrid(address, False, authority, token=token)
-    grid._client = client  # with our own retries
+    grid = HttpGrid(token=token)
+    grid._client = client  # with our own retries, and the socket
     grid.set_run(run_from_proto(given.run))
     return Post(grid, client)

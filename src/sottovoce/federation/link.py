@@ -7,17 +7,20 @@ import secrets as os_entropy
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import LostProcess
 from sottovoce.federation import flower, joining
-from sottovoce.federation.children import Child, check_not_taken, command, free_port
+from sottovoce.federation.children import Child, check_not_taken
 from sottovoce.federation.collecting import Collected
+from sottovoce.federation.gate import write_gate
 from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 from sottovoce.federation.post import Post
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.sockets import private_folder
 from sottovoce.federation.volatile import in_memory, new_state, remove_states
 from sottovoce.files import write_aside
 
@@ -92,27 +95,26 @@ class Link:
     ):  # fmt: skip
         self._roster, self._say, self._stop, self._at_least = roster, say, stop, at_least
         keys = roster.keys
-        self._authority = (keys / AUTHORITY).read_bytes()
+        self._folder, self._inside = folder, ExitStack()
         secret_file = folder / "desk.secret"
-        write_aside(secret_file, os_entropy.token_bytes(32), private=True)
-        self._port = free_port()
-        self._address = f"127.0.0.1:{self._port}"
+        self._secret = os_entropy.token_bytes(32)
+        write_aside(secret_file, self._secret, private=True)
+        self._socket = Path()  # none yet
         self._state = None if state is None else in_memory(state)
         database = IN_MEMORY if self._state is None else new_state(self._state, roster.federation)
-        self._desk = flower.Desk(self._address, secret_file.read_bytes(), self._authority)
+        self._desk = flower.Desk(self._socket, self._secret)
         self.superlink = Child(
             "superlink",
             [
-                command("flower-superlink"), "--host", "127.0.0.1", "--port", str(self._port), "--isolation", "process",
-                "--database", database, "--ssl-ca-certfile", keys / AUTHORITY, "--ssl-certfile",
-                keys / SERVER, "--ssl-keyfile", keys / SERVER_KEY, "--enable-supernode-auth",
-                "--superexec-auth-secret-file", secret_file,
+                sys.executable, "-m", "sottovoce.federation.superlink", "--isolation", "process", "--database",
+                database, "--ssl-ca-certfile", keys / AUTHORITY, "--ssl-certfile", keys / SERVER, "--ssl-keyfile",
+                keys / SERVER_KEY, "--enable-supernode-auth", "--superexec-auth-secret-file", secret_file,
             ],
             folder,
         )  # fmt: skip
         self._bind = bind
-        proxy = [sys.executable, "-m", "sottovoce.federation.proxy", bind, str(roster.port), f"https://{self._address}"]
-        self.proxy = Child("proxy", [*proxy, keys], folder)
+        proxy = [sys.executable, "-m", "sottovoce.federation.proxy", bind, str(roster.port)]
+        self.proxy = Child("proxy", [*proxy, keys, folder], folder)
         self._names: dict[int, str] = {}  # of devices, by Flower's number
         self._refusals = 0
         self._heard = 0.0  # when the SuperLink last answered
@@ -123,6 +125,9 @@ class Link:
         import httpx
 
         try:
+            self._socket = self._inside.enter_context(private_folder()) / "superlink"
+            self._desk = flower.Desk(self._socket, self._secret)
+            self._admit(0)
             try:
                 self._start()
             except httpx.HTTPError as error:
@@ -136,7 +141,7 @@ class Link:
     def _open(self) -> None:
         """Let devices in: until the proxy runs, nobody reaches the SuperLink."""
         check_not_taken(self._roster.port, self._bind)  # somebody else who listens there would be taken for the proxy
-        self.proxy.start()
+        self.proxy.start(self._socket)
         self.proxy.wait_until_listening(self._roster.port, _ANY.get(self._bind, self._bind))
 
     def __exit__(self, *error: object) -> None:
@@ -147,22 +152,27 @@ class Link:
         self.superlink.stop()
         if self._state is not None:
             remove_states(self._state, self._roster.federation)
+        self._inside.close()
+
+    def _admit(self, answer: int) -> None:
+        """Let every device send answers of so many bytes, from now on."""
+        write_gate(self._folder, {member.name: member.public_key for member in self._roster.members}, answer)
 
     def _start(self) -> None:
-        self.superlink.start()
-        self.superlink.wait_until_listening(self._port)
+        self.superlink.start(self._socket)
+        self.superlink.wait_until_at(self._socket)
         self._heard = time.monotonic()
         if self._post is None or self._state is None:
             self._join()
 
     def _join(self) -> None:
         self._forget()
-        self._names = joining.register(self._address, self._authority, self._roster.members)
+        self._names = joining.register(self._socket, self._roster.members)
         token = joining.wait_for_task(self._desk)
         if token is None:
             raise LostProcess(f"the SuperLink has no task for its server; its log is {self.superlink.log}")
         self._task = self._desk.task(token)
-        self._post = joining.open_post(self._task.__enter__(), token, self._address, self._authority)
+        self._post = joining.open_post(self._task.__enter__(), token)
 
     def _forget(self) -> None:
         if self._task is not None:
@@ -180,6 +190,7 @@ class Link:
         from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
         self._heard = time.monotonic()  # between rounds it is not asked
+        self._admit(collected.most_bytes)
         self._wait_for_devices()
         asking, losses = Asking(number, message, seconds), 0
         asking.begin()
@@ -240,7 +251,7 @@ class Link:
         assert self._post is not None
         if not asking.sent:
             return
-        for reply in self._post.pull(list(asking.sent)):
+        for reply in self._post.pull(list(asking.sent), collected.most_bytes):
             # By what it replies to: Flower answers in the name of a device that is lost.
             name = asking.sent.pop(reply.to, None)
             if name is None:
@@ -275,6 +286,8 @@ class Link:
             time.sleep(POLL)
 
     def _look_after_proxy(self) -> None:
+        self.proxy.keep_log_short()
+        self.superlink.keep_log_short()  # it writes a line for every request, and devices make any number of them
         if self.proxy.ended is not None:
             self._say(f"the proxy is gone (status {self.proxy.ended}), and is started again")
             self._open()

@@ -2,6 +2,9 @@
 
 A contribution travels in whole steps of the round's grid, so that sums at the server are exact. What goes wrong on a
 device travels as a code: the text of an error could hold the text of a person.
+
+Whoever sends a message may be hostile: sizes, depths and numbers are bounded before they are used, and whatever cannot
+be read is `Refused`, and nothing else is raised.
 """
 
 from __future__ import annotations
@@ -16,6 +19,12 @@ import numpy as np
 
 PROTOCOL = 1
 MOST_BYTES = 2**31  # of a message
+MOST_HEAD = 2**20  # bytes of the list of its arrays
+MOST_FACTS = 2**20  # bytes of what a task says beside its arrays: a recipe, mostly
+MOST_LISTS = 200  # lists and tables in what is said, one in another or not
+MOST_DIGITS = 18  # of a whole number, which then has 64 bits
+_FEW_FACTS = 2**10  # bytes of what an answer says
+_HEAD_OF_ARRAY = 2**8  # bytes of what is said of one array
 
 
 class Code(StrEnum):
@@ -70,10 +79,7 @@ class Task:
 
     @staticmethod
     def from_bytes(message: bytes) -> Task:
-        facts, arrays, leaves = _unpack(message)
-        # An older or newer protocol may have other facts: it is the one thing to look at first.
-        if facts.get("protocol") != PROTOCOL:
-            raise Refused(Code.VERSION)
+        facts, arrays, leaves = _unpack(message, MOST_FACTS)
         try:
             return Task(
                 str(facts["version"]), str(facts["federation"]), str(facts["vocabulary"]), _word(facts["run"]),
@@ -111,17 +117,20 @@ class Nothing:
 
 def read_answer(message: bytes) -> Contribution | Nothing:
     """What a device sent; `Refused` when it cannot be understood."""
-    facts, arrays, leaves = _unpack(message)
-    if facts.get("protocol") != PROTOCOL:
-        raise Refused(Code.VERSION)
+    facts, arrays, leaves = _unpack(message, _FEW_FACTS)
     try:
         if "nothing" in facts:
-            return Nothing(Code(facts["nothing"]))
+            return Nothing(Code(_short(facts["nothing"])))
         return Contribution(
-            str(facts["task"]), _whole(facts["users"]), _whole(facts["weight"]), arrays["bits"], leaves
+            _short(facts["task"]), _whole(facts["users"]), _whole(facts["weight"]), arrays["bits"], leaves
         )  # fmt: skip
     except (KeyError, TypeError, ValueError):
         refuse(Code.MALFORMED)
+
+
+def largest_answer(parameters: int, leaves: int, bits: int) -> int:
+    """The most bytes that the answer of an honest device has."""
+    return 8 * (parameters + bits) + _FEW_FACTS + _HEAD_OF_ARRAY * (leaves + 3)
 
 
 def digest(message: bytes) -> str:
@@ -134,6 +143,12 @@ def refuse(code: Code) -> NoReturn:
 
 def _whole(value: Any) -> int:
     if type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+def _short(value: Any) -> str:
+    if type(value) is not str:
         raise TypeError(value)
     return value
 
@@ -161,18 +176,48 @@ def _pack(facts: dict[str, Any], arrays: dict[str, np.ndarray], leaves: list[np.
     return save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
 
 
-def _unpack(message: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray], list[np.ndarray]]:
-    from safetensors import SafetensorError
+def _unpack(message: bytes, most_facts: int) -> tuple[dict[str, Any], dict[str, np.ndarray], list[np.ndarray]]:
     from safetensors.numpy import load
 
-    if len(message) > MOST_BYTES:
+    if len(message) > MOST_BYTES or int.from_bytes(message[:8], "little") > MOST_HEAD:
         raise Refused(Code.MALFORMED)
     try:
         arrays = load(message)
-        facts = json.loads(arrays.pop("facts").tobytes())
+        said = arrays.pop("facts")
+        if said.dtype != np.uint8 or said.ndim != 1 or said.size > most_facts:
+            raise ValueError(said.shape)
+        facts = _facts(said.tobytes())
         leaves = [arrays.pop(name) for name in sorted(name for name in arrays if name.isdecimal())]
-    except (SafetensorError, KeyError, ValueError, TypeError):
+    except Exception:  # noqa: BLE001 -- whatever the readers of arrays and of JSON raise on bytes that anybody may send
         refuse(Code.MALFORMED)
-    if not isinstance(facts, dict):
-        raise Refused(Code.MALFORMED)
+    # An older or newer protocol may have other facts: it is the one thing to look at first.
+    if type(facts.get("protocol")) is not int or facts["protocol"] != PROTOCOL:
+        raise Refused(Code.VERSION)
     return facts, arrays, leaves
+
+
+def _facts(said: bytes) -> dict[str, Any]:
+    """A JSON object: nothing twice, nothing deep, no number that is endless, large or none."""
+    if said.count(b"[") + said.count(b"{") > MOST_LISTS:  # Python's own reader fails on a thousand in one another
+        raise ValueError("deep")
+    facts = json.loads(said, object_pairs_hook=_once, parse_int=_bounded, parse_constant=_no_number)
+    if not isinstance(facts, dict):
+        raise ValueError("no object")
+    return facts
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    facts = dict(pairs)
+    if len(facts) != len(pairs):
+        raise ValueError("twice")
+    return facts
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("large")
+    return int(digits)
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(name)

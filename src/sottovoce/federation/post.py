@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from sottovoce.federation import flower
 
 log = logging.getLogger("sottovoce.post")
+MOST_HEADS = 4  # objects of an answer that are not a part of its bytes: a message, its content, a record, an array
 
 
 class Reply(NamedTuple):
@@ -26,6 +27,10 @@ class _Half:
     name: str
     parts: list[str]
     contents: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.contents.values()))
 
 
 class Post:
@@ -46,8 +51,8 @@ class Post:
         """Send messages; their names, or nothing for one that is not taken. The same again is not sent twice."""
         return self._grid.push_messages(messages) or [""] * len(messages)
 
-    def pull(self, names: Collection[str]) -> Iterator[Reply]:
-        """What was answered to some messages, and came as a whole."""
+    def pull(self, names: Collection[str], most: int) -> Iterator[Reply]:
+        """What was answered to some messages, and came as a whole. Of more bytes than `most` nothing is read."""
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
@@ -57,13 +62,13 @@ class Post:
                 parts = [part.object_id for part in iterate_object_tree(tree)]
                 self._halves[message.metadata.reply_to_message_id] = _Half(message.metadata.message_id, parts)
         for name in [name for name in self._halves if name in names]:
-            if (reply := self._complete(name, self._halves[name])) is not None:
+            if (reply := self._complete(name, self._halves[name], most)) is not None:
                 if reply.error is not None:
                     self._discard(name)
                 del self._halves[name]  # last: the SuperLink does not tell of it again
                 yield reply
 
-    def _complete(self, name: str, half: _Half) -> Reply | None:
+    def _complete(self, name: str, half: _Half, most: int) -> Reply | None:
         from flwr.common.constant import ErrorCode
         from flwr.proto.message_pb2 import PullObjectRequest
 
@@ -78,8 +83,10 @@ class Post:
             if not found.object_available:
                 return None
             half.contents[part] = found.object_content
+            if half.size > most + MOST_HEADS * flower.HEAD:
+                break  # it is not read
         self._discard(half.name)
-        return _read(name, half)
+        return _read(name, half, most)
 
     def take_back(self, names: Collection[str]) -> None:
         """Let nobody begin with messages that are no longer waited for; and the SuperLink not keep them for ever."""
@@ -100,13 +107,9 @@ class Post:
         )  # fmt: skip
 
 
-def _read(name: str, half: _Half) -> Reply:
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-
+def _read(name: str, half: _Half, most: int) -> Reply:
     try:
-        message: Any = inflate_object_from_contents(half.name, half.contents)
-        error = message.error.code if message.has_error() else None
+        return Reply(name, *flower.data_of(half.name, half.contents, most))
     except Exception:
         log.debug("an answer cannot be read", exc_info=True)
         return Reply(name, None, b"")
-    return Reply(name, error, flower.bytes_of(message))

@@ -1,30 +1,34 @@
 """What the outside may reach of the SuperLink: the fleet's own calls and nothing else.
 
-Flower's open SuperLink serves three interfaces on one port, and only the fleet's asks who is calling: whoever reaches
-the others can start programs on the server. So the SuperLink listens on this machine alone, and this passes on
-`/v1/fleet/`. TLS ends here and begins anew on the way to the SuperLink, with the same certificate.
+Flower's open SuperLink serves three interfaces at one place, and only the fleet's asks who is calling: whoever reaches
+the others can start programs on the server. So the SuperLink listens at a socket of its owner alone, and this passes on
+`/v1/fleet/`. TLS ends here.
+
+What the SuperLink would keep is taken from registered devices alone, so much of it in a round, and so large a piece at
+a time; of anything else only what is short is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
+from sottovoce.federation import flower
+from sottovoce.federation.gate import Gate
+from sottovoce.federation.keys import SERVER, SERVER_KEY
 
 OPEN = "/v1/fleet/"
-MOST_BYTES = 2**26  # of a request; Flower sends what is larger in pieces of 5 MB
+PUSHES = {b"/v1/fleet/push-messages": flower.HEAD, b"/v1/fleet/push-object": flower.PART + flower.HEAD}
 CONNECTIONS = 8  # to the SuperLink, which devices share: it uses one core, and a few keep it busy
 # Of one connection, not of a request: each side has its own.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host"}
 
 
-def build_app(client: Any) -> Any:
+def build_app(client: Any, gate: Gate) -> Any:
     """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink; refuse all else with 403."""
     import httpx
     from starlette.applications import Starlette
@@ -40,15 +44,21 @@ def build_app(client: Any) -> Any:
         path = request.scope["raw_path"].partition(b"?")[0]
         if not path.startswith(OPEN.encode()) or b".." in path or b"%" in path or b"//" in path:
             return PlainTextResponse("only the fleet is reachable here", status_code=403)
-        body = b""
+        pushes = path in PUSHES
+        sender = gate.sender(request.headers) if pushes else None
+        if pushes and sender is None:
+            return PlainTextResponse("no device of this federation signed this", status_code=401)
+        body, most = bytearray(), PUSHES.get(path, flower.HEAD)
         async for piece in request.stream():
             body += piece
-            if len(body) > MOST_BYTES:
+            if len(body) > most or (sender is not None and not gate.take(sender, len(piece))):
                 return PlainTextResponse("too long", status_code=413)
+        if path == b"/v1/fleet/push-messages" and not flower.is_one_answer(bytes(body)):
+            return PlainTextResponse("not an answer", status_code=400)
         headers = [(name, value) for name, value in request.headers.raw if name.decode().lower() not in _HOP]
         url = client.base_url.copy_with(raw_path=path)
         try:
-            asked = client.build_request(request.method, url, headers=headers, content=body)
+            asked = client.build_request(request.method, url, headers=headers, content=bytes(body))
             async with turns:
                 answer = await client.send(asked, stream=True)
                 # All of it at once: a device that reads slowly must not keep the others from the SuperLink.
@@ -67,21 +77,22 @@ def build_app(client: Any) -> Any:
     return Starlette(routes=[Route("/{path:path}", forward, methods=methods)], lifespan=lifespan)
 
 
-def main(host: str, port: int, target: str, keys: Path) -> None:
+def main(host: str, port: int, keys: Path, folder: Path, socket: str) -> None:
     import httpx
     import uvicorn
 
-    context = ssl.create_default_context(cafile=keys / AUTHORITY)
     limits = httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=60.0)
     # Where it is not installed, httpx looks for it on the disk at every step of a request. No is an answer too.
     modules: dict[str, Any] = sys.modules
     modules.setdefault("sniffio", None)
-    client = httpx.AsyncClient(base_url=target, verify=context, timeout=60.0, limits=limits)
+    transport = httpx.AsyncHTTPTransport(uds=socket, limits=limits)
+    client = httpx.AsyncClient(base_url="http://localhost", transport=transport, timeout=60.0)
     uvicorn.run(
-        build_app(client), host=host, port=port, ssl_certfile=keys / SERVER, ssl_keyfile=str(keys / SERVER_KEY),
-        log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1,
+        build_app(client, Gate(folder)), host=host, port=port, ssl_certfile=keys / SERVER,
+        ssl_keyfile=str(keys / SERVER_KEY), log_level="warning", access_log=False, server_header=False,
+        timeout_graceful_shutdown=1,
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])

@@ -1,4 +1,4 @@
-"""Flower's SuperNode, which ends when a part of it does.
+"""Flower's SuperNode, at a socket of its owner alone, which ends when a part of it does.
 
 Its process goes on when the part that speaks to the server gives up, or the one that sends heartbeats: it looks alive,
 and the device would be away for good. One that ends is started again.
@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 from typing import Any
+
+from sottovoce.federation.sockets import listen_at
 
 
 def end_with_any_thread() -> None:
@@ -27,6 +29,7 @@ def main() -> None:
     from flwr.supernode.cli import flower_supernode
 
     end_with_any_thread()
+    listen_at(sys.argv.pop())
     flower_supernode()
     # It returns when the server answered what it does not expect; a thread of it would keep the process.
     print("the connection to the server was given up", flush=True)

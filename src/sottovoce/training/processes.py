@@ -7,13 +7,16 @@ by adding it to nothing. Whole numbers add up exactly, in any order.
 
 from __future__ import annotations
 
+import hmac
 import os
+import secrets as os_entropy
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
@@ -86,6 +89,24 @@ class Group:
         said = self.add(slots.ravel()).reshape(slots.shape).astype(np.uint8)
         return [row[:length].tobytes() for row, length in zip(said, lengths, strict=True)]
 
+    def check_members(self, secret: bytes) -> None:
+        """Refuse a group in which somebody does not know the secret. Nothing else was said to it before."""
+        everybody = b"".join(self._each(os_entropy.token_bytes(32)))
+        proofs = [hmac.digest(secret, b"member %d" % number + everybody, "sha256") for number in range(self.count)]
+        for number, shown in enumerate(self._each(proofs[self.mine])):
+            if not hmac.compare_digest(shown, proofs[number]):
+                self.leave()
+                raise SottoError(
+                    f"process {number} does not know the secret of this run: somebody else took its place, or it has "
+                    f"another --secret; start all processes again"
+                )
+
+    def _each(self, mine: bytes) -> list[bytes]:
+        """What each process says, of one length for all: nobody can ask for more memory than that."""
+        words = np.zeros((self.count, len(mine) // 4), np.int32)
+        words[self.mine] = np.frombuffer(mine, np.int32)
+        return [row.tobytes() for row in self.add(words.ravel()).reshape(words.shape)]
+
     def hear(self) -> bytes:
         """What process 0 says next to the others, or `Dismissed`."""
         message = self.tell()
@@ -134,10 +155,10 @@ class Group:
 @contextmanager
 def joined(
     coordinator: str, processes: int | None, process_id: int | None, wait: float = WAIT,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None] = lambda text: None, secret: Path | None = None,
 ) -> Iterator[Group]:  # fmt: skip
     """This process as one of a group; when process 0 leaves the block, it tells the others why."""
-    group = join(coordinator, processes, process_id, wait, say)
+    group = join(coordinator, processes, process_id, wait, say, secret)
     reason = ""
     try:
         yield group
@@ -150,13 +171,16 @@ def joined(
 
 def join(
     coordinator: str, processes: int | None, process_id: int | None, wait: float = WAIT,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None] = lambda text: None, secret: Path | None = None,
 ) -> Group:  # fmt: skip
-    """Meet the other processes. `coordinator` is HOST:PORT of process 0, or "auto" where JAX knows the cluster."""
+    """Meet the other processes. `coordinator` is HOST:PORT of process 0, or "auto" where JAX knows the cluster.
+
+    `secret` is a file that all of them have, and nobody else; without it the secret is in the environment.
+    """
     if coordinator == "auto":
         if processes is not None or process_id is not None:
             raise SottoError("--coordinator auto finds --processes and --process-id by itself; leave them out")
-        return _join_cluster(wait)
+        return _join_cluster(wait, lifelines.shared_secret(secret))
     address = Address(coordinator)
     if processes is None or process_id is None:
         raise SottoError("--coordinator HOST:PORT needs --processes and --process-id too")
@@ -164,13 +188,14 @@ def join(
         raise SottoError(f"--processes {processes} must be 2 or more; one process needs no --coordinator")
     if not 0 <= process_id < processes:
         raise SottoError(f"--process-id {process_id} must be from 0 to {processes - 1}, one less than --processes")
+    shared = lifelines.shared_secret(secret)
     if process_id == 0:
         with lifelines.listen(address.host, address.port) as listener:
             port = _free_port(address.host)
             say(f"waiting for {processes - 1} other process{'es' if processes > 2 else ''} at {coordinator}")
-            lines = lifelines.gather(listener, processes, wait, {"port": port})
+            lines = lifelines.gather(listener, processes, wait, {"port": port}, shared)
     else:
-        lines, reply = lifelines.reach(address, process_id, processes, wait)
+        lines, reply = lifelines.reach(address, process_id, processes, wait, shared)
         port = reply["port"]
     host = f"[{address.host}]" if ":" in address.host else address.host
     _initialise(
@@ -178,28 +203,28 @@ def join(
         process_id=process_id, initialization_timeout=int(wait) + 1,
     )  # fmt: skip
     group = Group(process_id, processes, lines, _mesh())
-    _settle(group)
+    _settle(group, shared)
     say(f"process {process_id} of {processes}: all are here")
     return group
 
 
-def _join_cluster(wait: float) -> Group:
+def _join_cluster(wait: float, secret: bytes) -> Group:
     """As JAX finds them: Slurm, Open MPI, Kubernetes, TPU pods."""
     _initialise(initialization_timeout=int(wait) + 1)
     mine, count = jax.process_index(), jax.process_count()
     group = Group(mine, count, None, _mesh())
-    _settle(group)
+    _settle(group, secret)
     if count > 1:
-        group._lines = _lifelines_of_cluster(group, wait)
+        group._lines = _lifelines_of_cluster(group, wait, secret)
     return group
 
 
-def _lifelines_of_cluster(group: Group, wait: float) -> Lifelines:
+def _lifelines_of_cluster(group: Group, wait: float, secret: bytes) -> Lifelines:
     if group.leads:
         with lifelines.listen("", 0) as listener:
             group.tell(f"{socket.gethostname()}:{listener.getsockname()[1]}".encode())
-            return lifelines.gather(listener, group.count, wait, {})
-    return lifelines.reach(Address(group.tell().decode()), group.mine, group.count, wait)[0]
+            return lifelines.gather(listener, group.count, wait, {}, secret)
+    return lifelines.reach(Address(group.tell().decode()), group.mine, group.count, wait, secret)[0]
 
 
 def _initialise(**options: Any) -> None:
@@ -214,10 +239,11 @@ def _initialise(**options: Any) -> None:
         raise SottoError(f"the processes could not be joined: {_first_line(error)}") from error
 
 
-def _settle(group: Group) -> None:
+def _settle(group: Group, secret: bytes) -> None:
     """The first sum connects the processes; JAX's service, which only that needed, is then let go.
 
-    It would end every process from C++ when one is gone, before a word could be said or a file closed.
+    It would end every process from C++ when one is gone, before a word could be said or a file closed. It asks nobody
+    who they are, and neither does gloo: so the processes show one another, by sums, that they know the secret.
     """
     with _no_output():  # gloo greets on standard output, where only results belong
         group.add(np.ones(1, np.int32))
@@ -226,6 +252,7 @@ def _settle(group: Group) -> None:
             alone = Mesh(np.array(here), ("processes",))
             jax.block_until_ready(_added(alone, np.ones((len(here), 1), np.int32)))
     jax.distributed.shutdown()
+    group.check_members(secret)
 
 
 def _mesh() -> Mesh:

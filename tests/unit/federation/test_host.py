@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,12 +19,13 @@ import httpx
 from sottovoce.federation import flower, host, supernode
 from sottovoce.federation.flower import Desk
 from sottovoce.federation.host import Host
+from sottovoce.federation.sockets import private_folder
 
 NO_TASK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
 @contextmanager
-def breaking_off(times: int) -> Iterator[tuple[str, list[bytes]]]:
+def breaking_off(times: int) -> Iterator[tuple[Path, list[bytes]]]:
     """A listener that reads requests, closes the connections of the first ones without a word, and answers the rest."""
     requests: list[bytes] = []
 
@@ -38,9 +40,11 @@ def breaking_off(times: int) -> Iterator[tuple[str, list[bytes]]]:
                 if len(requests) > times:
                     connection.sendall(NO_TASK)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with private_folder() as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "desk"))
+        listener.listen()
         threading.Thread(target=serve, daemon=True).start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}", requests
+        yield folder / "desk", requests
         listener.shutdown(socket.SHUT_RDWR)
 
 
@@ -65,10 +69,10 @@ class SuperNode:
     def __init__(self):
         self.ended: int | None = -1
         self.did: list[str] = []
-        self.arguments: list[tuple[str, ...]] = []
+        self.arguments: list[tuple[Path, ...]] = []
         self.words, self.log = "", "supernode.log"
 
-    def start(self, *more: str) -> None:
+    def start(self, *more: Path) -> None:
         self.did.append("start")
         self.arguments.append(more)
         self.ended = None
@@ -105,9 +109,10 @@ def hosted(desk: TasksOnDesk, monkeypatch) -> Host:
     """A host whose SuperNode is played, and whose desk is at hand as soon as that runs."""
     monkeypatch.setattr(host, "AGAIN", 0.0)
     monkeypatch.setattr(host, "POLL", 0.0)
-    monkeypatch.setattr(flower, "Desk", lambda address, secret: desk)
+    monkeypatch.setattr(flower, "Desk", lambda socket, secret: desk)
     made = object.__new__(Host)
     made.supernode, made._secret, made._said, made.told, made._desk = SuperNode(), b"", "", [], desk
+    made._starts, made._sockets = 0, Path("sockets")
     made._say, made._answer = made.told.append, desk.answer
     return made
 
@@ -141,14 +146,14 @@ def _raise(error: Exception):
     raise error
 
 
-def test_a_supernode_that_ends_is_started_again_at_another_port(monkeypatch):
-    """Somebody else may have taken the one before, and kept it."""
+def test_a_supernode_that_ends_is_started_again_at_another_socket(monkeypatch):
+    """The one before may still be in use by what is left of it."""
     desk = TasksOnDesk(ValueError())
-    made, rounds, ports = hosted(desk, monkeypatch), iter(range(4)), iter(range(5000, 5009))
-    monkeypatch.setattr(host, "free_port", lambda: next(ports))
+    made, rounds = hosted(desk, monkeypatch), iter(range(4))
     made._answer_one = lambda: setattr(made.supernode, "ended", 1) or True
     made.run(stop=lambda: next(rounds) == 3)
-    assert made.supernode.arguments == [("--port", str(port)) for port in (5000, 5001, 5002)]
+    assert [socket.name for (socket,) in made.supernode.arguments] == ["1", "2", "3"]
+    assert not any(socket.parent.exists() for (socket,) in made.supernode.arguments)  # they are gone in the end
     assert desk.closed == 4  # nor is a connection to the one before kept, or to the last at the end
 
 
@@ -202,10 +207,12 @@ def test_a_supernode_whose_connection_is_given_up_ends(monkeypatch):
     """The process of Flower's goes on, and nobody would start it again."""
     monkeypatch.setattr("flwr.supernode.cli.flower_supernode", lambda: None)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr("sys.argv", ["supernode", "--option", "socket"])
+    monkeypatch.setattr(supernode, "listen_at", lambda path: ended.append(path))
     ended = []
     monkeypatch.setattr("os._exit", ended.append)
     supernode.main()
-    assert ended == [1]
+    assert ended == ["socket", 1]
 
 
 def test_a_supernode_whose_heartbeat_fails_ends(monkeypatch, capsys):

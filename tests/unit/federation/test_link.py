@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,8 @@ NODES = {11: "alice", 12: "clinic", 13: "school"}
 
 class Collected:
     """Stands for the real one: names and bytes are all that a link hands over."""
+
+    most_bytes = 1000
 
     def __init__(self):
         self.taken: dict[str, bytes] = {}
@@ -68,7 +71,8 @@ class Post:
         self.ttl += [message.ttl for message in messages]
         return [f"m{number}" for number in range(first, len(self.sent))]
 
-    def pull(self, names):
+    def pull(self, names, most):
+        assert most == Collected.most_bytes
         for name in names:
             answer = self.reply(self.sent[int(name[1:])])
             if isinstance(answer, Exception):
@@ -106,9 +110,11 @@ def make(monkeypatch, clock):
         made._post, made._names, made._at_least = post, dict(NODES), 1
         made.said, made._stop = [], lambda: False
         made._say, made._state = made.said.append, None
-        made.superlink = SimpleNamespace(ended=ended, log="log")
+        made.superlink = SimpleNamespace(ended=ended, log="log", keep_log_short=lambda: None)
         made.superlink.stop = lambda: setattr(made.superlink, "ended", -9)
-        made.proxy = SimpleNamespace(ended=None)
+        made.proxy = SimpleNamespace(ended=None, keep_log_short=lambda: None)
+        made.admitted = []
+        made._admit = made.admitted.append
         made._heard, made._refusals, made.restarts, made.joins = clock.now, 0, 0, 0
 
         def start():
@@ -266,7 +272,7 @@ def test_a_superlink_that_is_lost_again_and_again_in_a_round_is_an_error(make):
     """It may not have the memory that the round needs, and would be started for ever."""
     linked = make(Post(lambda node: httpx.ReadError("gone")))
     pull = linked._post.pull
-    linked._post.pull = lambda names: setattr(linked.superlink, "ended", -9) or pull(names)
+    linked._post.pull = lambda *asked: setattr(linked.superlink, "ended", -9) or pull(*asked)
     with pytest.raises(LostProcess, match="lost 6 times in round 3"):
         linked.ask(3, b"task", 100, Collected())
 
@@ -298,7 +304,8 @@ def test_a_superlink_that_cannot_be_joined_at_the_start_is_an_error_that_says_so
         raise httpx.ConnectError("certificate verify failed")
 
     linked._start = linked._join = join
-    linked._post, linked.__class__ = None, type("Linked", (Link,), {"__exit__": lambda *_: None})
+    linked._post, linked._secret, linked._inside = None, b"", ExitStack()
+    linked.__class__ = type("Linked", (Link,), {"__exit__": lambda *_: linked._inside.close()})
     with pytest.raises(LostProcess, match="cannot be reached: certificate verify failed; its log is log"):
         linked.__enter__()
 
@@ -397,7 +404,7 @@ def test_a_port_that_somebody_listens_on_is_refused(make, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
         linked = make(Post(lambda node: b"x"))
         linked._bind, linked._roster = "127.0.0.1", SimpleNamespace(port=other.getsockname()[1])
-        linked.proxy.start = lambda: pytest.fail("a proxy was started")
+        linked.proxy.start = lambda socket: pytest.fail("a proxy was started")
         with pytest.raises(SottoError, match="taken by another process"):
             linked._open()
 
@@ -412,8 +419,10 @@ def test_the_proxy_is_waited_for_at_the_address_it_listens_on(bind, knocked, mon
     monkeypatch.setattr(link, "check_not_taken", lambda port, host: seen.append((port, host)))
     made = object.__new__(Link)
     made._start, made._bind, made._roster = lambda: None, bind, SimpleNamespace(port=8443)
-    made.proxy = SimpleNamespace(start=lambda: None, wait_until_listening=lambda *address: seen.append(address))
+    made._secret, made._inside, made._admit = b"", ExitStack(), lambda answer: None
+    made.proxy = SimpleNamespace(start=lambda socket: None, wait_until_listening=lambda *address: seen.append(address))
     made.__enter__()
+    made._inside.close()
     assert seen == [(8443, bind), (8443, knocked)]
 
 
@@ -425,7 +434,7 @@ def test_a_superlink_is_for_this_machine_alone_keeps_its_state_in_memory_and_let
     (tmp_path / "link").mkdir()
     made = Link(roster, tmp_path / "link", bind=roster.host)
     command = made.superlink._command
-    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert "sottovoce.federation.superlink" in command
     assert command[command.index("--database") + 1] == ":flwr-in-memory:"
     assert command[command.index("--isolation") + 1] == "process"
     assert {"--enable-supernode-auth", "--ssl-certfile", "--superexec-auth-secret-file"} <= set(command)
