@@ -29,11 +29,10 @@ def chacha20_block(key: bytes, counter: int, nonce: tuple[int, int, int]) -> lis
     return [(one + other) % 2**32 for one, other in zip(mixed, state, strict=True)]
 
 
-def chacha20_blocks(key: Any, counters: Any, nonce: tuple[Any, Any, Any], unrolled: bool) -> list[Any]:
+def chacha20_blocks(key: Any, counters: Any, nonce: tuple[Any, Any, Any]) -> list[Any]:
     """The same for many counters at once: word 0 of all their blocks, word 1, ...
 
-    `key` is 8 words of 32 bits. A loop that is `unrolled` becomes one program without memory in between, which is for a
-    GPU; on a CPU it would take seconds to compile.
+    `key` is 8 words of 32 bits. Rounds are a loop: without it, the program would take half a minute to compile.
     """
     zeros = jnp.zeros_like(counters)
     constants = [jnp.uint32(word) for word in _CONSTANTS]
@@ -46,7 +45,7 @@ def chacha20_blocks(key: Any, counters: Any, nonce: tuple[Any, Any, Any], unroll
     def pair(_: int, mixed: list[Any]) -> list[Any]:
         return _pair_of_rounds(mixed, jnp.add, rotated)
 
-    mixed = jax.lax.fori_loop(0, _ROUND_PAIRS, pair, state, unroll=unrolled)
+    mixed = jax.lax.fori_loop(0, _ROUND_PAIRS, pair, state)
     return [one + other for one, other in zip(mixed, state, strict=True)]
 
 

@@ -64,49 +64,42 @@ def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        steps, kept, sure = _candidates_of(key, np.arange(-(-size // 3)), (SHARED, stream, 0), scale)
-        kept, sure = np.ravel(kept)[:size], np.ravel(sure)[:size]
-        places = np.flatnonzero(~(kept & sure))  # one in 160: its first candidate is not kept
-        drawn = _draw_again(key, places, sure[places], stream, scale)
-        room = (0, _room(len(places)) - len(places))
-        return _put(steps, np.pad(places, room, constant_values=size), np.pad(drawn, room), size)
-
-
-def _draw_again(key: bytes, places: np.ndarray, sure: np.ndarray, stream: int, scale: Scale) -> np.ndarray:
-    """The coordinates at these places, from their second candidate on where it is `sure` that the first is not kept."""
-    drawn, kept, certain = (
-        np.asarray(each)[: len(places)] for each in _candidates_of(key, places, (OWN, stream, 0), scale)
-    )
-    first = np.argmax(kept, axis=1)
-    settled = sure & kept.any(axis=1) & (certain | (np.arange(3) > first[:, None])).all(axis=1)
-    drawn = drawn[np.arange(len(places)), first]
-    for index in np.flatnonzero(~settled):
-        drawn[index] = draw_one(key, int(places[index]), scale, stream)
-    return drawn
-
-
-def _candidates_of(
-    key: bytes, counters: np.ndarray, nonce: tuple[int, int, int], scale: Scale
-) -> tuple[Array, Array, Array]:
-    """The candidates of these blocks, and of some more, so that models of about one size share a program."""
-    counters = np.pad(counters, (0, _room(len(counters)) - len(counters))).astype(np.uint32)
-    return _candidates(
-        np.frombuffer(key, "<u4"), counters, tuple(map(np.uint32, nonce)), np.uint64(scale.mantissa), _table(),
-        _shift(scale, 64), jax.default_backend() != "cpu",
-    )  # fmt: skip
+        steps, settled = _draw(
+            np.frombuffer(key, "<u4"), np.uint32(stream), np.uint64(scale.mantissa), np.uint64(_shift(scale, 64)),
+            _table(), _room(size),
+        )  # fmt: skip
+        if not bool(jnp.all(settled)):
+            for place in map(int, np.flatnonzero(~np.asarray(settled)[:size])):
+                steps = steps.at[place].set(draw_one(key, place, scale, stream))
+        return steps[:size]
 
 
 def _room(size: int) -> int:
-    step = max(2**7, 2 ** (size.bit_length() - 4))
-    return max(1, -(-size // step)) * step
+    """A few coordinates more, so that models of about one size share a program: three for every block."""
+    blocks = -(-size // 3)
+    step = max(2**10, 2 ** (blocks.bit_length() - 3))
+    return 3 * max(1, -(-blocks // step)) * step
 
 
-@partial(jax.jit, static_argnums=(5, 6))
-def _candidates(
-    key: Any, counters: Any, nonce: Any, mantissa: Any, table: Any, shift: int, unrolled: bool
-) -> tuple[Int[Array, "blocks 3"], Bool[Array, "blocks 3"], Bool[Array, "blocks 3"]]:
+@partial(jax.jit, static_argnums=5)
+def _draw(
+    key: Any, stream: Any, mantissa: Any, shift: Any, table: Any, size: int
+) -> tuple[Int[Array, " size"], Bool[Array, " size"]]:
+    """Many coordinates at once, and which of them 64 bits have settled. The others are for `draw_one`."""
+    candidates = partial(_candidates, mantissa, shift, table)
+    words = chacha20_blocks(key, jnp.arange(size // 3, dtype=jnp.uint32), (SHARED, stream, 0))
+    steps, kept, sure = (each.reshape(size) for each in candidates(words))
+    # One in 160 goes on to its second candidate. Where there is no room for all who do, `draw_one` has the rest.
+    (places,) = jnp.nonzero(sure & ~kept, size=size // 64 + 128, fill_value=size)
+    again, found, certain = candidates(chacha20_blocks(key, places.astype(jnp.uint32), (OWN, stream, 0)))
+    first = jnp.argmax(found, axis=1, keepdims=True)
+    certain = found.any(axis=1) & (certain | (jnp.arange(3) > first)).all(axis=1)
+    steps = steps.at[places].set(jnp.take_along_axis(again, first, axis=1)[:, 0], mode="drop")
+    return steps, (kept & sure).at[places].set(certain, mode="drop")
+
+
+def _candidates(mantissa: Any, shift: Any, table: Any, words: list[Array]) -> tuple[Array, Array, Array]:
     """The three candidates of every block: round(scale · X), is it kept, and do 64 bits of each number settle both?"""
-    words = chacha20_blocks(key, counters, nonce, unrolled)
     cell_high, cell_low, place_high, place_low, coin = (
         jnp.stack([words[word + 5 * number] for number in range(3)], axis=1) for word in range(5)
     )
@@ -123,36 +116,27 @@ def _candidates(
     return jnp.where(negative, -drawn, drawn), kept, sure & (exact | ~kept)
 
 
-@partial(jax.jit, static_argnums=3)
-def _put(steps: Array, places: Any, drawn: Any, size: int) -> Int[Array, " size"]:
-    return steps.ravel()[:size].at[places].set(drawn, mode="drop")
+def _rounded(cell: Array, place: Array, mantissa: Any, shift: Any) -> tuple[Array, Array]:
+    """floor(mantissa · (cell · 2^64 + place) / 2^shift + 1/2), and is it so whatever bits follow in `place`?
 
-
-def _rounded(cell: Array, place: Array, mantissa: Any, shift: int) -> tuple[Array, Array]:
-    """floor(mantissa · (cell + place·2^-64) · 2^(64 - shift) + 1/2), and is it so whatever bits follow in `place`?
-
-    The product has up to 106 bits, so it is kept in two numbers of 64: mantissa · (cell · 2^64 + place).
+    The product has up to 106 bits, so it is kept in two numbers of 64. A shift by 64 or more, or by less than 0 (which
+    wraps round to many), leaves nothing.
     """
-    low_mask = jnp.uint64(2**32 - 1)
-    below = mantissa * (place & low_mask)
+    one, all_ones, low_half = jnp.uint64(1), ~jnp.uint64(0), jnp.uint64(2**32 - 1)
+    below = mantissa * (place & low_half)
     above = mantissa * (place >> 32) + (below >> 32)
-    high, low = mantissa * cell + (above >> 32), (above << 32) | (below & low_mask)
-    if shift > 64:
-        half = jnp.uint64(1 << (shift - 65))
-        high += half
-        left, rest = high >> (shift - 64), high & jnp.uint64((1 << (shift - 64)) - 1)
-        # What follows adds less than `mantissa` to the product: does it carry into `left`?
-        carries = (low + (mantissa - 1) < low) & (rest == jnp.uint64((1 << (shift - 64)) - 1))
-    else:
-        rounded = low + jnp.uint64(1 << (shift - 1))
-        high += (rounded < low).astype(jnp.uint64)
-        low = rounded
-        if shift == 64:
-            left, carries = high, low + (mantissa - 1) < low
-        else:
-            left = (high << (64 - shift)) | (low >> shift)
-            carries = (low & jnp.uint64((1 << shift) - 1)) + (mantissa - 1) >= jnp.uint64(1 << shift)
-    return left.astype(jnp.int64), ~carries
+    high, low = mantissa * cell + (above >> 32), (above << 32) | (below & low_half)
+    rounded = low + (one << (shift - 1))
+    high += (one << (shift - 65)) + (rounded < low).astype(jnp.uint64)
+    low = rounded
+    steps = (high >> (shift - 64)) | (high << (64 - shift)) | (low >> shift)
+    # The bits that follow add less than `mantissa` to the product: does that carry beyond what is cut off?
+    high_mask = jnp.where(shift > 64, ~(all_ones << (shift - 64)), 0)
+    low_mask = ~(all_ones << shift)
+    rest = low & low_mask
+    carried = rest + (mantissa - 1)
+    carries = (carried > low_mask) | (carried < rest) & (high & high_mask == high_mask)
+    return steps.astype(jnp.int64), ~carries
 
 
 def _joined(high: Array, low: Array) -> Array:

@@ -22,14 +22,30 @@ def test_many_at_once_are_what_one_by_one_are(std):
     np.testing.assert_array_equal(rounded_gaussian(KEY, 40, std, 1), one_by_one)
 
 
-def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next():
+def draw(size, std):
+    scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        _, kept, _ = noise._candidates_of(KEY, np.arange(1000), (noise.SHARED, 0, 0), Scale.at_least(1e6))
-    missed = np.flatnonzero(~np.ravel(np.asarray(kept)[:1000]))
-    assert 5 < len(missed) < 60  # one in 160
-    drawn = np.asarray(rounded_gaussian(KEY, 3000, 1e6))
-    for place in map(int, missed[:20]):
-        assert drawn[place] == draw_one(KEY, place, Scale.at_least(1e6))
+        drawn = noise._draw(
+            np.frombuffer(KEY, "<u4"), np.uint32(0), np.uint64(scale.mantissa), np.uint64(noise._shift(scale, 64)),
+            noise._table(), size,
+        )  # fmt: skip
+        return tuple(map(np.asarray, drawn))
+
+
+def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next():
+    """One in 160: they are drawn at once too, and as one by one."""
+    drawn, settled = draw(3072, 1e6)
+    assert np.all(settled)
+    scale = Scale.at_least(1e6)
+    uniforms = lambda place: [noise._Uniform(KEY, 0, place, 0, use) for use in ("cell", "place", "coin")]  # noqa: E731
+    missed = []
+    for place in range(600):
+        cell, within, coin = uniforms(place)
+        if not noise._kept(noise._cell(cell.first(64), 64), within.first(64), coin.first(64), 64):
+            missed.append(place)
+    assert 0 < len(missed) < 20
+    for place in missed:
+        assert drawn[place] == draw_one(KEY, place, scale)
 
 
 def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
@@ -38,18 +54,45 @@ def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
     asked = []
 
     def doubtful(*arguments):
-        drawn, kept, sure = real(*arguments)
-        return drawn * 0 + 7, kept, sure & False
+        steps, settled = real(*arguments)
+        return steps * 0 + 7, settled & False
 
     def watched(key, coordinate, scale, stream):
         asked.append(coordinate)
         return draw_one(key, coordinate, scale, stream)
 
-    real = noise._candidates
-    monkeypatch.setattr(noise, "_candidates", doubtful)
+    real = noise._draw
+    monkeypatch.setattr(noise, "_draw", doubtful)
     monkeypatch.setattr(noise, "draw_one", watched)
     np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6), expected)
     assert asked == list(range(30))
+
+
+def test_candidates_in_doubt_are_found():
+    """A coin and a cell at the edge of what they decide: the bits at hand do not settle them."""
+    table = noise._table()
+    with jax.enable_x64(True):
+        for cell_bits, coin, settled in ((table[5], 0, False), (table[5] + np.uint64(1), 0, True)):
+            words = [jnp.zeros(1, jnp.uint32)] * 16
+            for number in range(3):
+                words[5 * number] = jnp.asarray([cell_bits >> np.uint64(32)], jnp.uint32)
+                words[5 * number + 1] = jnp.asarray([cell_bits & np.uint64(2**32 - 1)], jnp.uint32)
+                words[5 * number + 4] = jnp.asarray([coin], jnp.uint32)
+            scale = Scale.at_least(1e6)
+            shift = jnp.uint64(noise._shift(scale, 64))
+            _, kept, sure = noise._candidates(np.uint64(scale.mantissa), shift, table, words)
+            assert np.all(kept)
+            assert np.all(np.asarray(sure) == settled)
+        # At t = 1/2 in cell 6: a coin whose 32 bits are those of the chance, and its neighbours.
+        chance = int(math.exp(-0.5 * (12 + 0.5) / (2 * CELLS**2)) * 2**32)
+        for coin, expected in ((chance - 1, (True, True)), (chance, (False, False)), (chance + 1, (False, True))):
+            words = [jnp.zeros(1, jnp.uint32)] * 16
+            for number in range(3):
+                words[5 * number] = jnp.asarray([(table[5] >> np.uint64(32)) + np.uint64(1)], jnp.uint32)
+                words[5 * number + 2] = jnp.asarray([2**31], jnp.uint32)
+                words[5 * number + 4] = jnp.asarray([coin], jnp.uint32)
+            _, kept, sure = noise._candidates(np.uint64(scale.mantissa), shift, table, words)
+            assert (bool(kept[0, 0]), bool(sure[0, 0])) == expected
 
 
 def test_decisions_that_are_close_are_left_to_more_bits():
@@ -75,7 +118,9 @@ def test_decisions_that_are_close_are_left_to_more_bits():
             settled = []
             for number in (edge - 1, edge, edge + 1):
                 cell, place = np.uint64(number >> 64), np.uint64(number % 2**64)
-                steps, exact = noise._rounded(jnp.asarray(cell), jnp.asarray(place), np.uint64(scale.mantissa), shift)
+                steps, exact = noise._rounded(
+                    jnp.asarray(cell), jnp.asarray(place), jnp.uint64(scale.mantissa), jnp.uint64(shift)
+                )
                 assert int(steps) == scale.mantissa * number + 2 ** (shift - 1) >> shift
                 settled.append(bool(exact))
             assert settled == [True, False, True]
