@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import hashlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.privacy import sha256
+
+
+@pytest.mark.parametrize("size", [0, 1, 40, 64, 200])
+def test_every_lane_has_the_digest_of_its_words(size):
+    words = np.random.default_rng(size).integers(0, 2**32, size, dtype=np.uint32)
+    found = np.asarray(sha256._digests(jnp.asarray(words), 4)).T.astype(">u4")
+    filled = np.pad(words, (0, -size % 64)).reshape(-1, 4).T.astype(">u4")
+    for lane, digest in zip(filled, found, strict=True):
+        assert digest.tobytes() == hashlib.sha256(np.ascontiguousarray(lane).tobytes()).digest()
+
+
+def test_a_digest_changes_with_every_word_and_with_their_number():
+    words = np.arange(50, dtype=np.uint32)
+    seen = {sha256.digest_in_lanes(jnp.asarray(words)), sha256.digest_in_lanes(jnp.asarray(np.append(words, np.uint32(0))))}
+    for place in (0, 17, 49):
+        other = words.copy()
+        other[place] ^= 1
+        seen.add(sha256.digest_in_lanes(jnp.asarray(other)))
+    assert len(seen) == 5
