@@ -8,7 +8,10 @@ BIN := $(VENV)/bin
 # environment says otherwise: many tests start processes, which would compile every module.
 PYTEST := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/programs $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help demo federation-demo test test-slow test-browser lint format install clean
+# What is installed is what requirements/ names, by hash; the ranges of pyproject.toml are for whoever installs the package.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo federation-demo test test-slow test-browser lint format lock licences install clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -30,33 +33,41 @@ test-slow: $(VENV)/dev ## the slower tests
 test-browser: $(VENV)/browser ## export, keyboard and watch, in a real browser; screenshots go to test-artefacts/
 	$(PYTEST) -n 0 -m browser tests/browser
 
-lint: $(VENV)/dev ## ruff, types, and who may import whom
+lint: $(VENV)/dev ## ruff, types, who may import whom, and licences
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python tools/licences.py --check
 
 format: $(VENV)/dev ## put the code in its usual form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+lock: $(VENV)/dev ## write requirements/ anew from the ranges; UPGRADE=--upgrade takes the newest
+	$(BIN)/python tools/lock.py $(UPGRADE)
+
+licences: $(VENV)/browser ## write docs/licences.md
+	$(BIN)/python tools/licences.py
+
 install: $(VENV)/dev ## set up .venv for development
 
-$(VENV)/ready: pyproject.toml
+$(VENV)/ready: pyproject.toml requirements/core.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(PIP) --require-hashes -r requirements/core.lock
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-$(VENV)/dev: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(VENV)/dev: $(VENV)/ready requirements/dev.lock
+	$(PIP) --require-hashes -r requirements/dev.lock
 	touch $@
 
 # The page is tried in Debian's chromium, and npm has the part of it that runs models.
-$(VENV)/browser: $(VENV)/dev
+$(VENV)/browser: $(VENV)/dev requirements/browser.lock
 	command -v chromium >/dev/null && command -v npm >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium npm; } \
 	  || { echo "error: the tests in a browser need chromium and npm; on Debian: apt-get install chromium npm" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,keyboard,browser]'
+	$(PIP) --require-hashes -r requirements/browser.lock
 	$(BIN)/python -m sottovoce.keyboard.vendor
 	touch $@
 

@@ -135,6 +135,15 @@ def half_the_noise():
     Mechanism.noise_std = lambda *args: (real(*args)[0] / 2, real(*args)[1])
 
 
+@caught_by(
+    "end_to_end/test_auditing_rounds.py",
+    "test_a_sound_run_is_not_contradicted_and_nothing_but_the_audit_is_written",
+)
+def half_the_noise_under_audit():
+    """Noise at half its scale, which an audit by rounds must not let pass."""
+    half_the_noise()
+
+
 @caught_by("statistical/test_noise.py", "test_an_empty_cohort_gets_the_same_noise")
 def no_noise_for_nobody():
     """No noise for an empty cohort."""

@@ -20,10 +20,11 @@ def test_a_sound_run_is_not_contradicted_and_nothing_but_the_audit_is_written(
     before = files_of(run), files_of(world.store)
     found = sotto("audit", run, *SOME, "--json").json()
     assert found["claimed"] == pytest.approx(epsilon([(SampledGaussian(1.0, "poisson", 1.0), 1)], 0.01, "rdp"))
-    assert 0 < found["shown"] < found["claimed"]
+    assert 0 <= found["shown"] < found["claimed"]
     assert found["contradicted"] is False
-    assert found["confidence"] == 0.95
-    assert found["rounds_to_contradict"] < 400
+    assert found["confidence"] == 0.999
+    assert found["claimed_multiplier"] == 1 < found["shown_multiplier"] < 1.3
+    assert found["would_notice"] == pytest.approx(0.814, abs=0.001)  # of χ² with 399 degrees of freedom
     assert found["judged"] == 300
     after = files_of(run)
     assert {name for name in after if name not in before[0]} == {"audit", "audit/rounds.json"}
@@ -40,15 +41,33 @@ def test_a_leaky_build_is_contradicted_with_status_1(sotto: Sotto, run: Path, mo
     told = sotto("audit", run, *SOME)
     assert told.status == 1
     assert "CONTRADICTED" in told.out
-    assert "claimed: ε <= " in told.out
+    assert "so ε <= 2.76 at δ = 0.01" in told.out
     assert sotto("audit", run, *SOME, "--json").status == 1
 
 
-def test_few_rounds_say_what_they_cannot_show(sotto: Sotto, run: Path) -> None:
+def test_half_the_noise_is_contradicted(sotto: Sotto, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses alone do not find it: the ε that they show stays below the claim."""
+    real = Mechanism.noise_std
+    monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (real(*args)[0] / 2, None))
+    told = sotto("audit", run, *SOME)
+    assert told.status == 1
+    assert "CONTRADICTED" in told.out
+    assert "would have seen" not in told.out
+    found = parse_json((run / "audit/rounds.json").read_text())
+    assert found["shown"] < found["claimed"]
+    assert found["shown_multiplier"] < 0.65
+    assert found["claimed_multiplier"] == 1
+
+
+def test_few_rounds_say_what_they_would_have_noticed(sotto: Sotto, run: Path) -> None:
     told = sotto("audit", run, "--rounds", 40)
     assert told.status == 0
-    assert "so many rounds cannot contradict this claim, however leaky they are; it takes --rounds " in told.out
-    assert "not contradicted: a lower bound" in told.out
+    assert "claimed: noise of 1 times the sensitivity, so ε <= " in told.out
+    assert "not contradicted; the audit would have seen noise at 0.5 of its scale, 99 times in 100" in told.out
+    rows = sotto("audit", run, "--json").json()["findings"]
+    (row,) = (row for row in rows if row["audit"] == "rounds")
+    assert "would have seen noise at 0.5 of its scale" in row["about"]
+    assert "99.9% confidence" in row["result"]
 
 
 def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:

@@ -45,7 +45,10 @@ def audited(run: Path, name: str, **changed: Any) -> None:
     """As if an audit had found this."""
     folder = RunFolder.open(run)
     found = {
-        "rounds": {"claimed": 2.0, "shown": 0.5, "delta": 0.01, "confidence": 0.95, "rounds": 1000},
+        "rounds": {
+            "claimed": 2.0, "shown": 0.5, "delta": 0.01, "confidence": 0.999, "rounds": 1000,
+            "claimed_multiplier": 1.0, "shown_multiplier": 1.1, "would_notice": 0.873,
+        },
         "canaries": {
             "claimed": 2.0, "shown": 0.5, "delta": 0.01, "itself": True, "one_run": {"shown": 0.5, "scores": 1},
             "curve": [], "exposure": [_exposure(1, 9.0), _exposure(16, 20.0)],
@@ -116,6 +119,9 @@ def test_an_audit_that_was_not_run_is_told_or_asked_for(sotto: Sotto, ready: Pat
     assert told["not_run"] == ["canaries"]
     assert told["released"] is True
     assert told["audits"][0]["shown"] == 0.5
+    assert told["audits"][0]["would_notice"] == 0.873
+    statement = json.loads((tmp_path / "out" / "privacy.json").read_text())
+    assert "The audit by rounds would have seen noise at 0.87 of its scale." in statement["prose"]
 
 
 def shorten(run: Path) -> None:
@@ -153,6 +159,10 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
     (another_model, "is not the model of the last checkpoint"),
     (lambda run: newest(run).unlink(), "is not the model of the last checkpoint"),
     (lambda run: audited(run, "rounds", contradicted=True, shown=3.0), "by rounds shows ε >= 3 at δ = 0.01, and 2 is"),
+    (
+        lambda run: audited(run, "rounds", contradicted=True, shown_multiplier=0.523),
+        "by rounds shows noise of at most 0.523 times the sensitivity, and 1 is claimed",
+    ),
     (lambda run: audited(run, "canaries", contradicted=True, shown=3.0), "by canaries shows ε >= 3"),
     (
         lambda run: audited(run, "canaries", exposure=[_exposure(1, 12.0), _exposure(1, 3.0)]),

@@ -1,11 +1,14 @@
-"""How private can a mechanism be at most, given how well it was guessed who was in? Lower bounds on ε.
+"""How private can a mechanism be at most? Lower bounds on ε and on μ, from who was in and what was released.
 
 Somebody's presence is a fair coin, and a score is higher, so one hopes, where they were present. If guesses from the
 scores come out better than (ε, δ) allows, then ε is refuted, at a confidence. A bound below a claim proves nothing: a
 better attack may find more, and so many guesses can show only so much (`most`).
 
-- **Trials that are independent of one another** (`trials_bound`): the mechanism is run afresh for each. A threshold is
-  chosen on some of them and judged on the others, by Clopper-Pearson intervals of both error rates.
+- **A Gaussian of multiplier z** is the claim of a round: (ε, δ) is only what follows from it, and a bound on ε from
+  guesses hardly ever finds half the noise. `trials_mu` bounds μ = 1/z from the same two error rates, whatever the
+  noise is; `noise_at_most` bounds σ from the noise itself, if that is Gaussian as claimed.
+- **Trials that are independent of one another** (`trials_bound`, `trials_mu`): the mechanism is run afresh for each. A
+  threshold is chosen on some of them and judged on the others, by Clopper-Pearson intervals of both error rates.
 - **Many at once in one run** (`one_run_bound`; Steinke, Nasr and Jagielski 2023): their scores may depend on one
   another in any way. Who is not guessed about does not count.
 """
@@ -14,7 +17,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy import optimize, special
@@ -24,6 +29,7 @@ from sottovoce.errors import SottoError
 CONFIDENCE = 0.95
 CHOOSING = 0.25  # share of the trials that choose the threshold: it needs to be good, not the best
 SHARES = (1, 1 / 2, 1 / 4, 1 / 8)  # of those in one run: how many are guessed about
+POWER = 0.99  # chance with which an audit finds what it says it would have noticed
 FEWEST = 40  # trials: with fewer, even perfect guesses show next to nothing
 
 
@@ -47,17 +53,46 @@ def trials_bound(scores: np.ndarray, present: np.ndarray, delta: float, confiden
     choose the threshold are not among those that are judged.
     """
     scores, present = _checked(scores, present, delta, confidence)
-    choosing = round(CHOOSING * len(scores))
-    threshold = _best_threshold(scores[:choosing], present[:choosing], delta, confidence)
-    scores, present = scores[choosing:], present[choosing:]
-    said = scores >= threshold
-    there, away = int(np.sum(present)), int(np.sum(~present))
-    missed, taken = int(np.sum(present & ~said)), int(np.sum(~present & said))
+    errors = _errors(scores, present, partial(epsilon_of_errors, delta=delta, confidence=CONFIDENCE))
+    missed, there, taken, away = errors
+    trials = there + away
     return Bound(
-        epsilon=float(epsilon_of_errors(missed, there, taken, away, delta, confidence)),
-        delta=delta, confidence=confidence, trials=len(scores), correct=len(scores) - missed - taken,
-        guesses=len(scores), most=float(epsilon_of_errors(0, there, 0, away, delta, confidence)),
+        epsilon=float(epsilon_of_errors(*errors, delta, confidence)),
+        delta=delta, confidence=confidence, trials=trials, correct=trials - missed - taken,
+        guesses=trials, most=float(epsilon_of_errors(0, there, 0, away, delta, confidence)),
     )  # fmt: skip
+
+
+def trials_mu(scores: np.ndarray, present: np.ndarray, confidence: float = CONFIDENCE) -> float:
+    """From trials as for `trials_bound`: a μ for which they are not told apart less easily than N(0, 1) and N(μ, 1).
+
+    Guarantee: above the true μ of a Gaussian mechanism, or of any that is μ-GDP, with probability 1 - confidence at
+    most, whatever the scores are (Nasr et al. 2023; Dong, Roth and Su 2022).
+    """
+    scores, present = _checked(scores, present, 0.0, confidence)
+    errors = _errors(scores, present, partial(mu_of_errors, confidence=CONFIDENCE))
+    return float(mu_of_errors(*errors, confidence))
+
+
+def mu_of_errors(missed: _Counts, there: int, taken: _Counts, away: int, confidence: float) -> _Real:
+    """The least μ for which so many errors are likely: no rule has rates below Φ(Φ⁻¹(1 - taken) - μ)."""
+    level = (1 - confidence) / 2
+    miss, take = at_most(missed, there, level), at_most(taken, away, level)
+    # A rate that may be anything is told by a coin as well.
+    return np.where(miss + take < 1, -special.ndtri(miss) - special.ndtri(take), 0.0)
+
+
+def noise_at_most(noise: np.ndarray, confidence: float = CONFIDENCE) -> float:
+    """The σ of independent Gaussian draws is no larger, but for a chance of 1 - `confidence`."""
+    check_trials(len(noise))
+    check_level(0.0, confidence)
+    spread = float(np.sum(np.square(noise - np.mean(noise))))
+    return math.sqrt(spread / special.chdtri(len(noise) - 1, confidence))
+
+
+def would_notice(trials: int, confidence: float = CONFIDENCE, power: float = POWER) -> float:
+    """`noise_at_most` of so many draws stays below σ, with a chance of `power`, if theirs is at most this part of σ."""
+    return math.sqrt(special.chdtri(trials - 1, confidence) / special.chdtri(trials - 1, 1 - power))
 
 
 def epsilon_of_errors(missed: _Counts, there: int, taken: _Counts, away: int, delta: float, confidence: float) -> _Real:
@@ -72,13 +107,6 @@ def epsilon_of_errors(missed: _Counts, there: int, taken: _Counts, away: int, de
         forth = np.log(np.maximum(1 - miss - delta, 0)) - np.log(take)
         back = np.log(np.maximum(1 - take - delta, 0)) - np.log(miss)
     return np.maximum(np.maximum(forth, back), 0.0)
-
-
-def trials_to_contradict(epsilon: float, delta: float, confidence: float = CONFIDENCE) -> int:
-    """How many trials, all guessed correctly, it takes to show as much as ε."""
-    rate = (1 - delta) * special.expit(-epsilon)  # both errors at once, at the end of their intervals
-    each = math.log((1 - confidence) / 2) / math.log1p(-rate)
-    return math.ceil(2 * each / (1 - CHOOSING))
 
 
 def at_most(count: _Counts, trials: int, level: float) -> _Real:
@@ -157,7 +185,20 @@ _Counts = int | np.ndarray
 _Real = float | np.ndarray
 
 
-def _best_threshold(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float) -> float:
+def _errors(scores: np.ndarray, present: np.ndarray, shown: Callable[..., _Real]) -> tuple[int, int, int, int]:
+    """Errors of the trials that are judged: missed, of so many there; taken for there, of so many away.
+
+    Where the others show the most at a usual confidence: at a higher one so few of them often show nothing anywhere.
+    """
+    choosing = round(CHOOSING * len(scores))
+    threshold = _best_threshold(scores[:choosing], present[:choosing], shown)
+    scores, present = scores[choosing:], present[choosing:]
+    said = scores >= threshold
+    there = int(np.sum(present))
+    return int(np.sum(present & ~said)), there, int(np.sum(~present & said)), len(present) - there
+
+
+def _best_threshold(scores: np.ndarray, present: np.ndarray, shown: Callable[..., _Real]) -> float:
     """Where these trials alone show the most; half-way between two scores, so that no trial stands on it."""
     if present.all() or not present.any():
         return float(np.median(scores))
@@ -167,8 +208,7 @@ def _best_threshold(scores: np.ndarray, present: np.ndarray, delta: float, confi
         return float(ordered[0])
     missed = np.searchsorted(np.sort(scores[present]), middles)
     taken = np.sum(~present) - np.searchsorted(np.sort(scores[~present]), middles)
-    shown = epsilon_of_errors(missed, int(np.sum(present)), taken, int(np.sum(~present)), delta, confidence)
-    return float(middles[np.argmax(shown)])
+    return float(middles[np.argmax(shown(missed, int(np.sum(present)), taken, int(np.sum(~present))))])
 
 
 def _checked(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:

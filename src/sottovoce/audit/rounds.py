@@ -3,7 +3,8 @@
 The adversary of the guarantee knows the model, everybody else and what the canary would send, and sees what a round
 releases; the coins of the noise are all they lack. So the score of a round is the part of the noised update that
 points where the canary's own does. Everybody joins: how chances below 1 help is for the accountant, and tested
-elsewhere. Nobody's text is used: the canary and the few who stand around it are made up.
+elsewhere. Nobody's text is used: the canary and the few who stand around it are made up. What was added to a round is
+known too, since the same code says what it would have released without noise.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +25,13 @@ from sottovoce.data.store import Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.models.language_model import LanguageModel
-from sottovoce.privacy.accounting import Event
+from sottovoce.privacy.accounting import Covered, Event, SampledGaussian
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.generator import philox
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Algorithm, SumUpdates, play_round
+from sottovoce.training.round import Algorithm, Seen, Summed, SumUpdates, play_round
 from sottovoce.training.server import Server, ServerState
 
 STAND_INS = 3  # users beside the canary: with a declared qW it does not matter how many there are
@@ -46,6 +47,14 @@ class _Unpaid:
         pass
 
 
+class Played(NamedTuple):
+    """Of every round: its score, whether the canary was there, and how much of the score is noise."""
+
+    scores: np.ndarray
+    present: np.ndarray
+    noise: np.ndarray
+
+
 @dataclass(frozen=True)
 class Stage:
     """Two populations that differ in the canary, and the round that is played on one of them."""
@@ -57,26 +66,44 @@ class Stage:
     absent: Store
     direction: LanguageModel  # of the canary's update, of length 1
     reach: float  # the length of what the canary sends, over the clip norm
+    shift: float  # how far the canary moves a score, before noise
+
+    @property
+    def loudest(self) -> float:
+        """How far one user may move a score: what the noise is scaled by, or the canary, should it move it further."""
+        return max(self.shift, self.algorithm.mechanism.sensitivity(self.clip_norms))
+
+    @property
+    def clip_norms(self) -> np.ndarray:
+        return self.algorithm.mechanism.clip_norms(self.start.round + 1, self.start.clip_norms)
 
     def event(self) -> Event:
         """What one such round is charged."""
         return self.algorithm.mechanism.event(self.start.round + 1)
 
-    def play(
-        self, rounds: int, secrets: Secrets, after_round: Callable[[], None] = lambda: None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """So many rounds, all of them first ones, each with noise of its own: scores, and was the canary there?"""
+    @property
+    def multiplier(self) -> float:
+        """z, as it is charged: 0 where nothing is claimed."""
+        event = self.event()
+        return event.noise_multiplier if isinstance(event, SampledGaussian | Covered) else 0.0
+
+    def play(self, rounds: int, secrets: Secrets, after_round: Callable[[], None] = lambda: None) -> Played:
+        """So many rounds, all of them first ones, each with noise of its own."""
         present = philox(secrets.keys(1, "presence").sampling).random(rounds) < 0.5
-        scores = np.empty(rounds)
+        scores, noise = np.empty(rounds), np.empty(rounds)
         for number, there in enumerate(present):
             secrets = secrets.at(number + 1)
             keys = secrets.keys(number + 1, _RELEASE)
             store = self.present if there else self.absent
-            state, _ = play_round(self.algorithm, self.start, store, keys, _Unpaid(), self.sum_updates)
+            seen: list[Seen] = []
+            state, _ = play_round(
+                self.algorithm, self.start, store, keys, _Unpaid(), self.sum_updates, watch=seen.append
+            )
             score = _along(state.model, self.start.model, self.direction)
             scores[number] = float(score)  # numpy, left to ask for the number, would make an error of Ctrl-C
+            noise[number] = scores[number] - _without_noise(self.algorithm, seen[0].summed, self.direction)
             after_round()
-        return scores, present
+        return Played(scores, present, noise)
 
 
 def set_stage(
@@ -99,7 +126,16 @@ def set_stage(
         if not (math.isfinite(sent) and sent > 0):
             continue
         direction = jax.tree.map(lambda leaf, sent=sent: (np.asarray(leaf) / sent).astype(np.float32), alone.total)
-        stage = Stage(algorithm, sum_updates, start, present, absent, direction, sent / joint_norm(clip_norms))
+        with_it, without_it = (
+            _without_noise(
+                algorithm,
+                sum_updates(algorithm, start.model, store, np.arange(store.users), noise_key(bytes(8)), clip_norms),
+                direction,
+            )
+            for store in (present, absent)
+        )
+        shift, reach = abs(with_it - without_it), sent / joint_norm(clip_norms)
+        stage = Stage(algorithm, sum_updates, start, present, absent, direction, reach, shift)
         if best is None or stage.reach > best.reach:
             best = stage
         if best.reach >= REACH:
@@ -142,6 +178,13 @@ def _populations(
 
 def _length(update: Any) -> float:
     return math.sqrt(sum(float(np.sum(np.square(np.asarray(leaf, np.float64)))) for leaf in jax.tree.leaves(update)))
+
+
+def _without_noise(algorithm: Algorithm, summed: Summed, direction: LanguageModel) -> float:
+    """The score of a round that would be released as it is."""
+    exact = algorithm.mechanism.query(summed.total, summed.weight, summed.bits).estimate
+    parts = zip(jax.tree.leaves(exact), jax.tree.leaves(direction), strict=True)
+    return float(sum(np.sum(np.asarray(leaf, np.float64) * way) for leaf, way in parts))
 
 
 @jax.jit

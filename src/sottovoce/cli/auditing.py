@@ -28,7 +28,7 @@ def audit(
     leave_out: int = 0,
     texts: int = 30_000,
     delta: float | None = None,
-    confidence: float = 0.95,
+    confidence: float | None = None,
     seed: int = 0,
     json: Flag = False,
 ) -> None:
@@ -47,8 +47,9 @@ def audit(
     tails
         Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write.
     rounds
-        Play so many single rounds on made-up users, with and without one of them, guess from each round's noised update
-        whether they were there, and compare the ε that shows at least with the one that is claimed for a round.
+        Play so many single rounds on made-up users, with and without one of them; measure their noise, guess from each
+        round's noised update whether that one was there, and compare the noise multiplier and the ε that shows with
+        those that are claimed for a round.
     canaries
         Rank the secrets that the recipe's [audit] planted among all that could stand in their place, and guess from
         every round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. A run
@@ -70,7 +71,8 @@ def audit(
     delta
         δ at which ε is estimated (default: the run's).
     confidence
-        Of the lower bounds that --rounds and --canaries give, and of the intervals of --membership.
+        Of what --rounds finds (default: 0.999, as it can stop a release), of the lower bounds of --canaries and of the
+        intervals of --membership (default: 0.95).
     seed
         Chooses the users left out, and the texts; or the coins and the noise of rounds or of a twin; or the users told
         apart.
@@ -90,6 +92,8 @@ def audit(
         raise SottoError("--set says what is planted in a twin; it is for --canaries")
     if references and not membership:
         raise SottoError(f"--references {references} is for --membership; add it")
+    if confidence is None:
+        confidence = 0.95 if rounds is None else 0.999
     if canaries:
         _audit_canaries(run, without, settings or (), delta, confidence, seed, json)
     elif membership:
@@ -144,24 +148,27 @@ def _audit_rounds(run: Path, rounds: int, delta: float | None, confidence: float
 
 
 def _tell_rounds(result: dict[str, Any]) -> None:
-    at = f"at δ = {result['delta']:g}"
+    from sottovoce.reporting.wording import would_have_seen
+
+    at, sure = f"at δ = {result['delta']:g}", f"at {result['confidence']:g} confidence"
     claimed = shown_epsilon(result["claimed"])
-    print(f"claimed: ε <= {claimed} {at}, for round {result['round']} and somebody who surely takes part")
     print(
-        f"shown:   ε >= {least_epsilon(result['shown'])} {at}, at {result['confidence']:g} confidence; of "
-        f"{result['judged']:,} rounds {result['correct']:,} were guessed right, and perfect guesses would show "
-        f"{result['most']:.3g}"
+        f"claimed: noise of {result['claimed_multiplier']:g} times the sensitivity, so ε <= {claimed} {at}, for round "
+        f"{result['round']} and somebody who surely takes part"
+    )
+    print(f"shown:   noise of at most {shown_epsilon(result['shown_multiplier'])} times the sensitivity, {sure}")
+    print(
+        f"         ε >= {least_epsilon(result['shown'])} {at}: of {result['judged']:,} rounds {result['correct']:,} "
+        f"were guessed right, and perfect guesses would show {result['most']:.3g}"
     )
     if result["reach"] < 0.99:
-        print(f"the canary's update is {result['reach']:.0%} of the clip norm: a louder one would show more")
+        print(
+            f"the canary's update is {result['reach']:.0%} of the clip norm: guesses about a louder one would show more"
+        )
     if result["contradicted"]:
         print("CONTRADICTED: rounds leak more than is claimed. Do not release anything of this run")
         return
-    needed = result["rounds_to_contradict"]
-    if needed is None or needed > result["rounds"]:
-        much = "no number of rounds" if needed is None else f"--rounds {needed} at the least"
-        print(f"so many rounds cannot contradict this claim, however leaky they are; it takes {much}")
-    print(f"not contradicted: {result['note']}")
+    print(f"not contradicted; the audit {would_have_seen(result['would_notice'])}, 99 times in 100: {result['note']}")
 
 
 def _audit_canaries(

@@ -41,6 +41,7 @@ def release(
         One JSON object.
     """
     from sottovoce.jobs.releasing import release_run
+    from sottovoce.reporting.wording import would_have_seen
 
     result = release_run(run, out, most_exposure=most_exposure, require_audit=require_audit)
     if json:
@@ -49,7 +50,8 @@ def release(
         print(f"released: {out}")
         print(f"whoever has it finds its ε with: {result['check']}")
         for one in result["audits"]:
-            print(f"audit by {one['audit']}: {one['result']}")
+            noticed = f"; it {would_have_seen(one['would_notice'])}" if "would_notice" in one else ""
+            print(f"audit by {one['audit']}: {one['result']}{noticed}")
         print(f"the secrets of {run} are thrown away; erase copies of them too")
     else:
         print(f"not released: {run}")

@@ -182,7 +182,15 @@ def _judge(run: RunFolder, most_exposure: float | None) -> tuple[list[dict[str, 
 
 
 def _contradicted(name: str, found: dict[str, Any]) -> Iterator[str]:
-    if found["contradicted"]:
+    if not found["contradicted"]:
+        return
+    noise, z = found.get("shown_multiplier", math.inf), found.get("claimed_multiplier", 0.0)
+    if noise < z:
+        yield (
+            f"the audit by {name} shows noise of at most {accounting.rounded_up(noise)} times the sensitivity, and "
+            f"{z:g} is claimed"
+        )
+    else:
         yield (
             f"the audit by {name} shows ε >= {accounting.rounded_down(found['shown'])} at δ = {found['delta']:g}, and "
             f"{found['claimed']:.3g} is claimed"
@@ -212,7 +220,10 @@ def _public(name: str, found: dict[str, Any]) -> dict[str, Any]:
     Scores of a run's own rounds and whatever a twin showed do not: of them nothing is told but that they passed.
     """
     if name == "rounds":
-        return {key: found[key] for key in ("claimed", "shown", "delta", "confidence", "rounds")}
+        facts = ("claimed", "shown", "delta", "confidence", "rounds")
+        # Audits of version 0.1 guessed alone, and do not know what they would have noticed.
+        more = ("claimed_multiplier", "shown_multiplier", "would_notice")
+        return {key: found[key] for key in facts} | {key: found[key] for key in more if key in found}
     told: dict[str, Any] = {
         "of": "this model" if found["itself"] else "a twin",
         "one_run": found["one_run"] is not None,

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sottovoce.privacy.accounting import rounded_down
+from sottovoce.privacy.accounting import rounded_down, rounded_up
 from sottovoce.reporting.number_line import Lane
-from sottovoce.reporting.wording import epsilon_text, finite, is_private, is_unfinished, percent, plain
+from sottovoce.reporting.wording import epsilon_text, finite, is_private, is_unfinished, percent, plain, would_have_seen
 
 AUDITS = ("rounds", "tails", "canaries", "membership")  # RUN/audit/NAME.json
 NOT_RUN, NO_CLAIM = "not run", "nothing is claimed"
@@ -120,7 +120,13 @@ def _rounds(found: Found, statement: dict[str, Any]) -> Finding:
     if found is None:
         return row
     about = "one round of made-up users, for somebody who surely takes part"
-    return _lower_bound(row, found, "One round, somebody in it", about)
+    row = _lower_bound(row, found, "One round, somebody in it", about)
+    noise, z = finite(found.get("shown_multiplier")), finite(found.get("claimed_multiplier"))
+    if noise is None or z is None:  # of version 0.1, which guessed alone
+        return row
+    result = f"{row.result}; noise of at most {rounded_up(noise)} times the sensitivity, claimed: {plain(z)}"
+    seen = "" if found.get("contradicted") else f"; the audit {would_have_seen(found['would_notice'])}"
+    return replace(row, result=result, about=row.about + seen)
 
 
 def _lower_bound(row: Finding, found: dict[str, Any], lane: str, about: str) -> Finding:
@@ -129,7 +135,7 @@ def _lower_bound(row: Finding, found: dict[str, Any], lane: str, about: str) -> 
     at = f" at δ = {plain(found['delta'])}" if finite(found.get("delta")) is not None else ""
     result = "–" if shown is None else f"ε ≥ {rounded_down(shown)}{at}"
     if (confidence := finite(found.get("confidence"))) is not None:
-        result += f", {percent(confidence, 0)} confidence"
+        result += f", {100 * confidence:.4g}% confidence"
     about += f"; claimed: ε ≤ {epsilon_text(claimed)}; "
     about += "CONTRADICTED, more than is claimed" if found.get("contradicted") else "below it, which proves nothing"
     return replace(row, result=result, about=about, found=found, lanes=(Lane(lane, claimed, shown),))

@@ -6,7 +6,7 @@ from typing import Any
 
 from sottovoce.privacy.accounting import rounded_up
 from sottovoce.privacy.events import ADDED
-from sottovoce.reporting.wording import epsilon_text, is_unfinished, of_other_relation
+from sottovoce.reporting.wording import epsilon_text, is_unfinished, of_other_relation, would_have_seen
 
 
 def paragraphs(private: bool, epsilon: float, delta: float, facts: dict[str, Any]) -> list[str]:
@@ -139,6 +139,9 @@ def _audits(facts: dict[str, Any]) -> list[str]:
             f"The model was audited {' and '.join(passed)} before its release, and the claim was not contradicted; "
             f"that proves nothing beyond the claim."
         )
+    for one in facts.get("audits", ()):
+        if one["result"] == "passed" and "would_notice" in one:
+            told.append(f"The audit by {one['audit']} {would_have_seen(one['would_notice'])}.")
     if missing:
         told.append(f"It was not audited {' or '.join(missing)}.")
     return [" ".join(told)] if told else []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sottovoce.privacy.accounting import rounded_up
+from sottovoce.privacy.accounting import rounded_down, rounded_up
 from sottovoce.privacy.events import ADDED, REPLACED
 
 _WORDS = {
@@ -64,6 +64,15 @@ def percent(value: float, digits: int = 1) -> str:
 def epsilon_text(value: Any, digits: int = 3) -> str:
     number = finite(value)
     return "not known to be finite" if number is None else rounded_up(number, digits)
+
+
+def would_have_seen(part: float) -> str:
+    """Of an audit by rounds: the largest noise below what is claimed that it would have noticed.
+
+    >>> would_have_seen(0.9078)
+    'would have seen noise at 0.9 of its scale'
+    """
+    return f"would have seen noise at {rounded_down(part, 2)} of its scale"
 
 
 def bytes_text(count: float) -> str:

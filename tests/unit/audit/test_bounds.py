@@ -9,14 +9,18 @@ import pytest
 from scipy import stats
 
 from sottovoce.audit.bounds import (
+    FEWEST,
     at_most,
     best_one_run_bound,
     epsilon_of_errors,
+    mu_of_errors,
+    noise_at_most,
     one_run_bound,
     one_run_epsilon,
     one_run_p_value,
     trials_bound,
-    trials_to_contradict,
+    trials_mu,
+    would_notice,
 )
 from sottovoce.errors import SottoError
 from sottovoce.privacy.accounting import SampledGaussian, epsilon
@@ -99,12 +103,59 @@ def test_perfect_guesses_show_so_much_and_no_more():
     assert (perfect.correct, perfect.trials) == (750, 750)
 
 
-@pytest.mark.parametrize(("claim", "delta"), [(1.8, 1e-2), (5.0, 1e-6), (8.0, 1e-9)])
-def test_how_many_trials_a_claim_takes(claim, delta):
-    trials = trials_to_contradict(claim, delta)
-    for share, shown in ((1.1, True), (0.9, False)):
-        present = np.arange(round(share * trials / 8) * 8) % 2 == 0
-        assert (trials_bound(present.astype(float), present, delta).epsilon > claim) == shown
+def contradicted(claimed: float, real: float, rounds: int, seed: int, confidence: float) -> tuple[bool, bool]:
+    """Does the noise show, and do the guesses, that a Gaussian of multiplier `claimed` has another one?"""
+    scores, present = gaussian(real, rounds, seed)
+    by_noise = noise_at_most(scores - present, confidence) < claimed
+    return by_noise, trials_mu(scores, present, confidence) > 1 / claimed
+
+
+def test_a_gaussian_at_half_its_noise_is_found_and_a_sound_one_is_not():
+    """2,000 rounds of z = 1, where no bound on ε at δ = 1e-5 ever says anything."""
+    for seed in range(20):
+        assert contradicted(1.0, 0.5, 2000, seed, 0.999) == (True, True)
+        assert contradicted(1.0, 1.0, 2000, seed, 0.999) == (False, False)
+        assert trials_bound(*gaussian(0.5, 2000, seed), 1e-5).epsilon < proved(1.0, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("z", [0.3, 1.0, 3.0, 10.0])
+def test_half_the_noise_is_found_in_99_of_100_audits_and_false_alarms_are_as_rare_as_they_say(z):
+    """As an audit by rounds decides, at its confidence and at one where errors can be counted."""
+    for confidence in (0.95, 0.999):
+        each = 1 - (1 - confidence) / 3
+        found = [any(contradicted(z, z / 2, 2000, seed, each)) for seed in range(400)]
+        alarms = [any(contradicted(z, z, 2000, 1000 + seed, each)) for seed in range(400)]
+        assert np.mean(found) >= 0.99
+        assert np.sum(alarms) <= stats.binom.ppf(0.999, 400, (1 - confidence) * 2 / 3)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+def test_what_would_have_been_noticed_is_noticed_as_often_as_it_says(confidence):
+    part, repeats = would_notice(200, confidence), 2000
+    draws = np.random.default_rng(3).normal(size=(repeats, 200))
+    seen = sum(noise_at_most(part * noise, confidence) < 1 for noise in draws)
+    assert abs(seen - 0.99 * repeats) < 4 * math.sqrt(0.99 * 0.01 * repeats)
+    more = sum(noise_at_most(noise, confidence) < 1 for noise in draws)  # of their full scale: false alarms
+    assert more <= stats.binom.ppf(0.999, repeats, 1 - confidence)
+    assert would_notice(FEWEST, confidence) < would_notice(200, confidence) < would_notice(2000, confidence) < 1
+
+
+def test_a_mu_of_guesses_holds_as_often_as_it_says_and_comes_near():
+    found = np.array([trials_mu(*gaussian(2.0, 4000, seed)) for seed in range(REPEATS)])
+    assert np.sum(found > 0.5) <= MOST_WRONG
+    assert np.median(found) > 0.3
+    assert mu_of_errors(250, 500, 250, 500, 0.95) == 0  # a coin
+    assert mu_of_errors(500, 500, 0, 500, 0.95) == 0
+
+
+def test_noise_that_is_mostly_missing_shows_in_guesses_though_its_spread_is_right():
+    """Not a Gaussian: three of four draws are 0, and the fourth is twice as large."""
+    generator = np.random.default_rng(4)
+    present = generator.random(2000) < 0.5
+    noise = np.where(generator.random(2000) < 0.25, 2.0, 0.0) * generator.normal(size=2000)
+    assert noise_at_most(noise, 0.999) > 1
+    assert trials_mu(present + noise, present, 0.999) > 1
 
 
 @pytest.mark.parametrize("z", [0.7, 1.0])

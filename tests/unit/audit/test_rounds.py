@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from sottovoce.audit.bounds import trials_bound
+from sottovoce.audit.bounds import noise_at_most, trials_bound, trials_mu
 from sottovoce.audit.rounds import STAND_INS, set_stage
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
@@ -55,26 +55,45 @@ def audited(given: Algorithm, rounds: int) -> tuple[float, float]:
     stage = stage_of(given)
     claim = epsilon([(stage.event(), 1)], DELTA)
     assert 1.5 < claim < 2  # whatever is broken, the claim is the honest one
-    return claim, trials_bound(*stage.play(rounds, SECRETS), DELTA).epsilon
+    scores, present, _ = stage.play(rounds, SECRETS)
+    return claim, trials_bound(scores, present, DELTA).epsilon
+
+
+def shown_multiplier(given: Algorithm, rounds: int) -> float:
+    """z at most, from the noise of so many rounds and how far one user may move them."""
+    stage = stage_of(given)
+    assert stage.multiplier == pytest.approx(Z)
+    return noise_at_most(stage.play(rounds, SECRETS).noise, 0.999) / stage.loudest
 
 
 def test_a_sound_round_stays_below_its_claim_and_the_canary_is_as_loud_as_anybody_may_be():
     stage = stage_of(algorithm())
     assert 0.99 < stage.reach <= 1
-    scores, present = stage.play(600, SECRETS)
+    scores, present, noise = stage.play(600, SECRETS)
     claim = epsilon([(stage.event(), 1)], DELTA)
     assert claim == pytest.approx(1.82, abs=0.01)
     assert 0.2 < trials_bound(scores, present, DELTA).epsilon < claim
     # What is scored is the canary's S/qW beside noise of Z times as much.
     assert np.mean(scores[present]) - np.mean(scores[~present]) == pytest.approx(S / COHORT, rel=0.25)
-    for some in (scores[present], scores[~present]):
+    for some in (scores[present], scores[~present], noise):
         assert np.std(some) == pytest.approx(Z * S / COHORT, rel=0.2)
+    assert stage.shift == pytest.approx(S / COHORT, rel=0.01)
+    assert stage.loudest == pytest.approx(S / COHORT, rel=1e-5)
+    assert abs(np.corrcoef(noise, present)[0, 1]) < 0.2  # what the canary sends is no part of it
+    assert Z < noise_at_most(noise, 0.999) / stage.loudest < 1.2 * Z
+    assert trials_mu(scores, present, 0.999) < 1 / Z
 
 
 def test_no_noise_shows(monkeypatch):
     monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (0.0, None))
     claim, shown = audited(algorithm(), FAULTY_ROUNDS)
     assert shown > claim
+
+
+def test_noise_at_three_quarters_shows_in_the_noise_that_was_added(monkeypatch):
+    real = Mechanism.noise_std
+    monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (0.75 * real(*args)[0], None))
+    assert shown_multiplier(algorithm(), FAULTY_ROUNDS) < Z
 
 
 def test_noise_at_a_tenth_shows(monkeypatch):
@@ -92,6 +111,7 @@ def test_no_clip_shows(monkeypatch):
     monkeypatch.setattr(clipping, "project", lambda update, bound: (update, jnp.array(False)))
     claim, shown = audited(algorithm(learning_rate=11.0), FAULTY_ROUNDS)
     assert shown > claim
+    assert shown_multiplier(algorithm(learning_rate=11.0), FAULTY_ROUNDS) < Z
 
 
 @pytest.mark.slow
@@ -105,6 +125,7 @@ def test_a_canary_of_ten_times_the_weight_shows(monkeypatch):
     monkeypatch.setattr(simulation, "user_weight", unbounded)
     claim, shown = audited(algorithm(learning_rate=12.0), FAULTY_ROUNDS)
     assert shown > claim
+    assert shown_multiplier(algorithm(learning_rate=12.0), FAULTY_ROUNDS) < Z
 
 
 @pytest.mark.slow
@@ -121,6 +142,7 @@ def test_a_denominator_of_those_who_came_shows(monkeypatch):
     mechanism = replace(given.mechanism, estimator=FixedDenominator(COHORT + 1))
     claim, shown = audited(replace(given, mechanism=mechanism), FAULTY_ROUNDS)
     assert shown > claim
+    assert shown_multiplier(replace(given, mechanism=mechanism), FAULTY_ROUNDS) < Z
 
 
 def test_cohorts_of_fixed_size_have_the_canary_replaced_by_somebody_silent():
@@ -128,7 +150,7 @@ def test_cohorts_of_fixed_size_have_the_canary_replaced_by_somebody_silent():
     assert stage.event().relation == "replace-one-user"
     assert len(stage.present) == len(stage.absent) == STAND_INS + 1
     assert len(stage.absent[STAND_INS]) == 0
-    scores, present = stage.play(40, SECRETS)
+    scores, present, _ = stage.play(40, SECRETS)
     assert np.mean(scores[present]) > np.mean(scores[~present])
 
 
@@ -137,15 +159,15 @@ def test_the_round_that_is_asked_for_is_played():
     stage = stage_of(given, round_number=5)
     assert stage.event().noise_multiplier == pytest.approx(0.6)
     assert 0.99 < stage.reach <= 1
-    scores, present = stage.play(200, SECRETS)
+    scores, present, _ = stage.play(200, SECRETS)
     assert np.std(scores[present]) == pytest.approx(0.6 * 0.3 * S / COHORT, rel=0.25)
 
 
 def test_rounds_follow_the_secrets_and_share_no_noise():
     stage = stage_of(algorithm())
-    scores, present = stage.play(30, SECRETS)
-    again, same = stage.play(30, SECRETS)
-    other, _ = stage.play(30, Secrets.seeded(9, "a test"))
+    scores, present, _ = stage.play(30, SECRETS)
+    again, same, _ = stage.play(30, SECRETS)
+    other, _, _ = stage.play(30, Secrets.seeded(9, "a test"))
     assert np.array_equal(scores, again)
     assert np.array_equal(present, same)
     assert len({*scores.tolist(), *other.tolist()}) == 60

@@ -20,7 +20,10 @@ def test_every_lane_has_the_digest_of_its_words(size):
 
 def test_a_digest_changes_with_every_word_and_with_their_number():
     words = np.arange(50, dtype=np.uint32)
-    seen = {sha256.digest_in_lanes(jnp.asarray(words)), sha256.digest_in_lanes(jnp.asarray(np.append(words, np.uint32(0))))}
+    seen = {
+        sha256.digest_in_lanes(jnp.asarray(words)),
+        sha256.digest_in_lanes(jnp.asarray(np.append(words, np.uint32(0)))),
+    }
     for place in (0, 17, 49):
         other = words.copy()
         other[place] ^= 1

@@ -78,6 +78,18 @@ def test_a_contradicted_claim_is_said():
     assert "CONTRADICTED" not in rows(FOUND)["rounds"].about
 
 
+def test_noise_that_was_measured_stands_beside_the_claim_with_what_would_have_been_noticed():
+    measured = {"claimed_multiplier": 2.0, "shown_multiplier": 2.0561, "would_notice": 0.9078, "confidence": 0.999}
+    row = rows({"rounds": {**FOUND["rounds"], **measured}})["rounds"]
+    assert row.result == (
+        "ε ≥ 0.444 at δ = 0.001, 99.9% confidence; noise of at most 2.06 times the sensitivity, claimed: 2"
+    )
+    assert row.about.endswith("the audit would have seen noise at 0.9 of its scale")
+    leaky = rows({"rounds": {**FOUND["rounds"], **measured, "shown_multiplier": 1.1, "contradicted": True}})["rounds"]
+    assert "CONTRADICTED" in leaky.about
+    assert "would have seen" not in leaky.about
+
+
 def test_of_a_run_without_a_guarantee_nothing_is_proved_or_claimed():
     found = rows({"tails": FOUND["tails"]}, private=False)
     assert found["proved"].result == "nothing: ε is infinite"
