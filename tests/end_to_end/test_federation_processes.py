@@ -156,7 +156,7 @@ def _equal_to_simulated(world: World, run: Path, last: int) -> None:
         cohort = np.array([row for some in rows for row in some], int)
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, state.clip_norms)
         summed = sum_one_by_one(assembly.algorithm, state.model, everybody, cohort, noise_key(keys.local), clip_norms)
-        state, _ = release(assembly.algorithm, state, summed, clip_norms, keys, _Free())
+        state, _ = release(assembly.algorithm, state, summed, clip_norms, _Free(secrets, lineage))
         drawn += len(cohort)
     assert drawn
     kept = checkpoints._read(run / "checkpoints" / f"round-{last:08d}.safetensors")

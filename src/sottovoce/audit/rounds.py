@@ -30,7 +30,7 @@ from sottovoce.privacy.generator import philox
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Algorithm, SumUpdates, play_round
+from sottovoce.training.round import Algorithm, Summed, SumUpdates, play_round
 from sottovoce.training.server import Server, ServerState
 
 STAND_INS = 3  # users beside the canary: with a declared qW it does not matter how many there are
@@ -39,11 +39,14 @@ _STEPS = (1, 4, 16)  # local steps of canaries to try, until one is loud
 _RELEASE = "rounds of an audit"  # names their keys
 
 
+@dataclass(frozen=True)
 class _Unpaid:
-    """Nobody is in these rounds."""
+    """Nobody is in these rounds. All are first ones for the algorithm; a key of its own gives each its noise."""
 
-    def spend(self, round_number: int, event: Event) -> None:
-        pass
+    noise_key: bytes
+
+    def spend(self, round_number: int, event: Event, sums: Summed | None) -> bytes:
+        return self.noise_key
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Stage:
             secrets = secrets.at(number + 1)
             keys = secrets.keys(number + 1, _RELEASE)
             store = self.present if there else self.absent
-            state, _ = play_round(self.algorithm, self.start, store, keys, _Unpaid(), self.sum_updates)
+            unpaid = _Unpaid(secrets.noise_key(number + 1, _RELEASE, b""))
+            state, _ = play_round(self.algorithm, self.start, store, keys, unpaid, self.sum_updates)
             score = _along(state.model, self.start.model, self.direction)
             scores[number] = float(score)  # numpy, left to ask for the number, would make an error of Ctrl-C
             after_round()

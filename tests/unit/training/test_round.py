@@ -37,8 +37,8 @@ class Watched:
         self.noised.append(StandardNoise().add(query, noise_std, secret))
         return self.noised[-1]
 
-    def spend(self, round_number, event):
-        pass
+    def spend(self, round_number, event, sums):
+        return bytes(32)
 
 
 @pytest.mark.parametrize("moving", MOVING)
