@@ -446,6 +446,17 @@ def test_a_run_whose_store_has_lost_its_ledger_is_refused(recipe, store, tmp_pat
     jobs.resume(tmp_path / "run")
 
 
+def test_a_run_that_its_store_was_not_charged_for_is_refused(recipe, store, tmp_path):
+    """Its ledger was put back from before the run, with what belongs to it."""
+    StoreLedger(store / "ledger.jsonl").charge("another", "training", SampledGaussian(1.0, "poisson", 0.1), 3)
+    kept = {name: (store / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
+    jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))
+    for name, contents in kept.items():
+        (store / name).write_bytes(contents)
+    with pytest.raises(DamagedRun, match="has no charge for this run"):
+        jobs.resume(tmp_path / "run")
+
+
 def test_charges_that_a_restored_store_has_lost_are_made_again(recipe, store, tmp_path, monkeypatch):
     recipe = recipe.replace(run={"rounds": 8})
     crash_after(recipe, tmp_path / "run", 6)

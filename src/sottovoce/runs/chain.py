@@ -45,20 +45,19 @@ class Chain:
             raise DamagedRun(f"cannot read the ledger {path}: {error}") from None
         *whole, last = contents.split(b"\n")
         found = [chain._take(line) for line in whole]
-        if last and chain._is_whole(last):
+        torn = bool(last) and not chain._is_whole(last)
+        if last and not torn:
             found.append(chain._take(last))
-            if repair:
-                _append(path, b"\n")
-        elif last:
-            done = ", and is cut off" if repair else ""
-            chain.notes.append(f"{path} ends within a line, as a crash leaves it: that line counts for nothing{done}")
-            if repair:
-                _cut(path, len(contents) - len(last))
         if head and head not in found:
             raise DamagedRun(
                 f"{path} has lost lines at its end ({_head_of(path).name} knows a later one): {_LOST}; a copy that was "
                 f"taken while lines were written is to be taken again"
             )
+        if torn:
+            done = ", and is cut off" if repair else ""
+            chain.notes.append(f"{path} ends within a line, as a crash leaves it: that line counts for nothing{done}")
+        if last and repair:
+            _cut(path, len(contents) - len(last)) if torn else _append(path, b"\n")
         return chain
 
     def append(self, line: dict[str, Any]) -> None:
