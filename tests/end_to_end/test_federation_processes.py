@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -33,6 +34,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 KNOWN_KEYS = """
 from sottovoce.runs.secrets import Secrets
 Secrets.fresh = staticmethod(lambda: Secrets.seeded(0))
+from sottovoce.jobs import spending
+spending.digest_of = lambda sums: b""
 """
 # A device that sends what it should not: not a number, another shape, an answer to another task, too long an update. At
 # last it is an honest one, but of an old version.
@@ -165,8 +168,15 @@ def _equal_to_simulated(world: World, run: Path, last: int) -> None:
         np.testing.assert_allclose(kept.arrays[f"{index:04d}"], np.asarray(leaf), rtol=0, atol=2e-6)
 
 
+@dataclass(frozen=True)
 class _Free:
-    def spend(self, round_number, event): ...
+    """The noise of a release, whatever its sum: those of devices and of a simulation are equal to rounding only."""
+
+    secrets: Secrets
+    lineage: str
+
+    def spend(self, round_number, event, sums):
+        return self.secrets.noise_key(round_number, self.lineage, b"")
 
 
 def _only_the_fleet_is_reachable(folder: Path) -> None:

@@ -275,8 +275,10 @@ def test_where_copies_went_on_a_release_has_one_epsilon(sotto: Sotto, world: Wor
     assert sotto("resume", tmp_path / "copy", "--json").status == 0
     told = sotto("release", tmp_path / "run", "--out", tmp_path / "first")
     assert "privacy.json is out of date: another copy of the run was charged" in told.out
+    assert "its ε is out of date" in jobs.report_run(tmp_path / "run").read_text()
     assert sotto("resume", tmp_path / "run", "--json").status == 0
     page = jobs.report_run(tmp_path / "run").read_text()
+    assert "its ε is out of date" not in page
     for name in ("run", "copy"):
         told = sotto("release", tmp_path / name, "--out", tmp_path / f"out-{name}")
         assert told.status == 0, told.out
