@@ -290,7 +290,7 @@ def test_where_copies_went_on_a_release_has_one_epsilon(sotto: Sotto, world: Wor
         assert statement["charged_beside"] == 2
         assert parse_json((tmp_path / f"out-{name}/card.json").read_text())["privacy"] == statement
         assert rounded_up(statement["epsilon"]) in page
-        assert statement["epsilon"] == pytest.approx(statement["epsilon_store"])
+        assert statement["epsilon"] <= statement["epsilon_store"]
 
 
 def test_the_threshold_of_exposure(ready: Path, tmp_path: Path) -> None:
