@@ -539,6 +539,8 @@ def cut_ledger(run: Path, kept: int) -> None:
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_a_ledger_shorter_than_its_checkpoint_is_refused(refused: Refused, run: Path, rounds: int) -> None:
     cut_ledger(run, 1 + rounds)
+    assert_says(refused("resume", run), str(run), "ledger.jsonl has lost lines at its end", "put the whole file back")
+    (run / "ledger.head").unlink()
     line = refused("resume", run)
     assert_says(line, str(run), f"no entry for round {rounds + 1}", "checkpoint is at round 4", "start another")
 
@@ -548,6 +550,8 @@ def test_a_ledger_shorter_than_its_checkpoint_by_a_torn_line_is_refused(sotto: S
     ledger = run / "ledger.jsonl"
     whole = ledger.read_bytes()
     ledger.write_bytes(whole[:-10])
+    assert_says(sotto("resume", run).err, "error: ", "ledger.jsonl has lost lines at its end")
+    (run / "ledger.head").unlink()
     outcome = sotto("resume", run)
     assert (outcome.status, outcome.out) == (2, "")
     assert_says(outcome.err, "error: ", "no entry for round 4", "checkpoint is at round 4")
@@ -559,7 +563,7 @@ def test_a_ledger_with_a_line_taken_out_is_refused(refused: Refused, run: Path) 
     ledger = run / "ledger.jsonl"
     lines = ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(b"".join(lines[:2] + lines[3:]))
-    assert_says(refused("resume", run), "ledger", "round 2")
+    assert_says(refused("resume", run), "ledger.jsonl", "line 3", "one was changed, lost or moved")
 
 
 @pytest.mark.parametrize(
@@ -583,6 +587,12 @@ def test_a_ledger_with_an_impossible_event_is_refused(refused: Refused, run: Pat
 def test_what_does_not_begin_like_a_ledger_is_none(refused: Refused, run: Path, contents: bytes) -> None:
     (run / "ledger.jsonl").write_bytes(contents)
     assert_says(refused("resume", run), "ledger.jsonl")
+
+
+def test_an_empty_ledger_is_not_judged(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").touch()
+    line = refused("plan", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6")
+    assert_says(line, "ledger.jsonl", "holds no charge", "give the ledger.jsonl of a run, a store or a release")
 
 
 def test_a_run_without_its_ledger_is_refused(refused: Refused, run: Path) -> None:

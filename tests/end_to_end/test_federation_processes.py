@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -34,6 +35,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 KNOWN_KEYS = """
 from sottovoce.runs.secrets import Secrets
 Secrets.fresh = staticmethod(lambda: Secrets.seeded(0))
+from sottovoce.jobs import spending
+spending.digest_of = lambda sums: b""
 """
 # A device that sends what it should not: not a number, what no reader can read, an answer to another task, too long an
 # update. At last it is an honest one, but of an old version.
@@ -160,7 +163,7 @@ def _equal_to_simulated(world: World, run: Path, last: int) -> None:
         cohort = np.array([row for some in rows for row in some], int)
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, state.clip_norms)
         summed = sum_one_by_one(assembly.algorithm, state.model, everybody, cohort, noise_key(keys.local), clip_norms)
-        state, _ = release(assembly.algorithm, state, summed, clip_norms, keys, _Free())
+        state, _ = release(assembly.algorithm, state, summed, clip_norms, _Free(secrets, lineage))
         drawn += len(cohort)
     assert drawn
     kept = checkpoints._read(run / "checkpoints" / f"round-{last:08d}.safetensors")
@@ -169,8 +172,15 @@ def _equal_to_simulated(world: World, run: Path, last: int) -> None:
         np.testing.assert_allclose(kept.arrays[f"{index:04d}"], np.asarray(leaf), rtol=0, atol=2e-6)
 
 
+@dataclass(frozen=True)
 class _Free:
-    def spend(self, round_number, event): ...
+    """The noise of a release, whatever its sum: those of devices and of a simulation are equal to rounding only."""
+
+    secrets: Secrets
+    lineage: str
+
+    def spend(self, round_number, event, sums):
+        return self.secrets.noise_key(round_number, self.lineage, b"")
 
 
 def _only_the_fleet_is_reachable(folder: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_world import Refused, Sotto, World, call, files_of, newest, parse_json
+from tiny_run import StopAfter
 
+from sottovoce import jobs
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.jobs import resume
 from sottovoce.jobs.planting import take_scores
@@ -18,6 +21,7 @@ from sottovoce.jobs.releasing import release_run, threshold
 from sottovoce.privacy.accounting import SampledGaussian, ThresholdedHistogram, rounded_up
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
+from sottovoce.runs.chain import chained
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
@@ -145,7 +149,7 @@ def another_model(run: Path) -> None:
 
 
 FAULTS: list[tuple[Callable[[Path], object], str]] = [
-    (shorten, "the ledger has no entry for round 4"),
+    (shorten, "ledger.jsonl has lost lines at its end"),
     (edit("ledger.jsonl", '"attempt"', '"at'), "is damaged"),
     (edit("recipe.toml", "rounds = 4", "rounds = 3"), "edited after the run began"),
     (edit("recipe.toml", 'secrets = "entropy"', 'secrets = "seeded"'), "whoever knows run.seed=3"),
@@ -188,41 +192,47 @@ def store_of(run: Path) -> Path:
     return Path(Recipe.load(run / "recipe.toml").data.store)
 
 
-def test_people_who_were_never_charged(ready: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def people(ready: Path) -> Iterator[StoreLedger]:
+    """The ledger of the run's store, which is put back afterwards."""
+    folder = store_of(ready)
+    kept = {name: (folder / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
+    yield StoreLedger(folder / "ledger.jsonl")
+    for name, contents in kept.items():
+        (folder / name).write_bytes(contents)
+
+
+@pytest.mark.parametrize("also", [(), ("ledger.head",), ("ledger.head", "holders")], ids=str)
+def test_people_who_were_never_charged(ready: Path, tmp_path: Path, people: StoreLedger, also: tuple[str, ...]) -> None:
     """The store's ledger was put back from before the run."""
-    ledger = store_of(ready) / "ledger.jsonl"
-    kept = ledger.read_bytes()
+    people.path.unlink()
+    moved = [people.path.with_name(name).rename(tmp_path / name) for name in also]
     try:
-        ledger.unlink()
         result = release_run(ready, tmp_path / "out")
     finally:
-        ledger.write_bytes(kept)
-    assert any("its people were not asked to pay" in reason for reason in result["reasons"])
-
-
-def test_people_who_were_charged_for_some_rounds_only(ready: Path, tmp_path: Path) -> None:
-    ledger = store_of(ready) / "ledger.jsonl"
-    kept = ledger.read_bytes()
-    run = parse_json((ready / "privacy.json").read_text())["run"]
-    lines = [parse_json(line) for line in kept.decode().splitlines()]
-    short = [line | {"count": line["count"] - 1} if line["run"] == run else line for line in lines]
-    try:
-        ledger.write_text("".join(json.dumps(line) + "\n" for line in short))
-        result = release_run(ready, tmp_path / "out")
-    finally:
-        ledger.write_bytes(kept)
-    assert any("lacks 1 of the run's" in reason for reason in result["reasons"])
+        for path in moved:
+            path.rename(people.path.with_name(path.name))
+    said = "its people were not asked to pay" if "holders" in also else "has no charge, though runs were charged to it"
+    assert any(said in reason for reason in result["reasons"])
     assert not (tmp_path / "out").exists()
 
 
-def test_a_claim_without_the_words_that_were_paid_for(ready: Path, tmp_path: Path) -> None:
-    ledger = StoreLedger(store_of(ready) / "ledger.jsonl")
-    kept = ledger.path.read_bytes()
-    try:
-        ledger.charge(PREPARATION, "private vocabulary", ThresholdedHistogram(2.0, 1e-6), 1)
-        result = release_run(ready, tmp_path / "out")
-    finally:
-        ledger.path.write_bytes(kept)
+def test_people_who_were_charged_for_some_rounds_only(ready: Path, tmp_path: Path, people: StoreLedger) -> None:
+    run = parse_json((ready / "privacy.json").read_text())["run"]
+    lines = [parse_json(line) for line in people.path.read_text().splitlines()]
+    short = [line | {"count": line["count"] - 1} if line["run"] == run else line for line in lines]
+    people.path.write_text("".join(json.dumps(line) + "\n" for line in short))
+    assert any("was changed" in reason for reason in release_run(ready, tmp_path / "out")["reasons"])
+    people.path.unlink()  # written anew, as by an owner who edits
+    people.path.write_bytes(chained([{name: line[name] for name in line if name != "check"} for line in short]))
+    people.path.with_suffix(".head").unlink()
+    assert any("lacks 1 of the run's" in reason for reason in release_run(ready, tmp_path / "out")["reasons"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_claim_without_the_words_that_were_paid_for(ready: Path, tmp_path: Path, people: StoreLedger) -> None:
+    people.charge(PREPARATION, "private vocabulary", ThresholdedHistogram(2.0, 1e-6), 1)
+    result = release_run(ready, tmp_path / "out")
     assert any("the ledger's charges come to" in reason for reason in result["reasons"])
     assert not (tmp_path / "out").exists()
 
@@ -237,18 +247,60 @@ def test_of_a_twin_it_is_told_that_it_passed_and_nothing_else(ready: Path, tmp_p
     assert told == {"audit": "canaries", "result": "passed", "of": "a twin", "one_run": True}
 
 
-def test_the_store_s_total_is_the_one_of_today(ready: Path, tmp_path: Path) -> None:
-    ledger = StoreLedger(store_of(ready) / "ledger.jsonl")
-    kept = ledger.path.read_bytes()
+def test_the_store_s_total_is_the_one_of_today(ready: Path, tmp_path: Path, people: StoreLedger) -> None:
     before = parse_json((ready / "privacy.json").read_text())["epsilon_store"]
-    try:
-        ledger.charge("another run", "training", SampledGaussian(1.0, "poisson", 0.3), 10)
-        assert release_run(ready, tmp_path / "out")["released"]
-    finally:
-        ledger.path.write_bytes(kept)
+    people.charge("another run", "training", SampledGaussian(1.0, "poisson", 0.3), 10)
+    assert release_run(ready, tmp_path / "out")["released"]
     after = parse_json((tmp_path / "out/privacy.json").read_text())
     assert after["epsilon_store"] > before
     assert f"ε is {rounded_up(after['epsilon_store'])} at the same δ" in after["prose"]
+
+
+def test_checkpoints_that_the_run_did_not_make_are_not_released(ready: Path, tmp_path: Path) -> None:
+    """Edited, model and all, with the hash that fits."""
+    from safetensors.numpy import load_file, save_file
+
+    saved, _ = checkpoint.latest(ready / "checkpoints")
+    assert saved is not None
+    saved.arrays["0000"][0] += 1
+    checkpoint.save(ready / "checkpoints", saved)
+    weights = load_file(ready / "model/weights.safetensors")
+    (name,) = [name for name, value in weights.items() if np.array_equal(value[1:], saved.arrays["0000"][1:])]
+    save_file({**weights, name: saved.arrays["0000"]}, ready / "model/weights.safetensors")
+    result = release_run(ready, tmp_path / "out")
+    assert any("is not what this run released in round 4" in reason for reason in result["reasons"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_copies_went_on_a_release_has_one_epsilon(sotto: Sotto, world: World, tmp_path: Path) -> None:
+    """In its ledger, its statement, its card, its report and by whoever adds up its charges."""
+    store = shutil.copytree(world.store, tmp_path / "store")
+    recipe = Recipe.load(world.recipe).replace(
+        data={"store": str(store)}, privacy={"secrets": "entropy"}, run={"evaluate_every": 0}
+    )
+    jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))  # of its four rounds
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert sotto("resume", tmp_path / "run", "--json").status == 0
+    alone = parse_json((tmp_path / "run/privacy.json").read_text())["epsilon"]
+    assert sotto("resume", tmp_path / "copy", "--json").status == 0
+    told = sotto("release", tmp_path / "run", "--out", tmp_path / "first")
+    assert "privacy.json is out of date: another copy of the run was charged" in told.out
+    assert "its ε is out of date" in jobs.report_run(tmp_path / "run").read_text()
+    assert sotto("resume", tmp_path / "run", "--json").status == 0
+    page = jobs.report_run(tmp_path / "run").read_text()
+    assert "its ε is out of date" not in page
+    for name in ("run", "copy"):
+        told = sotto("release", tmp_path / name, "--out", tmp_path / f"out-{name}")
+        assert told.status == 0, told.out
+        statement = parse_json((tmp_path / f"out-{name}/privacy.json").read_text())
+        check = told.out.partition("with: sotto ")[2].splitlines()[0].split()
+        judged = sotto(*check, "--json").json()
+        assert judged["epsilon"] == pytest.approx(statement["epsilon"], rel=1e-9)
+        assert statement["epsilon"] > alone * 1.05
+        assert statement["charged_beside"] == 2
+        assert parse_json((tmp_path / f"out-{name}/card.json").read_text())["privacy"] == statement
+        assert rounded_up(statement["epsilon"]) in page
+        assert statement["epsilon"] <= statement["epsilon_store"]
 
 
 def test_the_threshold_of_exposure(ready: Path, tmp_path: Path) -> None:

@@ -36,8 +36,9 @@ class Notebook:
     def __init__(self):
         self.spent = []
 
-    def spend(self, round_number, event):
+    def spend(self, round_number, event, sums):
         self.spent.append((round_number, event))
+        return bytes(32)
 
 
 def make_algorithm(optimiser) -> Algorithm:

@@ -7,20 +7,16 @@ import numpy as np
 import pytest
 
 from fleets import InProcess, make_device, make_roster, tiny_recipe
+from free import Free
 from sottovoce.assembly import assemble
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.limits import Limits
-from sottovoce.privacy.accounting import Event
 from sottovoce.privacy.noise import noise_key
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import release, sum_one_by_one
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}  # the thirteen users of the store, in its order
 SECRETS = Secrets.seeded(3)
-
-
-class Ledger:
-    def spend(self, round_number: int, event: Event) -> None: ...
 
 
 def keys_of(number: int):
@@ -50,7 +46,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
     devices = devices_of(tmp_path, store)
     fleet = InProcess(devices)
     start = assembly.start(assembly.model)
-    played = Coordinator(roster, fleet, 1.0).rounds(assembly, "spring", start, keys_of, Ledger(), lambda: "a")
+    played = Coordinator(roster, fleet, 1.0).rounds(assembly, "spring", start, keys_of, Free(), lambda: "a")
     simulated, cohorts = start, []
     for state, summed in played:
         number = state.round
@@ -65,7 +61,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
         assert summed.weight == pytest.approx(float(alone.weight), abs=1e-6)
         assert summed.users == len(cohort)
         assert summed.bits.tolist() == np.asarray(alone.bits).tolist()
-        simulated, _ = release(assembly.algorithm, simulated, alone, clip_norms, keys_of(number), Ledger())
+        simulated, _ = release(assembly.algorithm, simulated, alone, clip_norms, Free())
         cohorts.append(cohort)
         for ours, theirs in zip(jax.tree.leaves(state.model), jax.tree.leaves(simulated.model), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
@@ -90,9 +86,10 @@ def test_whoever_is_away_is_a_zero_and_the_denominator_stays(store, vocabulary, 
     silo = make_device(tmp_path, store, "silo", 1, 7, limits=allowing)
     spent = []
 
-    class Counting(Ledger):
-        def spend(self, round_number, event):
+    class Counting(Free):
+        def spend(self, round_number, event, sums):
             spent.append(round_number)
+            return super().spend(round_number, event, sums)
 
     def first_round(devices):
         coordinator = Coordinator(roster, InProcess(devices), 1.0)

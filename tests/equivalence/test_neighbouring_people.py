@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 
+from free import Free
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
@@ -76,18 +77,13 @@ def make_algorithm(sampler) -> Algorithm:
     return Algorithm(Mechanism(sampler, clip, FixedDenominator(1.0), 1.0), update, Server(optax.sgd(1.0)))
 
 
-class Unpaid:
-    def spend(self, round_number, event):
-        pass
-
-
 def sums_in_turn(network, store, sampler=None) -> list:
     """The sum of every round, each begun with the same model: whose turn it is, is for the round to find out."""
     algorithm, seen = make_algorithm(sampler or InTurn(COHORT, DECLARED, seed=5)), []
     state = algorithm.server.start(network)
     for number in range(ROUNDS):
         keys = Secrets.seeded(4).keys(number + 1, "a")
-        play_round(algorithm, state._replace(round=number), store, keys, Unpaid(), SUM, seen.append)
+        play_round(algorithm, state._replace(round=number), store, keys, Free(), SUM, seen.append)
     return [one.summed.total for one in seen]
 
 

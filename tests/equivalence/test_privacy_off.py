@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 from by_hand import lanes_of, slopes_of, step_along
+from free import Free
 from sottovoce.local.update import FedAvg, User
 from sottovoce.privacy.clipping import FlatClip, NoClip
 from sottovoce.privacy.estimators import TrueAverage
@@ -44,12 +45,8 @@ def test_privacy_off_is_plain_federated_averaging(store, any_model):
         weight_cap=CAP,
     )
 
-    class NoLedger:
-        def spend(self, round_number, event):
-            pass
-
     keys = Secrets.seeded(0).keys(1, "a")
-    state, _ = play_round(algorithm, algorithm.server.start(any_model), store, keys, NoLedger(), sum_one_by_one)
+    state, _ = play_round(algorithm, algorithm.server.start(any_model), store, keys, Free(), sum_one_by_one)
     users = [row for row in range(store.users) if len(store[row])]
     weights = [min(len(store[row]) / CAP, 1.0) for row in users]
     own = [jax.random.fold_in(noise_key(keys.local), row) for row in users]

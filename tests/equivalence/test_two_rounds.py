@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from family import FAMILY, of_family
+from free import Free
 from sottovoce.data.public import PublicText
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS
@@ -48,18 +49,13 @@ UPDATES = {
 VARIANTS = ("fedavg, two epochs", "fedsgd, some tokens", "rehearsal", "without forgetting")
 
 
-class NoLedger:
-    def spend(self, round_number, event):
-        pass
-
-
 def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight_cap=20.0):
     mechanism = Mechanism(
         Poisson(0.6), clip, estimator, noise_multiplier=0.0, experiment=True, experiment_noise_std=0.01
     )
     algorithm = Algorithm(mechanism, user_update, SERVER, weight_cap)
     state = algorithm.server.start(model)
-    return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, "a"), NoLedger(), sum_updates)
+    return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, "a"), Free(), sum_updates)
 
 
 # A compilation for each update and clip: the variants of variants are left to `make test-slow`.

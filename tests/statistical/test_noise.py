@@ -11,6 +11,7 @@ import optax
 import pytest
 from scipy import stats
 
+from free import Free
 from sottovoce.data.store import Store
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.adaptive import QuantileTracking
@@ -29,11 +30,6 @@ Z, S = 0.7, 1.3
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
 
 
-class NoLedger:
-    def spend(self, round_number, event):
-        pass
-
-
 def changes(model, store, estimator, count, secrets, **options) -> list[np.ndarray]:
     """What each of `count` rounds adds to the model, as one vector, through the whole loop."""
     clip = FlatClip(S)
@@ -42,7 +38,7 @@ def changes(model, store, estimator, count, secrets, **options) -> list[np.ndarr
     state = algorithm.server.start(model, mechanism.start())
     flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.model)])]
     keys = lambda number: secrets.keys(number, "a")  # noqa: E731
-    for after, _ in rounds(algorithm, state, store, count, keys, NoLedger(), SumInBlocks(4)):
+    for after, _ in rounds(algorithm, state, store, count, keys, Free(secrets), SumInBlocks(4)):
         flat.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(after.model)]))
     return [after - before for before, after in pairwise(flat)]
 
@@ -92,7 +88,7 @@ def test_bits_and_update_are_noised_independently_at_their_own_scales():
     mechanism = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(3.0), Z, tracking=tracking)
     silence = Query((jnp.zeros(3),), jnp.zeros(1))
     secrets = Secrets.seeded(9)
-    noised = [mechanism.privatise(silence, 1, (S,), secrets.keys(1, f"{i}").noise) for i in range(600)]
+    noised = [mechanism.privatise(silence, 1, (S,), secrets.noise_key(1, f"{i}", b"")) for i in range(600)]
     bits = np.concatenate([query.bits for query in noised])
     update = np.stack([query.estimate[0] for query in noised])
     sigma = (Z**-2 - 4.0**-2) ** -0.5 * S / 3

@@ -61,8 +61,9 @@ def test_users_join_rounds_as_often_as_the_ledger_is_charged_for(vocabulary):
     cohorts, charged = [], []
 
     class Ledger:
-        def spend(self, round_number, event):
+        def spend(self, round_number, event, sums):
             charged.append(event.user_rate)
+            return bytes(32)
 
     def note(algorithm, model, store, cohort, key, clip_norms):
         cohorts.append(cohort)

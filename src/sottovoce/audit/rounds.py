@@ -40,11 +40,14 @@ _STEPS = (1, 4, 16)  # local steps of canaries to try, until one is loud
 _RELEASE = "rounds of an audit"  # names their keys
 
 
+@dataclass(frozen=True)
 class _Unpaid:
-    """Nobody is in these rounds."""
+    """Nobody is in these rounds. All are first ones for the algorithm; a key of its own gives each its noise."""
 
-    def spend(self, round_number: int, event: Event) -> None:
-        pass
+    noise_key: bytes
+
+    def spend(self, round_number: int, event: Event, sums: Summed | None) -> bytes:
+        return self.noise_key
 
 
 class Played(NamedTuple):
@@ -95,10 +98,9 @@ class Stage:
             secrets = secrets.at(number + 1)
             keys = secrets.keys(number + 1, _RELEASE)
             store = self.present if there else self.absent
+            unpaid = _Unpaid(secrets.noise_key(number + 1, _RELEASE, b""))
             seen: list[Seen] = []
-            state, _ = play_round(
-                self.algorithm, self.start, store, keys, _Unpaid(), self.sum_updates, watch=seen.append
-            )
+            state, _ = play_round(self.algorithm, self.start, store, keys, unpaid, self.sum_updates, watch=seen.append)
             score = _along(state.model, self.start.model, self.direction)
             scores[number] = float(score)  # numpy, left to ask for the number, would make an error of Ctrl-C
             noise[number] = scores[number] - _without_noise(self.algorithm, seen[0].summed, self.direction)

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,16 +22,19 @@ from sottovoce.privacy.accounting import Event
 from sottovoce.privacy.generator import philox
 from sottovoce.privacy.sampling import Poisson, Sampler
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Watch
+from sottovoce.training.round import Summed, Watch
 
 _RELEASE = "twins of an audit"  # names their keys
 
 
+@dataclass(frozen=True)
 class _Unpaid:
-    """Of a twin nothing leaves the process."""
+    """Of a twin nothing leaves the process. Twins are compared, so they share their noise though their sums differ."""
 
-    def spend(self, round_number: int, event: Event) -> None:
-        pass
+    secrets: Secrets
+
+    def spend(self, round_number: int, event: Event, sums: Summed | None) -> bytes:
+        return self.secrets.noise_key(round_number, _RELEASE, b"")
 
 
 def twins(
@@ -94,7 +97,7 @@ def train_twin(
     """A model of the recipe, of which nothing leaves the process."""
     state = assembly.start(start)
     played = assembly.rounds(
-        state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(), assembly.sum_updates, watch
+        state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(secrets), assembly.sum_updates, watch
     )
     while state.round < rounds:
         state, _ = next(played)

@@ -171,6 +171,8 @@ def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json:
             )
             rows[f"event {number}"] = f"{entry['count']:,} × {', '.join([kind.removeprefix('kind '), *facts])}"
         print_table(title, rows)
+        for note in figures.get("notes", ()):
+            print(f"note: {note}")
 
 
 def _epsilons(points: list[dict[str, Any]]) -> dict[str, str]:

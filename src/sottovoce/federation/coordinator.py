@@ -55,7 +55,7 @@ class Coordinator:
             collected = Collected(digest(message), registered, algorithm.mechanism, clip_norms, state.model)
             self.fleet.ask(number, message, self.seconds, collected)
             summed = collected.summed(len(message))
-            state, _ = release(algorithm, state, summed, clip_norms, keys, ledger)
+            state, _ = release(algorithm, state, summed, clip_norms, ledger)
             yield state, summed
 
     def _task(

@@ -13,7 +13,7 @@ import numpy as np
 from sottovoce.errors import DamagedRun, SottoError, did_you_mean
 from sottovoce.federation.messages import Code, Refused, Task, digest
 from sottovoce.files import sync_folder, write_aside
-from sottovoce.runs.ledger import append_line, read_lines
+from sottovoce.runs.chain import Chain
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ class Participation:
         self._joined: dict[str, list[int]] = {}
         self._count: dict[int, int] = {}
         self._last: dict[tuple[str, int], list[int]] = {}  # rounds of a run that a user joined
-        for number, line in enumerate(read_lines(path) if path.exists() else [], 1):
+        self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
+        for number, line in enumerate(self._chain.lines, 1):
             try:
                 self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]])
             except (KeyError, TypeError, ValueError):
@@ -88,7 +89,7 @@ class Participation:
             return np.array(self._joined[task.release], np.int64)
         rows = [row for row in drawn.tolist() if self._may_join(task, row, limits)]
         new = not self.path.exists()
-        append_line(self.path, {"release": task.release, "task": name, "rows": rows}, private=True)
+        self._chain.append({"release": task.release, "task": name, "rows": rows})
         if new:
             sync_folder(self.path.parent)
         self._note(task.release, name, rows)

@@ -33,7 +33,7 @@ from sottovoce.recipe import SECTIONS, Recipe
 from sottovoce.reporting.audit_figures import draw_tail
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import read_lines
+from sottovoce.runs.ledger import first_line
 from sottovoce.runs.secrets import Secrets
 
 # What contradicts a claim stops a release, and a test that is exact uses up the errors that it may make.
@@ -250,7 +250,7 @@ def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progre
 
 def refuse_own_code(run: RunFolder, assembly: Assembly) -> None:
     """A twin cannot be trained of a model or an objective that no recipe describes."""
-    code = (read_lines(run.ledger_file, repair=False) or [{}])[0].get("code")
+    code = first_line(run.ledger_file).get("code")
     if code != assembly.code:
         raise SottoError(f"{run.path} was trained with {code}, which only Python knows; compare two runs of it instead")
 

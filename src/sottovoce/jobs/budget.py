@@ -16,14 +16,18 @@ from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 
 class Meter:
-    """ε of what a run was charged: a look-up in a curve over its planned rounds that was worked out once."""
+    """ε of what a run was charged: a look-up in a curve over its planned rounds that was worked out once.
 
-    def __init__(self, assembly: Assembly):
+    `beside` was charged for the run, too, and not by its own ledger: rounds of copies of its folder that went on.
+    """
+
+    def __init__(self, assembly: Assembly, beside: Spent = ()):
         privacy, self._asked = assembly.recipe.privacy, assembly.recipe.run.rounds
         self._mechanism = assembly.algorithm.mechanism
         self._plan = tuple(self._mechanism.events(self._asked))
         self._private = assembly.is_private
-        self._delta, self._accountant, self._before = privacy.delta, assembly.accountant, assembly.before
+        self._delta, self._accountant = privacy.delta, assembly.accountant
+        self._before = (*assembly.before, *beside)
         self.budget = privacy.epsilon if privacy.epsilon is not None and self.private else math.inf
 
     @property
@@ -32,7 +36,7 @@ class Meter:
         return self._private
 
     def __call__(self, charged: Spent) -> float:
-        """ε of these charges (planned rounds from the first on, and any that were made again) and of the words."""
+        """ε of these charges (planned rounds from the first on, and any made again) and of what was before."""
         if not self.private:
             return math.inf if any(count for _, count in charged) else 0.0
         rounds, again = self._split([(event, count) for event, count in charged if not isinstance(event, Covered)])
@@ -60,15 +64,16 @@ class Meter:
     def allows(self, charged: Spent) -> bool:
         return self(charged) <= self.budget
 
-    def rounds_allowed(self) -> int:
-        """How many of the planned rounds fit the budget."""
+    def rounds_allowed(self, planned: int | None = None, done: int = 0, again: Spent = ()) -> int:
+        """How many of the planned rounds fit the budget, if some were done, and some of them again."""
+        planned = self._asked if planned is None else planned
 
         def fits(rounds: int) -> bool:
-            return self.allows(self._mechanism.events(rounds))
+            return self.allows([*self._mechanism.events(rounds), *again])
 
-        if not self.private or fits(self._asked):
-            return self._asked
-        low, high = 0, self._asked
+        if not self.private or done >= planned or fits(planned):
+            return planned
+        low, high = done, planned
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)

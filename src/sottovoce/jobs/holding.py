@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.jobs.budget import charge_store, store_folder, store_ledger, total_of
+from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
+from sottovoce.jobs.budget import Meter, charge_store, store_folder, store_ledger, total_of
+from sottovoce.privacy.accounting import Spent
 from sottovoce.runs import holder
 
 if TYPE_CHECKING:
@@ -17,12 +18,36 @@ def take_hold(training: Training) -> list[str]:
     if not training.meter.private:
         return []
     notes = _settle(training)
-    if training.state.round < training.planned and not _take_up(training):
-        notes.append(
-            f"another copy of {training.run_folder.path} was taken up since, or its store was restored: rounds from "
-            f"{training.state.round + 1} on are charged to the store again"
-        )
+    training.meter = Meter(training.assembly, charged_beside(training))
+    try:
+        if training.state.round < training.planned and not _take_up(training):
+            notes.append(
+                f"another copy of {training.run_folder.path} was taken up since, or its store was restored: rounds "
+                f"from {training.state.round + 1} on are charged to the store again"
+            )
+    except BudgetExhausted as error:  # told at the first round, where training ends
+        training.exhausted = error
     return notes
+
+
+def charged_beside(training: Training) -> Spent:
+    """What the store was charged for the run beyond its own plan and ledger: by copies of its folder that went on.
+
+    They are releases of the same run, so its ε counts them; and a charge that a crash left without a round. Runs of one
+    seed share a name, and cannot be told from copies: theirs are in the store's total alone.
+    """
+    if not training.meter.private or _is_seeded(training):
+        return ()
+    charged = store_ledger(training.store).spent(training.ledger.header["run"])
+    return tuple((total_of(charged) - total_of(_owed(training))).items())
+
+
+def _is_seeded(training: Training) -> bool:
+    return training.recipe.privacy.secrets == "seeded"
+
+
+def _owed(training: Training) -> Spent:
+    return [*training.assembly.algorithm.mechanism.events(training.planned), *training.ledger.repeated()]
 
 
 def _settle(training: Training) -> list[str]:
@@ -37,20 +62,30 @@ def _settle(training: Training) -> list[str]:
             f"{ledger.path} has no charge for this run, though it was charged when the run began: the ledger was lost, "
             f"or is from before; what was spent on these people cannot be told; put it back"
         )
-    owed = [*training.assembly.algorithm.mechanism.events(training.planned), *training.ledger.repeated()]
-    missing = total_of(owed) - total_of(charged)
+    missing = total_of(_owed(training)) - total_of(charged)
     for event, count in missing.items():
         charge_store(training.store, run, "charges that were lost", event, count)
     return [f"{ledger.path} had lost {missing.total()} charges of this run: they are made again"] if missing else []
 
 
 def _take_up(training: Training) -> bool:
-    """A copy of a folder pays for its rounds again."""
-    if holder.take_up(training.run_folder.secrets, store_folder(training.store)):
-        return True
-    for event, count in training.assembly.algorithm.mechanism.events(training.planned, training.state.round):
-        charge_store(training.store, training.ledger.header["run"], "rounds of a copy", event, count)
-    return False
+    """A copy of a folder pays for its rounds again, before it is the one that holds the run."""
+    mechanism = training.assembly.algorithm.mechanism
+    left = mechanism.events(training.planned, training.state.round)
+    beside = Meter(training.assembly, [*charged_beside(training), *(() if _is_seeded(training) else left)])
+
+    def pay() -> None:
+        if not beside.allows([*training.ledger.spent(), (mechanism.event_again(training.state.round + 1), 1)]):
+            raise BudgetExhausted(
+                f"another copy of {training.run_folder.path} was taken up since, or its store was restored: rounds "
+                f"from {training.state.round + 1} on would be charged again and pass the budget ε = {beside.budget:g}; "
+                f"training ends here with a usable model"
+            )
+        for event, count in left:
+            charge_store(training.store, training.ledger.header["run"], "rounds of a copy", event, count)
+        training.meter = beside
+
+    return holder.take_up(training.run_folder.secrets, store_folder(training.store), pay)
 
 
 def hold_on(training: Training) -> None:

@@ -28,7 +28,7 @@ from sottovoce.reporting.report import Evidence, render
 from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import read_ledger
+from sottovoce.runs.ledger import StoreLedger, read_ledger
 
 # Written for this project; no user's words.
 PROMPTS = (
@@ -217,7 +217,8 @@ def _statement_of_today(run: RunFolder) -> dict[str, Any]:
     if not ledger.exists() or told["run"] not in (people := read_ledger(ledger)).runs:
         return restate(told, store_gone=True)
     total = store_total(people.spent, told["delta"], recipe.privacy.accountant)
-    return restate(told, **total)
+    charged = sum(count for _, count in StoreLedger(ledger).spent(told["run"]))
+    return restate(told, **total, **({} if told.get("charged_to_store") == charged else {"out_of_date": True}))
 
 
 def found_so_far(run: RunFolder, name: str = "RUN") -> list[Finding]:

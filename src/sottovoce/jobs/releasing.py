@@ -17,8 +17,9 @@ from sottovoce.files import made_aside
 from sottovoce.jobs.budget import total_of
 from sottovoce.jobs.planting import read_registry
 from sottovoce.jobs.population import TURNS_BY_PLACE, store_folder
+from sottovoce.jobs.saving import check_origin
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Covered
+from sottovoce.privacy.accounting import Covered, Event, event_from_json
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs import checkpoint as checkpoints
@@ -71,8 +72,7 @@ def _write(run: RunFolder, out: Path, audits: list[dict[str, Any]]) -> None:
         statement = restate(told, audits=audits, **total)
         run.write_json(draft / "privacy.json", statement)
         run.write_json(draft / "card.json", {**_card(run), "privacy": statement})
-        charged = [*people.spent(PREPARATION), *people.spent(told["run"])]
-        write_release(draft / "ledger.jsonl", told["run"], charged)
+        write_release(draft / "ledger.jsonl", told["run"], _listed(told))
         if run.registry_file.exists():
             (draft / run.registry_file.name).write_bytes(run.registry_file.read_bytes())
         # Before the folder has its name: what is released never stands beside the keys of its noise.
@@ -123,13 +123,24 @@ def _check(run: RunFolder) -> Iterator[str]:
             f"{people.path} lacks {missing.total()} of the run's {len(ledger.entries)} charges: its people were not "
             f"asked to pay for them"
         )
-    spent = [*people.spent(PREPARATION), *ledger.spent()]
-    cost = accounting.epsilon(spent, recipe.privacy.delta, recipe.privacy.accountant)
-    if cost > statement["epsilon"] * (1 + _ROUNDING) or statement["delta"] != recipe.privacy.delta:
+    if statement.get("charged_to_store") != sum(count for _, count in people.spent(statement["run"])):
         yield (
-            f"the statement claims ε = {accounting.rounded_up(statement['epsilon'], 4)} at δ = {statement['delta']:g}, "
-            f"and the ledger's charges come to {accounting.rounded_up(cost, 4)} at {recipe.privacy.delta:g}"
+            f"privacy.json is out of date: another copy of the run was charged for since, or an earlier version wrote "
+            f"it; `sotto resume {run.path}` writes it again"
         )
+        return
+    # What is listed must be what the ledgers have, and have the ε that is claimed: a release has one number.
+    listed = _listed(statement)
+    spent = [*people.spent(PREPARATION), *ledger.spent()]
+    least, cost = (accounting.epsilon(of, recipe.privacy.delta, recipe.privacy.accountant) for of in (spent, listed))
+    claimed = statement["epsilon"]
+    if least > cost * (1 + _ROUNDING) or abs(cost - claimed) > claimed * _ROUNDING:
+        yield (
+            f"the statement claims ε = {accounting.rounded_up(claimed, 4)} at δ = {statement['delta']:g}, and the "
+            f"ledger's charges come to {accounting.rounded_up(max(least, cost), 4)} at {recipe.privacy.delta:g}"
+        )
+    if statement["delta"] != recipe.privacy.delta:
+        yield f"the statement is for δ = {statement['delta']:g}, and the recipe for {recipe.privacy.delta:g}"
     if _card(run)["privacy"] != statement:
         yield "model/card.json and privacy.json do not say the same"
     if Vocabulary.load(run.model / "vocabulary.txt").fingerprint != statement["vocabulary"]["fingerprint"]:
@@ -141,6 +152,13 @@ def _check(run: RunFolder) -> Iterator[str]:
             f"model/weights.safetensors is not the model of the last checkpoint, or that is not of round {rounds}: "
             f"whether the ledger paid for it cannot be told; `sotto resume {run.path}` writes it again"
         )
+    elif run.secrets.exists():  # a first release throws them away
+        check_origin(run, ledger, saved)
+
+
+def _listed(statement: dict[str, Any]) -> list[tuple[Event, int]]:
+    """The charges that a statement's ε is of."""
+    return [(event_from_json(one["event"]), one["count"]) for one in statement["charged"]]
 
 
 def _people(run: RunFolder, recipe: Recipe) -> StoreLedger:

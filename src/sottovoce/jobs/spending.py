@@ -9,35 +9,52 @@ from sottovoce.errors import BudgetExhausted
 from sottovoce.jobs.budget import charge_store
 from sottovoce.jobs.holding import hold_on
 from sottovoce.privacy.accounting import Event, rounded_up
+from sottovoce.privacy.summing import digest_of
+from sottovoce.runs.holder import name_of
 from sottovoce.runs.ledger import Entry, lineage
 from sottovoce.runs.secrets import RoundKeys
+from sottovoce.runs.sums import Sums
+from sottovoce.training.round import AnotherSum, Summed
 
 if TYPE_CHECKING:
     from sottovoce.jobs.training import Training
 
 
 class RunSpender:
-    """Hands out each round's keys and pays for it: an attempt that was paid for already is not paid for twice."""
+    """Hands out each round's keys and pays for it: an attempt that was paid for already is not paid for twice.
+
+    The same attempt is one of the same name and the same sum. The name follows from all that is known to change sums
+    (recipe, store, code, versions, machine, the rounds before); the sum itself is what counts.
+    """
 
     def __init__(self, training: Training):
         self._training = training
         self.lineage = training.parent
         self._attempt = 0
+        self._given_up: dict[int, set[int]] = {}  # of a round, attempts that were paid for with another sum
+        self._sums = Sums(training.run_folder.secrets)
+        self._seeded = training.recipe.privacy.secrets == "seeded"
         fingerprint = training.assembly.fingerprint
         if not training.assembly.reproducible:
             # Sums that no later process can repeat: their entries must never be taken for its own.
             fingerprint += " " + os_entropy.token_hex(16)
+        if not self._seeded:
+            # A copy that pays again draws its cohorts again: two releases of one cohort cost more than two.
+            fingerprint += " " + name_of(training.run_folder.secrets)
         self._fingerprint = training.secrets.blind(fingerprint)
+
+    @property
+    def _release(self) -> str:
+        """What the keys of an attempt are named by; those of a seeded run come out alike anywhere."""
+        return f"attempt {self._attempt}" if self._seeded else self.lineage
 
     def keys(self, round_number: int) -> RoundKeys:
         training = self._training
-        self._attempt = training.ledger.attempt(round_number, training.parent, self._fingerprint)
+        given_up = self._given_up.get(round_number, set())
+        self._attempt = training.ledger.attempt(round_number, training.parent, self._fingerprint, given_up)
         self.lineage = lineage(training.parent, self._fingerprint, self._attempt)
         self._refuse_beyond_budget(round_number)
-        # Keyed by all that the sum depends on: a copy of the folder on another machine draws other noise by itself.
-        # A seeded run promises nothing to those who know the seed, and is to come out alike anywhere.
-        seeded = training.recipe.privacy.secrets == "seeded"
-        return training.secrets.keys(round_number, f"attempt {self._attempt}" if seeded else self.lineage)
+        return training.secrets.keys(round_number, self._release)
 
     def _refuse_beyond_budget(self, round_number: int) -> None:
         """The hard stop: before a cohort is drawn, not after its noise is out."""
@@ -59,13 +76,22 @@ class RunSpender:
                 f"spent, and training ends here with a usable model"
             )
 
-    def spend(self, round_number: int, event: Event) -> None:
+    def spend(self, round_number: int, event: Event, sums: Summed | None) -> bytes:
         training = self._training
         hold_on(training)
-        if training.ledger.knows(round_number, self.lineage):
-            return
-        if self._attempt:
-            event = training.assembly.algorithm.mechanism.event_again(round_number)
-            # The store first: a crash in between charges its people once too often, not once too little.
-            charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
-        training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
+        # Without a promise there is nothing that a hash could keep.
+        digest = digest_of((sums.total, sums.weight, sums.bits)) if sums is not None and training.meter.private else b""
+        tag, known = training.secrets.tag(self.lineage, digest), self._sums.tag_of(self.lineage)
+        paid = training.ledger.knows(round_number, self.lineage)
+        if (paid or known) and known != tag:
+            self._given_up.setdefault(round_number, set()).add(self._attempt)
+            raise AnotherSum
+        if not paid:
+            # Before the ledger: an attempt that is paid for has its sum, or counts as one of another.
+            self._sums.keep(training.secrets.round, self.lineage, tag)
+            if self._attempt:
+                event = training.assembly.algorithm.mechanism.event_again(round_number)
+                # The store first: a crash in between charges its people once too often, not once too little.
+                charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
+            training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
+        return training.secrets.noise_key(round_number, self._release, digest)

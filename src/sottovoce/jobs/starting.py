@@ -17,7 +17,7 @@ from sottovoce.privacy.accounting import rounded_up
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import read_lines
+from sottovoce.runs.ledger import first_line
 from sottovoce.runs.secrets import Secrets
 
 
@@ -126,4 +126,4 @@ def _trained_on(run: RunFolder, store: Store) -> bool:
 
 def _header(run: RunFolder) -> dict[str, Any]:
     """The first line of a run's ledger, which may be in use."""
-    return (read_lines(run.ledger_file, repair=False) or [{}])[0]
+    return first_line(run.ledger_file)

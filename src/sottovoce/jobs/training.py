@@ -19,10 +19,10 @@ from sottovoce.federation.collecting import DeviceSum
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.jobs.beginning import begin, check_beside, owed_for_words
 from sottovoce.jobs.budget import Meter, store_ledger
-from sottovoce.jobs.holding import take_hold
+from sottovoce.jobs.holding import charged_beside, take_hold
 from sottovoce.jobs.planting import notes_of, take_scores, watch_canaries
 from sottovoce.jobs.population import TURNS_BY_PLACE, open_users
-from sottovoce.jobs.saving import load_state, save_checkpoint
+from sottovoce.jobs.saving import check_origin, load_state, save_checkpoint
 from sottovoce.jobs.spending import RunSpender
 from sottovoce.jobs.together import assemble_for, sum_over
 from sottovoce.local.objective import Objective, plain
@@ -139,7 +139,7 @@ class Training:
                 f"of your own code goes on from Python: sottovoce.resume(run, model=..., objective=...)"
             )
         self._check_turns(secrets)
-        self.notes: list[str] = []
+        self.notes: list[str] = list(self.ledger.notes)
         declared = self.recipe.privacy.users
         self.watch = watch_canaries(run, self.ledger.header, self.assembly, self.store, secrets)
         if self.assembly.passes is None and not 0.5 < self.store.users / declared < 2:
@@ -152,6 +152,7 @@ class Training:
             self.store = self.watch.planted
         self._load_state()
         self.meter = Meter(self.assembly)
+        self.exhausted: BudgetExhausted | None = None
         self.notes += take_hold(self)
 
     def _check_turns(self, secrets: Secrets) -> None:
@@ -179,6 +180,7 @@ class Training:
                 f"checkpoint is at round {saved.round}: what was spent cannot be told, so the run is refused; "
                 f"start another"
             )
+        check_origin(self.run_folder, self.ledger, saved)
         self.state = load_state(saved, self.assembly.start(self.assembly.model))
         if self.watch is not None:
             self.watch.scores = take_scores(saved)
@@ -195,6 +197,8 @@ class Training:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
         try:
+            if self.exhausted:
+                raise self.exhausted
             for state, played in self._rounds(spender):
                 jax.block_until_ready(state.model)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
@@ -285,6 +289,9 @@ class Training:
         self.secrets = save_checkpoint(self.run_folder, self.state, self.secrets, self.parent, scores)
 
     def _finish(self) -> Statement:
+        beside, again = charged_beside(self), self.ledger.repeated()
+        # Training stops before it passes its budget: of the planned rounds, those count that it may still come to.
+        allowed = Meter(self.assembly, beside).rounds_allowed(self.planned, self.ledger.rounds, again)
         statement = make_statement(
             recipe=self.recipe,
             mechanism=self.assembly.algorithm.mechanism,
@@ -292,7 +299,10 @@ class Training:
             planned_rounds=self.planned,
             rounds_done=self.state.round,
             spent=self.ledger.spent(),
-            repeated=self.ledger.repeated(),
+            charged=[*self.assembly.algorithm.mechanism.events(allowed), *again],
+            repeated=again,
+            beside=beside,
+            to_store=self._charged_to_store(),
             vocabulary_spent=self.assembly.before,
             store_spent=store_ledger(self.store).spent() if self.meter.private else [],
             run=self.ledger.header["run"],
@@ -316,6 +326,11 @@ class Training:
         self.run_folder.save_model(weights_of(self.state.model), vocabulary, card)
         self.run_folder.write_json(self.run_folder.statement_file, statement.to_json())
         return statement
+
+    def _charged_to_store(self) -> int:
+        if not self.meter.private:
+            return 0
+        return sum(count for _, count in store_ledger(self.store).spent(self.ledger.header["run"]))
 
     def _traffic(self) -> dict[str, float] | None:
         """None for real devices: the model goes to all that are connected, drawn or not."""

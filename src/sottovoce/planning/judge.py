@@ -55,7 +55,7 @@ def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: st
     return Judgement(
         accountant,
         [
-            {"path": str(ledger.path), "kind": ledger.kind, "runs": list(ledger.runs)}
+            {"path": str(ledger.path), "kind": ledger.kind, "runs": list(ledger.runs), "notes": ledger.notes}
             | asdict(_figures(ledger.spent, deltas, accountant))
             for ledger in ledgers
         ],

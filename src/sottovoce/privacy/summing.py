@@ -7,6 +7,7 @@ grid and added as whole numbers. Such a sum is the same in any order, in any blo
 
 from __future__ import annotations
 
+import hashlib
 import math
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from sottovoce.privacy.sha256 import digest_in_lanes
 
 BITS = 27  # a contribution is at most 2^27 steps of the grid
 _LOW = 16  # two 32-bit halves hold a sum of 2^20 of them, 2^15 at a time
@@ -88,3 +91,29 @@ def steps_of(contribution: np.ndarray, grid: float) -> np.ndarray:
 def _steps(numpy: Any, leaf: Any, grid: Any) -> Any:
     # The bound of a coordinate holds already, by the clip; here it keeps whole numbers from wrapping round.
     return numpy.clip(numpy.trunc(leaf / grid), -(2.0**BITS), 2.0**BITS)
+
+
+def digest_of(sums: Any) -> bytes:
+    """SHA-256 of a pytree of exact sums: equal where they are equal as numbers, leaf by leaf, on one kind of device.
+
+    Never to be shown: whoever guesses the sums could confirm it.
+    """
+    found = hashlib.sha256()
+    leaves = jax.tree_util.tree_leaves_with_path(sums)
+    for path, leaf in leaves:
+        found.update(f"{jax.tree_util.keystr(path)} {np.shape(leaf)} ".encode())
+    if jax.default_backend() == "cpu":
+        for _, leaf in leaves:
+            # -0.0 is 0.0: adding 0.0 makes it so, and changes nothing else.
+            found.update(np.ascontiguousarray(np.asarray(leaf, "<f8") + 0.0).data)
+    else:  # hashed where it lies: only digests leave the device
+        with jax.enable_x64(True):
+            found.update(digest_in_lanes(_words([leaf for _, leaf in leaves])))
+    return found.digest()
+
+
+@jax.jit
+def _words(leaves: list[Any]) -> jax.Array:
+    """The bits of float64 numbers, in words of 32."""
+    bits = [jax.lax.bitcast_convert_type(leaf.astype(jnp.float64) + 0.0, jnp.uint32).ravel() for leaf in leaves]
+    return jnp.concatenate(bits)

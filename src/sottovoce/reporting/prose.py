@@ -51,6 +51,16 @@ def paragraphs(private: bool, epsilon: float, delta: float, facts: dict[str, Any
             f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are "
             f"paid for twice, and the figure counts that."
         )
+    if facts.get("out_of_date"):
+        told.append(
+            "More was charged for this run since its statement was written, by a copy of it that went on: its ε is out "
+            "of date until `sotto resume` writes it again."
+        )
+    if facts.get("charged_beside"):
+        told.append(
+            f"Beside this model, {facts['charged_beside']} rounds were charged for other copies of the run that went "
+            f"on, or for rounds that a crash kept from being done; the figure counts them."
+        )
     if facts["secrets"] == "seeded":
         told.append(
             "The secrets of this run come from its seed: whoever knows the seed can undo the noise, and the guarantee "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import NonPrivate, Spent
+from sottovoce.privacy.accounting import Event, NonPrivate, Spent
 from sottovoce.privacy.events import ADDED
 from sottovoce.recipe import Privacy, Recipe
 from sottovoce.reporting.prose import paragraphs
@@ -64,12 +65,16 @@ class Statement:
 
 def make_statement(
     *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
-    spent: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str, vocabulary: str,
-    vocabulary_source: Mapping[str, Any], start: Mapping[str, str] | None = None,
+    spent: Spent, charged: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str,
+    vocabulary: str, vocabulary_source: Mapping[str, Any], start: Mapping[str, str] | None = None,
     canaries: Mapping[str, Any] | None = None, across_devices: bool = False, users_at_once: int = 1,
+    beside: Spent = (), to_store: int = 0,
 ) -> Statement:  # fmt: skip
-    """The statement of a run from its recipe, its mechanism and its ledger; `repeated` charges were paid again.
+    """The statement of a run from its recipe, its mechanism and its ledger.
 
+    ε is that of all that was `charged` for the run, planned rounds and `repeated` ones that were paid again, and
+    `beside` it for copies of its folder that went on. The statement lists these charges, and a release has no others.
+    The store had so many charges for the run (`to_store`): if there are more one day, the statement is out of date.
     A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε. `start` is the model of
     another run that this one began with; `canaries` is what the ledger says was planted. `across_devices`: users were
     trained where their text is; otherwise so many `users_at_once`, in one program.
@@ -82,12 +87,11 @@ def make_statement(
     def cost(of: Spent) -> float:
         return accounting.epsilon(of, privacy.delta, accountant) if private else math.inf
 
-    epsilon_spent = cost([*vocabulary_spent, *spent]) if charges else 0.0
-    training = [*mechanism.events(planned_rounds), *repeated]
-    epsilon = cost([*vocabulary_spent, *training])
-    replaced = _replaced([*vocabulary_spent, *training], epsilon, privacy, accountant)
-    if private and privacy.epsilon is not None:
-        epsilon = max(epsilon_spent, min(epsilon, privacy.epsilon))  # training stops before it passes its budget
+    epsilon_spent = cost([*vocabulary_spent, *beside, *spent]) if charges else 0.0
+    training = [*beside, *charged]
+    listed = _together([*vocabulary_spent, *training])
+    epsilon = cost(listed)
+    replaced = _replaced(listed, privacy, accountant)
     epsilon_training = cost(training) if vocabulary_spent else epsilon
 
     facts: dict[str, Any] = {
@@ -104,6 +108,9 @@ def make_statement(
         "rounds_done": rounds_done,
         "charges": charges,
         "charged_again": sum(count for _, count in repeated),
+        "charged_beside": sum(count for _, count in beside),
+        "charged_to_store": to_store,
+        "charged": [{"event": event.to_json(), "count": count} for event, count in listed],
         "accountant": accounting.accountant_name(accountant),
         "sampling": "none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
         "declared": {
@@ -146,13 +153,17 @@ def make_statement(
     return Statement(private, epsilon, privacy.delta, facts)
 
 
-def _replaced(spent: Spent, epsilon: float, privacy: Privacy, accountant: str) -> dict[str, float | str]:
-    """ε when one user is replaced, beside one for adding or removing.
+def _together(spent: Spent) -> Spent:
+    """Every event once, with the number of times that it was charged."""
+    total: Counter[Event] = Counter()
+    for event, count in spent:
+        total[event] += count
+    return list(total.items())
 
-    Not of the moments accountant, which has none, nor where a budget ends training before all planned rounds.
-    """
-    ends_early = privacy.epsilon is not None and epsilon > privacy.epsilon
-    if accounting.relation_of(event for event, _ in spent) != ADDED or accountant == "moments" or ends_early:
+
+def _replaced(spent: Spent, privacy: Privacy, accountant: str) -> dict[str, float | str]:
+    """ε when one user is replaced, beside one for adding or removing. The moments accountant has none."""
+    if accounting.relation_of(event for event, _ in spent) != ADDED or accountant == "moments":
         return {}
     return {"epsilon_replaced": json_number(accounting.epsilon(spent, privacy.delta, accountant, replaced=True))}
 

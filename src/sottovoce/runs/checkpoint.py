@@ -21,6 +21,12 @@ class Checkpoint:
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]  # plain JSON values
 
+    @property
+    def contents(self) -> str:
+        """All that it holds, in one hash."""
+        facts = json.dumps({**self.facts, "round": self.round}, sort_keys=True)
+        return hashlib.sha256(f"{facts} {digest(self.arrays)}".encode()).hexdigest()
+
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Atomic: after a crash there is the whole new file or none of it."""

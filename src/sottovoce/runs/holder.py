@@ -20,15 +20,26 @@ from sottovoce.files import write_aside
 _NAME, _MINE, _NEXT = "holder.name", "holder", "holder.next"
 
 
-def take_up(folder: Path, store: Path) -> bool:
-    """Make this folder the one that holds its run; True if it was already."""
-    if not (folder / _NAME).exists():
-        # Not the name of the run, which two runs of one seed share.
-        write_aside(folder / _NAME, os_entropy.token_hex(16).encode(), private=True)
+def take_up(folder: Path, store: Path, pay: Callable[[], None] = lambda: None) -> bool:
+    """Make this folder the one that holds its run; True if it was already.
+
+    If not, it pays first, and goes on under a name of its own: the rounds of two copies are two releases.
+    """
     with _alone(store):
         rightful = _is_held(folder, store)
+        if not rightful:
+            pay()
+            if name_of(folder):  # whoever held it pays as well, should it go on: what was restored knows less
+                write_aside(_theirs(folder, store), _token(), private=True)
+            # Not the name of the run, which two runs of one seed share.
+            write_aside(folder / _NAME, _token(), private=True)
         _renew(folder, store, partial(write_aside, private=True))
     return rightful
+
+
+def name_of(folder: Path) -> str:
+    """What tells this folder from its copies that went on; nothing where nobody is charged."""
+    return _read(folder / _NAME)
 
 
 def hold_on(folder: Path, store: Path) -> bool:
@@ -44,15 +55,19 @@ def hold_on(folder: Path, store: Path) -> bool:
 
 
 def _is_held(folder: Path, store: Path) -> bool:
-    known = _read(_theirs(folder, store))
+    known = _read(_theirs(folder, store)) if name_of(folder) else ""
     return known != "" and known in (_read(folder / _MINE), _read(folder / _NEXT))
 
 
 def _renew(folder: Path, store: Path, write: Callable[[Path, bytes], None]) -> None:
     """The folder knows its next token before the store does: a crash in between does not make it a stranger."""
-    token = os_entropy.token_hex(16).encode()
+    token = _token()
     for path in (folder / _NEXT, _theirs(folder, store), folder / _MINE):
         write(path, token)
+
+
+def _token() -> bytes:
+    return os_entropy.token_hex(16).encode()
 
 
 def _write_over(path: Path, token: bytes) -> None:
@@ -62,7 +77,7 @@ def _write_over(path: Path, token: bytes) -> None:
 
 
 def _theirs(folder: Path, store: Path) -> Path:
-    return store / "holders" / _read(folder / _NAME)
+    return store / "holders" / name_of(folder)
 
 
 @contextmanager

@@ -1,24 +1,28 @@
 """What was spent, written ahead: a round's event is on disk before anything noised can be seen.
 
-The first line says whose ledger it is; every other line is one release. A line is never changed or removed.
+The first line says whose ledger it is; every other line is one release. A line is never changed or removed, and
+carries a checksum that says so (`chain.py`).
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
-import os
+import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import sync_folder
+from sottovoce.files import sync_folder, write_aside
 from sottovoce.privacy.accounting import Event, event_from_json
+from sottovoce.runs.chain import Chain, chained, readable
+
+log = logging.getLogger("sottovoce.ledger")
+
+_UNCHECKED, _CHECKED = 1, 2  # how the ledgers of runs are written: by version 0.1, and with checksums
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Entry:
 def lineage(parent: str, fingerprint: str, attempt: int) -> str:
     """Names a round by all that made it: the round before, the code, data and machine, and the attempt.
 
-    Two rounds of one lineage have the same un-noised sum and the same noise to the bit: one release, not two.
+    Two rounds of one lineage should have the same un-noised sum to the bit: then they are one release, not two. That
+    the sum is the same is seen by itself (`sums.py`).
     """
     return hashlib.sha256(f"{parent} {fingerprint} {attempt}".encode()).hexdigest()[:16]
 
@@ -45,12 +50,22 @@ def lineage(parent: str, fingerprint: str, attempt: int) -> str:
 class Ledger:
     """The ledger of one run."""
 
-    def __init__(self, path: Path, header: dict[str, Any], entries: list[Entry]):
-        self.path, self.header, self.entries = path, header, entries
+    def __init__(self, chain: Chain, entries: list[Entry]):
+        self.header, self.notes, self.entries = chain.lines[0], chain.notes, entries
+        self._chain = chain
         self._of_round: dict[int, list[Entry]] = {}
         self._spent: Counter[Event] = Counter()
         for entry in entries:
             self._note(entry)
+
+    @property
+    def path(self) -> Path:
+        return self._chain.path
+
+    @property
+    def is_old(self) -> bool:
+        """Was it begun by version 0.1, which bound less to it?"""
+        return self.header["ledger"] == _UNCHECKED
 
     def _note(self, entry: Entry) -> None:
         self._of_round.setdefault(entry.round, []).append(entry)
@@ -58,23 +73,31 @@ class Ledger:
 
     @staticmethod
     def create(path: Path, header: dict[str, Any]) -> Ledger:
-        with open(path, "xb") as file:
-            _write_line(file, {"ledger": 1, **header})
+        path.touch(exist_ok=False)
+        chain = Chain(path)
+        chain.append({"ledger": _CHECKED, **header})
         sync_folder(path.parent)
-        return Ledger(path, {"ledger": 1, **header}, [])
+        return Ledger(chain, [])
 
     @staticmethod
     def open(path: Path) -> Ledger:
-        """Read a ledger. A last line torn by a crash is cut off: nothing was released on its account."""
-        lines = read_lines(path)
-        if not lines or "ledger" not in lines[0]:
-            raise DamagedRun(f"{path} does not begin like a ledger: what was spent cannot be told")
+        """Read a ledger and mend its end. A last line torn by a crash is cut off: nothing was released on its account.
+
+        `notes` says so.
+        """
+        chain = Chain.read(path, repair=True)
+        if not chain.lines or chain.lines[0].get("ledger") not in (_UNCHECKED, _CHECKED):
+            raise DamagedRun(
+                f"{path} does not begin like a ledger of a run: what was spent cannot be told; put it back"
+            )
+        if chain.unchecked and chain.lines[0]["ledger"] == _CHECKED:
+            raise DamagedRun(f"{path} has lost its checksums: what was spent cannot be told; put it back")
         entries = []
-        for number, line in enumerate(lines[1:], 2):
-            with _readable(path, number):
+        for number, line in enumerate(chain.lines[1:], 2):
+            with readable(path, number):
                 event = event_from_json(line["event"])
                 entries.append(Entry(int(line["round"]), int(line["attempt"]), event, str(line["lineage"])))
-        return Ledger(path, lines[0], entries)
+        return Ledger(chain, entries)
 
     @property
     def rounds(self) -> int:
@@ -87,13 +110,20 @@ class Ledger:
             return self.spent()
         return list(Counter(entry.event for entry in self.entries if entry.round <= round_number).items())
 
-    def attempt(self, round_number: int, parent: str, fingerprint: str) -> int:
-        """Which attempt at a round this is: one that was paid for if it will be the same to the bit, else a new one."""
-        before = self._of_round.get(round_number, [])
+    def of_round(self, round_number: int) -> list[Entry]:
+        """What was released of a round: more than once, where it was done again."""
+        return list(self._of_round.get(round_number, []))
+
+    def attempt(self, round_number: int, parent: str, fingerprint: str, given_up: Container[int] = ()) -> int:
+        """Which attempt at a round this is: one that was paid for if it may be the same to the bit, else a new one."""
+        before = self.of_round(round_number)
         for entry in before:
-            if entry.lineage == lineage(parent, fingerprint, entry.attempt):
+            if entry.lineage == lineage(parent, fingerprint, entry.attempt) and entry.attempt not in given_up:
                 return entry.attempt
-        return 1 + max((entry.attempt for entry in before), default=-1)
+        attempt = 1 + max((entry.attempt for entry in before), default=-1)
+        while attempt in given_up:
+            attempt += 1
+        return attempt
 
     def knows(self, round_number: int, name: str) -> bool:
         """Was this very release paid for before a crash?"""
@@ -101,7 +131,7 @@ class Ledger:
 
     def spend(self, entry: Entry) -> None:
         """Put an entry on disk before returning."""
-        append_line(self.path, entry.to_json())
+        self._chain.append(entry.to_json())
         self.entries.append(entry)
         self._note(entry)
 
@@ -129,8 +159,11 @@ class StoreLedger:
         try:
             with open(self.path, "ab") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)  # other runs charge the same people
-                self._spent(None, repair=True)
-                _write_line(file, {"run": run, "what": what, "event": event.to_json(), "count": count})
+                chain = self._read(repair=True)
+                _spent_of(chain, None)
+                for note in chain.notes:
+                    log.warning("note: %s", note)
+                chain.append({"run": run, "what": what, "event": event.to_json(), "count": count})
             sync_folder(self.path.parent)
         except OSError as error:
             raise SottoError(
@@ -139,15 +172,40 @@ class StoreLedger:
 
     def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
         """Every event with the number of times it was released to, or planned for, a run on this store (or one run)."""
-        return self._spent(run, repair=False)  # a line without an end may be one that another run is writing
+        # A line without an end may be one that another run is writing: whoever writes next mends it.
+        return _spent_of(self._read(repair=False), run)
 
-    def _spent(self, run: str | None, *, repair: bool) -> list[tuple[Event, int]]:
-        total: Counter[Event] = Counter()
-        for number, line in enumerate(read_lines(self.path, repair=repair) if self.path.exists() else [], 1):
-            with _readable(self.path, number):
-                if run is None or line["run"] == run:
-                    total[event_from_json(line["event"])] += int(line["count"])
-        return list(total.items())
+    def _read(self, *, repair: bool) -> Chain:
+        chain = Chain.read(self.path, repair=repair) if self.path.exists() else Chain(self.path)
+        _refuse_emptied(chain)
+        return chain
+
+
+def _refuse_emptied(chain: Chain) -> None:
+    """The ledger of a store that knows of runs has lines, since they were charged before they began."""
+    holders = chain.path.parent / "holders"
+    if not chain.lines and holders.is_dir() and any(holders.iterdir()):
+        raise DamagedRun(
+            f"{chain.path} has no charge, though runs were charged to it ({holders.name}/ knows them): it was lost or "
+            f"emptied, and what was spent on these people cannot be told; put it back"
+        )
+
+
+def _count(line: dict[str, Any]) -> int:
+    count = line["count"]
+    if type(count) is not int or count < 0:
+        raise ValueError(f"count={count!r}")
+    return count
+
+
+def _spent_of(chain: Chain, run: str | None) -> list[tuple[Event, int]]:
+    total: Counter[Event] = Counter()
+    for number, line in enumerate(chain.lines, 1):
+        with readable(chain.path, number):
+            charged_to, event, count = line["run"], event_from_json(line["event"]), _count(line)
+            if run is None or charged_to == run:
+                total[event] += count
+    return list(total.items())
 
 
 @dataclass(frozen=True)
@@ -160,72 +218,41 @@ class LedgerContents:
     runs: tuple[str, ...]
     spent: list[tuple[Event, int]]
     lines: list[dict[str, Any]]
+    notes: list[str]
 
 
 def read_ledger(path: Path) -> LedgerContents:
     """Read the ledger of a run, a store or a release as it lies: the file is not repaired, and may be a copy."""
-    lines = read_lines(path, repair=False)
-    of_run = bool(lines) and "ledger" in lines[0]
-    kind = ("release" if lines[0]["ledger"] == RELEASE else "run") if of_run else "store"
+    chain = Chain.read(path)
+    _refuse_emptied(chain)
+    if not chain.lines:
+        raise SottoError(f"{path} holds no charge; give the ledger.jsonl of a run, a store or a release, or its folder")
+    first = chain.lines[0]
+    of_run = "ledger" in first
+    kind = ("release" if first["ledger"] == RELEASE else "run") if of_run else "store"
+    if kind == "release" and first.get("charges", len(chain.lines) - 1) != len(chain.lines) - 1:
+        raise DamagedRun(
+            f"{path} was written with {first['charges']} charges and has {len(chain.lines) - 1}: what was spent cannot "
+            f"be told; put it back"
+        )
+    if kind == "run" and first["ledger"] == _CHECKED and chain.unchecked:
+        raise DamagedRun(f"{path} has lost its checksums: what was spent cannot be told; put it back")
     total: Counter[Event] = Counter()
-    runs = [str(lines[0].get("run", ""))] if of_run else []
-    for number, line in enumerate(lines[of_run:], 1 + of_run):
-        with _readable(path, number):
-            total[event_from_json(line["event"])] += 1 if kind == "run" else int(line["count"])
+    runs = [str(first.get("run", ""))] if of_run else []
+    for number, line in enumerate(chain.lines[of_run:], 1 + of_run):
+        with readable(path, number):
+            total[event_from_json(line["event"])] += 1 if kind == "run" else _count(line)
             if not of_run:
                 runs.append(str(line["run"]))
-    return LedgerContents(path, kind, tuple(dict.fromkeys(runs)), list(total.items()), lines)
+    return LedgerContents(path, kind, tuple(dict.fromkeys(runs)), list(total.items()), chain.lines, chain.notes)
 
 
-def write_release(path: Path, run: str, spent: Iterable[tuple[Event, int]]) -> None:
-    """What a released model was charged for, its words and all planned rounds, as its statement counts them."""
-    append_line(path, {"ledger": RELEASE, "run": run})
-    for event, count in spent:
-        append_line(path, {"event": event.to_json(), "count": count})
+def write_release(path: Path, run: str, charged: Iterable[tuple[Event, int]]) -> None:
+    """What a released model was charged for, as its statement lists it."""
+    lines = [{"event": event.to_json(), "count": count} for event, count in charged]
+    write_aside(path, chained([{"ledger": RELEASE, "run": run, "charges": len(lines)}, *lines]))
 
 
-def read_lines(path: Path, *, repair: bool = True) -> list[dict[str, Any]]:
-    """The lines of a ledger; a damaged one is an error. A torn last one counts for nothing; `repair` cuts it off."""
-    try:
-        contents = path.read_bytes()
-    except OSError as error:
-        raise DamagedRun(f"cannot read the ledger {path}: {error}") from None
-    whole, _, torn = contents.rpartition(b"\n")
-    if torn and repair:
-        with open(path, "r+b") as file:
-            file.truncate(len(contents) - len(torn))
-            file.flush()
-            os.fsync(file.fileno())
-    lines = []
-    for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
-        with _readable(path, number):
-            lines.append(dict(json.loads(line)))
-    return lines
-
-
-@contextmanager
-def _readable(path: Path, number: int) -> Iterator[None]:
-    """A line that cannot be understood is never skipped."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, SottoError) as error:
-        raise DamagedRun(f"line {number} of {path} is damaged ({error}): what was spent cannot be told") from None
-
-
-def append_line(path: Path, line: dict[str, Any], *, private: bool = False) -> None:
-    """Put a line on disk before returning, or nothing of it. `private`: for its owner alone."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600 if private else 0o666)
-    with os.fdopen(descriptor, "ab") as file:
-        before = os.fstat(descriptor).st_size
-        try:
-            _write_line(file, line)
-        except OSError:  # the disk is full, say; a part of a line would spoil the next one
-            os.truncate(descriptor, before)
-            raise
-
-
-def _write_line(file: Any, line: dict[str, Any]) -> None:
-    left = json.dumps(line).encode() + b"\n"
-    while left:  # past the file's buffer, which would try again what failed
-        left = left[os.write(file.fileno(), left) :]
-    os.fsync(file.fileno())
+def first_line(path: Path) -> dict[str, Any]:
+    """Whose ledger it is. It may be in use."""
+    return next(iter(Chain.read(path).lines), {})

@@ -7,6 +7,7 @@ a stolen file does not tell what was sampled or added before.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets as os_entropy
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ _SALT = "salt"
 
 
 class RoundKeys(NamedTuple):
+    """What is needed before a round's sum is there. The noise has a key that follows from the sum."""
+
     sampling: bytes
-    noise: bytes
     local: bytes
 
 
@@ -62,9 +64,24 @@ class Secrets:
         return Secrets(round_number, link, self.salt)
 
     def keys(self, round_number: int, release: str) -> RoundKeys:
-        """The keys of one release of a round: another release has other keys, so that no noise is ever used twice."""
+        """The keys of one release of a round: another release draws its cohort anew."""
         link = self.at(round_number).link
         return RoundKeys(*(_derive(link, f"{use} {release}") for use in RoundKeys._fields))
+
+    def noise_key(self, round_number: int, release: str, digest: bytes) -> bytes:
+        """The key of a release's noise, from the digest of the exact sum: two sums never share noise.
+
+        As deterministic signatures derive their nonces. Whatever made the sums differ, it need not be known.
+        """
+        return hmac.digest(self.at(round_number).link, f"noise {release} ".encode() + digest, "sha256")
+
+    def tag(self, release: str, digest: bytes) -> str:
+        """What is kept to recognise a sum: it tells nothing to whoever lacks the salt."""
+        return hmac.digest(self.salt, f"sum {release} ".encode() + digest, "sha256").hex()
+
+    def seal(self, round_number: int, contents: str) -> bytes:
+        """What is kept to recognise the checkpoint that this run made after a round."""
+        return hmac.digest(self.salt, f"checkpoint {round_number} {contents}".encode(), "sha256")
 
     def name(self) -> str:
         """A name for the run."""
@@ -78,17 +95,26 @@ class Secrets:
         """A key that stays the same through a run, and is known to whoever has the salt."""
         return _derive(self.salt, f"key of {use}")
 
-    def save(self, folder: Path) -> None:
-        """Write this link, and the salt with the first, for their owner alone."""
+    def save(self, folder: Path, seal: bytes) -> None:
+        """Write this link, the salt with the first, and the seal of its checkpoint, for their owner alone."""
         folder.mkdir(mode=0o700, exist_ok=True)
         if not (folder / _SALT).exists():
             write_aside(folder / _SALT, self.salt, private=True)
+        write_aside(folder / f"round-{self.round:08d}.seal", seal, private=True)
         write_aside(folder / f"round-{self.round:08d}.key", self.link, private=True)
 
     @staticmethod
+    def read_seal(folder: Path, round_number: int) -> bytes | None:
+        """The seal of the checkpoint before a round; version 0.1 kept none."""
+        path = folder / f"round-{round_number:08d}.seal"
+        return path.read_bytes() if path.exists() else None
+
+    @staticmethod
     def forget(folder: Path, kept: int) -> None:
-        """Erase all but the newest links: those of checkpoints that are still there."""
+        """Erase all but the newest links, and what lies beside them: those of checkpoints that are still there."""
         for old in sorted(folder.glob("round-*.key"))[:-kept]:
+            for beside in (".seal", ".sums"):
+                old.with_suffix(beside).unlink(missing_ok=True)
             old.unlink()
 
     @staticmethod

@@ -89,7 +89,7 @@ def play_round(
     number, local = state.round + 1, algorithm.user_update
     rows = passes.rows(store.users, number)
     text = join_texts(store, rows)
-    ledger.spend(number, algorithm.mechanism.event(number))
+    ledger.spend(number, algorithm.mechanism.event(number), None)
     steps = int(local_steps(text.length, local.batch, local.unroll))
     batches = in_lanes(text, local.batch, local.unroll)
     state, loss, not_finite = descend(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
 import jax
@@ -18,7 +19,7 @@ from jaxtyping import PRNGKeyArray
 
 from sottovoce.data.store import Store
 from sottovoce.models.language_model import LanguageModel
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, play_round
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, play_round, until_paid
 from sottovoce.training.server import ServerState
 
 
@@ -107,8 +108,8 @@ def rounds(
 ) -> Iterator[tuple[ServerState, CohortSum]]:  # fmt: skip
     """Play the rounds that are left, up to and including round `last`: those of Algorithm 1, of what is deployed."""
     while state.round < last:
-        keys = keys_of(state.round + 1)
-        of_ages = SumOfAges(queue, state, sum_updates)
-        after, summed = play_round(algorithm, state._replace(deployed=None), store, keys, ledger, of_ages)
+        of_ages, before = SumOfAges(queue, state, sum_updates), state._replace(deployed=None)
+        play = partial(play_round, algorithm, before, store, ledger=ledger, sum_updates=of_ages)
+        after, summed = until_paid(state.round + 1, keys_of, play)
         state = queue.deploy(after._replace(deployed=state.deployed))
         yield state, summed

@@ -39,20 +39,12 @@ class Algorithm:
 
 
 class Keys(Protocol):
-    """The secrets of one round."""
+    """The secrets of one round, up to its sum."""
 
     @property
     def sampling(self) -> bytes: ...
     @property
-    def noise(self) -> bytes: ...
-    @property
     def local(self) -> bytes: ...
-
-
-class Spender(Protocol):
-    def spend(self, round_number: int, event: Event) -> None:
-        """Put on disk, before it returns, that the round is paid for."""
-        ...
 
 
 class Summed(Protocol):
@@ -64,6 +56,19 @@ class Summed(Protocol):
     def weight(self) -> Any: ...
     @property
     def bits(self) -> Any: ...
+
+
+class Spender(Protocol):
+    def spend(self, round_number: int, event: Event, sums: Summed | None) -> bytes:
+        """Put on disk, before it returns, that the round is paid for; then the key of the noise for just this sum.
+
+        `AnotherSum` if this attempt at the round was paid for with another one. None: where nothing is added up.
+        """
+        ...
+
+
+class AnotherSum(Exception):
+    """A round was released before under the same name, and its sum was another: it must be played with other keys."""
 
 
 class CohortSum(NamedTuple):
@@ -136,6 +141,17 @@ class Seen(NamedTuple):
 Watch = Callable[[Seen], None]
 
 
+def until_paid(
+    number: int, keys_of: Callable[[int], Keys], play: Callable[[Keys], tuple[ServerState, CohortSum]]
+) -> tuple[ServerState, CohortSum]:
+    """Play a round; if it was released with another sum, play it anew, with a cohort of its own, as another release."""
+    while True:
+        try:
+            return play(keys_of(number))
+        except AnotherSum:  # the next keys are of another attempt
+            continue
+
+
 def play_round(
     algorithm: Algorithm, state: ServerState, store: Store, keys: Keys, ledger: Spender, sum_updates: SumUpdates,
     watch: Watch | None = None,
@@ -145,20 +161,20 @@ def play_round(
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
     cohort = mechanism.sampler.sample(store, keys.sampling, number)
     summed = sum_updates(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
-    after, noised = release(algorithm, state, summed, clip_norms, keys, ledger)
+    after, noised = release(algorithm, state, summed, clip_norms, ledger)
     if watch is not None:
         watch(Seen(number, state.model, cohort, noise_key(keys.local), clip_norms, summed, noised))
     return after, summed
 
 
 def release(
-    algorithm: Algorithm, state: ServerState, summed: Summed, clip_norms: np.ndarray, keys: Keys, ledger: Spender
+    algorithm: Algorithm, state: ServerState, summed: Summed, clip_norms: np.ndarray, ledger: Spender
 ) -> tuple[ServerState, Query]:
     """The half of a round that follows the sum, wherever that was made: estimate, pay, noise, step."""
     mechanism, number = algorithm.mechanism, state.round + 1
     query = mechanism.query(summed.total, summed.weight, summed.bits)
-    ledger.spend(number, mechanism.event(number))
-    noised = mechanism.privatise(query, number, clip_norms, keys.noise)
+    key = ledger.spend(number, mechanism.event(number), summed)
+    noised = mechanism.privatise(query, number, clip_norms, key)
     state = _step(algorithm.server, state, noised.estimate, algorithm.server.factor(number))
     return state._replace(round=number, clip_norms=mechanism.follow(state.clip_norms, noised)), noised
 

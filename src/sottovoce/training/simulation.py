@@ -23,7 +23,17 @@ from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import Clipping, norm, norms_for, of_any_norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.summing import BIT_STEP, MOST, Whole, add, nothing, plus, values
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, Watch, excerpts_for, play_round
+from sottovoce.training.round import (
+    Algorithm,
+    CohortSum,
+    Keys,
+    Spender,
+    SumUpdates,
+    Watch,
+    excerpts_for,
+    play_round,
+    until_paid,
+)
 from sottovoce.training.server import ServerState
 
 SKETCH = 4096  # numbers that stand for an update where many are compared with one another
@@ -374,5 +384,6 @@ def rounds(
 ) -> Iterator[tuple[ServerState, CohortSum]]:  # fmt: skip
     """Play the rounds that are left, up to and including round `last`."""
     while state.round < last:
-        state, summed = play_round(algorithm, state, store, keys_of(state.round + 1), ledger, sum_updates, watch)
+        play = partial(play_round, algorithm, state, store, ledger=ledger, sum_updates=sum_updates, watch=watch)
+        state, summed = until_paid(state.round + 1, keys_of, play)
         yield state, summed

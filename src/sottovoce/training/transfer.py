@@ -86,9 +86,9 @@ def play_round(
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
     cohort = mechanism.sampler.sample(store, keys.sampling, number)
     returned, known = collect(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
-    ledger.spend(number, mechanism.event(number))
     # No noise is drawn: its secret makes the server's own randomness.
-    state, losses, not_finite = imitate(algorithm, transfer, state, store, returned, keys.noise)
+    secret = ledger.spend(number, mechanism.event(number), None)
+    state, losses, not_finite = imitate(algorithm, transfer, state, store, returned, secret)
     return state._replace(round=number), TransferRound(known, losses, not_finite)
 
 

@@ -13,6 +13,7 @@ import optax
 import pytest
 
 from family import Bigrams
+from free import Free
 from sottovoce.audit import canaries
 from sottovoce.audit.canaries import Registry, choose, curve, expose, plant
 from sottovoce.data.vocabulary import BOS, EOS
@@ -29,11 +30,6 @@ from sottovoce.training.server import Server
 
 AUDIT = Audit(users=40, secrets=4, holders=(1, 3), prefix=2, words=2)
 KEYS = Secrets.seeded(3).keys(1, "a")
-
-
-class NoLedger:
-    def spend(self, round_number, event):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +99,7 @@ def test_canaries_who_are_out_leave_a_round_as_it_is_to_the_bit(store, table, re
     seen = []
 
     def play(store):
-        return play_round(given, start, store, KEYS, NoLedger(), sum_one_by_one, seen.append)
+        return play_round(given, start, store, KEYS, Free(), sum_one_by_one, seen.append)
 
     alone, without = play(store)
     beside, with_silent = play(none)

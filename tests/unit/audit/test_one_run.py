@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from family import Bigrams
+from free import Free
 from sottovoce.audit.bounds import best_one_run_bound, one_run_epsilon
 from sottovoce.audit.canaries import choose
 from sottovoce.audit.one_run import CanaryWatch, evidence, scores_of_model, toss
@@ -41,11 +42,6 @@ COINS = toss(REGISTRY, SECRETS)
 OPTIMISER = optax.sgd(0.0)  # the model stays: what is tested is what the rounds tell
 
 
-class NoLedger:
-    def spend(self, round_number, event):
-        pass
-
-
 def algorithm(rate: float = 1.0, estimator=None, z: float = Z) -> Algorithm:
     clip = FlatClip(S)
     mechanism = Mechanism(Poisson(rate), clip, estimator or FixedDenominator(40.0), z)
@@ -58,7 +54,7 @@ def watched(given: Algorithm, rounds: int = ROUNDS, present: np.ndarray = COINS)
     state = given.server.start(MODEL)
     for number in range(1, rounds + 1):
         keys = SECRETS.keys(number, "a")
-        state, _ = play_round(given, state, watch.planted, keys, NoLedger(), watch.sum_updates, watch)
+        state, _ = play_round(given, state, watch.planted, keys, Free(), watch.sum_updates, watch)
     return watch, present
 
 
@@ -106,7 +102,7 @@ def test_what_is_left_of_a_round_is_noise_and_canaries(estimator):
     given = algorithm(0.5, estimator, z=0.0)
     watch, _ = watched(given, rounds=0)
     seen = []
-    play_round(given, given.server.start(MODEL), watch.planted, SECRETS.keys(1, "a"), NoLedger(), watch.sum_updates,
+    play_round(given, given.server.start(MODEL), watch.planted, SECRETS.keys(1, "a"), Free(), watch.sum_updates,
                seen.append)  # fmt: skip
     left, scale = watch._left(seen[0])
     joined = seen[0].cohort[seen[0].cohort >= PEOPLE.users]

@@ -17,7 +17,7 @@ from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.privacy.summing import add, grid_of, nothing, value
+from sottovoce.privacy.summing import add, digest_of, grid_of, nothing, value
 from sottovoce.recipe import Recipe
 from sottovoce.training.round import Algorithm, sum_one_by_one
 from sottovoce.training.server import Server
@@ -119,3 +119,19 @@ def test_more_than_a_whole_number_holds_are_refused():
         add(nothing(jnp.zeros(1)), jnp.ones((2**15 + 1, 1)), grid_of(1.0))
     with pytest.raises(SottoError, match="32769"):
         Recipe().replace(run={"block": 2**15 + 1})
+
+
+def test_the_digest_of_a_sum_tells_every_two_numbers_apart_and_no_two_zeros():
+    sums = ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), None)
+    same = ({"a": jnp.arange(6.0).reshape(2, 3), "b": -np.zeros(2)}, np.float32(3), None)
+    assert digest_of(sums) == digest_of(same)
+    assert len(digest_of(sums)) == 32
+    nudged = np.nextafter(np.arange(6.0).reshape(2, 3), 9)
+    others = [
+        ({"a": nudged, "b": np.zeros(2)}, np.float64(3), None),
+        ({"a": np.arange(6.0).reshape(3, 2), "b": np.zeros(2)}, np.float64(3), None),
+        ({"c": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), None),
+        ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), np.zeros(1)),
+        ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.nextafter(3, 4), None),
+    ]
+    assert len({digest_of(each) for each in [sums, *others]}) == 1 + len(others)

@@ -3,12 +3,14 @@ from __future__ import annotations
 import fcntl
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.privacy.accounting import NonPrivate, SampledGaussian
-from sottovoce.runs import ledger as ledger_module
+from sottovoce.runs import chain as chain_module
+from sottovoce.runs.chain import Chain
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, lineage
 
 EVENT = SampledGaussian(1.0, "poisson", 0.01)
@@ -17,6 +19,16 @@ EVENT = SampledGaussian(1.0, "poisson", 0.01)
 @pytest.fixture
 def ledger(tmp_path) -> Ledger:
     return Ledger.create(tmp_path / "ledger.jsonl", {"run": "a", "recipe": "b"})
+
+
+def as_of_version_0_1(path: Path) -> None:
+    """Write a ledger of a run or a store as version 0.1 did: without checksums."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    plain = [{name: value for name, value in line.items() if name != "check"} for line in lines]
+    if "ledger" in plain[0]:
+        plain[0]["ledger"] = 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in plain))
+    path.with_suffix(".head").unlink()
 
 
 def play(ledger: Ledger, round_number: int, parent: str, fingerprint: str) -> tuple[str, int]:
@@ -30,7 +42,7 @@ def play(ledger: Ledger, round_number: int, parent: str, fingerprint: str) -> tu
 
 def test_what_is_spent_is_on_disk_before_spend_returns(ledger, monkeypatch):
     synced = []
-    monkeypatch.setattr(ledger_module.os, "fsync", lambda descriptor: synced.append(descriptor))
+    monkeypatch.setattr(chain_module.os, "fsync", lambda descriptor: synced.append(descriptor))
     play(ledger, 1, "", "machine")
     assert synced, "the entry was not flushed to disk"
     assert Ledger.open(ledger.path).spent() == [(EVENT, 1)]
@@ -76,6 +88,7 @@ def test_rounds_after_one_that_has_no_line_do_not_count_as_paid_for(ledger):
     for number in (1, 2, 3):
         parent, _ = play(ledger, number, parent, "machine")
     assert ledger.rounds == 3
+    as_of_version_0_1(ledger.path)
     lines = ledger.path.read_text().splitlines(keepends=True)
     ledger.path.write_text("".join(line for line in lines if '"round": 2' not in line))
     assert Ledger.open(ledger.path).rounds == 1
@@ -106,8 +119,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path, contents):
 
 def test_an_unknown_event_is_refused_not_ignored(ledger):
     line = {"round": 1, "attempt": 0, "event": {"kind": "from the future"}, "lineage": "x"}
-    with open(ledger.path, "a") as file:
-        file.write(json.dumps(line) + "\n")
+    Chain.read(ledger.path).append(line)
     with pytest.raises(SottoError, match="from the future"):
         Ledger.open(ledger.path)
 

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from free import Free
 from sottovoce.data.store import Store, made_up_names
 from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
@@ -21,11 +22,6 @@ from sottovoce.training.round import Algorithm, CohortSum, sum_one_by_one
 from sottovoce.training.server import Server
 
 CLIP = 0.5
-
-
-class Unpaid:
-    def spend(self, round_number, event):
-        pass
 
 
 def make_algorithm(sampler=None) -> Algorithm:
@@ -71,7 +67,7 @@ def test_devices_get_a_model_every_so_many_rounds_and_late_ones_an_older(store, 
     state = state._replace(deployed=plan.start(state.model))
     names = [float(np.ravel(state.model.projection)[0])]
     behind = []
-    for after, summed in queue.rounds(algorithm, plan, state, store, 6, keys_of, Unpaid(), fake_sum(seen)):
+    for after, summed in queue.rounds(algorithm, plan, state, store, 6, keys_of, Free(), fake_sum(seen)):
         names.append(float(np.ravel(after.model.projection)[0]))  # noise alone moves it: every round has a name
         behind.append(sorted(set(summed.behind.tolist())))
         assert len(after.deployed) == 2
@@ -87,9 +83,9 @@ def test_devices_get_a_model_every_so_many_rounds_and_late_ones_an_older(store, 
 def test_a_queue_of_nothing_late_is_algorithm_1(store, model):
     algorithm, plan = make_algorithm(), Queue(1)
     start = algorithm.server.start(model)
-    plain = list(simulation.rounds(algorithm, start, store, 2, keys_of, Unpaid(), sum_one_by_one))[-1][0]
+    plain = list(simulation.rounds(algorithm, start, store, 2, keys_of, Free(), sum_one_by_one))[-1][0]
     begun = start._replace(deployed=plan.start(start.model))
-    state, summed = list(queue.rounds(algorithm, plan, begun, store, 2, keys_of, Unpaid(), sum_one_by_one))[-1]
+    state, summed = list(queue.rounds(algorithm, plan, begun, store, 2, keys_of, Free(), sum_one_by_one))[-1]
     for one, other in zip(jax.tree.leaves(plain.model), jax.tree.leaves(state.model), strict=True):
         np.testing.assert_array_equal(one, other)
     assert set(summed.behind.tolist()) == {0}

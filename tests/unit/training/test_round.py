@@ -39,8 +39,8 @@ class Watched:
 
         return watched
 
-    def spend(self, round_number, event):
-        pass
+    def spend(self, round_number, event, sums):
+        return bytes(32)
 
 
 @pytest.mark.parametrize("moving", MOVING)

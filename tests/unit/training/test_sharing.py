@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from free import Free
 from sottovoce.assembly import assemble
 from sottovoce.errors import SottoError
 from sottovoce.privacy.noise import noise_key
@@ -104,17 +105,12 @@ def test_a_user_whom_two_processes_add_up_stops_the_round(store, monkeypatch):
         with_helpers(2, assembly, store, lead)
 
 
-class Unpaid:
-    def spend(self, round_number, event):
-        pass
-
-
 def play(assembly, store, sum_updates):
     mechanism = assembly.algorithm.mechanism
     state = assembly.algorithm.server.start(assembly.model, mechanism.start())
     for number in (1, 2):
         keys = Secrets.seeded(5).keys(number, "test")
-        state, _ = play_round(assembly.algorithm, state, store, keys, Unpaid(), sum_updates)
+        state, _ = play_round(assembly.algorithm, state, store, keys, Free(Secrets.seeded(5)), sum_updates)
     return state
 
 
@@ -144,7 +140,7 @@ def test_the_keys_of_sampling_and_noise_stay_with_process_0(store):
         keys = Secrets.seeded(5).keys(number, "test")
         assert keys.local[:8] in spoken  # it can be found, so the others could be
         assert keys.sampling[:8] not in spoken
-        assert keys.noise[:8] not in spoken
+        assert Free(Secrets.seeded(5)).spend(number, None, None)[:8] not in spoken
 
 
 def test_a_helper_that_is_asked_to_stop_asks_process_0(store):

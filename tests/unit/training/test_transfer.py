@@ -34,8 +34,9 @@ class Notebook:
     def __init__(self):
         self.spent = []
 
-    def spend(self, round_number, event):
+    def spend(self, round_number, event, sums):
         self.spent.append((round_number, event))
+        return SECRET
 
 
 def make_algorithm(rate: float = 1.0, weight_cap: float = 1.0, learning_rate: float = 0.5) -> Algorithm:
