@@ -17,6 +17,7 @@ from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.federation.collecting import DeviceSum
 from sottovoce.federation.coordinator import Coordinator
+from sottovoce.files import told_if_full
 from sottovoce.jobs.beginning import begin, check_beside, owed_for_words
 from sottovoce.jobs.budget import Meter, store_ledger
 from sottovoce.jobs.holding import take_hold
@@ -97,7 +98,8 @@ def resume(
 ) -> RunResult:  # fmt: skip
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
     run = RunFolder.open(path)
-    with run.locked():
+    on = "sotto resume" if coordinator is None else "sotto federate resume"
+    with run.locked(), told_if_full(run.path, f"then go on with `{on} {path}`: what was saved is safe"):
         asked = group.asked if group else lambda: False
         return Training(run, model, objective, group, beside, coordinator).run(observer, lambda: stop() or asked())
 

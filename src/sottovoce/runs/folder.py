@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import locked, made_aside, write_aside
+from sottovoce.files import locked, made_aside, remove_partial, write_aside
 from sottovoce.runs.record import Lines
 
 
@@ -88,10 +88,12 @@ class RunFolder:
             raise SottoError(f"{str(path)!r} holds no run: there is no recipe.toml; {instead}")
         return run
 
-    def locked(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
         """Keep a second process out: two of them would release the same rounds with different noise."""
-        busy = f"{self.path} is being trained by another process; wait for it or stop it"
-        return locked(self.path / ".lock", busy)
+        with locked(self.path / ".lock", f"{self.path} is being trained by another process; wait for it or stop it"):
+            remove_partial((self.checkpoints, self.secrets, self.model))
+            yield
 
     def save_model(self, weights: dict[str, np.ndarray], vocabulary: str, card: dict[str, Any]) -> None:
         from safetensors.numpy import save as to_bytes
