@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import json
 import logging
 import os
 import re
@@ -13,10 +15,12 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 from sottovoce.errors import SottoError
 
-PARTIAL = ".partial"
+PARTIAL, CHECKSUM = ".partial", "checksum"
+_BLANK = "0" * 64
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _IN_USE = ".sottovoce-in-use"  # in a folder of work: locked for as long as somebody is at it
 _WORK = re.compile(r"\..*-[a-z0-9_]{8}")
@@ -39,6 +43,45 @@ def write_aside(path: Path, contents: bytes, *, private: bool = False) -> None:
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
         raise
     sync_folder(path.parent)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sealed(value: dict[str, Any]) -> dict[str, Any]:
+    """The same facts with a checksum of the file that `pretty` makes of them.
+
+    It is the SHA-256 of that file with zeros in the checksum's place. It finds accidents; whoever edits the file on
+    purpose can compute it anew.
+    """
+    blank = {**{name: each for name, each in value.items() if name != CHECKSUM}, CHECKSUM: _BLANK}
+    return {**blank, CHECKSUM: hashlib.sha256(pretty(blank)).hexdigest()}
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What a file of facts says. One that was changed is a ValueError; those of version 0.1 have no checksum."""
+    contents = path.read_bytes()
+    try:
+        value = json.loads(contents)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError("no object of facts")
+    written = value.get(CHECKSUM)
+    if written is None and b'"files"' not in contents:
+        return value
+    found = hashlib.sha256(contents.replace(str(written).encode(), _BLANK.encode())).hexdigest()
+    if found != written:
+        raise ValueError("it was changed after it was written: its checksum does not fit")
+    return value
+
+
+def pretty(value: dict[str, Any]) -> bytes:
+    """Facts as a file of JSON for people to read."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 @contextmanager

@@ -496,6 +496,40 @@ def test_a_report_without_a_statement_sends_one_to_resume(refused: Refused, run:
     assert_says(refused("report", run), f"sotto resume {run}")
 
 
+def flip(path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) * 2 // 3] ^= 4
+    path.write_bytes(contents)
+
+
+@pytest.mark.parametrize(
+    "name", ["model/weights.safetensors", "model/vocabulary.txt", "model/card.json", "privacy.json"]
+)
+def test_a_bit_that_flipped_in_a_model_is_found_wherever_it_is_read(
+    refused: Refused, sotto: Sotto, world: World, run: Path, tmp_path: Path, name: str
+) -> None:
+    flip(run / name)
+    start = ("train", world.recipe, "--out", tmp_path / "new", "--from")
+    commands = [
+        ("evaluate", run), ("report", run), ("compare", run, world.run, "--out", tmp_path / "page.html"),
+        ("export", run, "--out", tmp_path / "onnx"), (*start, run), ("audit", run, "--canaries"),
+        ("evaluate", world.run, "--beside", run),
+    ]  # fmt: skip
+    for command in commands:
+        assert_says(refused(*command), str(run / name), "resume")
+    assert sotto("resume", run, "--json").status == 0  # which writes it again
+    assert sotto("evaluate", run, "--json").status == 0
+
+
+@pytest.mark.parametrize("name", ["train.arrow", "test.arrow", "vocabulary.txt", "store.json"])
+def test_a_bit_that_flipped_in_a_store_is_found_before_a_run_is_paid_for(
+    refused: Refused, world: World, own_store: Path, tmp_path: Path, name: str
+) -> None:
+    flip(own_store / name)
+    line = refused("train", world.recipe, "--out", tmp_path / "run", *settings(f"data.store={own_store}"))
+    assert_says(line, str(own_store), "damaged", name)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -98,10 +98,13 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_no_half_of_one(
 
 
 def test_a_folder_for_which_there_is_no_space_vanishes_and_the_same_command_may_be_given_again(tmp_path: Path) -> None:
-    with pytest.raises(SottoError, match="No space left on device.*nothing of it is kept.*same command again"):
+    def fill() -> None:
         with made_aside(tmp_path / "a" / "store") as draft:
             (draft / "half").write_text("half")
             full()
+
+    with pytest.raises(SottoError, match=r"No space left on device.*nothing of it is kept.*same command again"):
+        fill()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -274,6 +274,8 @@ class Training:
         self.secrets = save_checkpoint(self.run_folder, self.state, self.secrets, self.parent, scores)
 
     def _finish(self) -> Statement:
+        vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
+        files = self.run_folder.save_model(weights_of(self.state.model), vocabulary)
         statement = make_statement(
             recipe=self.recipe,
             mechanism=self.assembly.algorithm.mechanism,
@@ -292,6 +294,7 @@ class Training:
             across_devices=self.coordinator is not None,
             users_at_once=self.assembly.sum_updates.block if self.coordinator is None else 1,
         )
+        statement = replace(statement, facts={**statement.facts, "files": files})
         card = {
             "name": "sottovoce language model",
             "code": self.assembly.code,
@@ -299,11 +302,8 @@ class Training:
             "vocabulary": self.store.vocabulary.size,
             "rounds": self.state.round,
             "bytes": self._traffic(),
-            "privacy": statement.to_json(),
         }
-        vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
-        self.run_folder.save_model(weights_of(self.state.model), vocabulary, card)
-        self.run_folder.write_json(self.run_folder.statement_file, statement.to_json())
+        self.run_folder.save_statement(statement.to_json(), card)
         return statement
 
     def _traffic(self) -> dict[str, float] | None:
