@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -106,6 +108,9 @@ def test_a_real_process_ends_with_status_2_and_one_line(world: World, tmp_path: 
         ({"sampling": "shuffled"}, ["shuffled", "poisson", "fixed"]),
         ({"sampling": "fixed", "accountant": "moments"}, ["moments", "fixed", "rdp"]),
         ({"clip_norm": -1}, ["--clip-norm -1"]),
+        ({"rounds": "9" * 100_000}, ["--rounds", "whole number"]),
+        ({"rounds": 1e19}, ["--rounds", "1e+18"]),
+        ({"parameters": "9" * 100_000}, ["parameters"]),
         ({"parameters": 0}, ["--parameters 0"]),
         ({"users_per_second": 0}, ["--users-per-second 0"]),
         ({"noise_multiplier": None, "epsilon": 0.1, "accountant": "moments"}, ["--epsilon 0.1", "moments", "pld"]),
@@ -116,6 +121,43 @@ def test_a_plan_refuses(refused: Refused, changes: dict[str, object], words: lis
 
 
 # A corpus
+
+
+def test_a_full_disk_leaves_no_store_and_says_where_and_what_then(
+    refused: Refused, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("sottovoce.data.grouping.Spill._flush", full)
+    line = refused(*world.prepare(tmp_path / "store"))
+    assert_says(line, str(tmp_path / "store"), "No space left on device", "same command again")
+
+
+def test_a_full_disk_stops_a_run_that_can_go_on(
+    sotto: Sotto, world: World, own_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if "round-00000002.safetensors" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    run = tmp_path / "run"
+    monkeypatch.setattr(os, "fsync", full)
+    told = sotto("train", world.recipe, "--out", run, "--json", *settings(f"data.store={own_store}"))
+    assert told.status == 2
+    assert told.err.count("\n") == 1
+    assert_says(told.err, "round-00000002.safetensors", "No space left on device", f"sotto resume {run}")
+    assert not list(run.rglob("*.partial"))
+    monkeypatch.undo()
+    assert sotto("resume", run, "--json").json()["round"] == 4
+
+
+def test_an_argument_with_a_nul_is_refused(refused: Refused, tmp_path: Path) -> None:
+    assert_says(refused("train", "demo", "--out", f"{tmp_path}/a\0b"), "NUL")
+    assert_says(refused("evaluate", "a\0b"), "NUL")
 
 
 def test_a_missing_corpus_is_named(refused: Refused, world: World, tmp_path: Path) -> None:
@@ -318,7 +360,13 @@ def test_a_recipe_that_does_not_exist_is_named(refused: Refused, tmp_path: Path)
         (b"[privacy]\ncohort = -1\n", ["privacy.cohort=-1", ">= 0"]),
         (b"[local]\nlearning_rate = -0.5\n", ["local.learning_rate=-0.5", "> 0"]),
         (b'[run]\nalgorithm = "fedavgg"\n', ["run.algorithm='fedavgg'", "did you mean 'fedavg'"]),
+        (b"[run]\nrounds = " + b"[" * 100_000, ["TOML", "nested too deep"]),
+        (b"[run]\nrounds = " + b"9" * 100_000, ["TOML", "too many digits"]),
+        (b"[run]\nrounds = " + b"9" * 4000, ["run.rounds", "9.22337e+18"]),
+        (b"[privacy]\nclip_norm = " + b"9" * 4000, ["privacy.clip_norm", "9.22337e+18"]),
+        (b'[data]\nstore = "a\\u0000b"\n', ["data.store", "NUL"]),
     ],
+    ids=lambda value: repr(value)[:40],
 )
 def test_a_recipe_is_refused(refused: Refused, tmp_path: Path, text: bytes, words: list[str]) -> None:
     (tmp_path / "recipe.toml").write_bytes(text)
