@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from sottovoce.errors import SottoError, did_you_mean
 
-
 LARGEST = 2**63 - 1  # of whole numbers: what TOML asks for
+_DEEP_KEY = re.compile(r"(?:[\w\"'-]{1,64}[ \t]*\.[ \t]*){32}")
 
 
 def _value(
@@ -219,6 +220,8 @@ class Recipe:
     @staticmethod
     def parse(text: str, name: str = "recipe") -> Recipe:
         try:
+            if _DEEP_KEY.search(text):  # the parser takes hours over a key of a hundred thousand parts
+                raise RecursionError
             values = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # the latter by lists in lists, the former by endless numbers too
             raise SottoError(f"{name} is not valid TOML: {_why_not(error)}") from None

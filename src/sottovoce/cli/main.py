@@ -96,6 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except cyclopts.CycloptsError as error:
         _complain(str(error))
         sys.exit(2)
+    except RecursionError:  # JSON of a hundred thousand brackets
+        _complain("a file that was given is nested too deep to be read; put it back as it was written")
+        sys.exit(2)
     except BrokenPipeError:  # `sotto plan … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a full disk, a name too long, a folder without permission

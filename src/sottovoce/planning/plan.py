@@ -86,7 +86,7 @@ def make_plan(
         "total_weight": total_weight,
     }
     for name, value in positive.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
+        if value is not None and not 0 < value < 1e300:  # a whole number may be too large to be any other
             raise SottoError(f"{name}={value} must be a positive number; leave it out if it is not known")
 
     accountant = accountant or accounting.default_accountant(sampling)
