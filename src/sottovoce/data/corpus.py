@@ -314,7 +314,7 @@ def _open(path: Path) -> io.BufferedReader:
 
             return io.BufferedReader(pa.input_stream(str(path), compression="zstd"), _BUFFER)
         case _:
-            return path.open("rb", _BUFFER)
+            return cast(io.BufferedReader, path.open("rb", _BUFFER))
 
 
 def _must_be_file(path: Path) -> None:
