@@ -2,26 +2,98 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
+import json
+import logging
 import os
-from collections.abc import Generator
+import re
+import shutil
+import stat
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
+from typing import Any
 
 from sottovoce.errors import SottoError
+
+PARTIAL, CHECKSUM = ".partial", "checksum"
+_BLANK = "0" * 64
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_IN_USE = ".sottovoce-in-use"  # in a folder of work: locked for as long as somebody is at it
+_WORK = re.compile(r"\..*-[a-z0-9_]{8}")
+_log = logging.getLogger("sottovoce.files")
 
 
 def write_aside(path: Path, contents: bytes, *, private: bool = False) -> None:
     """Write a file under another name, flush it to disk, then give it its name. `private`: for its owner alone."""
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(path.name + PARTIAL)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(contents)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)  # it may be what fills the disk
+        if error.filename is None and error.errno is not None:  # a write does not know of which file it was
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
+        raise
     sync_folder(path.parent)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sealed(value: dict[str, Any]) -> dict[str, Any]:
+    """The same facts with a checksum of the file that `pretty` makes of them.
+
+    It is the SHA-256 of that file with zeros in the checksum's place. It finds accidents; whoever edits the file on
+    purpose can compute it anew.
+    """
+    blank = {**{name: each for name, each in value.items() if name != CHECKSUM}, CHECKSUM: _BLANK}
+    return {**blank, CHECKSUM: hashlib.sha256(pretty(blank)).hexdigest()}
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What a file of facts says. One that was changed is a ValueError; those of version 0.1 have no checksum."""
+    contents = path.read_bytes()
+    try:
+        value = json.loads(contents)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError("no object of facts")
+    written = value.get(CHECKSUM)
+    if written is None and b'"files"' not in contents:
+        return value
+    found = hashlib.sha256(contents.replace(str(written).encode(), _BLANK.encode())).hexdigest()
+    if found != written:
+        raise ValueError("it was changed after it was written: its checksum does not fit")
+    return value
+
+
+def pretty(value: dict[str, Any]) -> bytes:
+    """Facts as a file of JSON for people to read."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+@contextmanager
+def told_if_full(folder: Path, then: str) -> Generator[None, None, None]:
+    """A full disk is an error that a person can put right; `then` is what to do afterwards."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        reason = os.strerror(error.errno)
+        raise SottoError(f"cannot write {error.filename or folder} ({reason}); free some space there, {then}") from None
 
 
 def sync_folder(folder: Path) -> None:
@@ -45,11 +117,71 @@ def locked(path: Path, busy: str) -> Generator[None, None, None]:
 
 
 @contextmanager
+def work_folder(parent: Path, name: str) -> Generator[Path, None, None]:
+    """An empty folder for its owner alone, to work in; it is removed at the end.
+
+    A process that is killed cannot do that. So each such folder holds a file that is locked while somebody is at it,
+    and whoever makes the next one in the same place removes those that nobody is at.
+    """
+    _remove_remains(parent)
+    while True:
+        folder = Path(mkdtemp(prefix=f".{name}-", dir=parent))
+        held = os.open(folder / _IN_USE, os.O_WRONLY | os.O_CREAT, 0o600)
+        with suppress(OSError):  # where a file system has no locks, nobody removes anything
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if (folder / _IN_USE).exists():
+            break
+        os.close(held)  # taken for remains in the moment before it was locked
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _remove_remains(parent: Path) -> None:
+    """Remove the folders of work in a place whose processes are gone: they may hold people's text. It is said."""
+    removed = [entry.name for entry in os.scandir(parent) if _WORK.fullmatch(entry.name) and _is_left(Path(entry.path))]
+    if removed:
+        _log.warning(
+            "removed what a process that was killed had left in %s: %s", parent.resolve(), ", ".join(sorted(removed))
+        )
+
+
+def _is_left(folder: Path) -> bool:
+    """Remove a folder of work if it is one, ours, and nobody is at it."""
+    try:
+        held = os.open(folder / _IN_USE, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(held)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or folder.is_symlink():
+            return False
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return True
+
+
+def remove_partial(folders: Iterable[Path]) -> None:
+    """Remove what `write_aside` could not finish in folders that nobody else is writing to."""
+    for folder in folders:
+        for path in folder.glob(f"*{PARTIAL}"):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
 def made_aside(out: Path) -> Generator[Path, None, None]:
     """An empty folder beside `out` to fill, which becomes `out` at the end; after an error or Ctrl-C nothing remains.
 
     `out` must not exist, or be an empty folder.
     """
+    if "\0" in str(out):
+        raise SottoError(f"{str(out)!r} holds a NUL, which no name of a file can; name another folder")
     out = out.resolve()
     if out == Path.cwd():
         raise SottoError(f"{out} is the folder you are in, and cannot be replaced; name a new one")
@@ -57,8 +189,8 @@ def made_aside(out: Path) -> Generator[Path, None, None]:
     done = False
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as work:
-            draft = Path(work) / out.name
+        with work_folder(out.parent, out.name) as work:
+            draft = work / out.name
             draft.mkdir()
             yield draft
             os.replace(draft, out)
@@ -66,7 +198,10 @@ def made_aside(out: Path) -> Generator[Path, None, None]:
         sync_folder(out.parent)
     except OSError as error:
         reason = " ".join((error.strerror or str(error)).split())
-        raise SottoError(f"cannot write {out} ({reason}); check its name, free space and permissions") from error
+        then = "check its name, free space and permissions"
+        if error.errno in FULL:
+            then = "nothing of it is kept; free some space there, then give the same command again"
+        raise SottoError(f"cannot write {out} ({reason}); {then}") from error
     finally:
         if not done:
             for folder in made:

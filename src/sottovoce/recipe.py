@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from sottovoce.errors import SottoError, did_you_mean
+
+LARGEST = 2**63 - 1  # of whole numbers: what TOML asks for
+_DEEP_KEY = re.compile(r"(?:[\w\"'-]{1,64}[ \t]*\.[ \t]*){32}")
 
 
 def _value(
@@ -217,9 +221,11 @@ class Recipe:
     @staticmethod
     def parse(text: str, name: str = "recipe") -> Recipe:
         try:
+            if _DEEP_KEY.search(text):  # the parser takes hours over a key of a hundred thousand parts
+                raise RecursionError
             values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise SottoError(f"{name} is not valid TOML: {error}") from None
+        except (ValueError, RecursionError) as error:  # the latter by lists in lists, the former by endless numbers too
+            raise SottoError(f"{name} is not valid TOML: {_why_not(error)}") from None
         return Recipe.from_dict(values, name)
 
     @staticmethod
@@ -297,6 +303,10 @@ def _check(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
         if not isinstance(value, list | tuple):
             raise SottoError(f"{name}={value!r} must be a list; it is {limits['meaning']}")
         return tuple(_check(item, get_args(wanted)[0], limits, name) for item in value)
+    if type(value) is int and abs(value) > LARGEST:
+        raise SottoError(f"{name} is a number beyond ±{LARGEST:g}; it is {limits['meaning']}")
+    if type(value) is str and "\0" in value:
+        raise SottoError(f"{name}={value!r} holds a NUL, which no path or name can; it is {limits['meaning']}")
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:
@@ -324,6 +334,12 @@ def _check_range(value: float, limits: Mapping[str, Any], name: str) -> None:
         raise SottoError(f"{name}={value} must be {allowed}; it is {limits['meaning']}")
 
 
+def _why_not(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it holds a number of too many digits"
+
+
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
@@ -343,7 +359,7 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
     if get_origin(wanted) is tuple:
         try:
             return tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             raise SottoError(f"{name}={text} must be a list such as [1.0, 2.0] or [[1, 1.0], [100, 0.5]]") from None
     if wanted is bool:
         if text.lower() in ("true", "false"):

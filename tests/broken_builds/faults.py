@@ -994,6 +994,41 @@ def one_mask_for_everybody():
     update.mean_loss_and_gradient = lambda *args: real(*args[:-1], jax.random.key(0))
 
 
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/data/test_store.py", "test_a_bit_that_flipped_is_found_wherever_it_is")
+def a_store_that_is_believed():
+    """Nobody compares a store's files with their hashes."""
+    from sottovoce.data import store
+
+    store._check_hash = lambda path, hashes: None
+
+
+@caught_by("unit/test_files.py", "test_what_a_killed_process_left_is_removed_and_said_and_what_is_in_use_is_not")
+def remains_that_are_still_in_use():
+    """What looks like the remains of a killed process is removed without asking whether somebody is at it."""
+    from sottovoce import files
+
+    files.fcntl.flock = lambda file, operation: None
+
+
+@caught_by("unit/data/test_corpus.py", "test_no_error_repeats_what_people_wrote")
+def an_error_that_tells():
+    """An error lists the fields that a record has."""
+    from sottovoce.data import corpus
+
+    real = corpus._separated
+
+    def telling(path, *rest):
+        try:
+            yield from real(path, *rest)
+        except corpus.SottoError as error:
+            raise corpus.SottoError(f"{error}: {path.read_text()}") from None
+
+    corpus._separated = telling
+
+
 # --- reporting -------------------------------------------------------------------------------------------------------
 
 

@@ -31,9 +31,9 @@ def make_run(folder: Path, *, kind: str = "lstm", words: int = 400, private: boo
     run.recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
     model = kinds.build(kind, vocabulary.size, SIZES, jax.random.key(7 + private))
     model = jax.tree.map(lambda leaf: 4 * leaf, model)
-    run.save_model(weights_of(model), "\n".join(vocabulary.words) + "\n", {"code": "of the recipe"})
+    files = run.save_model(weights_of(model), "\n".join(vocabulary.words) + "\n")
     statement = {"private": private, "epsilon": 3.21 if private else "inf", "delta": 1e-5, "unit": "user", "prose": "…"}
-    run.write_json(run.statement_file, statement)
+    run.save_statement({**statement, "files": files}, {"code": "of the recipe"})
     return folder
 
 

@@ -130,7 +130,9 @@ def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, plan
     assert {name for name in after if name not in before} == {"audit", "audit/canaries.json", "audit/canaries.png"}
     assert {name: after[name] for name in before} == before
     assert stat.S_IMODE((run / "audit/canaries.json").stat().st_mode) == 0o600
-    assert parse_json((run / "audit/canaries.json").read_text()) == found
+    kept = parse_json((run / "audit/canaries.json").read_text())
+    assert kept.pop("checksum")
+    assert kept == found
     told = sotto("audit", run, "--canaries")
     assert told.status == 0
     assert "audited: the model itself" in told.out

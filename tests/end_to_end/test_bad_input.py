@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -106,6 +108,10 @@ def test_a_real_process_ends_with_status_2_and_one_line(world: World, tmp_path: 
         ({"sampling": "shuffled"}, ["shuffled", "poisson", "fixed"]),
         ({"sampling": "fixed", "accountant": "moments"}, ["moments", "fixed", "rdp"]),
         ({"clip_norm": -1}, ["--clip-norm -1"]),
+        ({"rounds": "9" * 100_000}, ["--rounds", "whole number"]),
+        ({"rounds": 1e19}, ["--rounds", "1e+18"]),
+        ({"parameters": "9" * 100_000}, ["parameters"]),
+        ({"parameters": "9" * 4000}, ["--parameters", "positive number"]),
         ({"parameters": 0}, ["--parameters 0"]),
         ({"users_per_second": 0}, ["--users-per-second 0"]),
         ({"noise_multiplier": None, "epsilon": 0.1, "accountant": "moments"}, ["--epsilon 0.1", "moments", "pld"]),
@@ -116,6 +122,43 @@ def test_a_plan_refuses(refused: Refused, changes: dict[str, object], words: lis
 
 
 # A corpus
+
+
+def test_a_full_disk_leaves_no_store_and_says_where_and_what_then(
+    refused: Refused, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("sottovoce.data.grouping.Spill._flush", full)
+    line = refused(*world.prepare(tmp_path / "store"))
+    assert_says(line, str(tmp_path / "store"), "No space left on device", "same command again")
+
+
+def test_a_full_disk_stops_a_run_that_can_go_on(
+    sotto: Sotto, world: World, own_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if "round-00000002.safetensors" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    run = tmp_path / "run"
+    monkeypatch.setattr(os, "fsync", full)
+    told = sotto("train", world.recipe, "--out", run, "--json", *settings(f"data.store={own_store}"))
+    assert told.status == 2
+    assert told.err.count("\n") == 1
+    assert_says(told.err, "round-00000002.safetensors", "No space left on device", f"sotto resume {run}")
+    assert not list(run.rglob("*.partial"))
+    monkeypatch.undo()
+    assert sotto("resume", run, "--json").json()["round"] == 4
+
+
+def test_an_argument_with_a_nul_is_refused(refused: Refused, tmp_path: Path) -> None:
+    assert_says(refused("train", "demo", "--out", f"{tmp_path}/a\0b"), "NUL")
+    assert_says(refused("evaluate", "a\0b"), "NUL")
 
 
 def test_a_missing_corpus_is_named(refused: Refused, world: World, tmp_path: Path) -> None:
@@ -158,8 +201,8 @@ def test_a_corpus_of_an_unknown_format_is_refused(refused: Refused, tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"text": "hot tea"}', ["'user'", "'text'", "--user-field and --text-field"]),
-        ('{"user": "ann", "txt": "hot tea"}', ["'text'", "'txt'"]),
+        ('{"text": "hot tea"}', ["'user'", "1 field", "--user-field and --text-field"]),
+        ('{"user": "ann", "txt": "hot tea"}', ["'text'", "2 fields"]),
         ('{"user": null, "text": "hot tea"}', ["'user'", "null"]),
         ('{"user": "", "text": "hot tea"}', ["'user'", "empty"]),
         ('{"user": "ann", "text": 7}', ["'text'", "string"]),
@@ -318,7 +361,14 @@ def test_a_recipe_that_does_not_exist_is_named(refused: Refused, tmp_path: Path)
         (b"[privacy]\ncohort = -1\n", ["privacy.cohort=-1", ">= 0"]),
         (b"[local]\nlearning_rate = -0.5\n", ["local.learning_rate=-0.5", "> 0"]),
         (b'[run]\nalgorithm = "fedavgg"\n', ["run.algorithm='fedavgg'", "did you mean 'fedavg'"]),
+        (b"[run]\nrounds = " + b"[" * 100_000, ["TOML", "nested too deep"]),
+        (b"[" + b"a." * 100_000 + b"a]", ["TOML", "nested too deep"]),
+        (b"[run]\nrounds = " + b"9" * 100_000, ["TOML", "too many digits"]),
+        (b"[run]\nrounds = " + b"9" * 4000, ["run.rounds", "9.22337e+18"]),
+        (b"[privacy]\nclip_norm = " + b"9" * 4000, ["privacy.clip_norm", "9.22337e+18"]),
+        (b'[data]\nstore = "a\\u0000b"\n', ["data.store", "NUL"]),
     ],
+    ids=lambda value: repr(value)[:40],
 )
 def test_a_recipe_is_refused(refused: Refused, tmp_path: Path, text: bytes, words: list[str]) -> None:
     (tmp_path / "recipe.toml").write_bytes(text)
@@ -381,6 +431,7 @@ def test_a_setting_is_refused(refused: Refused, world: World, tmp_path: Path, se
         (["data.store="], ["data.store", "sotto prepare"]),
         (["data.store=demo:abc"], ["data.store='demo:abc'", "demo:2000"]),
         (["data.store=demo:0"], ["data.store='demo:0'", "demo:2000"]),
+        ([f"data.store=demo:{'9' * 5000}"], ["data.store='demo:9", "demo:2000"]),
         (["data.store=demo:-5"], ["data.store='demo:-5'", "demo:2000"]),
         (["data.store=demo:"], ["data.store='demo:'", "demo:2000"]),
         (["data.store=/nowhere/at/all"], ["/nowhere/at/all", "sotto prepare"]),
@@ -486,6 +537,40 @@ def test_a_report_without_a_statement_sends_one_to_resume(refused: Refused, run:
     """A crash between the model and the statement leaves this."""
     (run / "privacy.json").unlink()
     assert_says(refused("report", run), f"sotto resume {run}")
+
+
+def flip(path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) * 2 // 3] ^= 4
+    path.write_bytes(contents)
+
+
+@pytest.mark.parametrize(
+    "name", ["model/weights.safetensors", "model/vocabulary.txt", "model/card.json", "privacy.json"]
+)
+def test_a_bit_that_flipped_in_a_model_is_found_wherever_it_is_read(
+    refused: Refused, sotto: Sotto, world: World, run: Path, tmp_path: Path, name: str
+) -> None:
+    flip(run / name)
+    start = ("train", world.recipe, "--out", tmp_path / "new", "--from")
+    commands = [
+        ("evaluate", run), ("report", run), ("compare", run, world.run, "--out", tmp_path / "page.html"),
+        ("export", run, "--out", tmp_path / "onnx"), (*start, run), ("audit", run, "--canaries"),
+        ("evaluate", world.run, "--beside", run),
+    ]  # fmt: skip
+    for command in commands:
+        assert_says(refused(*command), str(run / name), "resume")
+    assert sotto("resume", run, "--json").status == 0  # which writes it again
+    assert sotto("evaluate", run, "--json").status == 0
+
+
+@pytest.mark.parametrize("name", ["train.arrow", "test.arrow", "vocabulary.txt", "store.json"])
+def test_a_bit_that_flipped_in_a_store_is_found_before_a_run_is_paid_for(
+    refused: Refused, world: World, own_store: Path, tmp_path: Path, name: str
+) -> None:
+    flip(own_store / name)
+    line = refused("train", world.recipe, "--out", tmp_path / "run", *settings(f"data.store={own_store}"))
+    assert_says(line, str(own_store), "damaged", name)
 
 
 @pytest.mark.parametrize(
@@ -774,7 +859,7 @@ def test_an_empty_corpus_to_evaluate_on_is_named_as_the_user_named_it(
 def test_a_bad_record_to_evaluate_on_is_named_with_its_line(refused: Refused, world: World, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"user": "ann", "text": "milk"}\n{"usr": "ann", "text": "milk"}\n')
-    assert_says(refused("evaluate", world.run, "--corpus", corpus), "corpus.jsonl:2:", "'user'", "'usr'")
+    assert_says(refused("evaluate", world.run, "--corpus", corpus), "corpus.jsonl:2:", "'user'", "2 fields")
 
 
 def test_damaged_weights_are_named(refused: Refused, run: Path) -> None:

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from forks import LIBRARIES, Forks
+from sottovoce.runs import checkpoint
 
 RECIPE = """
 [data]
@@ -69,6 +71,17 @@ def deadly(*arguments, **named):
     return result
 setattr(owner, name, staticmethod(deadly) if place == "forget" else deadly)
 main(sys.argv[4:])
+"""
+
+# Takes the terminal it was given for its own, as a shell's command has.
+IN_TERMINAL = """
+import fcntl, os, signal, sys, termios
+if sys.argv[1] == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from sottovoce.cli.main import main
+main(sys.argv[2:])
 """
 
 COMMAND = "import sys; from sottovoce.cli.main import main; main(sys.argv[1:])"
@@ -183,3 +196,44 @@ def test_entropy_and_seed_are_kept_apart(recipe, forks, unbroken, tmp_path):
     assert oct((out / "secrets").stat().st_mode)[-3:] == "700"
     assert all(oct(path.stat().st_mode)[-3:] == "600" for path in (out / "secrets").iterdir())
     assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"
+
+
+@pytest.mark.parametrize("ends", ["terminal", "signal", "nohup"])
+def test_a_run_whose_terminal_is_closed_finishes_its_round_and_saves(recipe, environment, tmp_path, ends):
+    """It is sent SIGHUP, and nothing can be written to the terminal any more. Under nohup it goes on."""
+    out = tmp_path / "run"
+    mine, terminal = os.openpty()
+    changes = ("run.rounds=3000", "run.checkpoint_every=3000", "run.evaluate_every=0")
+    arguments = ["train", str(recipe), "--out", str(out), *(part for change in changes for part in ("--set", change))]
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, ends, *arguments], env=environment,
+        stdin=terminal, stdout=terminal, stderr=terminal,
+    )  # fmt: skip
+    os.close(terminal)
+    os.set_blocking(mine, False)
+    deadline = time.monotonic() + 120
+    while lines_of(out / "diagnostics.jsonl") < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        with suppress(BlockingIOError):
+            os.read(mine, 2**16)
+    assert lines_of(out / "diagnostics.jsonl") >= 3
+    if ends == "signal":
+        for _ in range(2):  # a shell sends it to its jobs, and the system to the whole terminal
+            process.send_signal(signal.SIGHUP)
+    else:
+        os.close(mine)
+    if ends == "nohup":
+        before = lines_of(out / "diagnostics.jsonl")
+        while lines_of(out / "diagnostics.jsonl") < before + 3 and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+        return
+    assert process.wait(timeout=120) == 0
+    statement = json.loads((out / "privacy.json").read_text())
+    saved, damaged = checkpoint.latest(out / "checkpoints")
+    assert saved is not None
+    assert saved.round == statement["rounds_done"] == statement["charges"]
+    assert 2 < saved.round < 3000
+    assert not damaged

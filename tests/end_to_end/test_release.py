@@ -15,6 +15,7 @@ from tiny_run import StopAfter
 
 from sottovoce import jobs
 from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.files import sealed, sha256_of
 from sottovoce.jobs import resume
 from sottovoce.jobs.planting import take_scores
 from sottovoce.jobs.releasing import release_run, threshold
@@ -138,6 +139,28 @@ def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
         text = (run / name).read_text()
         assert old in text
         (run / name).write_text(text.replace(old, new))
+        write_checksums(run, copied=name != "model/card.json")
+
+    return change
+
+
+def write_checksums(run: Path, *, copied: bool = True) -> None:
+    """As whoever edits on purpose can: all hashes and checksums fit again."""
+    folder = RunFolder(run)
+    statement, card = (json.loads(path.read_text()) for path in (folder.statement_file, folder.card_file))
+    statement["files"] = {name: sha256_of(folder.model / name) for name in statement["files"]}
+    statement = sealed(statement)
+    folder.write_json(folder.statement_file, statement)
+    folder.write_json(folder.card_file, sealed({**card, "privacy": statement} if copied else card))
+
+
+def flip(name: str) -> Callable[[Path], None]:
+    """Change one bit, by accident."""
+
+    def change(run: Path) -> None:
+        contents = bytearray((run / name).read_bytes())
+        contents[len(contents) // 2] ^= 4
+        (run / name).write_bytes(contents)
 
     return change
 
@@ -146,6 +169,7 @@ def another_model(run: Path) -> None:
     weights = run / "model/weights.safetensors"
     body = weights.read_bytes()
     weights.write_bytes(body[:-4] + bytes(4))
+    write_checksums(run)
 
 
 FAULTS: list[tuple[Callable[[Path], object], str]] = [
@@ -161,6 +185,10 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
     (edit("model/vocabulary.txt", "kettle", "kennel"), "is not the vocabulary of the statement"),
     (edit("canaries.json", "kettle", "tea"), "not what was planted"),
     (another_model, "is not the model of the last checkpoint"),
+    (flip("model/weights.safetensors"), "weights.safetensors is not the file that privacy.json names"),
+    (flip("model/vocabulary.txt"), "vocabulary.txt is not the file that privacy.json names"),
+    (flip("model/card.json"), "card.json ("),
+    (flip("privacy.json"), "privacy.json ("),
     (lambda run: newest(run).unlink(), "is not the model of the last checkpoint"),
     (lambda run: audited(run, "rounds", contradicted=True, shown=3.0), "by rounds shows ε >= 3 at δ = 0.01, and 2 is"),
     (

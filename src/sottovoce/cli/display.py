@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 import time
@@ -75,21 +76,41 @@ def least_epsilon(epsilon: float) -> str:
     return rounded_down(epsilon)
 
 
+def _let_go_of_closed(terminals: Sequence[int]) -> None:
+    for number in terminals:
+        try:
+            os.write(number, b"\n")
+        except OSError:
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), number)
+
+
 @contextmanager
 def gentle_stop(
     saying: str = "finishing this round, then saving; once more stops at once",
 ) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C (or SIGTERM) asks to stop after this round; a second one stops at once."""
+    """The first Ctrl-C (or SIGTERM, or SIGHUP) asks to stop after this round; a second one stops at once.
+
+    A terminal that is closed sends SIGHUP, and whatever is written to it afterwards is an error: it goes nowhere
+    instead. Under `nohup` SIGHUP is ignored, and stays so.
+    """
     asked = False
+    terminals = [number for number in (1, 2) if os.isatty(number)]
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if number == signal.SIGHUP:
+            _let_go_of_closed(terminals)
+        elif asked:
             raise KeyboardInterrupt
+        if not asked:
+            print(f"\n{saying}", file=sys.stderr)
         asked = True
-        print(f"\n{saying}", file=sys.stderr)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield lambda: asked
     finally:

@@ -24,6 +24,9 @@ from sottovoce.cli import (
     watching,
 )
 from sottovoce.errors import LostProcess, SottoError
+from sottovoce.files import FULL
+
+LONGEST_COMPLAINT = 1200
 
 app = cyclopts.App(
     name="sotto",
@@ -73,21 +76,34 @@ def name_options(text: str, arguments: Sequence[str] | None) -> str:
     return text
 
 
+def _complain(text: str) -> None:
+    """One line, which a value of a hundred thousand digits does not make endless."""
+    line = " ".join(text.split())
+    half = LONGEST_COMPLAINT // 2
+    print("error:", line if len(line) <= 2 * half else f"{line[:half]} … {line[-half:]}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Bad input ends with status 2 and one line on standard error."""
     _share_out_cores()
     try:
+        if any("\0" in argument for argument in arguments or ()):  # a system gives none, but a caller may
+            raise SottoError("an argument holds a NUL, which no path can; leave it out")
         app(arguments, exit_on_error=False, print_error=False)
     except SottoError as error:
-        print("error:", " ".join(name_options(str(error), arguments).split()), file=sys.stderr)
+        _complain(name_options(str(error), arguments))
         sys.exit(1 if isinstance(error, LostProcess) else 2)
     except cyclopts.CycloptsError as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        _complain(str(error))
+        sys.exit(2)
+    except RecursionError:  # JSON of a hundred thousand brackets
+        _complain("a file that was given is nested too deep to be read; put it back as it was written")
         sys.exit(2)
     except BrokenPipeError:  # `sotto plan … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a full disk, a name too long, a folder without permission
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        full = error.errno in FULL
+        _complain(f"{error}; free some space there, then give the same command again" if full else str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

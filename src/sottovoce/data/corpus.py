@@ -1,4 +1,8 @@
-"""Streaming readers: any number of files, one record at a time, never a file whole."""
+"""Streaming readers: any number of files, one record at a time, never a file whole.
+
+A corpus is private: no error repeats any of it. Names of fields count as such too, for the first line of a table may be
+somebody's text, and an object of JSON may be keyed by people. The schema of a parquet file is not text of anybody's.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from sottovoce.data.tokens import tokenise
 from sottovoce.errors import SottoError, did_you_mean
@@ -19,6 +23,8 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PLAIN_TEXT = (".txt", ".tokens")
 PACKED = (".gz", ".zst")
+MANY_BLANK = 64  # blank lines after which more are expected: looking ahead costs as much as reading some
+_BUFFER = 2**18
 # A longer line is no record but a whole file without line ends, which would not fit in memory.
 LONGEST_LINE = 64 * 2**20
 _ALLOWED = (
@@ -45,8 +51,8 @@ def pieces(paths: str | Path | Iterable[str | Path], tokens: int) -> Iterator[tu
 
 def _pieces_of(path: Path, number: int, tokens: int) -> Iterator[tuple[str, str]]:
     piece = held = 0
-    with closing(lines(path)) as text:
-        for line in text:
+    with closing(numbered_lines(path)) as text:
+        for _, line in text:
             words = line.split()
             for start in range(0, len(words), tokens):  # a file may be one long line
                 part = " ".join(words[start : start + tokens])
@@ -83,22 +89,68 @@ def is_plain_text(path: str | Path) -> bool:
 
 def lines(path: str | Path) -> Generator[str, None, None]:
     """The lines of a UTF-8 file with their ends, unpacked on the way if the name ends in .gz or .zst."""
+    with _opened(path) as reader:
+        while line := reader.next():
+            yield line
+
+
+def numbered_lines(path: str | Path) -> Generator[tuple[int, str], None, None]:
+    """The lines that are not blank, with their numbers from 1."""
+    blank = 0
+    with _opened(path) as reader:
+        while line := reader.next():
+            if not line.isspace():
+                blank = 0
+                yield reader.number, line
+                continue
+            blank += 1
+            if blank % MANY_BLANK == 0:
+                reader.skip_blank()
+
+
+class _LineReader:
+    """The lines of an open file; `number` is that of the last one given."""
+
+    def __init__(self, path: Path, stream: io.BufferedReader) -> None:
+        self.number = 0
+        self._path, self._stream = path, stream
+
+    def next(self) -> str:
+        """The next line with its end, nothing at the end of the file."""
+        raw = self._stream.readline(LONGEST_LINE + 1)
+        if not raw:
+            return ""
+        self.number += 1
+        if len(raw) > LONGEST_LINE:
+            raise SottoError(
+                f"{self._path}:{self.number}: a line of more than {LONGEST_LINE} bytes; put one record on a line "
+                f"(jq -c '.[]')"
+            )
+        try:
+            # Only the first line can carry a byte order mark.
+            return raw.decode("utf-8-sig" if self.number == 1 else "utf-8") or "\n"  # a mark alone is a blank line
+        except UnicodeDecodeError:
+            raise SottoError(f"{self._path}:{self.number}: {_NOT_UTF8}") from None
+
+    def skip_blank(self, blanks: bytes | None = None) -> None:
+        """Pass over all blank lines that come next: a small packed file can hold a billion of them."""
+        while ahead := self._stream.peek():
+            blank = ahead[: len(ahead) - len(ahead.lstrip(blanks))]
+            whole = blank.rfind(b"\n") + 1
+            if not whole:
+                return
+            self.number += blank.count(b"\n", 0, whole)
+            self._stream.read(whole)
+            if whole < len(ahead):
+                return
+
+
+@contextmanager
+def _opened(path: str | Path) -> Generator[_LineReader, None, None]:
     path = Path(path)
     _must_be_file(path)
-    number = 0
     with _readable(path), _open(path) as stream:
-        while raw := stream.readline(LONGEST_LINE + 1):
-            number += 1
-            if len(raw) > LONGEST_LINE:
-                raise SottoError(
-                    f"{path}:{number}: a line of more than {LONGEST_LINE} bytes; put one record on a line (jq -c '.[]')"
-                )
-            try:
-                # Only the first line can carry a byte order mark.
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise SottoError(f"{path}:{number}: {_NOT_UTF8}") from error
-            yield line
+        yield _LineReader(path, stream)
 
 
 _NOT_UTF8 = "text is not UTF-8; convert the file first, for example: iconv -f LATIN1 -t UTF-8"
@@ -109,16 +161,16 @@ def _read(path: Path, user_field: str, text_field: str) -> Iterator[tuple[str, s
     if kind == ".parquet":
         rows = _parquet(path, user_field, text_field)
     elif kind in DELIMITERS:
-        rows = _separated(path, DELIMITERS[kind])
+        rows = _separated(path, DELIMITERS[kind], user_field, text_field)
     else:
-        rows = _json_lines(path)
+        rows = _json_lines(path, user_field, text_field)
     # Files are closed here, also on error: a reader left to garbage collection may close after its file is gone.
     with closing(rows):
         for place, row in rows:
             try:
                 user, text = row[user_field], row[text_field]
             except KeyError as error:
-                raise _missing(f"{path}:{place}", str(error.args[0]), row) from None
+                raise _missing(path, place, str(error.args[0]), f"it has {_fields(len(row))}") from None
             if type(user) is int:
                 user = str(user)
             if type(user) is not str or not user or user.isspace():
@@ -131,39 +183,69 @@ def _read(path: Path, user_field: str, text_field: str) -> Iterator[tuple[str, s
             yield user, text
 
 
-def _json_lines(path: Path) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
-    with closing(lines(path)) as text:
-        for number, line in enumerate(text, 1):
-            if line.isspace():
-                continue
+class _Repeated(dict[str, Any]):
+    """An object of JSON that names a field more than once."""
+
+    names: list[str]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) == len(pairs):
+        return values
+    repeated = _Repeated(values)
+    repeated.names = [name for name, _ in pairs]
+    return repeated
+
+
+# A decoder of its own: json.loads would make one for every line.
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _json_lines(path: Path, *fields: str) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
+    with closing(numbered_lines(path)) as text:
+        for number, line in text:
             try:
-                row = json.loads(line)
+                row = _DECODER.decode(line)
             except (ValueError, RecursionError) as error:
-                raise SottoError(
-                    f"{path}:{number}: not JSON ({_one_line(error)}); put one whole object on each line"
-                ) from error
+                where = (
+                    f"from column {error.colno} on" if isinstance(error, json.JSONDecodeError) else "too deep or long"
+                )
+                raise SottoError(f"{path}:{number}: not JSON ({where}); put one whole object on each line") from None
             if not isinstance(row, dict):
                 raise SottoError(
                     f"{path}:{number}: a JSON {type(row).__name__}, not an object; "
                     "put one object on a line (jq -c '.[]')"
                 )
+            if isinstance(row, _Repeated):
+                _refuse_repeated(f"{path}:{number}", row.names, fields)
             yield number, row
 
 
-def _separated(path: Path, delimiter: str) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
+def _separated(path: Path, delimiter: str, *fields: str) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
     # The limit is one for the whole process, and the standard one is shorter than a long post.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     header: list[str] | None = None
-    number = 1
+    number, blank = 1, 0
     try:
-        with closing(lines(path)) as text:
-            reader = csv.reader(text, delimiter=delimiter, strict=True)
-            for row in reader:
-                number, start = reader.line_num + 1, number
-                if not row:
+        with _opened(path) as reader:
+            table = csv.reader(iter(reader.next, ""), delimiter=delimiter, strict=True)
+            for row in table:
+                start, number = number, reader.number + 1
+                if not row:  # between rows: within quotes, blank lines are text
+                    blank += 1
+                    if blank % MANY_BLANK == 0:
+                        reader.skip_blank(b"\r\n")
+                        number = reader.number + 1
                     continue
+                blank = 0
                 if header is None:
                     header = row
+                    _refuse_repeated(f"{path}:{start}", header, fields)
+                    for field in fields:
+                        if field not in header:
+                            named = f"its first line names {_fields(len(header))}"
+                            raise _missing(path, start, field, f"{named}; a table begins with a line of names")
                     continue
                 if len(row) > len(header):
                     # Going on would cut the text at its first comma without a word.
@@ -175,7 +257,7 @@ def _separated(path: Path, delimiter: str) -> Generator[tuple[int, Mapping[str, 
     except csv.Error as error:
         raise SottoError(
             f"{path}:{number}: {_one_line(error)}; put quotes around the field and double the quotes inside it"
-        ) from error
+        ) from None
 
 
 def _parquet(path: Path, user_field: str, text_field: str) -> Generator[tuple[str, Mapping[str, Any]], None, None]:
@@ -186,18 +268,34 @@ def _parquet(path: Path, user_field: str, text_field: str) -> Generator[tuple[st
     try:
         # A buffer size makes the reader take a column piece by piece; without one it holds a whole row group.
         with _readable(path), parquet.ParquetFile(path, buffer_size=2**20) as file:
-            names = file.schema_arrow.names
+            schema = file.schema_arrow
+            _refuse_repeated(path, schema.names, (user_field, text_field))
             for field in (user_field, text_field):
-                if field not in names:
-                    raise _missing(f"{path}:row 1", field, names)
+                if field not in schema.names:
+                    listed = ", ".join(map(repr, schema.names[:12])) + (", …" if len(schema.names) > 12 else "")
+                    found = f"it has {listed or 'no field at all'}{did_you_mean(field, schema.names)}"
+                    raise _missing(path, "row 1", field, found)
+                _must_be_text(path, field, schema.field(field).type, whole_numbers=field == user_field)
             for batch in file.iter_batches(batch_size=1024, columns=[user_field, text_field]):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"row {number}", row
-    except UnicodeDecodeError as error:
-        raise SottoError(f"{path}:after row {number}: {_NOT_UTF8}") from error
+    except UnicodeDecodeError:
+        raise SottoError(f"{path}:after row {number}: {_NOT_UTF8}") from None
     except pa.ArrowException as error:
-        raise SottoError(f"{path} is not a whole parquet file ({_one_line(error)}); write or copy it again") from error
+        kind = type(error).__name__
+        raise SottoError(f"{path} is not a whole parquet file ({kind}); write or copy it again") from None
+
+
+def _must_be_text(path: Path, field: str, kind: Any, *, whole_numbers: bool) -> None:
+    """What is neither would be shown by the error of whoever cannot turn it into a text."""
+    from pyarrow import types
+
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
+    if not (text or types.is_null(value) or (whole_numbers and types.is_integer(value))):
+        allowed = "strings or whole numbers" if whole_numbers else "strings"
+        raise SottoError(f"{path}: the column {field!r} holds {value}; it must hold {allowed}")
 
 
 def _format(path: Path) -> tuple[str, str]:
@@ -207,16 +305,16 @@ def _format(path: Path) -> tuple[str, str]:
     return (suffixes[-1] if suffixes else ""), packed
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> io.BufferedReader:
     match _format(path)[1]:
         case ".gz":
-            return cast(BinaryIO, gzip.open(path, "rb"))
+            return io.BufferedReader(cast(io.RawIOBase, gzip.open(path, "rb")), _BUFFER)
         case ".zst":
             import pyarrow as pa
 
-            return cast(BinaryIO, io.BufferedReader(pa.input_stream(str(path), compression="zstd"), 2**20))
+            return io.BufferedReader(pa.input_stream(str(path), compression="zstd"), _BUFFER)
         case _:
-            return path.open("rb", 2**20)
+            return cast(io.BufferedReader, path.open("rb", _BUFFER))
 
 
 def _must_be_file(path: Path) -> None:
@@ -231,18 +329,25 @@ def _readable(path: Path) -> Generator[None, None, None]:
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
-        raise SottoError(
-            f"cannot read {path} ({_one_line(error)}); check that it is whole and yours to read"
-        ) from error
+        # Python's own message has the first bytes of the file in it.
+        reason = "not gzip, or damaged" if isinstance(error, gzip.BadGzipFile) else _one_line(error)
+        raise SottoError(f"cannot read {path} ({reason}); check that it is whole and yours to read") from None
 
 
-def _missing(place: str, field: str, names: Iterable[str]) -> SottoError:
-    names = list(names)
-    listed = ", ".join(map(repr, names[:12])) + (", …" if len(names) > 12 else "")
-    return SottoError(
-        f"{place}: no field {field!r}; it has {listed or 'no field at all'}{did_you_mean(field, names)}; "
-        "name the fields with user_field and text_field"
-    )
+def _missing(path: Path, place: int | str, field: str, found: str) -> SottoError:
+    return SottoError(f"{path}:{place}: no field {field!r}; {found}; name the fields with user_field and text_field")
+
+
+def _fields(count: int) -> str:
+    """How many, and not which: names may be what people wrote."""
+    return f"{count or 'no'} field{'' if count == 1 else 's'}, whose names are not shown: they may be private"
+
+
+def _refuse_repeated(place: Path | str, names: Sequence[str], fields: Iterable[str]) -> None:
+    """Two values under one name: which is the person, or the text, nobody can tell. Case makes names different."""
+    for field in fields:
+        if names.count(field) > 1:
+            raise SottoError(f"{place}: the field {field!r} is there more than once; keep or rename one of them")
 
 
 def _show(value: object) -> str:

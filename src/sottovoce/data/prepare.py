@@ -16,10 +16,10 @@ from sottovoce.data.grouping import Grouping, Spill, parts_for
 from sottovoce.data.store import (
     DECLARED,
     FORMAT,
-    STORE_FILE,
     VOCABULARY_FILE,
     Store,
     VocabularySource,
+    write_facts,
 )
 from sottovoce.data.vocabulary import LONGEST_COUNTED, Vocabulary
 from sottovoce.data.writing import SplitWriter
@@ -133,7 +133,7 @@ def write_store(
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
     }
-    (folder / STORE_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    write_facts(folder, facts)
     with open(os.open(folder / PREPARATION_FILE, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
         file.write(json.dumps(summary.to_json(), indent=2) + "\n")
     return summary

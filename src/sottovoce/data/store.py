@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,10 +17,12 @@ import numpy as np
 from sottovoce.data.public import PublicText
 from sottovoce.data.vocabulary import UNK, Vocabulary
 from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.files import pretty, read_sealed, sealed, sha256_of, write_aside
 
 FORMAT = 1
 SPLITS = ("train", "test")
 STORE_FILE, VOCABULARY_FILE = "store.json", "vocabulary.txt"
+SKIP = "SOTTOVOCE_SKIP_HASHES"
 LARGEST_USER = 2**24
 MOST_PUBLIC = 2**28  # tokens of public text, which is kept in memory: 1 GiB
 
@@ -79,13 +81,21 @@ class Store:
     named: str | None = None
 
     @classmethod
-    def open(cls, folder: str | Path, split: str = "train") -> Store:
-        """Map one split of a prepared folder. Nothing is read until a row is asked for."""
+    def open(cls, folder: str | Path, split: str = "train", *, check: bool = True) -> Store:
+        """Map one split of a prepared folder.
+
+        Its file is read once and must have the hash that `store.json` names, unless `check` is off or the variable
+        SOTTOVOCE_SKIP_HASHES is set: a huge store takes seconds a gigabyte. Then nothing is read until a row is asked
+        for.
+        """
         folder = Path(folder)
         if split not in SPLITS:
             raise SottoError(f"split={split!r} must be one of {', '.join(SPLITS)}{did_you_mean(split, SPLITS)}")
         facts = _facts(folder)
-        mapping, batches = _mapped(folder / f"{split}.arrow")
+        hashes = facts.get("files", {})
+        mapping, batches = _mapped(folder / f"{split}.arrow", {} if not check or os.environ.get(SKIP) else hashes)
+        if (folder / VOCABULARY_FILE).exists():
+            _check_hash(folder / VOCABULARY_FILE, hashes)
         store = cls(
             vocabulary=Vocabulary.load(folder / VOCABULARY_FILE),
             tokens_per_user=int(facts["tokens_per_user"]),
@@ -300,15 +310,17 @@ def _facts(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise SottoError(f"{folder} is not a store (it has no {STORE_FILE}); make one with `sotto prepare`")
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
+        facts = read_sealed(file)
         version = facts["format"]
         for key in ("tokens_per_user", "vocabulary_size"):
             facts[key]
         for split in SPLITS:
             facts["splits"][split]["users"]
         facts.get("vocabulary", DECLARED)["source"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder, f"{STORE_FILE}: {type(error).__name__}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(
+            folder, f"{STORE_FILE}: {error if type(error) is ValueError else type(error).__name__}"
+        ) from error
     if version != FORMAT:
         raise SottoError(
             f"{folder} has store format {version!r}, this version reads {FORMAT}; make it anew with `sotto prepare`"
@@ -316,10 +328,19 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write `store.json`, with the hashes of the files beside it. Like them it is private: it tells who is in them."""
+    names = [VOCABULARY_FILE, *(f"{split}.{kind}" for split in SPLITS for kind in ("arrow", "npz"))]
+    files = {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
+    write_aside(folder / STORE_FILE, pretty(sealed({**facts, "files": files})))
+
+
 def write_arrays(folder: str | Path) -> None:
     """Put plain arrays beside a store's Arrow files, for a machine that trains and has no pyarrow: `train.npz`, ..."""
+    folder = Path(folder)
     for split in SPLITS:
-        _save_arrays(Path(folder) / f"{split}.npz", Store.open(folder, split))
+        _save_arrays(folder / f"{split}.npz", Store.open(folder, split))
+    write_facts(folder, _facts(folder))
 
 
 def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
@@ -334,7 +355,7 @@ def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
         "vocabulary": dict(train.vocabulary_source), "people": train.people,
         "splits": {split: {"users": store.users} for split, store in splits.items()},
     }  # fmt: skip
-    (folder / STORE_FILE).write_text(json.dumps(facts, indent=2), encoding="utf-8")
+    write_facts(folder, facts)
 
 
 def _save_arrays(path: Path, store: Store) -> None:
@@ -359,7 +380,26 @@ def _joined(batches: Sequence[Batch], kind: type) -> dict[str, np.ndarray]:
     return {"values": np.concatenate(parts) if parts else np.zeros(0, kind), "offsets": offsets}
 
 
-def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
+_NO_HASHES: Mapping[str, str] = MappingProxyType({})
+_checked: set[tuple[object, ...]] = set()
+
+
+def _check_hash(path: Path, hashes: Mapping[str, str]) -> None:
+    """Is a file the one that was written? It is read once in a process, and again where it was touched since."""
+    if path.name not in hashes:  # a store of version 0.1
+        return
+    try:
+        found = path.stat()
+        seen = (path.resolve(), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, hashes[path.name])
+        if seen not in _checked:
+            if sha256_of(path) != hashes[path.name]:
+                raise _damaged(path.parent, f"{path.name} is not the file that {STORE_FILE} names: it was changed")
+            _checked.add(seen)
+    except OSError as error:
+        raise _damaged(path.parent, f"{path.name}: {error.strerror}") from error
+
+
+def _mapped(path: Path, hashes: Mapping[str, str] = _NO_HASHES) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
     """The record batches of an Arrow file as views of the mapped file, or the arrays that `write_arrays` put there."""
     arrays = path.with_suffix(".npz")
     try:
@@ -370,9 +410,10 @@ def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
                 "opening a store needs pyarrow; run `pip install pyarrow`, use Store.from_users, or put arrays beside "
                 "it with sottovoce.data.store.write_arrays"
             ) from error
-        return None, _loaded(arrays)
+        return None, _loaded(arrays, hashes)
     if arrays.is_file() and not path.exists():
-        return None, _loaded(arrays)
+        return None, _loaded(arrays, hashes)
+    _check_hash(path, hashes)
     try:
         with path.open("rb") as file:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -384,7 +425,8 @@ def _mapped(path: Path) -> tuple[mmap.mmap | None, tuple[Batch, ...]]:
         raise _damaged(path.parent, f"{path.name}: {' '.join(str(error).split())}") from error
 
 
-def _loaded(arrays: Path) -> tuple[Batch, ...]:
+def _loaded(arrays: Path, hashes: Mapping[str, str]) -> tuple[Batch, ...]:
+    _check_hash(arrays, hashes)
     with np.load(arrays) as held:
         kept = Batch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
         return (Batch(held["values"], held["offsets"], kept, held.get("names")),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import shutil
 import sys
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.assembly import Assembly, assemble
-from sottovoce.data.store import FORMAT, STORE_FILE, VOCABULARY_FILE, Store
+from sottovoce.data.store import FORMAT, VOCABULARY_FILE, Store, write_facts
 from sottovoce.data.vocabulary import FRAME, Vocabulary
 from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SottoError, did_you_mean
@@ -209,7 +208,7 @@ def make_population(folder: Path, workload: Workload, users: int) -> None:
         "format": FORMAT, "tokens_per_user": workload.tokens, "vocabulary_size": vocabulary.size,
         "splits": {split: {"users": n} for split, n in splits.items()},
     }  # fmt: skip
-    (folder / STORE_FILE).write_text(json.dumps(facts), encoding="utf-8")
+    write_facts(folder, facts)
 
 
 def _tokens(workload: Workload, users: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -23,8 +22,7 @@ USERS, PUBLIC = "perplexity on users' text", "perplexity on public text"
 
 def measure(done: Finished) -> tuple[dict[str, Any], dict[str, Curve]]:
     """Facts and curves. A perplexity is over the words of the vocabulary, as in the paper."""
-    card = json.loads((done.run.model / "card.json").read_text(encoding="utf-8"))
-    facts: dict[str, Any] = {"bytes": card["bytes"]}
+    facts: dict[str, Any] = {"bytes": done.run.read_card()["bytes"]}
     if done.trial.on == "ptb":
         return facts, {}
     assert done.public is not None  # it was asked for before the first run

@@ -6,11 +6,10 @@ import ipaddress
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from sottovoce.errors import SottoError
-from sottovoce.files import write_aside
+from sottovoce.files import work_folder, write_aside
 
 AUTHORITY, SERVER, SERVER_KEY, NODE_KEY = "authority.pem", "server.pem", "server.key", "node.key"
 VALID_DAYS = 825
@@ -62,8 +61,8 @@ def write_authority(folder: Path, host: str) -> None:
 
 def renew_authority(folder: Path, host: str) -> None:
     """Another authority and another certificate of the server in place of those in a folder."""
-    with TemporaryDirectory(dir=folder) as draft:
-        made = Path(draft) / "keys"
+    with work_folder(folder, "keys") as draft:
+        made = draft / "keys"
         write_authority(made, host)
         for name in (SERVER_KEY, SERVER, AUTHORITY):
             write_aside(folder / name, (made / name).read_bytes(), private=name == SERVER_KEY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from sottovoce.reporting.findings import AUDITS, Finding, findings
 from sottovoce.reporting.report import Evidence, render
 from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import VOCABULARY, RunFolder
 from sottovoce.runs.ledger import StoreLedger, read_ledger
 
 # Written for this project; no user's words.
@@ -165,7 +164,7 @@ def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -
 
 
 def load_vocabulary(run: RunFolder) -> Vocabulary:
-    return Vocabulary.load(run.model / "vocabulary.txt")
+    return Vocabulary.load(run.model_file(VOCABULARY))
 
 
 def report_run(
@@ -198,7 +197,7 @@ def report_run(
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(found_so_far(run)),
         costs=_costs(run, other, model) if other else None,
-        traffic=_card(run).get("bytes"),
+        traffic=run.read_card().get("bytes"),
         beside={"name": other.path.resolve().name, "record": other.record.read()} if other else None,
     )
     target = run.path / "report-internal.html" if internal else run.report_file
@@ -234,11 +233,7 @@ def is_of_recipe(run: RunFolder) -> bool:
 
 def _code(run: RunFolder) -> str:
     """What was trained, in words."""
-    return _card(run)["code"]
-
-
-def _card(run: RunFolder) -> dict[str, Any]:
-    return json.loads((run.model / "card.json").read_text(encoding="utf-8"))
+    return run.read_card()["code"]
 
 
 def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> dict[str, Any] | None:

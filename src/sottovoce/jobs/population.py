@@ -45,7 +45,7 @@ def make_own_store(recipe: Recipe, run: RunFolder) -> None:
     name = recipe.data.store
     if has_own_store(recipe):
         users = name.removeprefix(_DEMO)
-        if not users.isdecimal() or int(users) < 1:
+        if not users.isdecimal() or len(users) > 9 or int(users) < 1:
             raise SottoError(f"data.store={name!r} must be demo: and a number of users, for example demo:2000")
         prepare_demo(run.own_store, int(users))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import numpy as np
 
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import made_aside
+from sottovoce.files import made_aside, sealed
 from sottovoce.jobs.budget import total_of
 from sottovoce.jobs.planting import read_registry
 from sottovoce.jobs.population import TURNS_BY_PLACE, store_folder
@@ -23,7 +22,7 @@ from sottovoce.privacy.accounting import Covered, Event, event_from_json
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs import checkpoint as checkpoints
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger, write_release
 from sottovoce.runs.secrets import Secrets
 
@@ -47,8 +46,11 @@ def release_run(
         raise SottoError(f"most_exposure={most_exposure:g} must be above 0; it is in bits, often 10")
     with run.locked():
         reasons = _faults(run)
-        audits, found = _judge(run, most_exposure)
-        reasons += found
+        try:
+            audits, found = _judge(run, most_exposure)
+        except DamagedRun as error:
+            audits, found = [], [str(error)]
+        reasons += [reason for reason in found if reason not in reasons]
         missing = [one["audit"] for one in audits if one["result"] == "not run"]
         if require_audit:
             reasons += [f"no audit by {name} of this model: sotto audit {path} {AUDITS[name]}" for name in missing]
@@ -63,15 +65,15 @@ def release_run(
 
 def _write(run: RunFolder, out: Path, audits: list[dict[str, Any]]) -> None:
     with made_aside(out) as draft:
-        for name in ("weights.safetensors", "vocabulary.txt"):
-            (draft / name).write_bytes((run.model / name).read_bytes())
+        for name in (WEIGHTS, VOCABULARY):
+            (draft / name).write_bytes(run.model_file(name).read_bytes())
         # Later runs on the same people count: the total is the one of today.
         recipe, told = Recipe.load(run.recipe_file), run.read_statement()
         people = _people(run, recipe)
         total = store_total(people.spent(), told["delta"], recipe.privacy.accountant)
-        statement = restate(told, audits=audits, **total)
+        statement = sealed(restate(told, audits=audits, **total))
         run.write_json(draft / "privacy.json", statement)
-        run.write_json(draft / "card.json", {**_card(run), "privacy": statement})
+        run.write_json(draft / "card.json", sealed({**run.read_card(), "privacy": statement}))
         write_release(draft / "ledger.jsonl", told["run"], _listed(told))
         if run.registry_file.exists():
             (draft / run.registry_file.name).write_bytes(run.registry_file.read_bytes())
@@ -141,9 +143,9 @@ def _check(run: RunFolder) -> Iterator[str]:
         )
     if statement["delta"] != recipe.privacy.delta:
         yield f"the statement is for δ = {statement['delta']:g}, and the recipe for {recipe.privacy.delta:g}"
-    if _card(run)["privacy"] != statement:
+    if run.read_card()["privacy"] != statement:
         yield "model/card.json and privacy.json do not say the same"
-    if Vocabulary.load(run.model / "vocabulary.txt").fingerprint != statement["vocabulary"]["fingerprint"]:
+    if Vocabulary.load(run.model_file(VOCABULARY)).fingerprint != statement["vocabulary"]["fingerprint"]:
         yield "model/vocabulary.txt is not the vocabulary of the statement"
     read_registry(run, ledger.header)
     saved, _ = checkpoints.latest(run.checkpoints)
@@ -173,14 +175,6 @@ def _same(saved: checkpoints.Checkpoint, weights: dict[str, np.ndarray]) -> bool
 
 def _seal(array: np.ndarray) -> str:
     return checkpoints.digest({"": array})
-
-
-def _card(run: RunFolder) -> dict[str, Any]:
-    path = run.model / "card.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DamagedRun(f"cannot read {path} ({error}); `sotto resume {run.path}` writes it again") from None
 
 
 def _judge(run: RunFolder, most_exposure: float | None) -> tuple[list[dict[str, Any]], list[str]]:

@@ -16,7 +16,7 @@ from sottovoce.models.language_model import LanguageModel
 from sottovoce.privacy.accounting import rounded_up
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import VOCABULARY, RunFolder
 from sottovoce.runs.ledger import first_line
 from sottovoce.runs.secrets import Secrets
 
@@ -47,7 +47,7 @@ def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool =
         return Start(fresh, {"weights": name, "source": f"weights given from Python: {name}, {word}"})
     run = RunFolder.open(recipe.model.initial)
     weights = run.load_weights()
-    if Vocabulary.load(run.model / "vocabulary.txt").fingerprint != store.vocabulary.fingerprint:
+    if Vocabulary.load(run.model_file(VOCABULARY)).fingerprint != store.vocabulary.fingerprint:
         raise SottoError(
             f"the model of {run.path} has another vocabulary than the store {store.path}; prepare both with the same "
             f"words (sotto prepare --vocabulary)"

@@ -17,6 +17,7 @@ from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.federation.collecting import DeviceSum
 from sottovoce.federation.coordinator import Coordinator
+from sottovoce.files import told_if_full
 from sottovoce.jobs.beginning import begin, check_beside, owed_for_words
 from sottovoce.jobs.budget import Meter, store_ledger
 from sottovoce.jobs.holding import charged_beside, take_hold
@@ -97,7 +98,8 @@ def resume(
 ) -> RunResult:  # fmt: skip
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
     run = RunFolder.open(path)
-    with run.locked():
+    on = "sotto resume" if coordinator is None else "sotto federate resume"
+    with run.locked(), told_if_full(run.path, f"then go on with `{on} {path}`: what was saved is safe"):
         asked = group.asked if group else lambda: False
         return Training(run, model, objective, group, beside, coordinator).run(observer, lambda: stop() or asked())
 
@@ -292,6 +294,8 @@ class Training:
         beside, again = charged_beside(self), self.ledger.repeated()
         # Training stops before it passes its budget: of the planned rounds, those count that it may still come to.
         allowed = Meter(self.assembly, beside).rounds_allowed(self.planned, self.ledger.rounds, again)
+        vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
+        files = self.run_folder.save_model(weights_of(self.state.model), vocabulary)
         statement = make_statement(
             recipe=self.recipe,
             mechanism=self.assembly.algorithm.mechanism,
@@ -313,6 +317,7 @@ class Training:
             across_devices=self.coordinator is not None,
             users_at_once=self.assembly.sum_updates.block if self.coordinator is None else 1,
         )
+        statement = replace(statement, facts={**statement.facts, "files": files})
         card = {
             "name": "sottovoce language model",
             "code": self.assembly.code,
@@ -320,11 +325,8 @@ class Training:
             "vocabulary": self.store.vocabulary.size,
             "rounds": self.state.round,
             "bytes": self._traffic(),
-            "privacy": statement.to_json(),
         }
-        vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
-        self.run_folder.save_model(weights_of(self.state.model), vocabulary, card)
-        self.run_folder.write_json(self.run_folder.statement_file, statement.to_json())
+        self.run_folder.save_statement(statement.to_json(), card)
         return statement
 
     def _charged_to_store(self) -> int:

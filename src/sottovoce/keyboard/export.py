@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ import numpy as np
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, SPECIALS, UNK, Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import made_aside, write_aside
+from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
 from sottovoce.jobs.measuring import load_run
 from sottovoce.jobs.population import store_folder
 from sottovoce.keyboard.convert import (
@@ -79,12 +78,15 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
             **asdict(_loss(run, model, sessions["sequence"], open_session(plain["sequence"]), vocabulary)),
         }
     recipe = Recipe.load(run.recipe_file)
-    manifest = {
+    words = run.model_file(VOCABULARY).read_bytes()
+    manifest = sealed({
         "export": 1,
         "name": run.path.resolve().name,
         "model": {"kind": recipe.model.kind, "parameters": parameter_count(model), "weights": weights},
         "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in GRAPHS},
-        "vocabulary": {"file": VOCABULARY, "size": vocabulary.size, "fingerprint": vocabulary.fingerprint},
+        "vocabulary": {
+            **_file(VOCABULARY, words), "size": vocabulary.size, "fingerprint": vocabulary.fingerprint
+        },
         "special_tokens": {name: token for token, name in enumerate(SPECIALS)},
         "inputs": {"tokens": "int32", "state": "float32"},
         "state": _states(model),
@@ -92,25 +94,27 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
         "eight_bits": smaller,
         "of": checkpoints.digest(run.load_weights()),
         "privacy": {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
-    }
+    })  # fmt: skip
     with made_aside(out) as draft:
         for graph in GRAPHS:
             write_aside(draft / f"{graph}.onnx", graphs[graph])
-        vocabulary.save(draft / VOCABULARY)
+        write_aside(draft / VOCABULARY, words)
         if run.registry_file.is_file():  # public: what was planted, and not who was in
             write_aside(draft / CANARIES, run.registry_file.read_bytes())
-        write_aside(draft / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
+        write_aside(draft / MANIFEST, pretty(manifest))
     return manifest
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What is in an export; its files must be those that were written."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        kept = {graph: manifest["graphs"][graph] for graph in GRAPHS}
-        for graph in GRAPHS:
-            if _file(kept[graph]["file"], (folder / f"{graph}.onnx").read_bytes()) != kept[graph]:
-                raise DamagedRun(f"{folder / f'{graph}.onnx'} is not the file that was exported; export it again")
+        manifest = read_sealed(folder / MANIFEST)
+        kept = {f"{graph}.onnx": manifest["graphs"][graph]["sha256"] for graph in GRAPHS}
+        if "sha256" in manifest["vocabulary"]:  # not in exports of version 0.1
+            kept[VOCABULARY] = manifest["vocabulary"]["sha256"]
+        for name, sha256 in kept.items():
+            if sha256_of(folder / name) != sha256:
+                raise DamagedRun(f"{folder / name} is not the file that was exported; export it again")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedRun(f"{folder} holds no whole export ({type(error).__name__}: {error}); export it again") from None
     return manifest

@@ -9,6 +9,7 @@ from typing import Any
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy import accounting
+from sottovoce.privacy.composition import MOST_ROUNDS
 from sottovoce.privacy.sampling import InTurn
 
 CURVE_POINTS = 50
@@ -85,7 +86,7 @@ def make_plan(
         "total_weight": total_weight,
     }
     for name, value in positive.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
+        if value is not None and not 0 < value < 1e300:  # a whole number may be too large to be any other
             raise SottoError(f"{name}={value} must be a positive number; leave it out if it is not known")
 
     accountant = accountant or accounting.default_accountant(sampling)
@@ -163,8 +164,9 @@ def _by_round(
 
 def _check_numbers(users: int, cohort: int, rounds: int) -> None:
     for name, value in {"users": users, "cohort": cohort, "rounds": rounds}.items():
-        if value != int(value) or value < 1:
-            raise SottoError(f"{name}={value} must be a whole number, 1 or more")
+        if not 1 <= value <= MOST_ROUNDS or value != int(value):
+            shown = value if abs(value) <= MOST_ROUNDS else "so large a number"
+            raise SottoError(f"{name}={shown} must be a whole number from 1 to {MOST_ROUNDS:g}")
     if cohort > users:
         raise SottoError(
             f"cohort={cohort} must be at most users={users}; it is how many of them join a round, on average. "

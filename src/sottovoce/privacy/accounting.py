@@ -151,7 +151,7 @@ def epsilon_curve(spent: Spent, delta: float, accountant: str = "pld", before: S
     """
     check_accountant(accountant)
     check_delta(delta)
-    rounds = sum(count for _, count in spent)
+    rounds = sum(counted(spent).values())
     if rounds < 1:
         raise SottoError(f"rounds={rounds} must be 1 or more")
     known = _known_rounds([count for _, count in spent], _EXACT_ROUNDS[accountant])

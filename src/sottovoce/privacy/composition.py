@@ -22,6 +22,8 @@ Spent = Sequence[tuple[Event, int]]
 
 _LEAST_DELTA = 1e-40  # below it the numbers a computer can tell apart run out
 _HOPELESS = 1e4  # above this ε nothing is protected, and a tight figure is worth no work
+_MOST_COMPOSED = 10**6  # rounds; of more, one figure takes seconds to minutes, and RDP's is some percent above it
+MOST_ROUNDS = 10**18
 _ROUND_UP, _ROUND_OFF = 1 + 1e-9, 1e-14  # cover floating point, so that a figure is never below its accountant's bound
 
 
@@ -49,6 +51,8 @@ class Composition:
     def near(self, target: float, delta: float) -> float:
         """ε by PLD on a grid that suits answers near the target."""
         kinds, left = _kinds(self), self.left(delta)
+        if _too_many(kinds):
+            return self.epsilon(delta, "rdp")
         grid = loss_distribution.grid_for(kinds, left, target)
         try:
             return self._finish(loss_distribution.read_epsilon(kinds, left, grid))
@@ -83,8 +87,8 @@ def counted(spent: Iterable[tuple[Event, int]]) -> dict[Event, int]:
     """Equal events added up; what happened 0 times left out."""
     counts: dict[Event, int] = {}
     for event, count in spent:
-        if count < 0:
-            raise SottoError(f"an event happened {count} times; counts must be 0 or more")
+        if not 0 <= count <= MOST_ROUNDS:
+            raise SottoError(f"an event happened {count:.4g} times; counts must be in [0, {MOST_ROUNDS:g}]")
         if count:
             counts[event] = counts.get(event, 0) + count
     return counts
@@ -150,14 +154,18 @@ def _pld_grid(made: Composition, delta: float) -> tuple[Grid | None, float]:
     """The grid of losses that suits these rounds, and ε on it. No grid where RDP's bound has to stand in for it."""
     if not made.rounds:
         return None, 0.0
-    bound = _rdp(made, delta)
-    if not 0 < bound < _HOPELESS:
+    bound, kinds = _rdp(made, delta), _kinds(made)
+    if not 0 < bound < _HOPELESS or _too_many(kinds):
         return None, bound
     try:
-        grid, answer = loss_distribution.find_grid(_kinds(made), delta, bound)
+        grid, answer = loss_distribution.find_grid(kinds, delta, bound)
     except loss_distribution.DriftError:
         return None, bound
     return grid, min(answer, bound)
+
+
+def _too_many(kinds: Sequence[tuple[Round, int]]) -> bool:
+    return sum(count for _, count in kinds) > _MOST_COMPOSED
 
 
 def _kinds(made: Composition) -> list[tuple[Round, int]]:

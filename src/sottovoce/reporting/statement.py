@@ -170,7 +170,9 @@ def _replaced(spent: Spent, privacy: Privacy, accountant: str) -> dict[str, floa
 
 def restate(told: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
     """A statement that was written, with some facts changed or added, in its prose too."""
-    kept = {name: value for name, value in told.items() if name not in ("private", "epsilon", "delta", "prose")}
+    # What is written anew gets a checksum of its own.
+    renewed = ("private", "epsilon", "delta", "prose", "checksum")
+    kept = {name: value for name, value in told.items() if name not in renewed}
     epsilon = math.inf if isinstance(told["epsilon"], str) else told["epsilon"]
     return Statement(told["private"], epsilon, told["delta"], {**kept, **facts}).to_json()
 

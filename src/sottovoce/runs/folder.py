@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import locked, made_aside, write_aside
+from sottovoce.files import locked, made_aside, pretty, read_sealed, remove_partial, sealed, sha256_of, write_aside
 from sottovoce.runs.record import Lines
+
+WEIGHTS, VOCABULARY = "weights.safetensors", "vocabulary.txt"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class RunFolder:
     @property
     def model(self) -> Path:
         return self.path / "model"
+
+    @property
+    def card_file(self) -> Path:
+        return self.model / "card.json"
 
     @property
     def statement_file(self) -> Path:
@@ -83,43 +89,78 @@ class RunFolder:
     def open(path: str | Path) -> RunFolder:
         run = RunFolder(Path(path))
         if not run.recipe_file.is_file():
-            released = (run.path / "weights.safetensors").is_file() and run.statement_file.is_file()
+            released = (run.path / WEIGHTS).is_file() and run.statement_file.is_file()
             instead = "it is a released model; give the folder of its run" if released else "`sotto train` makes one"
             raise SottoError(f"{str(path)!r} holds no run: there is no recipe.toml; {instead}")
         return run
 
-    def locked(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
         """Keep a second process out: two of them would release the same rounds with different noise."""
-        busy = f"{self.path} is being trained by another process; wait for it or stop it"
-        return locked(self.path / ".lock", busy)
+        with locked(self.path / ".lock", f"{self.path} is being trained by another process; wait for it or stop it"):
+            remove_partial((self.checkpoints, self.secrets, self.model))
+            yield
 
-    def save_model(self, weights: dict[str, np.ndarray], vocabulary: str, card: dict[str, Any]) -> None:
+    def save_model(self, weights: dict[str, np.ndarray], vocabulary: str) -> dict[str, str]:
+        """Write the files of a model; their hashes, for its statement."""
         from safetensors.numpy import save as to_bytes
 
         self.model.mkdir(exist_ok=True)
-        write_aside(self.model / "weights.safetensors", to_bytes(weights))
-        write_aside(self.model / "vocabulary.txt", vocabulary.encode())
-        write_aside(self.model / "card.json", _pretty(card))
+        files = {WEIGHTS: to_bytes(weights), VOCABULARY: vocabulary.encode()}
+        for name, contents in files.items():
+            write_aside(self.model / name, contents)
+        return {name: hashlib.sha256(contents).hexdigest() for name, contents in files.items()}
+
+    def save_statement(self, statement: dict[str, Any], card: dict[str, Any]) -> None:
+        """Write a run's statement, and the card of its model, which has it too."""
+        statement = sealed(statement)
+        write_aside(self.card_file, pretty(sealed({**card, "privacy": statement})))
+        write_aside(self.statement_file, pretty(statement))
+
+    def model_file(self, name: str) -> Path:
+        """A file of the model, once it is clear that it is the one that card and statement name.
+
+        Both are read, and must agree. Those of version 0.1 name no hash.
+        """
+        path = self.model / name
+        if not path.is_file():
+            raise SottoError(f"{self.path} has no finished model yet; go on with `sotto resume {self.path}`")
+        statement, card = self.read_statement(), self.read_card()
+        named = statement.get("files", {})
+        if named and card.get("privacy") != statement:
+            raise DamagedRun(f"{self.card_file} and {self.statement_file} do not say the same; {self._again}")
+        if name in named and named[name] != sha256_of(path):
+            raise DamagedRun(
+                f"{path} is not the file that {self.statement_file.name} names: it was changed; {self._again}"
+            )
+        return path
 
     def load_weights(self) -> dict[str, np.ndarray]:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        path = self.model / "weights.safetensors"
-        if not path.is_file():
-            raise SottoError(f"{self.path} has no finished model yet; go on with `sotto resume {self.path}`")
+        path = self.model_file(WEIGHTS)
         try:
             return load_file(path)
         except (SafetensorError, OSError) as error:
             raise DamagedRun(f"cannot read {path}: {error}") from None
 
     def read_statement(self) -> dict[str, Any]:
+        return self._read_facts(self.statement_file, self._again)
+
+    def read_card(self) -> dict[str, Any]:
+        return self._read_facts(self.card_file, self._again)
+
+    @property
+    def _again(self) -> str:
+        return f"`sotto resume {self.path}` writes it again"
+
+    @staticmethod
+    def _read_facts(path: Path, then: str) -> dict[str, Any]:
         try:
-            return json.loads(self.statement_file.read_text(encoding="utf-8"))
+            return read_sealed(path)
         except (OSError, ValueError) as error:
-            raise DamagedRun(
-                f"cannot read {self.statement_file} ({error}); `sotto resume {self.path}` writes it again"
-            ) from None
+            raise DamagedRun(f"cannot read {path} ({error}); {then}") from None
 
     def save_audit(self, name: str, value: dict[str, Any], figure: bytes | None) -> None:
         self.audits.mkdir(mode=0o700, exist_ok=True)
@@ -127,19 +168,14 @@ class RunFolder:
         picture.unlink(missing_ok=True)  # that of an earlier audit would not belong to these figures
         if figure is not None:
             write_aside(picture, figure, private=True)
-        write_aside(self.audits / f"{name}.json", _pretty(value), private=True)
+        write_aside(self.audits / f"{name}.json", pretty(sealed(value)), private=True)
 
     def read_audit(self, name: str) -> dict[str, Any] | None:
         path = self.audits / f"{name}.json"
-        if not path.exists():
-            return None
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DamagedRun(f"cannot read {path} ({error}); remove it, or audit again") from None
+        return self._read_facts(path, "remove it, or audit again") if path.exists() else None
 
     def write_json(self, path: Path, value: dict[str, Any]) -> None:
-        write_aside(path, _pretty(value))
+        write_aside(path, pretty(value))
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
@@ -150,10 +186,6 @@ def names_of(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(set(parts)):
             break
     return names
-
-
-def _pretty(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def _refuse_existing(out: Path) -> None:

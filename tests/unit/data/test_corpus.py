@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -139,10 +140,10 @@ LATIN = '{"user": "ann", "text": "été"}\n'.encode("latin-1")
         (
             "a.jsonl",
             GOOD + '{"usr": 1, "text": "x"}',
-            r"a\.jsonl:2: no field 'user'; it has 'usr', 'text'; did you mean 'usr'",
+            r"a\.jsonl:2: no field 'user'; it has 2 fields, .*name the fields with user_field",
         ),
-        ("a.jsonl", '{"user": 1}', r"a\.jsonl:1: no field 'text'; it has 'user'"),
-        ("a.jsonl", "{}", r"no field 'user'; it has no field at all"),
+        ("a.jsonl", '{"user": 1}', r"a\.jsonl:1: no field 'text'; it has 1 field,"),
+        ("a.jsonl", "{}", r"no field 'user'; it has no fields"),
         ("a.jsonl", GOOD + '{"user": ', r"a\.jsonl:2: not JSON"),
         ("a.jsonl", "[" * 100_000, r"a\.jsonl:1: not JSON"),
         ("a.json", f"[{GOOD.strip()}]", r"a\.json:1: a JSON list, not an object; .*jq"),
@@ -160,19 +161,27 @@ LATIN = '{"user": "ann", "text": "été"}\n'.encode("latin-1")
         ("a.jsonl", '{"user": 1.5, "text": "x"}', r"the user in 'user' is a value of type float"),
         ("a.jsonl", '{"user": 1, "text": null}', r"a\.jsonl:1: the text in 'text' is null; it must be a string"),
         ("a.jsonl", '{"user": 1, "text": ["x"]}', r"the text in 'text' is a value of type list"),
-        ("a.csv", "name,text\nann,hi\n", r"a\.csv:2: no field 'user'; it has 'name', 'text'"),
-        ("a.csv", 'user,text\nann,"two\nlines"\nbob\n', r"a\.csv:4: no field 'text'; it has 'user'"),
+        ("a.csv", "name,text\nann,hi\n", r"a\.csv:1: no field 'user'; its first line names 2 fields"),
+        ("a.csv", 'user,text\nann,"two\nlines"\nbob\n', r"a\.csv:4: no field 'text'; it has 1 field,"),
         ("a.csv", "user,text\n,hi\n", r"a\.csv:2: the user in 'user' is empty"),
         ("a.csv", "user,text\nann,well, hi\n", r"a\.csv:2: 3 fields where the header names 2; put quotes"),
         ("a.csv", 'user,text\nann,"never closed\n', r"a\.csv:2: unexpected end of data; put quotes"),
         ("a.tsv", 'user\ttext\nann\t"so" she said\n', r"a\.tsv:2: .* expected after '\"'; put quotes"),
-        ("a.jsonl.gz", b"not gzip", r"cannot read .*a\.jsonl\.gz \(Not a gzipped file"),
+        ("a.jsonl.gz", b"not gzip", r"cannot read .*a\.jsonl\.gz \(not gzip, or damaged"),
         ("a.jsonl.gz", gzip.compress(GOOD.encode() * 9, mtime=0)[:-20], r"cannot read .*a\.jsonl\.gz"),
         ("a.jsonl.gz", gzip.compress(GOOD.encode(), mtime=0)[:12] + b"\xff" * 9, r"cannot read .*a\.jsonl\.gz"),
         ("a.jsonl.zst", b"not zstd", r"cannot read .*a\.jsonl\.zst \(ZSTD"),
         ("a.jsonl.zst", zstd(GOOD.encode() * 9)[:-8], r"cannot read .*a\.jsonl\.zst \(Truncated"),
         ("a.parquet", b"PAR1 but not really PAR1", r"a\.parquet is not a whole parquet file"),
         ("a.parquet", b"", r"a\.parquet is not a whole parquet file"),
+        (
+            "a.jsonl",
+            GOOD + '{"user": 1, "text": "x", "user": 2}',
+            r"a\.jsonl:2: the field 'user' is there more than once",
+        ),
+        ("a.jsonl", '{"text": "x", "user": 1, "text": "x"}', r"a\.jsonl:1: the field 'text' is there more than once"),
+        ("a.csv", "user,text,user\nann,hi,bob\n", r"a\.csv:1: the field 'user' is there more than once"),
+        ("a.tsv", "user\ttext\ttext\nann\thi\tho\n", r"a\.tsv:1: the field 'text' is there more than once"),
     ],
 )
 def test_a_fault_in_a_file_is_one_line_that_names_it(
@@ -191,7 +200,8 @@ def test_a_fault_in_a_file_is_one_line_that_names_it(
         ({"user": ["a"], "body": ["x"]}, r"c\.parquet:row 1: no field 'text'; it has 'user', 'body'"),
         ({"user": ["a", None], "text": ["x", "y"]}, r"c\.parquet:row 2: the user in 'user' is null"),
         ({"user": ["a", "b"], "text": ["x", None]}, r"c\.parquet:row 2: the text in 'text' is null"),
-        ({"user": ["a"], "text": [b"x"]}, r"c\.parquet:row 1: the text in 'text' is a value of type bytes"),
+        ({"user": ["a"], "text": [b"x"]}, r"c\.parquet: the column 'text' holds binary; it must hold str"),
+        ({"user": [1.5], "text": ["x"]}, r"c\.parquet: the column 'user' holds double; it must hold strings or whole"),
         (
             {"user": ["a"], "text": pa.array([b"\xe9t\xe9"]).view(pa.string())},
             r"c\.parquet:after row 0: text is not UTF-8",
@@ -204,6 +214,82 @@ def test_a_fault_in_parquet_names_the_row(tmp_path: Path, table: dict[str, list[
     with pytest.raises(SottoError, match=message) as caught:
         list(records(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_column_of_parquet_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.parquet"
+    columns = [pa.array(["ann"]), pa.array(["one"]), pa.array(["two"])]
+    parquet.write_table(pa.Table.from_arrays(columns, names=["user", "text", "text"]), path)
+    with pytest.raises(SottoError, match=r"c\.parquet: the field 'text' is there more than once"):
+        list(records(path))
+
+
+def test_what_repeats_beside_user_and_text_or_differs_in_case_is_no_fault(tmp_path: Path) -> None:
+    """JSON and parquet tell names by their case, and so do the options that name the fields."""
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "user": "ann", "User": 3, "x": {"text": 1, "text": 2}, "text": "hi"}\n')
+    (tmp_path / "a.csv").write_text("x,user,x,Text,text\n,ann,,no,hi\n")
+    assert list(records([tmp_path / "a.jsonl", tmp_path / "a.csv"])) == [("ann", "hi")] * 2
+
+
+SECRET = "zebra quagga okapi"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", f"ann,{SECRET}\nbob,hi\n"),
+        ("a.csv", f"user,text\nann,{SECRET},{SECRET}\n"),
+        ("a.csv", f'user,text\nann,"{SECRET}"{SECRET}\n'),
+        ("a.csv", f"user,{SECRET}\nann,{SECRET}\n"),
+        ("a.tsv", f"ann\t{SECRET}\n"),
+        ("a.jsonl", json.dumps({"ann": SECRET, SECRET: "ann"})),
+        ("a.jsonl", json.dumps({"user": "ann", "text zebra": "quagga"})),
+        ("a.jsonl", json.dumps({"user": {SECRET: SECRET}, "text": [SECRET]})),
+        ("a.jsonl", json.dumps({"user": "ann", "text": {SECRET: SECRET}})),
+        ("a.jsonl", json.dumps([SECRET])),
+        ("a.jsonl", f'{{"user": "ann", "text": "{SECRET}" "okapi"}}'),
+        ("a.jsonl", f'{{"user": "ann", "text": "\\zebra {SECRET}"}}'),
+        ("a.jsonl", f'{{"user": "ann", "text": {SECRET}}}'),
+        ("a.jsonl", SECRET.encode() + b"\xff"),
+        ("a.jsonl.gz", SECRET),
+        ("a.jsonl.zst", SECRET),
+        ("a.parquet", SECRET),
+    ],
+)
+def test_no_error_repeats_what_people_wrote(tmp_path: Path, name: str, content: str | bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SottoError) as caught:
+        list(records(path))
+    shown = "".join(traceback.format_exception(caught.value))  # whatever a log may keep of it
+    for part in (*SECRET.split(), f"b'{SECRET[:2]}"):
+        assert part not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [("a.jsonl.gz", b""), ("a.csv.gz", b"user,text\n"), ("a.tsv", b"user\ttext\n")]
+)
+def test_blank_lines_are_passed_over_many_at_once(tmp_path: Path, name: str, head: bytes, monkeypatch) -> None:
+    """A gigabyte of them packs into a megabyte: reading one after the other takes many minutes."""
+    taken = 0
+    real = corpus._LineReader.next
+
+    def counted(self) -> str:
+        nonlocal taken
+        taken += 1
+        return real(self)
+
+    monkeypatch.setattr(corpus._LineReader, "next", counted)
+    blank, record = 1_000_000, {"a.jsonl.gz": GOOD.encode(), "a.csv.gz": b'ann,"h\n\ni"\n', "a.tsv": b"ann\thi\n"}[name]
+    contents = head + b"\n" * blank + record + b"\r\n" * 500 + record + b"}"
+    (tmp_path / name).write_bytes(gzip.compress(contents) if name.endswith(".gz") else contents)
+    stream = records(tmp_path / name)
+    text = "h\n\ni" if "csv" in name else "hi"
+    assert [next(stream), next(stream)] == [("ann", text)] * 2
+    assert taken < 1000
+    line = blank + 500 + contents.count(b"\n", 0, len(head)) + 2 * record.count(b"\n") + 1
+    with pytest.raises(SottoError, match=rf"{name}:{line}: "):
+        next(stream)
 
 
 def test_a_damaged_page_of_parquet_is_an_error(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from sottovoce.data.store import Store, made_up_names, write_arrays
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SottoError
+from sottovoce.files import pretty, sealed
 
 WORDS = Vocabulary.from_words([f"word{chr(97 + i)}" for i in range(26)])
 USERS = [[0, 40, 41, 1], [0, 42, 1], [], [0, 43, 44, 45, 46, 1]]
@@ -99,7 +100,7 @@ def test_fingerprint_is_of_the_text_as_it_is_now(folder: Path) -> None:
     assert contents[start] == place
     contents[start] ^= 1
     path.write_bytes(contents)
-    assert Store.open(folder).fingerprint != before
+    assert Store.open(folder, check=False).fingerprint != before
 
 
 def test_memory_store_refuses_foreign_ids_and_no_width() -> None:
@@ -127,7 +128,7 @@ def test_a_file_without_lengths_is_read(folder: Path) -> None:
     before = [row.tolist() for row in Store.open(folder)]
     with pa.ipc.new_file(str(folder / "train.arrow"), table.schema) as writer:
         writer.write_table(table)
-    store = Store.open(folder)
+    store = Store.open(folder, check=False)
     assert [row.tolist() for row in store] == before
     assert store.unknown_letters(0).tolist() == []  # none was needed
 
@@ -217,9 +218,7 @@ def test_open_gives_both_splits_with_the_facts(folder: Path) -> None:
 
 def test_a_store_that_does_not_say_where_its_words_are_from_declared_them_public(folder: Path) -> None:
     """Stores made before this was written down."""
-    facts = json.loads((folder / "store.json").read_text())
-    del facts["vocabulary"]
-    (folder / "store.json").write_text(json.dumps(facts))
+    edit_facts(folder, without=("vocabulary", "files", "checksum"))
     assert Store.open(folder).vocabulary_source == {"source": "declared"}
 
 
@@ -243,9 +242,10 @@ def test_not_a_store_says_how_to_make_one(tmp_path: Path) -> None:
             Store.open(path)
 
 
-def edit_facts(folder: Path, **changes: object) -> None:
-    facts = json.loads((folder / "store.json").read_text())
-    (folder / "store.json").write_text(json.dumps(facts | changes))
+def edit_facts(folder: Path, *, without: tuple[str, ...] = (), **changes: object) -> None:
+    facts = json.loads((folder / "store.json").read_text()) | changes
+    kept = {name: value for name, value in facts.items() if name not in without}
+    (folder / "store.json").write_bytes(pretty(sealed(kept) if "checksum" in kept else kept))
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,13 @@ def edit_facts(folder: Path, **changes: object) -> None:
         (lambda f: (f / "train.arrow").write_bytes((f / "train.arrow").read_bytes()[:-30]), "damaged"),
         (lambda f: (f / "train.arrow").write_bytes(b""), "damaged"),
         (lambda f: (f / "train.arrow").unlink(), "damaged"),
-        (lambda f: shutil.copy(f / "test.arrow", f / "train.arrow"), "disagree"),
+        (lambda f: shutil.copy(f / "test.arrow", f / "train.arrow"), "train.arrow is not the file that store.json"),
+        (lambda f: edit_facts(f, splits={"train": {"users": 1}, "test": {"users": 1}}), "disagree"),
         (lambda f: (f / "store.json").write_text("{"), "damaged"),
         (lambda f: (f / "store.json").write_text('{"format": 1}'), "damaged"),
         (lambda f: edit_facts(f, vocabulary="mine"), "damaged"),
         (lambda f: (f / "vocabulary.txt").unlink(), "does not exist"),
-        (lambda f: Vocabulary.from_words(["one"]).save(f / "vocabulary.txt"), "disagree"),
+        (lambda f: Vocabulary.from_words(["one"]).save(f / "vocabulary.txt"), "vocabulary.txt is not the file"),
         (lambda f: edit_facts(f, format=2), "has store format 2, this version reads 1"),
     ],
 )
@@ -268,6 +269,45 @@ def test_damage_is_told_in_one_line(folder: Path, damage, message: str) -> None:
     with pytest.raises(SottoError, match=message) as caught:
         Store.open(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["train.arrow", "test.arrow", "vocabulary.txt", "store.json"])
+def test_a_bit_that_flipped_is_found_wherever_it_is(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = "test" if name == "test.arrow" else "train"
+    contents, generator = (folder / name).read_bytes(), np.random.default_rng(1)
+    for place in generator.integers(0, len(contents), 60).tolist():
+        flipped = bytearray(contents)
+        flipped[place] ^= 1 << int(generator.integers(8))
+        (folder / name).write_bytes(flipped)
+        with pytest.raises(SottoError, match=r"damaged|vocabulary"):
+            Store.open(folder, split)
+    (folder / name).write_bytes(contents)
+    assert Store.open(folder, split).users
+    if name.endswith(".arrow"):  # what a huge store is spared
+        contents = bytearray(contents)
+        contents[contents.index(Store.open(folder, split).batches[0].values.tobytes())] ^= 1
+        (folder / name).write_bytes(contents)
+        assert Store.open(folder, split, check=False).users
+        monkeypatch.setenv("SOTTOVOCE_SKIP_HASHES", "1")
+        assert Store.open(folder, split).users
+
+
+def test_a_file_is_hashed_once_in_a_process_and_again_when_it_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed, real = [], store_module.sha256_of
+    monkeypatch.setattr(store_module, "sha256_of", lambda path: hashed.append(path.name) or real(path))
+    for _ in range(3):
+        Store.open(folder)
+    assert hashed == ["train.arrow", "vocabulary.txt"]
+    (folder / "train.arrow").touch()
+    Store.open(folder)
+    assert hashed == ["train.arrow", "vocabulary.txt", "train.arrow"]
+
+
+def test_a_store_of_before_there_were_hashes_is_read(folder: Path) -> None:
+    edit_facts(folder, without=("files", "checksum"))
+    assert Store.open(folder).users
 
 
 def test_a_machine_without_pyarrow_opens_a_store_by_its_arrays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -426,3 +426,16 @@ def test_what_people_read_of_an_epsilon_is_never_on_the_wrong_side_of_it(digits)
         assert value - 1e-5 * last <= above <= value + 1.001 * last
         assert value + 1e-5 * last >= below >= value - 1.001 * last
     assert accounting.rounded_up(6.0, digits) == accounting.rounded_down(6.0, digits) == "6"
+
+
+def test_more_rounds_than_can_be_composed_are_answered_at_once_by_a_bound(monkeypatch):
+    """PLD of a billion rounds would take minutes a figure."""
+    from sottovoce.privacy import loss_distribution
+
+    monkeypatch.setattr(loss_distribution, "read_epsilon", None)
+    for rounds in (10**9, 10**18):
+        spent = [(SampledGaussian(1e7, "poisson", 1e-3), rounds)]
+        assert epsilon(spent, 1e-7) == epsilon(spent, 1e-7, "rdp") < math.inf
+    assert calibrate([(SampledGaussian(1.0, "poisson", 1e-3), 10**9)], 1.0, 1e-7) > 100
+    with pytest.raises(SottoError, match=r"1e\+18"):
+        epsilon([(SampledGaussian(1.0, "poisson", 1e-3), 10**19)], 1e-7)

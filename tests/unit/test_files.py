@@ -1,0 +1,113 @@
+"""Folders of work: whole or not at all, and what a killed process leaves is removed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sottovoce.errors import SottoError
+from sottovoce.files import made_aside, remove_partial, told_if_full, work_folder, write_aside
+
+AT_WORK = """
+import sys, time
+from pathlib import Path
+from sottovoce.files import made_aside
+with made_aside(Path(sys.argv[1])) as draft:
+    (draft / "tokens").write_text("what people wrote")
+    print(draft, flush=True)
+    time.sleep(600)
+"""
+
+
+def at_work(out: Path) -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen([sys.executable, "-c", AT_WORK, str(out)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+
+
+def test_what_a_killed_process_left_is_removed_and_said_and_what_is_in_use_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed, left = at_work(tmp_path / "store")
+    working, used = at_work(tmp_path / "other")
+    try:
+        end(killed)
+        assert (left / "tokens").exists()
+        with made_aside(tmp_path / "store") as draft:
+            (draft / "tokens").write_text("again")
+        assert not left.parent.exists()
+        assert (used / "tokens").exists()
+        assert [record.getMessage() for record in caplog.records] == [
+            f"removed what a process that was killed had left in {tmp_path}: {left.parent.name}"
+        ]
+    finally:
+        end(working)
+    with work_folder(tmp_path, "third"):
+        assert not used.parent.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+def test_folders_that_only_look_like_work_are_left_alone(tmp_path: Path) -> None:
+    for name in (".store-mybackup", ".store-12345678"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("keep")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".sottovoce-in-use").touch()
+    (tmp_path / ".store-abcdefgh").symlink_to(elsewhere)
+    with work_folder(tmp_path, "store"):
+        pass
+    assert (elsewhere / ".sottovoce-in-use").exists()
+    assert (tmp_path / ".store-12345678" / "mine").exists()
+    assert (tmp_path / ".store-mybackup" / "mine").exists()
+
+
+def test_what_could_not_be_finished_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "round-1.key.partial").write_bytes(b"half a key")
+    (tmp_path / "round-1.key").write_bytes(b"a key")
+    remove_partial([tmp_path, tmp_path / "not there"])
+    assert [path.name for path in tmp_path.iterdir()] == ["round-1.key"]
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_no_half_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_aside(tmp_path / "model", b"before")
+    monkeypatch.setattr(os, "fsync", full)
+    message = rf"cannot write {tmp_path}/model \(No space left on device\); free some space there, then go on"
+    with pytest.raises(SottoError, match=message), told_if_full(tmp_path, "then go on"):
+        write_aside(tmp_path / "model", b"after")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"model": b"before"}
+    with pytest.raises(PermissionError), told_if_full(tmp_path, "then go on"):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_a_folder_for_which_there_is_no_space_vanishes_and_the_same_command_may_be_given_again(tmp_path: Path) -> None:
+    def fill() -> None:
+        with made_aside(tmp_path / "a" / "store") as draft:
+            (draft / "half").write_text("half")
+            full()
+
+    with pytest.raises(SottoError, match=r"No space left on device.*nothing of it is kept.*same command again"):
+        fill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_no_folder_can_have_is_refused() -> None:
+    with pytest.raises(SottoError, match="NUL"), made_aside(Path("a\0b")):
+        pass
