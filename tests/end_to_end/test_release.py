@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_world import Refused, Sotto, World, call, files_of, newest, parse_json
+from small_world import Refused, Sotto, World, call, files_of, newest, parse_json, write_checksums
 from tiny_run import StopAfter
 
 from sottovoce import jobs
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import sealed, sha256_of
 from sottovoce.jobs import resume
 from sottovoce.jobs.planting import take_scores
 from sottovoce.jobs.releasing import release_run, threshold
@@ -142,16 +141,6 @@ def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
         write_checksums(run, copied=name != "model/card.json")
 
     return change
-
-
-def write_checksums(run: Path, *, copied: bool = True) -> None:
-    """As whoever edits on purpose can: all hashes and checksums fit again."""
-    folder = RunFolder(run)
-    statement, card = (json.loads(path.read_text()) for path in (folder.statement_file, folder.card_file))
-    statement["files"] = {name: sha256_of(folder.model / name) for name in statement["files"]}
-    statement = sealed(statement)
-    folder.write_json(folder.statement_file, statement)
-    folder.write_json(folder.card_file, sealed({**card, "privacy": statement} if copied else card))
 
 
 def flip(name: str) -> Callable[[Path], None]:
