@@ -67,7 +67,9 @@ def unfinished(run: Path) -> Path:
 def own_store(world: World, tmp_path: Path) -> Path:
     """A store of one's own, to whose ledger nothing was charged yet."""
     store = Path(shutil.copytree(world.store, tmp_path / "own-store"))
-    (store / "ledger.jsonl").unlink()
+    for name in ("ledger.jsonl", "ledger.head"):
+        (store / name).unlink()
+    shutil.rmtree(store / "holders")
     return store
 
 

@@ -167,7 +167,7 @@ def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_
     with pytest.raises(SottoError, match="used up by the store's vocabulary"):
         jobs.train(asked.replace(privacy={"epsilon": 1.5}), tmp_path / "refused")
     (tmp_path / "store" / "ledger.jsonl").unlink()
-    with pytest.raises(SottoError, match="no charge for it"):
+    with pytest.raises(SottoError, match="has no charge"):
         jobs.train(recipe, tmp_path / "unpaid")
 
 

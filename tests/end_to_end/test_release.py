@@ -284,6 +284,7 @@ def test_checkpoints_that_the_run_did_not_make_are_not_released(ready: Path, tmp
     weights = load_file(ready / "model/weights.safetensors")
     (name,) = [name for name, value in weights.items() if np.array_equal(value[1:], saved.arrays["0000"][1:])]
     save_file({**weights, name: saved.arrays["0000"]}, ready / "model/weights.safetensors")
+    write_checksums(ready)
     result = release_run(ready, tmp_path / "out")
     assert any("is not what this run released in round 4" in reason for reason in result["reasons"])
     assert not (tmp_path / "out").exists()

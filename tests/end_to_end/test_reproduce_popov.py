@@ -61,8 +61,8 @@ def test_runs_are_measured_on_both_texts(figure_2: Path):
         assert str(figure_2) not in json.dumps(row)  # where text lies is told nowhere
         if name != "pretrained-seed0":
             assert [point[0] for point in row[f"series: {USERS}"]] == [2, 4]
-            assert row[f"series: {PUBLIC}"][-1][1] == pytest.approx(facts["public_text"]["perplexity"], rel=1e-5)
-            assert row[f"series: {USERS}"][-1][1] == pytest.approx(facts["users_text"]["perplexity"], rel=1e-5)
+            assert row[f"series: {PUBLIC}"][-1][1] == pytest.approx(facts["public_text"]["perplexity"], rel=1e-3)
+            assert row[f"series: {USERS}"][-1][1] == pytest.approx(facts["users_text"]["perplexity"], rel=1e-3)
     assert (figure_2 / "figure-2.png").read_bytes().startswith(b"\x89PNG")
 
 
