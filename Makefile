@@ -64,9 +64,9 @@ $(VENV)/dev: $(VENV)/ready requirements/dev.lock
 
 # The page is tried in Debian's chromium, and npm has the part of it that runs models.
 $(VENV)/browser: $(VENV)/dev requirements/browser.lock
-	command -v chromium >/dev/null && command -v npm >/dev/null \
-	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium npm; } \
-	  || { echo "error: the tests in a browser need chromium and npm; on Debian: apt-get install chromium npm" >&2; exit 1; }
+	missing=; for each in chromium npm; do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	[ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing; } \
+	  || { echo "error: the tests in a browser need$$missing; on Debian: apt-get install$$missing" >&2; exit 1; }
 	$(PIP) --require-hashes -r requirements/browser.lock
 	$(BIN)/python -m sottovoce.keyboard.vendor
 	touch $@
