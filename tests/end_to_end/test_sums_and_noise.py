@@ -180,3 +180,34 @@ def test_the_hash_of_a_sum_is_nowhere(store, tmp_path, monkeypatch, capsys, capl
     texts += [text.encode() for text in (said.out, said.err, caplog.text, repr(result))]
     for text in texts:
         assert not any(form in text for form in [*forms, *of_tags])
+
+
+def test_a_release_that_only_the_secrets_know_is_not_made_again_for_nothing(recipe, store, tmp_path, keys, monkeypatch):
+    """A folder copied while it trains may have the ledger of an earlier round than the secrets beside it."""
+    real, lines = Ledger.spend, []
+
+    def noted(self, entry):
+        lines.append((self.path.read_bytes(), self.path.with_suffix(".head").read_bytes()))
+        real(self, entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "spend", noted)
+        crash_after(recipe, tmp_path / "run", 6)
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    for path, contents in zip((ledger, ledger.with_suffix(".head")), lines[4], strict=True):
+        path.write_bytes(contents)  # as it was before round 5
+    before = charged(store)
+    with monkeypatch.context() as patch:  # on the same machine, it is the same release
+        shutil.copytree(tmp_path / "run", tmp_path / "kept")
+        shutil.copytree(store, tmp_path / "kept store")
+        assert jobs.resume(tmp_path / "run").statement.facts["charged_again"] == 0
+        assert charged(store) == before
+        assert keys[4:6] == keys[6:8]
+        for name, kept in ((tmp_path / "run", "kept"), (store, "kept store")):
+            shutil.rmtree(name)
+            shutil.copytree(tmp_path / kept, name)
+        patch.setattr("sottovoce.assembly.fingerprint", lambda *_: "another machine")
+        assert jobs.resume(tmp_path / "run").statement.facts["charged_again"] == 2
+    assert charged(store) == before + 2
+    entries = Ledger.open(ledger).entries
+    assert [(entry.round, entry.attempt) for entry in entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
