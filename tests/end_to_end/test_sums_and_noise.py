@@ -211,3 +211,17 @@ def test_a_release_that_only_the_secrets_know_is_not_made_again_for_nothing(reci
     assert charged(store) == before + 2
     entries = Ledger.open(ledger).entries
     assert [(entry.round, entry.attempt) for entry in entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
+
+
+@pytest.mark.parametrize("algorithm", ["central", "fedavg"])
+def test_where_nothing_is_promised_a_sum_that_is_not_known_does_not_end_a_run(store, tmp_path, algorithm):
+    """Central training adds nothing up that could be another sum."""
+    recipe = make_recipe(store).replace(
+        privacy={"mode": "none", "noise_multiplier": None, "accountant": "auto"}, run={"algorithm": algorithm}
+    )
+    crash_after(recipe, tmp_path / "run", 5)
+    for path in (tmp_path / "run" / "secrets").glob("*.sums"):
+        path.unlink()
+    assert jobs.resume(tmp_path / "run").round == 6
+    entries = Ledger.open(tmp_path / "run" / "ledger.jsonl").entries
+    assert [(entry.round, entry.attempt) for entry in entries][-2:] == [(5, 0), (6, 0)]
