@@ -182,35 +182,45 @@ def test_the_hash_of_a_sum_is_nowhere(store, tmp_path, monkeypatch, capsys, capl
         assert not any(form in text for form in [*forms, *of_tags])
 
 
-def test_a_release_that_only_the_secrets_know_is_not_made_again_for_nothing(recipe, store, tmp_path, keys, monkeypatch):
-    """A folder copied while it trains may have the ledger of an earlier round than the secrets beside it."""
-    real, lines = Ledger.spend, []
+def copied_when(patch: pytest.MonkeyPatch, owner, name: str, round_number: int, copy) -> None:
+    """Take a copy when something is called in a round, before or while a run goes on."""
+    real, calls = getattr(owner, name), []
 
-    def noted(self, entry):
-        lines.append((self.path.read_bytes(), self.path.with_suffix(".head").read_bytes()))
-        real(self, entry)
+    def noted(*arguments):
+        calls.append(name)
+        if len(calls) == round_number:
+            copy()
+        return real(*arguments)
+
+    patch.setattr(owner, name, noted)
+
+
+@pytest.mark.parametrize("what", ["ledger", "folder"])
+def test_a_copy_that_lacks_a_release_is_charged(store, tmp_path, keys, monkeypatch, what):
+    """A ledger may be of an earlier round than the secrets copied after it, and a folder of before its line."""
+    recipe = make_recipe(store).replace(privacy={"secrets": "entropy"}, run={"rounds": 8, "checkpoint_every": 9})
+    run, copy = tmp_path / "run", tmp_path / "copy"
+
+    def copy_ledger():
+        copy.mkdir()
+        for name in ("ledger.jsonl", "ledger.head"):
+            shutil.copy(run / name, copy / name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "spend", noted)
-        crash_after(recipe, tmp_path / "run", 6)
-    ledger = tmp_path / "run" / "ledger.jsonl"
-    for path, contents in zip((ledger, ledger.with_suffix(".head")), lines[4], strict=True):
-        path.write_bytes(contents)  # as it was before round 5
-    before = charged(store)
-    with monkeypatch.context() as patch:  # on the same machine, it is the same release
-        shutil.copytree(tmp_path / "run", tmp_path / "kept")
-        shutil.copytree(store, tmp_path / "kept store")
-        assert jobs.resume(tmp_path / "run").statement.facts["charged_again"] == 0
-        assert charged(store) == before
-        assert keys[4:6] == keys[6:8]
-        for name, kept in ((tmp_path / "run", "kept"), (store, "kept store")):
-            shutil.rmtree(name)
-            shutil.copytree(tmp_path / kept, name)
-        patch.setattr("sottovoce.assembly.fingerprint", lambda *_: "another machine")
-        assert jobs.resume(tmp_path / "run").statement.facts["charged_again"] == 2
-    assert charged(store) == before + 2
-    entries = Ledger.open(ledger).entries
-    assert [(entry.round, entry.attempt) for entry in entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
+        # Either before round 5, the rest after round 6; or in round 6, after all was checked and before its line.
+        if what == "ledger":
+            copied_when(patch, Ledger, "spend", 5, copy_ledger)
+        else:
+            copied_when(patch, spending.Sums, "keep", 6, lambda: shutil.copytree(run, copy))
+        crash_after(recipe, run, 6)
+    if what == "ledger":
+        for path in run.rglob("*"):
+            if path.is_file() and not (copy / path.relative_to(run)).exists():
+                (copy / path.relative_to(run)).parent.mkdir(exist_ok=True)
+                shutil.copy(path, copy / path.relative_to(run))
+    monkeypatch.setattr("sottovoce.assembly.fingerprint", lambda *_: "another machine")
+    jobs.resume(copy)
+    assert len({key for _, key in keys}) <= charged(store)
 
 
 @pytest.mark.parametrize("algorithm", ["central", "fedavg"])

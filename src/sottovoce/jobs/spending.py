@@ -49,27 +49,12 @@ class RunSpender:
         return f"attempt {self._attempt}" if self._seeded else self.lineage
 
     def keys(self, round_number: int) -> RoundKeys:
-        self._find_attempt(round_number)
-        if not self._attempt and self._was_released_otherwise(round_number):
-            self._given_up.setdefault(round_number, set()).add(0)
-            self._find_attempt(round_number)
-        self._refuse_beyond_budget(round_number)
-        return self._training.secrets.keys(round_number, self._release)
-
-    def _find_attempt(self, round_number: int) -> None:
         training = self._training
         given_up = self._given_up.get(round_number, set())
         self._attempt = training.ledger.attempt(round_number, training.parent, self._fingerprint, given_up)
         self.lineage = lineage(training.parent, self._fingerprint, self._attempt)
-
-    def _was_released_otherwise(self, round_number: int) -> bool:
-        """Do the secrets know a release of a round, under another name, of which the ledger has lost the line?
-
-        So it is with a folder that was copied while it trained, the ledger before the secrets. The first attempt is
-        that one's, which the store was charged for ahead. (Or a crash came before its line: it is paid for all the same.)
-        """
-        names = self._sums.of_round(round_number)
-        return self.lineage not in names and any(not self._training.ledger.knows(round_number, name) for name in names)
+        self._refuse_beyond_budget(round_number)
+        return training.secrets.keys(round_number, self._release)
 
     def _refuse_beyond_budget(self, round_number: int) -> None:
         """The hard stop: before a cohort is drawn, not after its noise is out."""
@@ -104,10 +89,12 @@ class RunSpender:
         if not paid:
             # Before the ledger: an attempt that is paid for has its sum, or counts as one of another.
             if private:
-                self._sums.keep(training.secrets.round, round_number, self.lineage, tag)
+                self._sums.keep(training.secrets.round, self.lineage, tag)
             if self._attempt:
                 event = training.assembly.algorithm.mechanism.event_again(round_number)
                 # The store first: a crash in between charges its people once too often, not once too little.
                 charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
             training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
+            # Before the noise: a copy that was taken before this line was written is left with an old token.
+            hold_on(training)
         return training.secrets.noise_key(round_number, self._release, digest)

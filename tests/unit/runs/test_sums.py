@@ -7,7 +7,7 @@ NAME, TAG = "0123456789abcdef", "5" * 64
 
 
 def test_a_tag_is_on_disk_for_its_owner_alone(tmp_path):
-    Sums(tmp_path).keep(5, 6, NAME, TAG)
+    Sums(tmp_path).keep(5, NAME, TAG)
     (path,) = tmp_path.iterdir()
     assert path.stat().st_mode & 0o077 == 0
     assert Sums(tmp_path).tag_of(NAME) == TAG
@@ -15,12 +15,12 @@ def test_a_tag_is_on_disk_for_its_owner_alone(tmp_path):
 
 
 def test_a_torn_tag_is_none_and_spoils_no_other(tmp_path):
-    Sums(tmp_path).keep(5, 6, NAME, TAG)
+    Sums(tmp_path).keep(5, NAME, TAG)
     with open(tmp_path / "round-00000005.sums", "a") as file:
         file.write("\n" + "a" * 16 + " 123")
     sums = Sums(tmp_path)
     assert sums.tag_of("a" * 16) is None
-    sums.keep(5, 7, "b" * 16, TAG)
+    sums.keep(5, "b" * 16, TAG)
     again = Sums(tmp_path)
     assert (again.tag_of(NAME), again.tag_of("b" * 16)) == (TAG, TAG)
 
@@ -29,7 +29,7 @@ def test_tags_go_with_the_links_they_lie_beside(tmp_path):
     secrets = Secrets.seeded(1)
     for number in (1, 4, 7):
         secrets.at(number).save(tmp_path, b"seal")
-        Sums(tmp_path).keep(number, number, f"{number:016x}", TAG)
+        Sums(tmp_path).keep(number, f"{number:016x}", TAG)
     Secrets.forget(tmp_path, 2)
     kept = Sums(tmp_path)
     assert [kept.tag_of(f"{number:016x}") for number in (1, 4, 7)] == [None, TAG, TAG]
