@@ -25,6 +25,7 @@ from sottovoce.files import write_aside
 from sottovoce.local.update import FedAvg
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import joint_norm
+from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.summing import Whole
 from sottovoce.recipe import Recipe
@@ -144,7 +145,10 @@ class Device:
         return sampler.sample(range(self._enrolled.users), coin)
 
     def _train(self, task: Task, assembly: Assembly, model: LanguageModel, rows: np.ndarray, name: str) -> Contribution:
-        key = jax.random.wrap_key_data(jax.numpy.asarray(task.key), impl="threefry2x32")
+        # Not the key of the task alone, which all devices know: a user more or less moves the rows of others here, and
+        # what these draw for themselves must then be as likely as before to whoever sees the release.
+        drawn = blake2b(f"training {task.release} ".encode() + task.key.tobytes(), key=self._secret, digest_size=8)
+        key = noise_key(drawn.digest())
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         blocks = in_blocks.blocks(algorithm, self._store, rows)
         sums, _ = in_blocks.add_up(blocks, algorithm, model, self._store, rows, key, np.asarray(task.clip_norms))
