@@ -180,3 +180,58 @@ def test_the_hash_of_a_sum_is_nowhere(store, tmp_path, monkeypatch, capsys, capl
     texts += [text.encode() for text in (said.out, said.err, caplog.text, repr(result))]
     for text in texts:
         assert not any(form in text for form in [*forms, *of_tags])
+
+
+def copied_when(patch: pytest.MonkeyPatch, owner, name: str, round_number: int, copy) -> None:
+    """Take a copy when something is called in a round, before or while a run goes on."""
+    real, calls = getattr(owner, name), []
+
+    def noted(*arguments):
+        calls.append(name)
+        if len(calls) == round_number:
+            copy()
+        return real(*arguments)
+
+    patch.setattr(owner, name, noted)
+
+
+@pytest.mark.parametrize("what", ["ledger", "folder"])
+def test_a_copy_that_lacks_a_release_is_charged(store, tmp_path, keys, monkeypatch, what):
+    """A ledger may be of an earlier round than the secrets copied after it, and a folder of before its line."""
+    recipe = make_recipe(store).replace(privacy={"secrets": "entropy"}, run={"rounds": 8, "checkpoint_every": 9})
+    run, copy = tmp_path / "run", tmp_path / "copy"
+
+    def copy_ledger():
+        copy.mkdir()
+        for name in ("ledger.jsonl", "ledger.head"):
+            shutil.copy(run / name, copy / name)
+
+    with monkeypatch.context() as patch:
+        # Either before round 5, the rest after round 6; or in round 6, after all was checked and before its line.
+        if what == "ledger":
+            copied_when(patch, Ledger, "spend", 5, copy_ledger)
+        else:
+            copied_when(patch, spending.Sums, "keep", 6, lambda: shutil.copytree(run, copy))
+        crash_after(recipe, run, 6)
+    if what == "ledger":
+        for path in run.rglob("*"):
+            if path.is_file() and not (copy / path.relative_to(run)).exists():
+                (copy / path.relative_to(run)).parent.mkdir(exist_ok=True)
+                shutil.copy(path, copy / path.relative_to(run))
+    monkeypatch.setattr("sottovoce.assembly.fingerprint", lambda *_: "another machine")
+    jobs.resume(copy)
+    assert len({key for _, key in keys}) <= charged(store)
+
+
+@pytest.mark.parametrize("algorithm", ["central", "fedavg"])
+def test_where_nothing_is_promised_a_sum_that_is_not_known_does_not_end_a_run(store, tmp_path, algorithm):
+    """Central training adds nothing up that could be another sum."""
+    recipe = make_recipe(store).replace(
+        privacy={"mode": "none", "noise_multiplier": None, "accountant": "auto"}, run={"algorithm": algorithm}
+    )
+    crash_after(recipe, tmp_path / "run", 5)
+    for path in (tmp_path / "run" / "secrets").glob("*.sums"):
+        path.unlink()
+    assert jobs.resume(tmp_path / "run").round == 6
+    entries = Ledger.open(tmp_path / "run" / "ledger.jsonl").entries
+    assert [(entry.round, entry.attempt) for entry in entries][-2:] == [(5, 0), (6, 0)]

@@ -53,9 +53,9 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
         cohort = np.sort(np.concatenate([_joined(device, number) for device in devices.values()]))
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, simulated.clip_norms)
         # One user after another, as each device has them: nothing is left to rounding but the order of the sum.
-        alone = sum_one_by_one(
-            assembly.algorithm, simulated.model, store, cohort, noise_key(keys_of(number).local), clip_norms
-        )
+        sent = np.asarray(jax.random.key_data(noise_key(keys_of(number).local)))
+        key = devices["phone"].training_key(f"spring {number} a", sent)  # all have one secret here
+        alone = sum_one_by_one(assembly.algorithm, simulated.model, store, cohort, key, clip_norms)
         for ours, theirs in zip(jax.tree.leaves(summed.total), jax.tree.leaves(alone.total), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * float(np.max(clip_norms)))
         assert summed.weight == pytest.approx(float(alone.weight), abs=1e-6)

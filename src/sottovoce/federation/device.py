@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from sottovoce.assembly import Assembly, assemble
 from sottovoce.data.store import Store
@@ -25,6 +26,7 @@ from sottovoce.files import write_aside
 from sottovoce.local.update import FedAvg
 from sottovoce.models.language_model import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import joint_norm
+from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.summing import Whole
 from sottovoce.recipe import Recipe
@@ -143,8 +145,17 @@ class Device:
         assert isinstance(sampler, Poisson)
         return sampler.sample(range(self._enrolled.users), coin)
 
+    def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
+        """Of what users draw for themselves: not the key of the task alone, which all devices know.
+
+        A user more or less moves the rows of others here, and what these draw must then be as likely as before to
+        whoever sees the release.
+        """
+        words = f"training {release} ".encode() + np.asarray(key).tobytes()
+        return noise_key(blake2b(words, key=self._secret, digest_size=8).digest())
+
     def _train(self, task: Task, assembly: Assembly, model: LanguageModel, rows: np.ndarray, name: str) -> Contribution:
-        key = jax.random.wrap_key_data(jax.numpy.asarray(task.key), impl="threefry2x32")
+        key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         blocks = in_blocks.blocks(algorithm, self._store, rows)
         sums, _ = in_blocks.add_up(blocks, algorithm, model, self._store, rows, key, np.asarray(task.clip_norms))

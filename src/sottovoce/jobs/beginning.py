@@ -62,7 +62,7 @@ def begin(
         if registry:
             header["canaries"] = registry.summary()
             draft.write_json(draft.registry_file, registry.to_json())
-        Ledger.create(draft.ledger_file, header)
+        ledger = Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         mechanism = assembly.algorithm.mechanism
         state = assembly.start(start.model)
@@ -73,7 +73,7 @@ def begin(
         for event, count in mechanism.events(planned):
             charge_store(store, secrets.name(), "training", event, count)
         if assembly.is_private:
-            take_up(draft.secrets, store_folder(store))
+            take_up(draft.secrets, store_folder(store), ledger.state)
 
 
 def check_beside(recipe: Recipe, beside: Store | None) -> None:

@@ -85,12 +85,14 @@ def _take_up(training: Training) -> bool:
             charge_store(training.store, training.ledger.header["run"], "rounds of a copy", event, count)
         training.meter = beside
 
-    return holder.take_up(training.run_folder.secrets, store_folder(training.store), pay)
+    return holder.take_up(training.run_folder.secrets, store_folder(training.store), training.ledger.state, pay)
 
 
 def hold_on(training: Training) -> None:
     """Before a round is paid for: stop if another copy was taken up. Resumed, this one then pays as a copy does."""
-    if training.meter.private and not holder.hold_on(training.run_folder.secrets, store_folder(training.store)):
+    if training.meter.private and not holder.hold_on(
+        training.run_folder.secrets, store_folder(training.store), training.ledger.state
+    ):
         raise SottoError(
             f"another copy of {training.run_folder.path} was taken up while this one was training, or its store "
             f"restored: it stops before round {training.state.round + 1}; `sotto resume` goes on with it, and charges "

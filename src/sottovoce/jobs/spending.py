@@ -79,19 +79,22 @@ class RunSpender:
     def spend(self, round_number: int, event: Event, sums: Summed | None) -> bytes:
         training = self._training
         hold_on(training)
-        # Without a promise there is nothing that a hash could keep.
-        digest = digest_of((sums.total, sums.weight, sums.bits)) if sums is not None and training.meter.private else b""
+        private = training.meter.private  # without a promise there is nothing that a hash could keep
+        digest = digest_of((sums.total, sums.weight, sums.bits)) if sums is not None and private else b""
         tag, known = training.secrets.tag(self.lineage, digest), self._sums.tag_of(self.lineage)
         paid = training.ledger.knows(round_number, self.lineage)
-        if (paid or known) and known != tag:
+        if private and (paid or known) and known != tag:
             self._given_up.setdefault(round_number, set()).add(self._attempt)
             raise AnotherSum
         if not paid:
             # Before the ledger: an attempt that is paid for has its sum, or counts as one of another.
-            self._sums.keep(training.secrets.round, self.lineage, tag)
+            if private:
+                self._sums.keep(training.secrets.round, self.lineage, tag)
             if self._attempt:
                 event = training.assembly.algorithm.mechanism.event_again(round_number)
                 # The store first: a crash in between charges its people once too often, not once too little.
                 charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
             training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))
+            # Before the noise: a copy that was taken before this line was written is left with an old token.
+            hold_on(training)
         return training.secrets.noise_key(round_number, self._release, digest)

@@ -9,6 +9,8 @@ import numpy as np
 
 from sottovoce.errors import SottoError
 
+LEAST_BIT_NOISE, MOST_BIT_NOISE = 1e-6, 1e12  # beyond these, noise in whole halves leaves its range
+
 
 @dataclass(frozen=True)
 class QuantileTracking:
@@ -27,8 +29,11 @@ class QuantileTracking:
             raise SottoError(f"quantile={self.quantile:g} must be in (0, 1); it is the share of users left unclipped")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise SottoError(f"learning_rate={self.learning_rate:g} of the clip norm must be above 0, often 0.2")
-        if not (math.isfinite(self.bit_noise) and self.bit_noise >= 0):
-            raise SottoError(f"bit_noise={self.bit_noise:g} must be 0 or more; a twentieth of the cohort is usual")
+        if self.bit_noise and not LEAST_BIT_NOISE <= self.bit_noise <= MOST_BIT_NOISE:
+            raise SottoError(
+                f"bit_noise={self.bit_noise:g} must be 0, or from {LEAST_BIT_NOISE:g} to {MOST_BIT_NOISE:g}; a "
+                f"twentieth of the cohort is usual"
+            )
 
     def update_multiplier(self, noise_multiplier: float, parts: int) -> float:
         """z_Δ = (z⁻² - m(2σ_b)⁻²)^(-1/2): the noise that the update itself needs beside m noised bits.

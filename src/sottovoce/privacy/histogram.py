@@ -61,8 +61,9 @@ class NoisyHistogram:
 
         A noise that is rounded reaches it from half a count below on.
         """
+        # The noise is drawn with a scale that is rounded up, by 2^-31 of it at most, and so reaches a little further.
         # A little more than the tail, for what rounding of this formula itself may hide.
-        tail = special.ndtr((1.5 - threshold) / self.noise_std)
+        tail = special.ndtr((1.5 - threshold) / (self.noise_std * (1 + 2.0**-30)))
         return min(1.0, self.names_per_user * float(tail) * (1 + 1e-9))
 
     def event(self) -> ThresholdedHistogram:

@@ -33,6 +33,12 @@ class Chain:
         self.notes: list[str] = []
         self.unchecked = 0  # lines at the beginning that have no checksum
         self._check = ""
+        self.checks: set[str] = set()  # of all lines
+
+    @property
+    def last_check(self) -> str:
+        """Of the last line: what all of them are known by."""
+        return self._check
 
     @staticmethod
     def read(path: Path, *, repair: bool = False, private: bool = False) -> Chain:
@@ -65,6 +71,7 @@ class Chain:
         check, contents = _checked(self._check, line)
         _append(self.path, contents, private=self.private)
         self._check = check
+        self.checks.add(check)
         self.lines.append(line)
         _write_head(self.path, self._check, private=self.private)
 
@@ -79,6 +86,7 @@ class Chain:
                 raise ValueError("its checksum does not follow from the lines up to it: one was changed, lost or moved")
             if not found and len(self.lines) > self.unchecked:
                 raise ValueError("it has no checksum, and lines before it do")
+        self.checks.add(self._check)
         self.unchecked += not found
         self.lines.append(line)
         return self._check

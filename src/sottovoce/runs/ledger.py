@@ -19,6 +19,7 @@ from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import sync_folder, write_aside
 from sottovoce.privacy.accounting import Event, event_from_json
 from sottovoce.runs.chain import Chain, chained, readable
+from sottovoce.runs.holder import State
 
 log = logging.getLogger("sottovoce.ledger")
 
@@ -61,6 +62,11 @@ class Ledger:
     @property
     def path(self) -> Path:
         return self._chain.path
+
+    @property
+    def state(self) -> State:
+        """How far the ledger goes, and how far it ever went."""
+        return State(self._chain.last_check, self._chain.checks)
 
     @property
     def is_old(self) -> bool:

@@ -90,6 +90,18 @@ def test_a_device_sends_sums_of_clipped_updates_in_whole_steps(task, assembly, s
     assert all(leaf.dtype == np.int32 for leaf in answer.leaves)
 
 
+def test_what_users_draw_in_training_follows_from_the_devices_own_secret(task, store, tmp_path):
+    """Else whoever knows the task knows what each row draws, and one user less moves the rows of a silo's others."""
+    everybody = changed(task, run={"algorithm": "fedsgd"}, local={"tokens": 3}, privacy={"cohort": 13})
+    sent = [
+        read_answer(make_device(tmp_path / str(n), store, "silo", 0, 13, secret=secret).answer(everybody.to_bytes()))
+        for n, secret in enumerate((0, 0, 1))
+    ]
+    assert all(isinstance(answer, Contribution) and answer.users == 13 for answer in sent)
+    first, again, other = ([leaf.tobytes() for leaf in answer.leaves] for answer in sent)
+    assert first == again != other
+
+
 def test_a_device_answers_one_task_a_release(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13)
     first = device.answer(task.to_bytes())

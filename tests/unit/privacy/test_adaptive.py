@@ -101,3 +101,9 @@ def test_the_clip_norm_stays_where_float32_has_room_for_its_square(bits, limit):
     for _ in range(50):
         norms = tracking.follow(norms, np.array([bits]))
     assert norms[0] == np.float32(limit)
+
+
+@pytest.mark.parametrize("bit_noise", [1e16, 1e-7, -1.0, float("nan"), float("inf")])
+def test_noise_that_cannot_be_drawn_is_refused_before_a_round_is_paid_for(bit_noise):
+    with pytest.raises(SottoError, match="bit_noise"):
+        QuantileTracking(0.5, 0.2, bit_noise, 100.0)

@@ -11,6 +11,7 @@ from scipy import special, stats
 from sottovoce.errors import SottoError
 from sottovoce.privacy.events import ThresholdedHistogram
 from sottovoce.privacy.histogram import NoisyHistogram
+from sottovoce.privacy.noise import Scale
 
 SETTINGS = [(1, 0.1), (1, 4.0), (2, 0.7), (25, 2.299), (400, 4.366), (2**16, 8.0)]
 
@@ -71,3 +72,13 @@ def test_no_name_at_all_is_a_release_too() -> None:
 def test_what_has_no_guarantee_is_refused(names: int, z: float, delta: float) -> None:
     with pytest.raises(SottoError):
         NoisyHistogram(names, z, delta)
+
+
+@pytest.mark.parametrize("z", [1.3, 2.7, 0.9])
+def test_the_chance_to_show_is_of_the_scale_that_is_drawn(z: float) -> None:
+    histogram = NoisyHistogram(1, z, 1e-9)
+    scale = Scale.at_least(histogram.noise_std)
+    drawn = scale.mantissa * 2.0**scale.exponent
+    assert drawn > histogram.noise_std
+    for threshold in (histogram.threshold, 2 * histogram.threshold):
+        assert histogram.chance_to_show(threshold) >= special.ndtr((1.5 - threshold) / drawn) * (1 + 1e-12)

@@ -6,6 +6,9 @@ import threading
 import pytest
 
 from sottovoce.runs import holder
+from sottovoce.runs.holder import State
+
+LEDGER = State("a" * 32, {"a" * 32})
 
 
 @pytest.fixture
@@ -13,20 +16,20 @@ def folders(tmp_path):
     folder, store = tmp_path / "run", tmp_path / "store"
     folder.mkdir()
     store.mkdir()
-    assert not holder.take_up(folder, store)  # nobody held it
-    assert holder.take_up(folder, store)
+    assert not holder.take_up(folder, store, LEDGER)  # nobody held it
+    assert holder.take_up(folder, store, LEDGER)
     return folder, store
 
 
 def test_a_copy_is_a_stranger_as_soon_as_the_other_goes_on(folders, tmp_path):
     folder, store = folders
     copy = shutil.copytree(folder, tmp_path / "copy")
-    assert holder.hold_on(folder, store)
-    assert not holder.hold_on(copy, store)
-    assert holder.hold_on(folder, store)  # the stranger changed nothing
-    assert not holder.take_up(copy, store)
-    assert not holder.hold_on(folder, store)  # now the first is one
-    assert holder.hold_on(copy, store)
+    assert holder.hold_on(folder, store, LEDGER)
+    assert not holder.hold_on(copy, store, LEDGER)
+    assert holder.hold_on(folder, store, LEDGER)  # the stranger changed nothing
+    assert not holder.take_up(copy, store, LEDGER)
+    assert not holder.hold_on(folder, store, LEDGER)  # now the first is one
+    assert holder.hold_on(copy, store, LEDGER)
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
@@ -43,13 +46,13 @@ def test_a_crash_before_a_round_does_not_make_a_stranger(folders, monkeypatch, w
     with monkeypatch.context() as patch:
         patch.setattr(holder, "_write_over", crash)
         with pytest.raises(RuntimeError, match="crash"):
-            holder.hold_on(folder, store)
-    assert holder.take_up(folder, store)
+            holder.hold_on(folder, store, LEDGER)
+    assert holder.take_up(folder, store, LEDGER)
 
 
 def test_tokens_are_for_their_owner_alone(folders):
     folder, store = folders
-    assert holder.hold_on(folder, store)
+    assert holder.hold_on(folder, store, LEDGER)
     for path in (*folder.iterdir(), *(store / "holders").iterdir()):
         assert path.stat().st_mode & 0o077 == 0
 
@@ -59,10 +62,28 @@ def test_two_at_once_come_one_after_the_other(folders, go_on):
     """Else both could find the token of before, and both be rightful."""
     folder, store = folders
     before = (folder / "holder").read_bytes()
-    other = threading.Thread(target=go_on, args=(folder, store))
+    other = threading.Thread(target=go_on, args=(folder, store, LEDGER))
     with holder._alone(store):
         other.start()
         other.join(0.3)
         assert (folder / "holder").read_bytes() == before
     other.join()
     assert (folder / "holder").read_bytes() != before
+
+
+def test_a_copy_whose_ledger_is_older_than_its_token_is_a_stranger(folders):
+    folder, store = folders
+    later = State("b" * 32, {"a" * 32, "b" * 32})
+    assert holder.hold_on(folder, store, later)
+    assert not holder.hold_on(folder, store, LEDGER)
+    assert holder.hold_on(folder, store, later)
+    assert not holder.take_up(folder, store, LEDGER)
+
+
+def test_tokens_of_before_they_named_a_line_hold(folders):
+    folder, store = folders
+    token = "c" * 32
+    for path in (folder / "holder", folder / "holder.next", store / "holders" / holder.name_of(folder)):
+        path.write_text(token)
+    assert holder.hold_on(folder, store, LEDGER)
+    assert (folder / "holder").read_text().endswith(LEDGER.last)
