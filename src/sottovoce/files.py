@@ -201,7 +201,10 @@ def made_aside(out: Path) -> Generator[Path, None, None]:
         then = "check its name, free space and permissions"
         if error.errno in FULL:
             then = "nothing of it is kept; free some space there, then give the same command again"
-        raise SottoError(f"cannot write {out} ({reason}); {then}") from error
+        # What is read meanwhile may lie elsewhere.
+        inside = error.filename is None or out.parent in Path(os.fsdecode(error.filename)).resolve().parents
+        what = f"write {out}" if inside else f"use {error.filename}"
+        raise SottoError(f"cannot {what} ({reason}); {then}") from error
     finally:
         if not done:
             for folder in made:

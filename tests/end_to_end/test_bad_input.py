@@ -51,6 +51,7 @@ def test_an_unknown_option_is_refused_by_name(refused: Refused, world: World, tm
 def test_processes_without_a_place_to_meet_are_refused(refused: Refused, world: World, tmp_path: Path, verb) -> None:
     arguments = ["train", world.recipe, "--out", tmp_path / "run"] if verb == "train" else ["resume", world.run]
     assert_says(refused(*arguments, "--processes", 2), "--coordinator")
+    assert_says(refused(*arguments, "--secret", tmp_path / "secret"), "--coordinator")
     assert_says(refused(*arguments, "--coordinator", "127.0.0.1:9", "--process-id", 1), "--processes")
     assert not (tmp_path / "run").exists()
 

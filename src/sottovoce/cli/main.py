@@ -102,8 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `sotto plan … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a full disk, a name too long, a folder without permission
-        full = error.errno in FULL
-        _complain(f"{error}; free some space there, then give the same command again" if full else str(error))
+        where = error.filename or "a file"
+        then = "free some space there, then give the same command again"
+        if error.errno not in FULL:
+            then = "check its name, and who may read and write there"
+        _complain(f"cannot use {where} ({error.strerror or error}); {then}")
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

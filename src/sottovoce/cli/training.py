@@ -166,8 +166,10 @@ def _group(
     coordinator: str | None, processes: int | None, process_id: int | None, wait: float, secret: Path | None
 ) -> AbstractContextManager[Group | None]:
     if coordinator is None:
-        if processes is not None or process_id is not None:
-            raise SottoError("--processes and --process-id need --coordinator: HOST:PORT of process 0, or auto")
+        if processes is not None or process_id is not None or secret is not None:
+            raise SottoError(
+                "--processes, --process-id and --secret need --coordinator: HOST:PORT of process 0, or auto"
+            )
         return nullcontext()
     from sottovoce.training.processes import joined
 

@@ -153,7 +153,7 @@ def _opened(path: str | Path) -> Generator[_LineReader, None, None]:
         yield _LineReader(path, stream)
 
 
-_NOT_UTF8 = "text is not UTF-8; convert the file first, for example: iconv -f LATIN1 -t UTF-8"
+_NOT_UTF8 = "text is not UTF-8; convert the file first: iconv -f UTF-16 -t UTF-8, or whatever it is written in (LATIN1)"
 
 
 def _read(path: Path, user_field: str, text_field: str) -> Iterator[tuple[str, str]]:
@@ -256,7 +256,8 @@ def _separated(path: Path, delimiter: str, *fields: str) -> Generator[tuple[int,
                 yield start, dict(zip(header, row, strict=False))
     except csv.Error as error:
         raise SottoError(
-            f"{path}:{number}: {_one_line(error)}; put quotes around the field and double the quotes inside it"
+            f"{path}:{number}: {_one_line(error)}; is a quote not closed? A field with quotes in it is put in quotes, "
+            f"and those inside are doubled"
         ) from None
 
 

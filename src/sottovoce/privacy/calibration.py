@@ -19,6 +19,7 @@ from sottovoce.privacy.composition import (
 from sottovoce.privacy.events import SampledGaussian
 
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e6  # where the smallest noise multiplier is looked for
+LEAST_EPSILON = 1e-3  # below it the search would take minutes, for noise that no model survives
 
 
 def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld", before: Spent = ()) -> float:
@@ -32,6 +33,10 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     check_delta(delta)
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise SottoError(f"epsilon={epsilon} must be a positive number; it is the privacy budget, often 1 to 10")
+    if epsilon < LEAST_EPSILON:
+        raise SottoError(
+            f"epsilon={epsilon:g} must be {LEAST_EPSILON:g} or more to find noise for; often it is 1 to 10"
+        )
     rounds = {event: n for event, n in counted(spent).items() if isinstance(event, SampledGaussian)}
     as_they_are = [*before, *(pair for pair in spent if not isinstance(pair[0], SampledGaussian))]
     for event in rounds:
@@ -72,9 +77,9 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
             f"delta={delta:g} is so large that hardly any noise meets epsilon={epsilon:g} (user_rate {rate:g}, "
             f"{total} rounds): δ then allows to give users away; choose δ well below 1/users"
         )
-    found = _up_to_four_digits(found)
+    found, more = _up_to_four_digits(found), 1e-4
     while exact(found) > epsilon:  # the search was on a grid of its own, and its bracket has a width
-        found = _up_to_four_digits(found * (1 + 1e-4))
+        found, more = _up_to_four_digits(found * (1 + more)), 2 * more
     return found
 
 

@@ -52,6 +52,8 @@ def _divergences(event: SampledGaussian, replaced: bool) -> np.ndarray:
     log.setLevel(logging.ERROR)
     try:
         divergences = accountant.compose(charge).rdp
+    except (ValueError, OverflowError):  # with so much noise that a chance rounds to 0; sampling only helps
+        divergences = 0.5 * np.array(rdp.DEFAULT_RDP_ORDERS) / (z if event.sampling == "poisson" else z / 2) ** 2
     finally:
         log.setLevel(level)
     # Divergences near 0 are lost in rounding (about 1e-15), and for one that comes out negative dp-accounting answers

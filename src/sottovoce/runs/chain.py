@@ -160,7 +160,15 @@ def _head_of(path: Path) -> Path:
 
 def _read_head(path: Path) -> str:
     head = _head_of(path)
-    return head.read_text(encoding="latin-1") if head.exists() else ""
+    if not head.exists():
+        return ""
+    check = head.read_text(encoding="latin-1")
+    if check and not re.fullmatch("[0-9a-f]{32}", check):
+        raise DamagedRun(
+            f"{head} is damaged, so that lines lost at the end of {path.name} would not be noticed; put both back from "
+            f"a copy, or remove {head.name} if you know that no line is missing"
+        )
+    return check
 
 
 def _write_head(path: Path, check: str, *, private: bool) -> None:

@@ -439,3 +439,15 @@ def test_more_rounds_than_can_be_composed_are_answered_at_once_by_a_bound(monkey
     assert calibrate([(SampledGaussian(1.0, "poisson", 1e-3), 10**9)], 1.0, 1e-7) > 100
     with pytest.raises(SottoError, match=r"1e\+18"):
         epsilon([(SampledGaussian(1.0, "poisson", 1e-3), 10**19)], 1e-7)
+
+
+def test_so_much_noise_that_sampling_is_lost_in_rounding_is_still_accounted():
+    """dp-accounting ends in an error there: the bound without sampling stands in for it."""
+    found = epsilon([(SampledGaussian(1e9, "fixed", 0.1, cohort=100, users=1000), 10**6)], 1e-5, "rdp")
+    assert 0 < found < 0.01
+
+
+def test_an_epsilon_too_small_to_search_for_is_refused_at_once():
+    with pytest.raises(SottoError, match=r"0\.001 or more"):
+        calibrate([(poisson(1.0, 0.1), 10)], 1e-4, 1e-5)
+    assert calibrate([(poisson(1.0, 0.1), 10)], 1e-2, 1e-5, "rdp") > 10

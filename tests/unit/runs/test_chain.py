@@ -223,3 +223,11 @@ def test_a_line_that_cannot_be_written_leaves_nothing_of_it(tmp_path, monkeypatc
     assert path.read_bytes() == before
     chain.append({"a": 3})
     assert Chain.read(path).lines == [{"a": 1}, {"a": 3}]
+
+
+def test_a_head_that_is_damaged_is_named_itself(tmp_path: Path) -> None:
+    chain = Chain(tmp_path / "ledger.jsonl")
+    chain.append({"one": 1})
+    (tmp_path / "ledger.head").write_bytes(bytes(32))
+    with pytest.raises(DamagedRun, match=r"ledger\.head is damaged"):
+        Chain.read(tmp_path / "ledger.jsonl")
