@@ -24,7 +24,7 @@ federation-demo: $(VENV)/dev ## train across three processes: a server and two s
 	rm -rf federation-demo
 	$(BIN)/sotto federate demo --out federation-demo
 
-test: $(VENV)/dev ## the tests, about eight minutes on two cores
+test: $(VENV)/dev ## the tests, about a quarter of an hour on two cores
 	$(PYTEST) -m "not slow and not browser"
 
 test-slow: $(VENV)/dev ## the slower tests
