@@ -115,5 +115,7 @@ def digest_of(sums: Any) -> bytes:
 @jax.jit
 def _words(leaves: list[Any]) -> jax.Array:
     """The bits of float64 numbers, in words of 32."""
-    bits = [jax.lax.bitcast_convert_type(leaf.astype(jnp.float64) + 0.0, jnp.uint32).ravel() for leaf in leaves]
-    return jnp.concatenate(bits)
+    numbers = [jnp.asarray(leaf, jnp.float64) for leaf in leaves]
+    # -0.0 is 0.0; to add 0.0, as on the host, is left out by the compiler.
+    numbers = [jnp.where(each == 0, 0.0, each) for each in numbers]
+    return jnp.concatenate([jax.lax.bitcast_convert_type(each, jnp.uint32).ravel() for each in numbers])

@@ -121,7 +121,10 @@ def test_more_than_a_whole_number_holds_are_refused():
         Recipe().replace(run={"block": 2**15 + 1})
 
 
-def test_the_digest_of_a_sum_tells_every_two_numbers_apart_and_no_two_zeros():
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_the_digest_of_a_sum_tells_every_two_numbers_apart_and_no_two_zeros(backend, monkeypatch):
+    """Hashed on the host, or in lanes where it lies."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     sums = ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), None)
     same = ({"a": jnp.arange(6.0).reshape(2, 3), "b": -np.zeros(2)}, np.float32(3), None)
     assert digest_of(sums) == digest_of(same)
