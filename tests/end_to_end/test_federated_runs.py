@@ -107,14 +107,13 @@ def test_a_round_that_was_paid_for_and_lost_is_paid_for_again_with_fresh_coins_a
     assert len({entry.lineage for entry in entries}) == 4
     assert sum(count for _, count in StoreLedger(federation.path / "ledger.jsonl").spent()) == 4
     assert result.statement.facts["charged_again"] == 1
-    # Other coins, and nobody in the same round twice.
+    # Other coins, and nobody in the same round twice. Either cohort alone may be empty: few users, secret coins.
     name = Ledger.open(run / "ledger.jsonl").header["run"]
     first, again = (
         {(device, row) for device in SHARES for row in federation.joined(device)[f"{name} 2 {entry.lineage}"]}
         for entry in entries[1:3]
     )
-    assert first
-    assert again
+    assert first | again
     assert not first & again
 
 
