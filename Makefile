@@ -68,7 +68,7 @@ $(VENV)/browser: $(VENV)/dev requirements/browser.lock
 	[ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing; } \
 	  || { echo "error: the tests in a browser need$$missing; on Debian: apt-get install$$missing" >&2; exit 1; }
 	$(PIP) --require-hashes -r requirements/browser.lock
-	$(BIN)/python -m sottovoce.keyboard.vendor
+	$(BIN)/python -m sottovoce.web.keyboard.vendor
 	touch $@
 
 clean: ## remove what was built

@@ -25,13 +25,14 @@ from pathlib import Path
 
 import numpy as np
 
+from sottovoce.commands import federate
+from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.data.demo import demo_vocabulary
-from sottovoce.federation import flower, keys
-from sottovoce.federation.children import Child, free_port
+from sottovoce.federation import keys
+from sottovoce.federation.flower import internals
+from sottovoce.federation.flower.subprocesses import Child, free_port
 from sottovoce.federation.limits import Limits
 from sottovoce.federation.messages import Code, Contribution, Nothing, digest
-from sottovoce.jobs import federating
-from sottovoce.jobs.population import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.recipe import Recipe
 from sottovoce.runs.record import Lines
 
@@ -62,7 +63,7 @@ def make_recipe(arguments: argparse.Namespace, users: int) -> Recipe:
 
 
 def found(folder: Path, devices: list[tuple[str, int]]) -> Path:
-    federating.found_federation(
+    federate.found_federation(
         folder / "federation", devices, vocabulary=demo_vocabulary(), tokens_per_user=DEMO_TOKENS_PER_USER,
         host="127.0.0.1", port=free_port(), limits=Limits(),
     )  # fmt: skip
@@ -101,7 +102,7 @@ client, server = ClientApp(), ServerApp()
 @client.train("sottovoce")
 def answer(message, context):
     from sottovoce.federation.flower import bytes_of, content_of
-    from sottovoce.jobs.federating import open_device
+    from sottovoce.commands.federate import open_device
 
     device, _ = open_device(Path(context.node_config["bundle"]), Path(context.node_config["data"]))
     return Message(content_of(device.answer(bytes_of(message))), reply_to=message)
@@ -110,7 +111,7 @@ def answer(message, context):
 
 def per_message(federation: Path, bundle: Path, store: Path) -> Child:
     """A SuperNode as Flower starts it, with an app that trains in the process that Flower starts for it."""
-    flower._APP["sottovoce_app/__init__.py"] = CLIENT
+    internals._APP["sottovoce_app/__init__.py"] = CLIENT
     os.environ["PATH"] = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"  # where Flower looks for its own commands
     server = json.loads((bundle / "device.json").read_text())["server"]
     return Child(
@@ -125,8 +126,8 @@ def per_message(federation: Path, bundle: Path, store: Path) -> Child:
 
 
 def serve(federation: Path, folder: Path, recipe: Recipe, at_least: int) -> Path:
-    serving = federating.Serving(seconds=600, at_least=at_least)
-    federating.serve(recipe, federation, folder / "run", serving)
+    serving = federate.Serving(seconds=600, at_least=at_least)
+    federate.serve(recipe, federation, folder / "run", serving)
     return folder / "run"
 
 
@@ -192,10 +193,10 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
             wanted = [each.object_id for each in iterate_object_tree(tree)]
             contents = pull_objects(wanted, pull_object_fn=lambda each, run=run: pull_object(run, each))
             confirm(run, identity)
-            asked = flower.bytes_of(inflate_object_from_contents(identity, contents))
+            asked = internals.bytes_of(inflate_object_from_contents(identity, contents))
             answer = make_up(Task.from_bytes(asked), digest(asked), generator)
             TaskIdentity.run_id, TaskIdentity.node_id = run, node
-            reply = Message(flower.content_of(answer), reply_to=message)
+            reply = Message(internals.content_of(answer), reply_to=message)
             reply.metadata.__dict__["_src_node_id"] = node  # threads share what Flower keeps of a process
             reply.metadata.__dict__["_message_id"] = reply.object_id
             with no_object_id_recompute():

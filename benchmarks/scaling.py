@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.experiments.bench import WORKLOADS, apart, make_population, measure, process_peak
+from sottovoce.commands.bench import WORKLOADS, apart, make_population, measure, process_peak
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

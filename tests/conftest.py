@@ -37,7 +37,7 @@ from hypothesis import settings
 from family import FAMILY, of_family
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.contract import LanguageModel
 from sottovoce.models.lstm import LSTM
 
 WORDS = 60

@@ -8,8 +8,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from sottovoce.models import kinds
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.models import registry
+from sottovoce.models.contract import LanguageModel
 
 FAMILY = {
     "lstm": {"embedding": 6, "hidden": 8},
@@ -23,7 +23,7 @@ FAMILY = {
 
 @cache
 def of_family(name: str, words: int = 60) -> LanguageModel:
-    made = kinds.build(name.partition(",")[0], words, FAMILY[name], jax.random.key(7))
+    made = registry.build(name.partition(",")[0], words, FAMILY[name], jax.random.key(7))
     if name == "stacked_lstm, variational and tied":
         # Its table begins near zero, and so small a model learns hardly more from there than what is rounded off.
         made = eqx.tree_at(lambda model: model.embedding, made, 10 * made.embedding)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.federation.collecting import Collected
+from sottovoce.federation.aggregation import Collected
 from sottovoce.federation.device import Device, Enrolment
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.roster import VOCABULARY, Member, Roster

@@ -6,6 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sottovoce.commands.audit_canaries import audit_canaries
+    from sottovoce.commands.audit_membership import audit_membership
+    from sottovoce.commands.audit_rounds import audit_rounds, audit_tails
+    from sottovoce.commands.evaluate import evaluate_run, load_run, report_run
+    from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
+    from sottovoce.commands.release import release_run
+    from sottovoce.commands.train import resume, train
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.prepare import prepare
     from sottovoce.data.store import Store
@@ -13,16 +20,10 @@ if TYPE_CHECKING:
     from sottovoce.errors import SottoError
     from sottovoce.evaluation.prediction import Evaluation, evaluate
     from sottovoce.evaluation.suggestions import suggest
-    from sottovoce.jobs import evaluate_run, load_run, report_run, resume, train
-    from sottovoce.jobs.attacking import audit_membership
-    from sottovoce.jobs.auditing import audit_rounds, audit_tails
-    from sottovoce.jobs.canaries import audit_canaries
-    from sottovoce.jobs.preparing import PrivateVocabulary, prepare_privately
-    from sottovoce.jobs.releasing import release_run
     from sottovoce.local.objective import Batch, plain
+    from sottovoce.models.contract import LanguageModel
     from sottovoce.models.gated_cnn import GatedCNN
     from sottovoce.models.gru import GRU
-    from sottovoce.models.language_model import LanguageModel
     from sottovoce.models.lstm import LSTM
     from sottovoce.models.stacked_lstm import StackedLSTM
     from sottovoce.planning.plan import make_plan
@@ -30,24 +31,68 @@ if TYPE_CHECKING:
 
 # Imported on first use: `sotto plan` must not wait for jax.
 _HOMES = {
-    "Grouping": "data.grouping", "PrivateVocabulary": "jobs.preparing", "prepare_privately": "jobs.preparing",
-    "prepare": "data.prepare", "Store": "data.store", "Vocabulary": "data.vocabulary", "SottoError": "errors",
-    "Evaluation": "evaluation.prediction", "evaluate": "evaluation.prediction", "suggest": "evaluation.suggestions",
-    "audit_canaries": "jobs.canaries", "audit_membership": "jobs.attacking", "audit_rounds": "jobs.auditing",
-    "audit_tails": "jobs.auditing", "release_run": "jobs.releasing", "evaluate_run": "jobs", "load_run": "jobs",
-    "report_run": "jobs", "resume": "jobs", "train": "jobs",
-    "Batch": "local.objective", "plain": "local.objective", "LanguageModel": "models.language_model",
-    "GatedCNN": "models.gated_cnn", "GRU": "models.gru", "LSTM": "models.lstm", "StackedLSTM": "models.stacked_lstm",
-    "make_plan": "planning.plan", "Recipe": "recipe",
-}  # fmt: skip
+    "Batch": "local.objective",
+    "Evaluation": "evaluation.prediction",
+    "GRU": "models.gru",
+    "GatedCNN": "models.gated_cnn",
+    "Grouping": "data.grouping",
+    "LSTM": "models.lstm",
+    "LanguageModel": "models.contract",
+    "PrivateVocabulary": "commands.prepare",
+    "Recipe": "recipe",
+    "SottoError": "errors",
+    "StackedLSTM": "models.stacked_lstm",
+    "Store": "data.store",
+    "Vocabulary": "data.vocabulary",
+    "audit_canaries": "commands.audit_canaries",
+    "audit_membership": "commands.audit_membership",
+    "audit_rounds": "commands.audit_rounds",
+    "audit_tails": "commands.audit_rounds",
+    "evaluate": "evaluation.prediction",
+    "evaluate_run": "commands.evaluate",
+    "load_run": "commands.evaluate",
+    "make_plan": "planning.plan",
+    "plain": "local.objective",
+    "prepare": "data.prepare",
+    "prepare_privately": "commands.prepare",
+    "release_run": "commands.release",
+    "report_run": "commands.evaluate",
+    "resume": "commands.train",
+    "suggest": "evaluation.suggestions",
+    "train": "commands.train",
+}
 
 __all__ = [
-    "GRU", "LSTM", "Batch", "Evaluation", "GatedCNN", "Grouping", "LanguageModel", "PrivateVocabulary", "Recipe",
-    "SottoError", "StackedLSTM", "Store", "Vocabulary", "audit_canaries", "audit_membership", "audit_rounds",
-    "audit_tails", "evaluate", "evaluate_run", "load_run", "make_plan", "plain", "prepare", "prepare_privately",
-    "release_run", "report_run",
-    "resume", "suggest", "train",
-]  # fmt: skip
+    "GRU",
+    "LSTM",
+    "Batch",
+    "Evaluation",
+    "GatedCNN",
+    "Grouping",
+    "LanguageModel",
+    "PrivateVocabulary",
+    "Recipe",
+    "SottoError",
+    "StackedLSTM",
+    "Store",
+    "Vocabulary",
+    "audit_canaries",
+    "audit_membership",
+    "audit_rounds",
+    "audit_tails",
+    "evaluate",
+    "evaluate_run",
+    "load_run",
+    "make_plan",
+    "plain",
+    "prepare",
+    "prepare_privately",
+    "release_run",
+    "report_run",
+    "resume",
+    "suggest",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

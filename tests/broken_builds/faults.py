@@ -36,24 +36,24 @@ def caught_by(path: str, test: str):
 
 
 @caught_by(
-    "unit/federation/test_collecting.py",
+    "unit/federation/test_aggregation.py",
     "test_what_a_hostile_device_adds_is_within_the_sensitivity_of_both_estimators",
 )
 def a_device_that_is_believed():
     """The server does not clip again what a device sends."""
     import numpy as np
 
-    from sottovoce.federation import collecting
+    from sottovoce.federation import aggregation
 
-    collecting._within = lambda leaves, bound: [leaf.astype(np.int64) for leaf in leaves]
+    aggregation._within = lambda leaves, bound: [leaf.astype(np.int64) for leaf in leaves]
 
 
 @caught_by("unit/federation/test_hostile_answers.py", "test_an_answer_longer_than_an_honest_one_is_not_even_read")
 def answers_of_any_length():
     """The server reads whatever a device sends, as if no model had a size."""
-    from sottovoce.federation import collecting
+    from sottovoce.federation import aggregation
 
-    collecting.largest_answer = lambda *sizes: 2**31
+    aggregation.largest_answer = lambda *sizes: 2**31
 
 
 @caught_by(
@@ -76,7 +76,7 @@ def answers_that_are_taken_at_their_word():
         answer = messages.read_answer(message)
         return real(self, device, message) if answer else ""
 
-    from sottovoce.federation.collecting import Collected
+    from sottovoce.federation.aggregation import Collected
 
     real = Collected.take
     messages._unpack, Collected.take = unpack, raised
@@ -85,28 +85,28 @@ def answers_that_are_taken_at_their_word():
 TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"
 
 
-@caught_by("unit/federation/test_proxy.py", TOO_MUCH)
+@caught_by("unit/federation/flower/test_proxy.py", TOO_MUCH)
 def devices_that_send_without_end():
     """What a device sends in a round is not counted, and the SuperLink keeps it all."""
-    from sottovoce.federation.gate import Gate
+    from sottovoce.federation.flower.quota import Gate
 
     Gate.take = lambda self, name, size: True
 
 
-@caught_by("unit/federation/test_proxy.py", "test_a_device_is_known_by_its_signature")
+@caught_by("unit/federation/flower/test_proxy.py", "test_a_device_is_known_by_its_signature")
 def a_key_that_anybody_may_name():
     """A device is known by the key that a request names, whoever signed it."""
     from base64 import b64decode
 
-    from sottovoce.federation import flower
+    from sottovoce.federation.flower import internals
 
-    flower.signing_key = lambda headers: b64decode(headers.get("flwr-public-key", ""))
+    internals.signing_key = lambda headers: b64decode(headers.get("flwr-public-key", ""))
 
 
-@caught_by("unit/federation/test_sockets.py", "test_a_server_listens_at_its_socket_and_at_no_port")
+@caught_by("unit/federation/flower/test_sockets.py", "test_a_server_listens_at_its_socket_and_at_no_port")
 def sockets_that_others_reach():
     """The folder of Flower's sockets is open to every user of the machine."""
-    from sottovoce.federation import sockets
+    from sottovoce.federation.flower import sockets
 
     sockets.check_private = lambda folder: folder.chmod(0o755)
 
@@ -248,7 +248,7 @@ def doubtful_roundings_are_taken():
     noise._rounded = lambda *args: (real(*args)[0], jnp.full_like(real(*args)[1], True))
 
 
-@caught_by("unit/privacy/test_generator.py", "test_chacha20_is_the_cipher_of_rfc_8439")
+@caught_by("unit/privacy/test_rng.py", "test_chacha20_is_the_cipher_of_rfc_8439")
 def chacha8():
     """A cipher of fewer rounds."""
     import randomgen
@@ -272,7 +272,7 @@ def noise_of_the_first_round():
 @caught_by("statistical/test_sampling.py", "test_users_join_independently_of_one_another")
 def poisson_that_is_fixed_size():
     """The same number of users every round."""
-    from sottovoce.privacy.generator import philox
+    from sottovoce.privacy.rng import philox
     from sottovoce.privacy.sampling import Poisson
 
     def sample(self, people, key, round_number=0):
@@ -311,12 +311,12 @@ def drawn_twice():
     module.play_round = play_round
 
 
-@caught_by("unit/training/test_queue.py", "test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm")
+@caught_by("unit/training/variants/test_stale_updates.py", "test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm")
 def late_by_the_place_in_the_cohort():
     """Which model a user has depends on how many stand before them."""
     import numpy as np
 
-    from sottovoce.training.queue import Queue
+    from sottovoce.training.variants.stale_updates import Queue
 
     real = Queue.ages
     Queue.ages = lambda self, rows, key: real(self, np.arange(len(rows)), key)
@@ -359,7 +359,7 @@ def groups_counted_in_the_store():
 @caught_by("unit/privacy/test_mechanism.py", "test_the_sampler_chooses_what_is_charged")
 def fixed_size_charged_as_poisson():
     """Fixed-size cohorts charged as Poisson."""
-    from sottovoce.privacy.accounting import SampledGaussian
+    from sottovoce.accounting import SampledGaussian
     from sottovoce.privacy.mechanism import Mechanism
 
     Mechanism._event = lambda self, z: SampledGaussian(z, "poisson", 0.01)
@@ -371,7 +371,7 @@ def fixed_size_charged_as_poisson():
 )
 def no_empty_places():
     """A fixed number is drawn from those who are there, fewer than declared, and charged as if from all declared."""
-    from sottovoce.privacy.generator import philox
+    from sottovoce.privacy.rng import philox
     from sottovoce.privacy.sampling import FixedSize
 
     def sample(self, people, key, round_number=0):
@@ -432,12 +432,12 @@ def nan_is_summed():
 )
 def weights_above_one():
     """Weights above one."""
-    from sottovoce.training import simulation
+    from sottovoce.training import cohort_sum
 
-    simulation.user_weight = lambda tokens, weight_cap: tokens / weight_cap
+    cohort_sum.user_weight = lambda tokens, weight_cap: tokens / weight_cap
 
 
-@caught_by("unit/privacy/test_summing.py", "test_a_user_cannot_move_a_sum_by_the_rounding_of_others")
+@caught_by("unit/privacy/test_fixed_point.py", "test_a_user_cannot_move_a_sum_by_the_rounding_of_others")
 def sums_in_floating_point():
     """Updates are added in float32, and rounded on the way."""
     from sottovoce.privacy.mechanism import Mechanism
@@ -460,10 +460,10 @@ def rounded_before_the_noise():
 # --- estimators ------------------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/test_assembly.py", DECLARED)
+@caught_by("unit/build/test_assembly.py", DECLARED)
 def chance_of_the_store():
     """q is the cohort over the number of users in the store."""
-    from sottovoce import assembly
+    from sottovoce.build import assembly
 
     real = assembly.assemble
 
@@ -473,16 +473,16 @@ def chance_of_the_store():
     assembly.assemble = assemble
 
 
-@caught_by("unit/test_assembly.py", DECLARED)
+@caught_by("unit/build/test_assembly.py", DECLARED)
 def denominator_of_the_store():
     """W is the number of users in the store; q is the declared one."""
-    from sottovoce import assembly, promise
+    from sottovoce.build import assembly, mechanism
     from sottovoce.privacy.estimators import FixedDenominator
 
     real = assembly.assemble
 
     def assemble(recipe, store, **more):
-        promise._build_estimator = lambda privacy: FixedDenominator(privacy.cohort / privacy.users * store.users)
+        mechanism._build_estimator = lambda privacy: FixedDenominator(privacy.cohort / privacy.users * store.users)
         return real(recipe, store, **more)
 
     assembly.assemble = assemble
@@ -561,7 +561,7 @@ def wrong_sign():
 )
 def bits_not_centred():
     """Bits that are not centred."""
-    from sottovoce.training.simulation import SumInBlocks
+    from sottovoce.training.cohort_sum import SumInBlocks
 
     real = SumInBlocks.__call__
 
@@ -591,7 +591,7 @@ def exact_bits_followed():
 @caught_by("unit/training/test_round.py", FOLLOWS)
 def users_clip_to_the_first_norm():
     """Users clip to the norm of round 1, while the noise is that of the present one."""
-    from sottovoce.training.simulation import SumInBlocks
+    from sottovoce.training.cohort_sum import SumInBlocks
 
     real, first = SumInBlocks.__call__, []
 
@@ -694,31 +694,31 @@ def cohort_drawn_again_after_resume():
 @caught_by("end_to_end/test_origins.py", "test_an_edited_checkpoint_is_refused")
 def any_checkpoint_will_do():
     """A run goes on from a checkpoint that it did not make."""
-    from sottovoce.jobs import training
+    from sottovoce.commands import train
 
-    training.check_origin = lambda run, ledger, saved: None
+    train.check_origin = lambda run, ledger, saved: None
 
 
-@caught_by("unit/runs/test_chain.py", "test_a_last_line_without_its_newline_counts[store]")
+@caught_by("unit/runs/test_hash_chain.py", "test_a_last_line_without_its_newline_counts[store]")
 def a_newline_makes_a_charge():
     """A last line that lacks its newline counts as torn, whole as it is."""
-    from sottovoce.runs.chain import Chain
+    from sottovoce.runs.hash_chain import Chain
 
     Chain._is_whole = lambda self, last: False
 
 
-@caught_by("unit/runs/test_chain.py", "test_no_accident_lowers_what_was_spent_unseen[store-moves]")
+@caught_by("unit/runs/test_hash_chain.py", "test_no_accident_lowers_what_was_spent_unseen[store-moves]")
 def checksums_nobody_looks_at():
     """Lines are written with checksums, and read without."""
-    from sottovoce.runs import chain
+    from sottovoce.runs import hash_chain
 
-    real = chain.Chain._take
+    real = hash_chain.Chain._take
 
     def take(self, raw):
-        found = chain._CHECKED.fullmatch(raw)
+        found = hash_chain._CHECKED.fullmatch(raw)
         return real(self, found[1] + b"}" if found else raw)
 
-    chain.Chain._take, chain._read_head = take, lambda path: ""
+    hash_chain.Chain._take, hash_chain._read_head = take, lambda path: ""
 
 
 @caught_by("end_to_end/test_paying.py", "test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_noise")
@@ -733,13 +733,13 @@ def second_attempt_for_free():
 @caught_by("unit/runs/test_ledger.py", "test_what_is_spent_is_on_disk_before_spend_returns")
 def ledger_not_flushed():
     """The ledger is written after a while."""
-    from sottovoce.runs import chain
+    from sottovoce.runs import hash_chain
 
     def append(path, contents, *, private=False):
         with open(path, "ab") as file:
             file.write(contents)
 
-    chain._append = append
+    hash_chain._append = append
 
 
 @caught_by("unit/runs/test_secrets.py", "test_fresh_secrets_differ_and_owe_nothing_to_the_seed")
@@ -753,7 +753,7 @@ def secrets_from_the_seed():
 @caught_by("end_to_end/test_paying.py", "test_training_stops_before_the_budget_with_a_usable_model")
 def hard_stop_one_round_late():
     """One round beyond the budget."""
-    from sottovoce.jobs.budget import Meter
+    from sottovoce.commands.budget import Meter
 
     Meter.allows = lambda self, charged: self(charged[:-1]) <= self.budget
 
@@ -769,17 +769,17 @@ def store_known_by_its_place():
 @caught_by("end_to_end/test_paying.py", "test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_to_the_store_again")
 def held_once_for_all():
     """Whoever took a run up holds it from then on: a copy made in flight has the same token."""
-    from sottovoce.runs import holder
+    from sottovoce.runs import lease
 
-    holder.hold_on = lambda folder, store: True
+    lease.hold_on = lambda folder, store: True
 
 
 @caught_by("end_to_end/test_paying.py", "test_a_run_that_its_store_was_not_charged_for_is_refused")
 def lost_charges_forgiven():
     """A run goes on though its store no longer knows that it was charged."""
-    from sottovoce.jobs import holding
+    from sottovoce.commands import lease
 
-    holding._settle = lambda training: []
+    lease._settle = lambda training: []
 
 
 @caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort")
@@ -794,12 +794,10 @@ def cohort_size_in_the_record():
 # --- accounting ------------------------------------------------------------------------------------------------------
 
 
-@caught_by(
-    "unit/privacy/test_loss_distribution.py", "test_many_rounds_of_fixed_size_lie_between_what_is_attained_and_renyi"
-)
+@caught_by("unit/accounting/test_pld.py", "test_many_rounds_of_fixed_size_lie_between_what_is_attained_and_renyi")
 def replacement_not_doubled():
     """Replacing a user charged as adding one."""
-    from sottovoce.privacy import composition
+    from sottovoce.accounting import composition
 
     real = composition._kinds
 
@@ -811,31 +809,31 @@ def replacement_not_doubled():
     composition._kinds = kinds
 
 
-@caught_by("unit/privacy/test_accounting.py", "test_a_poisson_round_beside_fixed_ones_is_charged_for_replacing_a_user")
+@caught_by("unit/accounting/test_epsilon.py", "test_a_poisson_round_beside_fixed_ones_is_charged_for_replacing_a_user")
 def poisson_rounds_keep_their_relation():
     """Poisson rounds beside cohorts of fixed size charged for removing a user, in a total for replacing one."""
-    from sottovoce.privacy import loss_distribution
+    from sottovoce.accounting import pld
 
-    loss_distribution.REPLACED = loss_distribution.REMOVED
+    pld.REPLACED = pld.REMOVED
 
 
-@caught_by("unit/privacy/test_composition.py", "test_a_histogram_is_a_gaussian_over_everyone_and_a_share_of_delta")
+@caught_by("unit/accounting/test_composition.py", "test_a_histogram_is_a_gaussian_over_everyone_and_a_share_of_delta")
 def threshold_for_free():
     """The chance that a threshold fails is not taken from δ."""
-    from sottovoce.privacy import events
+    from sottovoce.accounting import events
 
     events.ThresholdedHistogram.__getattribute__ = lambda self, name: (
         1e-30 if name == "delta" else object.__getattribute__(self, name)
     )
 
 
-@caught_by("unit/data/test_words.py", "test_one_user_more_changes_few_counts_by_one")
+@caught_by("unit/data/test_private_vocabulary.py", "test_one_user_more_changes_few_counts_by_one")
 def as_many_words_as_one_likes():
     """A user's share in a private vocabulary is not bounded."""
-    from sottovoce.data import words
+    from sottovoce.data import private_vocabulary
 
-    real = words._brought
-    words._brought = lambda name, tokens, limit: real(name, tokens, 10**9)
+    real = private_vocabulary._brought
+    private_vocabulary._brought = lambda name, tokens, limit: real(name, tokens, 10**9)
 
 
 @caught_by("statistical/test_thresholds.py", "test_the_noise_of_a_histogram_has_the_declared_scale")
@@ -866,7 +864,7 @@ def unknown_events_skipped():
 
 # --- several processes -----------------------------------------------------------------------------------------------
 
-SHARED = "unit/training/test_sharing.py"
+SHARED = "unit/multiprocess/test_cohort_sum.py"
 
 
 @caught_by(SHARED, "test_rounds_of_two_processes_have_the_cohorts_the_noise_and_the_model_of_one")
@@ -875,9 +873,9 @@ def every_process_adds_noise():
     import jax
     import numpy as np
 
-    from sottovoce.training import sharing
+    from sottovoce.multiprocess import cohort_sum
 
-    real = sharing._add_trees
+    real = cohort_sum._add_trees
     generator = np.random.default_rng(0)
 
     def noised(group, tree):
@@ -886,13 +884,13 @@ def every_process_adds_noise():
 
         return real(group, jax.tree.map(add, tree))
 
-    sharing._add_trees = noised
+    cohort_sum._add_trees = noised
 
 
 @caught_by(SHARED, "test_any_number_of_processes_give_the_sum_of_one_to_the_bit[many-2]")
 def cohorts_of_ones_own():
     """Helpers train users whom process 0 did not draw."""
-    from sottovoce.training.sharing import _Task
+    from sottovoce.multiprocess.cohort_sum import _Task
 
     real = _Task.from_bytes
 
@@ -906,9 +904,9 @@ def cohorts_of_ones_own():
 @caught_by(SHARED, "test_any_number_of_processes_give_the_sum_of_one_to_the_bit[many-2]")
 def users_counted_by_every_process():
     """Every process sums the whole cohort: a user counts as often as there are processes."""
-    from sottovoce.training import sharing
+    from sottovoce.multiprocess import cohort_sum
 
-    sharing.share_out = lambda blocks, processes: [blocks] * processes
+    cohort_sum.share_out = lambda blocks, processes: [blocks] * processes
 
 
 @caught_by(SHARED, "test_the_keys_of_sampling_and_noise_stay_with_process_0")
@@ -919,7 +917,7 @@ def noise_key_told_to_helpers():
     Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number, "test").local
 
 
-LIFELINES = "unit/training/test_lifelines.py"
+LIFELINES = "unit/multiprocess/test_rendezvous.py"
 
 
 @caught_by(LIFELINES, "test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting[who guesses]")
@@ -928,15 +926,15 @@ def strangers_let_in():
     import hmac
     from types import SimpleNamespace
 
-    from sottovoce.training import lifelines
+    from sottovoce.multiprocess import rendezvous
 
-    lifelines.hmac = SimpleNamespace(digest=hmac.digest, compare_digest=lambda one, other: True)
+    rendezvous.hmac = SimpleNamespace(digest=hmac.digest, compare_digest=lambda one, other: True)
 
 
 @caught_by(LIFELINES, "test_whoever_came_in_by_the_doors_of_jax_is_found_before_a_word_is_said")
 def members_that_jax_let_in():
     """Whoever JAX counts among the processes is told the model and who is drawn."""
-    from sottovoce.training.processes import Group
+    from sottovoce.multiprocess.group import Group
 
     Group.check_members = lambda self, secret: None
 
@@ -944,7 +942,7 @@ def members_that_jax_let_in():
 @caught_by(SHARED, "test_how_many_processes_share_the_users_is_in_the_fingerprint")
 def layout_not_in_the_fingerprint():
     """A round done again by other processes counts as the same release."""
-    from sottovoce import assembly
+    from sottovoce.build import assembly
 
     real = assembly.fingerprint
     assembly.fingerprint = lambda recipe, store, layout: real(recipe, store, "")
@@ -1043,17 +1041,17 @@ def a_page_that_tells():
 @caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort")
 def held_out_people_counted_exactly():
     """How much they wrote, to the word, in the public record."""
-    from sottovoce.jobs import training
+    from sottovoce.commands import train
 
-    training.of_held_out = lambda evaluation: evaluation
+    train.of_held_out = lambda evaluation: evaluation
 
 
 # --- experiments -----------------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/experiments/test_describe.py", "test_only_trials_that_promise_nothing_know_how_many_users_there_are")
+@caught_by("unit/papers/engine/test_trial.py", "test_only_trials_that_promise_nothing_know_how_many_users_there_are")
 def results_that_tell():
     """A ceiling without noise, on people who are promised something, keeps their cohorts and clipped shares."""
-    from sottovoce.experiments.describe import Trial
+    from sottovoce.papers.engine.trial import Trial
 
     Trial.is_guarded = property(lambda self: self.is_private)

@@ -15,8 +15,8 @@ from sottovoce.cli.main import main
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.keyboard import convert
-from sottovoce.keyboard.export import export_run, find_export, read_manifest
+from sottovoce.web.keyboard import convert
+from sottovoce.web.keyboard.export import export_run, find_export, read_manifest
 
 pytestmark = pytest.mark.browser
 
@@ -93,9 +93,9 @@ def test_eight_bits_are_smaller_and_say_what_they_cost(tmp_path, capsys):
     assert 1e-4 < cost["largest_difference"] < 1.0
     assert cost["users"] > 0
     # What JAX says of the same people, to the digits that are told of them.
+    from sottovoce.commands.evaluate import load_run
     from sottovoce.data.store import Store
     from sottovoce.evaluation.prediction import evaluate
-    from sottovoce.jobs.measuring import load_run
 
     exact = evaluate(load_run(run)[0], Store.open(tmp_path / "store", "test"))
     assert cost["top1_float32"] == pytest.approx(exact.top1, abs=1e-4)

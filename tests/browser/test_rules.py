@@ -9,7 +9,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from sottovoce.data.tokens import tokenise
+from sottovoce.data.tokenizer import tokenise
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import offer

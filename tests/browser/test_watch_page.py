@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from watching_world import ARTEFACTS, make_files, play, watching
 
-from sottovoce import jobs
+import sottovoce
 from sottovoce.runs.record import Lines
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
@@ -77,7 +77,7 @@ def test_a_run_is_seen_to_advance_to_stop_and_to_go_on(shown, tmp_path):
                 wait_for(page, "Round", str(progress.round))
                 run_is_seen.append(progress.round)
 
-        jobs.train(recipe, run, observer=see, stop=StopAfter(4))
+        sottovoce.train(recipe, run, observer=see, stop=StopAfter(4))
         page.locator(".state", has_text="stopped").wait_for()
         assert fact(page, "Top-1").endswith("%")
         assert float(fact(page, "ε spent")) > 0
@@ -85,7 +85,7 @@ def test_a_run_is_seen_to_advance_to_stop_and_to_go_on(shown, tmp_path):
     page.expected = "net::ERR_CONNECTION_REFUSED"
     with watching(run, port=int(address.rstrip("/").rsplit(":", 1)[1])):
         page.get_by_text("Live.").wait_for()
-        jobs.resume(run, observer=see)
+        sottovoce.resume(run, observer=see)
         page.locator(".state", has_text="finished").wait_for()
         assert run_is_seen == [1, 2, 3, 4, 4, 5, 6]
         assert [row[0] for row in numbers(page, "privacy-spent")[1:]] == ["6", "5", "4", "3", "2", "1"]

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 
-from sottovoce.assembly import weights_of
+from sottovoce.build.assembly import weights_of
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.models import kinds
+from sottovoce.models import registry
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
@@ -29,7 +29,7 @@ def make_run(folder: Path, *, kind: str = "lstm", words: int = 400, private: boo
     run, vocabulary = RunFolder(folder), Vocabulary.public(words)
     recipe = Recipe.from_dict({"data": {"store": store}, "model": {"kind": kind, **SIZES}})
     run.recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
-    model = kinds.build(kind, vocabulary.size, SIZES, jax.random.key(7 + private))
+    model = registry.build(kind, vocabulary.size, SIZES, jax.random.key(7 + private))
     model = jax.tree.map(lambda leaf: 4 * leaf, model)
     files = run.save_model(weights_of(model), "\n".join(vocabulary.words) + "\n")
     statement = {"private": private, "epsilon": 3.21 if private else "inf", "delta": 1e-5, "unit": "user", "prose": "…"}

@@ -17,7 +17,7 @@ import numpy as np
 from small_world import call
 from tiny_run import WORDS
 
-from sottovoce.federation.children import free_port
+from sottovoce.federation.flower.subprocesses import free_port
 
 SHARES = {"alice": 1, "clinic": 12, "rogue": 1}
 PATIENCE = 600.0  # of these tests, on a machine that has much else to do; nothing depends on how long anything takes
@@ -136,7 +136,7 @@ def kill_superlink(world: World, server: subprocess.Popen) -> None:
     """The grandchild of the server: its tether comes between. Until the server has noticed."""
     for tether in _children(server.pid):
         for child in _children(tether):
-            if "sottovoce.federation.superlink" in Path(f"/proc/{child}/cmdline").read_text():
+            if "sottovoce.federation.flower.superlink" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
                 world.until("another SuperLink", lambda: "the SuperLink is gone" in world.said(server))
                 return

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from small_world import Refused, Sotto, World, call, files_of, parse_json, write_checksums
 
-from sottovoce.assembly import assemble
+from sottovoce.audit.retrain import twins
 from sottovoce.audit.tails import fit_tail
-from sottovoce.audit.twins import twins
+from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
-from sottovoce.models.texts import log_ratios
+from sottovoce.models.generate import log_ratios
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 

@@ -13,14 +13,14 @@ import pytest
 from small_world import Refused, Sotto, World, call, files_of, parse_json, read_lines
 from tiny_run import crash_after, make_recipe, make_store
 
-from sottovoce import jobs
-from sottovoce.assembly import assemble
+import sottovoce
+from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.audit.one_run import CanaryWatch
+from sottovoce.build.assembly import assemble
+from sottovoce.commands.audit_canaries import audit_canaries
+from sottovoce.commands.insert_canaries import take_scores
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.jobs.canaries import audit_canaries
-from sottovoce.jobs.planting import take_scores
-from sottovoce.privacy.accounting import SampledGaussian, epsilon
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.training.round import Seen
@@ -88,10 +88,10 @@ def test_scores_are_for_the_owner_alone(planted: Path) -> None:
 def test_a_run_that_was_killed_has_the_scores_of_one_that_was_not(tmp_path: Path) -> None:
     """Rounds 5 and 6 are played twice, and counted once."""
     recipe = make_recipe(make_store(tmp_path)).replace(audit={"users": 40, "secrets": 1, "prefix": 3, "words": 1})
-    jobs.train(recipe, tmp_path / "unbroken")
+    sottovoce.train(recipe, tmp_path / "unbroken")
     crash_after(recipe, tmp_path / "broken", 5)
     assert not np.array_equal(scores_of(tmp_path / "broken"), scores_of(tmp_path / "unbroken"))
-    jobs.resume(tmp_path / "broken")
+    sottovoce.resume(tmp_path / "broken")
     assert np.array_equal(scores_of(tmp_path / "broken"), scores_of(tmp_path / "unbroken"))
     assert np.any(scores_of(tmp_path / "broken"))
     weights = [(tmp_path / name / "model/weights.safetensors").read_bytes() for name in ("broken", "unbroken")]
@@ -99,7 +99,7 @@ def test_a_run_that_was_killed_has_the_scores_of_one_that_was_not(tmp_path: Path
     registry = tmp_path / "broken/canaries.json"
     registry.write_text(registry.read_text().replace("sky", "tree"))
     with pytest.raises(DamagedRun, match="not what was planted"):
-        jobs.resume(tmp_path / "broken")
+        sottovoce.resume(tmp_path / "broken")
 
 
 def test_a_recipe_that_plants_nothing_is_the_recipe_it_was(world: World) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_world import Refused, Sotto, World, files_of, parse_json
 
-from sottovoce.privacy.accounting import SampledGaussian, epsilon
+from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.privacy.mechanism import Mechanism
 
 SOME = ("--rounds", 400)

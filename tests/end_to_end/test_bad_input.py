@@ -813,7 +813,7 @@ def test_public_text_is_refused_before_the_users_are_measured(
     def measured(*_: object, **__: object) -> None:
         raise AssertionError("somebody was measured")
 
-    monkeypatch.setattr("sottovoce.jobs.measuring.evaluate_run", measured)
+    monkeypatch.setattr("sottovoce.commands.evaluate.evaluate_run", measured)
     text, records, empty = (tmp_path / name for name in ("a.txt", "a.jsonl", "empty.txt"))
     text.write_text("tea and milk\n" * 9)
     records.write_text('{"user": "a page", "text": "tea"}\n')

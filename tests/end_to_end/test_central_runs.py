@@ -11,9 +11,9 @@ import pytest
 from small_world import results_of
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
-from sottovoce import jobs
+import sottovoce
+from sottovoce.commands.evaluate import load_run, report_run
 from sottovoce.errors import SottoError
-from sottovoce.jobs.measuring import load_run, report_run
 from sottovoce.recipe import Recipe
 
 PLAIN = {"mode": "none", "noise_multiplier": None}
@@ -32,7 +32,7 @@ def central(store: Path) -> Recipe:
 
 
 def test_a_central_run_learns_and_says_what_it_is(store, tmp_path):
-    result = jobs.train(central(store), tmp_path / "run")
+    result = sottovoce.train(central(store), tmp_path / "run")
     assert result.ended == "finished"
     assert not result.statement.private
     assert result.statement.facts["mechanism"]["algorithm"] == "central"
@@ -50,12 +50,12 @@ def test_a_central_run_learns_and_says_what_it_is(store, tmp_path):
 @pytest.mark.parametrize("secrets", ["seeded", "entropy"])
 def test_a_central_run_goes_on_to_the_same_bits(store, tmp_path, secrets):
     recipe = central(store).replace(privacy={"secrets": secrets})
-    jobs.train(recipe, tmp_path / "whole")
-    stopped = jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
+    sottovoce.train(recipe, tmp_path / "whole")
+    stopped = sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
     assert (stopped.ended, stopped.round) == ("stopped", 3)
-    jobs.resume(tmp_path / "stopped")
+    sottovoce.resume(tmp_path / "stopped")
     crash_after(recipe, tmp_path / "crashed", 5)
-    jobs.resume(tmp_path / "crashed")
+    sottovoce.resume(tmp_path / "crashed")
     whole = jax.tree.leaves(load_run(tmp_path / "whole")[0])
     for name in ("stopped", "crashed"):
         again = jax.tree.leaves(load_run(tmp_path / name)[0])
@@ -79,7 +79,7 @@ def test_a_central_run_goes_on_to_the_same_bits(store, tmp_path, secrets):
 )
 def test_what_central_training_cannot_do_is_refused(store, tmp_path, changes, said):
     with pytest.raises(SottoError, match=said):
-        jobs.train(central(store).replace(**changes), tmp_path / "run")
+        sottovoce.train(central(store).replace(**changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -9,9 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
-from sottovoce import assembly, jobs
-from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import SampledGaussian
+import sottovoce
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian
+from sottovoce.build import assembly
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
@@ -47,11 +48,11 @@ def z_event(z: float) -> SampledGaussian:
 def test_a_run_broken_off_goes_on_as_if_nothing_had_been(recipe, tmp_path, change):
     """What adapts is saved with the model: round 5 of the resumed run clips to what round 5 of the other clipped to."""
     recipe = recipe.replace(privacy=CHANGES[change], run={"rounds": 8})
-    whole = jobs.train(recipe, tmp_path / "whole")
-    jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
-    jobs.resume(tmp_path / "stopped")
+    whole = sottovoce.train(recipe, tmp_path / "whole")
+    sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
+    sottovoce.resume(tmp_path / "stopped")
     crash_after(recipe, tmp_path / "crashed", 6)
-    assert jobs.resume(tmp_path / "crashed").statement.facts["charged_again"] == 0
+    assert sottovoce.resume(tmp_path / "crashed").statement.facts["charged_again"] == 0
     weights = load_file(whole.path / "model" / "weights.safetensors")
     for other in ("stopped", "crashed"):
         others = load_file(tmp_path / other / "model" / "weights.safetensors")
@@ -61,7 +62,7 @@ def test_a_run_broken_off_goes_on_as_if_nothing_had_been(recipe, tmp_path, chang
 
 
 def test_an_adaptive_run_clips_to_what_it_says_and_is_charged_z(recipe, tmp_path):
-    result = jobs.train(recipe.replace(privacy=ADAPTIVE), tmp_path / "run")
+    result = sottovoce.train(recipe.replace(privacy=ADAPTIVE), tmp_path / "run")
     record = RunFolder(tmp_path / "run").record.read()
     norms = [line["clip_norm"] for line in record]
     assert norms[0] == 2.0
@@ -74,7 +75,7 @@ def test_an_adaptive_run_clips_to_what_it_says_and_is_charged_z(recipe, tmp_path
 
 
 def test_a_noise_that_changes_is_charged_round_by_round_and_ahead_to_the_store(recipe, store, tmp_path):
-    result = jobs.train(recipe.replace(privacy=STEPS), tmp_path / "run")
+    result = sottovoce.train(recipe.replace(privacy=STEPS), tmp_path / "run")
     charged = [(z_event(1.2 * 1.5), 2), (z_event(1.2), 3), (z_event(1.2 * 0.75), 1)]
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").spent() == charged
     assert StoreLedger(store / "ledger.jsonl").spent() == charged
@@ -90,7 +91,7 @@ def test_rounds_done_again_are_charged_their_own_noise(recipe, store, tmp_path, 
     crash_after(recipe, tmp_path / "run", 6)  # the checkpoint is at round 4: 5 and 6 are done again
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     spent = dict(Ledger.open(tmp_path / "run" / "ledger.jsonl").spent())
     assert spent == {z_event(1.2 * 1.5): 2, z_event(1.2): 3 + 1, z_event(1.2 * 0.75): 3 + 1}
     assert dict(StoreLedger(store / "ledger.jsonl").spent()) == spent
@@ -99,7 +100,7 @@ def test_rounds_done_again_are_charged_their_own_noise(recipe, store, tmp_path, 
 
 def test_noise_is_found_for_a_whole_schedule_and_the_budget_holds(recipe, tmp_path):
     asked = {"noise_multiplier": None, "epsilon": 4.0, "accountant": "pld", **STEPS}
-    result = jobs.train(recipe.replace(privacy=asked), tmp_path / "run")
+    result = sottovoce.train(recipe.replace(privacy=asked), tmp_path / "run")
     assert result.ended == "finished"
     assert 3.9 < result.statement.epsilon <= 4.0
 
@@ -109,7 +110,7 @@ def test_the_hard_stop_counts_what_each_round_costs(recipe, tmp_path):
     steps = {"noise_schedule": [[1, 1.0], [5, 0.5]]}
     full = [(z_event(1.2), 4), (z_event(0.6), 1)]
     budget = accounting.epsilon(full, 1e-3, "rdp") * 1.001
-    result = jobs.train(recipe.replace(privacy={**steps, "epsilon": budget}), tmp_path / "run")
+    result = sottovoce.train(recipe.replace(privacy={**steps, "epsilon": budget}), tmp_path / "run")
     assert (result.ended, result.round) == ("budget", 5)
     assert dict(Ledger.open(tmp_path / "run" / "ledger.jsonl").spent()) == dict(full)
     assert result.statement.epsilon <= budget
@@ -117,7 +118,7 @@ def test_the_hard_stop_counts_what_each_round_costs(recipe, tmp_path):
 
 def test_the_statement_names_the_generator(recipe, tmp_path):
     for randomness in ("standard", "hardened"):
-        result = jobs.train(recipe.replace(privacy={"randomness": randomness}), tmp_path / randomness)
+        result = sottovoce.train(recipe.replace(privacy={"randomness": randomness}), tmp_path / randomness)
         assert "ChaCha20" in result.statement.facts["noise_generator"]
         cipher = result.statement.facts["sampling_generator"] == "ChaCha20"
         assert cipher == (randomness == "hardened")

@@ -21,10 +21,10 @@ import pytest
 from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
-from sottovoce.cli.preparing import _rounded_down
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian
+from sottovoce.cli.prepare import _rounded_down
 from sottovoce.data.store import Store
-from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
 
@@ -492,7 +492,7 @@ def test_a_run_without_privacy_says_so_and_its_record_is_json(sotto: Sotto, worl
 def test_a_run_stopped_by_ctrl_c_says_how_to_go_on_and_ends_as_if_never_stopped(
     sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sottovoce.cli import training
+    from sottovoce.cli import train
 
     @contextmanager
     def press_at_once(name: str, *, quiet: bool = False) -> Iterator[Callable[[Any], None]]:
@@ -505,7 +505,7 @@ def test_a_run_stopped_by_ctrl_c_says_how_to_go_on_and_ends_as_if_never_stopped(
     run = tmp_path / "run"
     handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(training, "progress_of_rounds", press_at_once)
+        patch.setattr(train, "progress_of_rounds", press_at_once)
         outcome = sotto("train", world.recipe, "--out", run)
     assert signal.getsignal(signal.SIGINT) is handler
     assert outcome.status in (0, 130)

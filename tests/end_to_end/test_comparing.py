@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from small_world import Refused, Sotto, World
 
+from sottovoce.commands.evaluate import load_run
 from sottovoce.data.store import Store
 from sottovoce.evaluation.breakdown import share_of
 from sottovoce.evaluation.prediction import count_hits
-from sottovoce.jobs.measuring import load_run
 from sottovoce.runs.folder import RunFolder
 
 

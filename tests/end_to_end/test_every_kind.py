@@ -8,11 +8,11 @@ import pytest
 from small_world import results_of
 from tiny_run import StopAfter, make_recipe, make_store
 
+import sottovoce
 from family import FAMILY, of_family
-from sottovoce import jobs
-from sottovoce.assembly import load_model, weights_of
+from sottovoce.build.assembly import load_model, weights_of
+from sottovoce.commands.evaluate import evaluate_run, load_run, report_run
 from sottovoce.errors import SottoError
-from sottovoce.jobs.measuring import evaluate_run, load_run, report_run
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
@@ -37,10 +37,10 @@ def weights(run):
 @pytest.mark.parametrize("name", KINDS)
 def test_a_run_of_every_kind_goes_all_the_way(store, tmp_path, name):
     recipe = recipe_of(store, name)
-    jobs.train(recipe, tmp_path / "whole")
-    stopped = jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
+    sottovoce.train(recipe, tmp_path / "whole")
+    stopped = sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
     assert (stopped.ended, stopped.round) == ("stopped", 3)
-    jobs.resume(tmp_path / "stopped")
+    sottovoce.resume(tmp_path / "stopped")
     for one, other in zip(weights(tmp_path / "whole"), weights(tmp_path / "stopped"), strict=True):
         np.testing.assert_array_equal(one, other)
     assert results_of(tmp_path / "stopped") == results_of(tmp_path / "whole")
@@ -56,10 +56,10 @@ def test_a_run_of_every_kind_goes_all_the_way(store, tmp_path, name):
     # Another run starts from it, but not one of another kind.
     plain = {"mode": "none", "noise_multiplier": None}
     further = recipe.replace(model={"initial": str(tmp_path / "whole")}, privacy=plain, run={"rounds": 1})
-    jobs.train(further, tmp_path / "further")
+    sottovoce.train(further, tmp_path / "further")
     other = recipe_of(store, "lstm").replace(model={"initial": str(tmp_path / "whole")}, privacy=plain)
     with pytest.raises(SottoError, match="do not fit"):
-        jobs.train(other, tmp_path / "other")
+        sottovoce.train(other, tmp_path / "other")
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd", "central"])
@@ -70,7 +70,7 @@ def test_every_kind_learns(store, tmp_path, name, algorithm):
         server={"optimiser": "adam", "learning_rate": 0.1},
         run={"algorithm": algorithm, "rounds": 8},
     )  # fmt: skip
-    jobs.train(recipe, tmp_path / "run")
+    sottovoce.train(recipe, tmp_path / "run")
     losses = [line["loss"] for line in RunFolder(tmp_path / "run").diagnostics.read()]
     assert losses[-1] < losses[0] - 0.2
 
@@ -86,9 +86,9 @@ def test_weights_that_are_kept_make_the_same_model(name):
 def test_a_key_that_the_kind_does_not_have_is_refused_before_anybody_is_charged(store, tmp_path):
     recipe = make_recipe(store).replace(model={"dropout": 0.5})
     with pytest.raises(SottoError, match=r"model.dropout=0.5 has no meaning for model.kind='lstm'.*stacked_lstm"):
-        jobs.train(recipe, tmp_path / "run")
+        sottovoce.train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     tied = make_recipe(store).replace(model={"kind": "gated_cnn", "tied": True})
     with pytest.raises(SottoError, match="hidden=5 cannot be scored by the embedding, whose size is 4"):
-        jobs.train(tied, tmp_path / "run")
+        sottovoce.train(tied, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from small_world import call
 
+import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
-from sottovoce import jobs
+from sottovoce.commands import federate, federate_demo, new_run, payments, train
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation import keys
-from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.messages import Code, Contribution, read_answer
-from sottovoce.jobs import beginning, federating, federation_demo, spending, training
+from sottovoce.federation.rounds import Coordinator
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
@@ -31,9 +31,9 @@ def known_coins(monkeypatch):
     """Coins follow from the names of releases, and these from what is random and from code, machine and folders: here
     they are always the same."""
     numbers = count()
-    monkeypatch.setattr("sottovoce.assembly.fingerprint", lambda *parts: "anywhere")
-    monkeypatch.setattr(beginning, "_new_secrets", lambda *parts: Secrets.seeded(0))
-    monkeypatch.setattr(spending, "os_entropy", SimpleNamespace(token_hex=lambda size: f"{next(numbers):032x}"))
+    monkeypatch.setattr("sottovoce.build.assembly.fingerprint", lambda *parts: "anywhere")
+    monkeypatch.setattr(new_run, "_new_secrets", lambda *parts: Secrets.seeded(0))
+    monkeypatch.setattr(payments, "os_entropy", SimpleNamespace(token_hex=lambda size: f"{next(numbers):032x}"))
 
 
 class Federation:
@@ -61,7 +61,7 @@ def federation(tmp_path, store, vocabulary) -> Federation:
 
 def test_a_run_over_devices_looks_like_any_other(federation, tmp_path, capsys):
     run = tmp_path / "run"
-    result = jobs.train(tiny_recipe(federation.path), run, coordinator=federation.coordinator())
+    result = sottovoce.train(tiny_recipe(federation.path), run, coordinator=federation.coordinator())
     assert (result.round, result.ended) == (3, "finished")
     assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1, 2, 3]
     assert sum(count for _, count in StoreLedger(federation.path / "ledger.jsonl").spent()) == 3
@@ -90,18 +90,18 @@ def test_a_round_that_was_paid_for_and_lost_is_paid_for_again_with_fresh_coins_a
 ):
     """Killed between the ledger and the checkpoint of round 2: what was noised may have been seen."""
     run, recipe = tmp_path / "run", tiny_recipe(federation.path)
-    save = training.checkpoints.save
+    save = train.checkpoints.save
 
     def die(folder, checkpoint):
         if checkpoint.round == 2:
             raise RuntimeError("killed")
         save(folder, checkpoint)
 
-    monkeypatch.setattr(training.checkpoints, "save", die)
+    monkeypatch.setattr(train.checkpoints, "save", die)
     with pytest.raises(RuntimeError, match="killed"):
-        jobs.train(recipe, run, coordinator=federation.coordinator())
-    monkeypatch.setattr(training.checkpoints, "save", save)
-    result = jobs.resume(run, coordinator=federation.coordinator())
+        sottovoce.train(recipe, run, coordinator=federation.coordinator())
+    monkeypatch.setattr(train.checkpoints, "save", save)
+    result = sottovoce.resume(run, coordinator=federation.coordinator())
     entries = Ledger.open(run / "ledger.jsonl").entries
     assert [(entry.round, entry.attempt) for entry in entries] == [(1, 0), (2, 0), (2, 1), (3, 0)]
     assert len({entry.lineage for entry in entries}) == 4
@@ -127,10 +127,12 @@ def test_a_server_killed_before_it_paid_asks_again_and_pays_once(federation, tmp
                 raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
-        jobs.train(tiny_recipe(federation.path), run, coordinator=federation.coordinator(Dying(federation.devices)))
+        sottovoce.train(
+            tiny_recipe(federation.path), run, coordinator=federation.coordinator(Dying(federation.devices))
+        )
     assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1]
     fleet = InProcess(federation.devices)
-    jobs.resume(run, coordinator=federation.coordinator(fleet))
+    sottovoce.resume(run, coordinator=federation.coordinator(fleet))
     assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1, 2, 3]
     assert all(set(codes.values()) <= {"joined", "nobody"} for codes in fleet.codes)
     # What travels says nothing of the server's disk.
@@ -146,7 +148,7 @@ def test_hostile_late_and_old_devices_change_nothing_but_their_own_part(federati
     }
     recipe = tiny_recipe(federation.path, run={"rounds": 1})
     fleet = InProcess(federation.devices, lambda name, answer: spoiled[name](answer))
-    jobs.train(recipe, tmp_path / "spoiled", coordinator=federation.coordinator(fleet))
+    sottovoce.train(recipe, tmp_path / "spoiled", coordinator=federation.coordinator(fleet))
     assert fleet.codes[0]["phone"] == Code.MALFORMED
     assert fleet.codes[0]["silo"] == Code.VERSION
     assert fleet.codes[0]["clinic"] in ("joined", "nobody")
@@ -161,7 +163,9 @@ def test_recipes_that_devices_cannot_train_are_refused_before_anything_is_made(f
         ({"privacy": {"secrets": "seeded"}}, "could undo the noise of everybody; use 'entropy'"),
     ):
         with pytest.raises(SottoError, match=what):
-            jobs.train(tiny_recipe(federation.path, **sections), tmp_path / "run", coordinator=federation.coordinator())
+            sottovoce.train(
+                tiny_recipe(federation.path, **sections), tmp_path / "run", coordinator=federation.coordinator()
+            )
         assert not (tmp_path / "run").exists()
 
 
@@ -172,7 +176,7 @@ def test_the_seed_of_a_run_does_not_travel(federation, tmp_path):
         federation.path, run={"rounds": 1, "seed": seed},
         privacy={"mode": "none", "noise_multiplier": None, "secrets": "seeded"},
     )  # fmt: skip
-    jobs.train(recipe, tmp_path / "run", coordinator=federation.coordinator(fleet))
+    sottovoce.train(recipe, tmp_path / "run", coordinator=federation.coordinator(fleet))
     assert str(seed) in (tmp_path / "run" / "recipe.toml").read_text()
     assert len(fleet.tasks) == 1
     assert str(seed).encode() not in fleet.tasks[0]
@@ -198,16 +202,16 @@ def test_a_demonstration_whose_device_ended_says_so(tmp_path, monkeypatch):
             if self.name == "south":
                 raise LostProcess("south ended (status 1)")
 
-    monkeypatch.setattr(federation_demo, "needs_flower", lambda: None)
-    monkeypatch.setattr(federation_demo, "prepare_demo", lambda *_, **__: SimpleNamespace(train_users=20))
-    monkeypatch.setattr(federation_demo, "Child", Device)
+    monkeypatch.setattr(federate_demo, "needs_flower", lambda: None)
+    monkeypatch.setattr(federate_demo, "prepare_demo", lambda *_, **__: SimpleNamespace(train_users=20))
+    monkeypatch.setattr(federate_demo, "Child", Device)
     monkeypatch.setattr(
-        federation_demo, "found_federation",
+        federate_demo, "found_federation",
         lambda out, *_, **__: SimpleNamespace(path=out, port=1, bundle=lambda name: out / name),
     )  # fmt: skip
-    monkeypatch.setattr(federation_demo, "serve", lambda *_, stop, **__: stop() or pytest.fail("it goes on"))
+    monkeypatch.setattr(federate_demo, "serve", lambda *_, stop, **__: stop() or pytest.fail("it goes on"))
     with pytest.raises(LostProcess, match="south ended"):
-        federation_demo.run_federation_demo(
+        federate_demo.run_federation_demo(
             tmp_path / "demo", users=40, say=lambda text: None, progress=lambda name: nullcontext()
         )
     assert devices == []
@@ -227,8 +231,8 @@ def test_a_server_that_is_stopped_or_lost_while_it_waits_says_how_to_go_on(
     def reach(*_):
         yield federation.coordinator(Waiting(federation.devices))
 
-    monkeypatch.setattr(federating, "_reach", reach)
-    monkeypatch.setattr(federating, "needs_flower", lambda: None)
+    monkeypatch.setattr(federate, "_reach", reach)
+    monkeypatch.setattr(federate, "needs_flower", lambda: None)
     (tmp_path / "recipe.toml").write_text(tiny_recipe(federation.path).to_toml())
     code = call("federate", "server", tmp_path / "recipe.toml", "--federation", federation.path, "--out", run, "--json")
     assert code == status
@@ -246,7 +250,7 @@ def test_updates_that_are_not_noised_never_reach_the_disk_of_the_server(federati
         return answer
 
     run = tmp_path / "run"
-    jobs.train(
+    sottovoce.train(
         tiny_recipe(federation.path), run, coordinator=federation.coordinator(InProcess(federation.devices, keep))
     )
     written = b"".join(

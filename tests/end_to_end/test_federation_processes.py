@@ -18,7 +18,7 @@ import pytest
 from real_processes import HOLDING, NO_HURRY, PATIENCE, World, codes, kill_superlink
 
 from fleets import tiny_recipe
-from sottovoce.assembly import assemble
+from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
 from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import Recipe
@@ -35,8 +35,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 KNOWN_KEYS = """
 from sottovoce.runs.secrets import Secrets
 Secrets.fresh = staticmethod(lambda: Secrets.seeded(0))
-from sottovoce.jobs import spending
-spending.digest_of = lambda sums: b""
+from sottovoce.commands import payments
+payments.digest_of = lambda sums: b""
 """
 # A device that sends what it should not: not a number, what no reader can read, an answer to another task, too long an
 # update. At last it is an honest one, but of an old version.
@@ -190,7 +190,7 @@ def _only_the_fleet_is_reachable(folder: Path) -> None:
     from flwr.supercore.control import ControlHttpClient
 
     from sottovoce.federation import keys
-    from sottovoce.federation.children import QUIET, free_port
+    from sottovoce.federation.flower.subprocesses import QUIET, free_port
     from sottovoce.federation.roster import Roster
 
     roster = Roster.open(folder / "federation")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from real_processes import _children
 
+from sottovoce.commands import federate
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.federation.children import free_port
-from sottovoce.federation.host import Host
-from sottovoce.federation.sockets import private_folder
-from sottovoce.jobs import federating
+from sottovoce.federation.flower.sockets import private_folder
+from sottovoce.federation.flower.subprocesses import free_port
+from sottovoce.federation.flower.supernode_client import Host
 
 pytest.importorskip("flwr")
 pytestmark = [
@@ -32,8 +32,8 @@ import httpx
 from pathlib import Path
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, StopRunRequest
 from flwr.supercore.control import ControlHttpClient
-from sottovoce.federation import flower
-client = flower.at_socket(ControlHttpClient, Path(sys.argv[1]), [])
+from sottovoce.federation.flower import internals
+client = internals.at_socket(ControlHttpClient, Path(sys.argv[1]), [])
 os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
 try:
     print("devices", len(client.ListNodes(ListNodesRequest()).nodes_info))
@@ -81,9 +81,9 @@ def a_device(bundle: Path, server: str) -> Iterator[None]:
 
 
 def test_the_declared_port_is_all_that_listens_and_the_control_api_is_for_its_owner_alone(tmp_path):
-    from sottovoce.federation.link import Link
+    from sottovoce.federation.flower.superlink_server import Link
 
-    roster = federating.found_federation(
+    roster = federate.found_federation(
         tmp_path / "federation", [("phone", 1)], vocabulary=Vocabulary.from_words(["red", "green"]), tokens_per_user=16,
         host="127.0.0.1", port=free_port(),
     )  # fmt: skip

@@ -106,7 +106,9 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def forks(environment) -> Iterator[Forks]:
-    with Forks(f"{LIBRARIES} sottovoce.cli.main sottovoce.jobs", environment) as forks:
+    with Forks(
+        f"{LIBRARIES} sottovoce.cli.main sottovoce.commands.train sottovoce.commands.evaluate", environment
+    ) as forks:
         yield forks
 
 

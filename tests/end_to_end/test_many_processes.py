@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 from tiny_run import make_recipe, make_store
 
-from sottovoce import jobs
+import sottovoce
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 
@@ -81,7 +81,7 @@ def world(tmp_path_factory):
     recipe = make_recipe(make_store(folder))
     (folder / "mine.toml").write_text(recipe.to_toml())
     shutil.copytree(folder / "store", folder / "copy")
-    jobs.train(recipe, folder / "one")
+    sottovoce.train(recipe, folder / "one")
     return folder
 
 
@@ -140,7 +140,7 @@ def test_after_a_killed_process_the_run_ends_and_goes_on_with_two_or_with_one(wo
     assert len(lineages(out)) == 6
     np.testing.assert_allclose(weights(out), weights(world / "one"), atol=1e-5)
 
-    alone = jobs.resume(world / "alone")
+    alone = sottovoce.resume(world / "alone")
     assert (alone.round, alone.ended) == (6, "finished")
     assert alone.statement.facts["charged_again"] == 1  # round 5, which may differ in its last bits
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
-from sottovoce import assembly, jobs
+import sottovoce
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian
+from sottovoce.build import assembly
+from sottovoce.commands import lease
 from sottovoce.errors import DamagedRun
-from sottovoce.jobs import holding
-from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.runs.ledger import Ledger, StoreLedger
@@ -34,7 +35,7 @@ def recipe(store) -> Recipe:
 @pytest.fixture
 def run(recipe, tmp_path) -> Path:
     """Stopped after three of six rounds."""
-    return jobs.train(recipe, tmp_path / "run", stop=StopAfter(3)).path
+    return sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(3)).path
 
 
 def newest(run: Path) -> Path:
@@ -48,27 +49,27 @@ def test_an_edited_checkpoint_is_refused(run):
     saved.arrays["0000"][0] += 1e-3
     checkpoint.save(run / "checkpoints", saved)
     with pytest.raises(DamagedRun, match=NOT_ITS_OWN):
-        jobs.resume(run)
+        sottovoce.resume(run)
     newest(run).unlink()  # as it says: the one before is the run's own
-    assert jobs.resume(run).ended == "finished"
+    assert sottovoce.resume(run).ended == "finished"
 
 
 def test_a_checkpoint_of_another_run_is_refused(recipe, run, tmp_path):
-    other = jobs.train(recipe, tmp_path / "other", stop=StopAfter(3)).path
+    other = sottovoce.train(recipe, tmp_path / "other", stop=StopAfter(3)).path
     shutil.copy(newest(other), newest(run))
     with pytest.raises(DamagedRun, match=NOT_ITS_OWN):
-        jobs.resume(run)
+        sottovoce.resume(run)
 
 
 def test_a_checkpoint_of_another_copy_is_refused(recipe, tmp_path, monkeypatch):
     """Of the same run, under the same salt: both copies have a round 3."""
-    run = jobs.train(recipe, tmp_path / "run", stop=StopAfter(2)).path
+    run = sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2)).path
     shutil.copytree(run, tmp_path / "copy")
-    jobs.resume(run, stop=StopAfter(1))
-    jobs.resume(tmp_path / "copy", stop=StopAfter(1))
+    sottovoce.resume(run, stop=StopAfter(1))
+    sottovoce.resume(tmp_path / "copy", stop=StopAfter(1))
     shutil.copy(newest(tmp_path / "copy"), newest(run))
     with pytest.raises(DamagedRun, match=NOT_ITS_OWN):
-        jobs.resume(run)
+        sottovoce.resume(run)
 
 
 def test_a_checkpoint_that_says_another_round_is_refused(run):
@@ -77,7 +78,7 @@ def test_a_checkpoint_that_says_another_round_is_refused(run):
     checkpoint.save(run / "checkpoints", checkpoint.Checkpoint(2, saved.arrays, saved.facts))
     newest(run).unlink()
     with pytest.raises(DamagedRun):
-        jobs.resume(run)
+        sottovoce.resume(run)
 
 
 def as_of_version_0_1(folder: Path) -> None:
@@ -101,32 +102,32 @@ def test_a_run_that_version_0_1_began_goes_on(recipe, store, tmp_path):
     crash_after(recipe.replace(run={"rounds": 8}), tmp_path / "run", 6)
     for folder in (tmp_path / "run", store):
         as_of_version_0_1(folder)
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     assert (result.ended, result.round) == ("finished", 8)
     assert result.statement.facts["charged_again"] == 2  # that their sums were the same cannot be told
     checked = ['"check"' in line for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     assert checked == [False] * 7 + [True] * 4
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 8
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 8 + 2
-    assert jobs.resume(tmp_path / "run").statement.epsilon == result.statement.epsilon
+    assert sottovoce.resume(tmp_path / "run").statement.epsilon == result.statement.epsilon
 
 
 def test_a_new_run_without_its_seals_is_refused(run):
     for path in (run / "secrets").glob("*.seal"):
         path.unlink()
     with pytest.raises(DamagedRun, match=NOT_ITS_OWN):
-        jobs.resume(run)
+        sottovoce.resume(run)
 
 
 def test_the_epsilon_of_a_run_counts_its_copies_and_no_round_twice(recipe, run, store, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     event = SampledGaussian(1.2, "poisson", 0.25)
     one, more = (accounting.epsilon([(event, count)], 1e-3, "rdp") for count in (6, 9))
-    assert jobs.resume(run).statement.epsilon == pytest.approx(one)
-    copied = jobs.resume(tmp_path / "copy").statement
+    assert sottovoce.resume(run).statement.epsilon == pytest.approx(one)
+    copied = sottovoce.resume(tmp_path / "copy").statement
     assert copied.epsilon == pytest.approx(more) == copied.facts["epsilon_spent"]
     assert "3 rounds were charged for other copies of the run" in copied.prose()
-    again = jobs.resume(run).statement  # finished: it is written again, with what was charged since
+    again = sottovoce.resume(run).statement  # finished: it is written again, with what was charged since
     assert again.epsilon == pytest.approx(more)
     assert [each["count"] for each in again.facts["charged"]] == [9]
     assert StoreLedger(store / "ledger.jsonl").spent() == [(event, 9)]
@@ -135,11 +136,11 @@ def test_the_epsilon_of_a_run_counts_its_copies_and_no_round_twice(recipe, run, 
 def test_a_copy_does_not_pass_the_budget_of_its_run(recipe, store, tmp_path):
     event = SampledGaussian(1.2, "poisson", 0.25)
     budget = accounting.epsilon([(event, 6)], 1e-3, "rdp") * 1.001
-    run = jobs.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run", stop=StopAfter(3)).path
+    run = sottovoce.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run", stop=StopAfter(3)).path
     shutil.copytree(run, tmp_path / "copy")
-    jobs.resume(run)
+    sottovoce.resume(run)
     for _ in range(2):  # nor the second time, when it has been looked at once
-        copied = jobs.resume(tmp_path / "copy")
+        copied = sottovoce.resume(tmp_path / "copy")
         assert (copied.ended, copied.round) == ("budget", 3)
         assert "would be charged again and pass the budget" in copied.notes[-1]
         assert copied.statement.epsilon <= budget
@@ -148,12 +149,12 @@ def test_a_copy_does_not_pass_the_budget_of_its_run(recipe, store, tmp_path):
 
 def test_a_crash_after_a_copy_was_found_out_does_not_spare_it_its_charges(recipe, run, store, tmp_path, monkeypatch):
     shutil.copytree(run, tmp_path / "copy")
-    jobs.resume(run)
+    sottovoce.resume(run)
     with monkeypatch.context() as patch:
-        patch.setattr(holding, "charge_store", lambda *_: (_ for _ in ()).throw(RuntimeError("crash")))
+        patch.setattr(lease, "charge_store", lambda *_: (_ for _ in ()).throw(RuntimeError("crash")))
         with pytest.raises(RuntimeError, match="crash"):
-            jobs.resume(tmp_path / "copy")
-    assert "charged to the store again" in jobs.resume(tmp_path / "copy").notes[0]
+            sottovoce.resume(tmp_path / "copy")
+    assert "charged to the store again" in sottovoce.resume(tmp_path / "copy").notes[0]
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6 + 3
 
 
@@ -165,7 +166,7 @@ def test_a_budget_counts_rounds_done_again_and_the_statement_lists_what_fits(rec
     crash_after(asked, tmp_path / "run", 5)
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     assert (result.ended, result.round) == ("budget", 5)
     assert result.statement.epsilon == pytest.approx(full)
     assert [each["count"] for each in result.statement.facts["charged"]] == [6]

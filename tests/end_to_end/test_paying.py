@@ -14,14 +14,16 @@ import pytest
 from safetensors.numpy import load_file
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
-from sottovoce import assembly, jobs
+import sottovoce
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian
+from sottovoce.build import assembly
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
-from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import SampledGaussian
+from sottovoce.local.objective import plain
 from sottovoce.recipe import Recipe
-from sottovoce.runs import holder
+from sottovoce.runs import lease
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
@@ -38,7 +40,7 @@ def recipe(store) -> Recipe:
 
 
 def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
-    result = jobs.train(recipe, tmp_path / "run")
+    result = sottovoce.train(recipe, tmp_path / "run")
     event = SampledGaussian(1.2, "poisson", 0.25)
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").spent() == [(event, 6)]
     wanted = accounting.epsilon([(event, 6)], 1e-3, "rdp")
@@ -51,27 +53,27 @@ def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
 
 
 def test_the_store_adds_up_its_runs_and_is_charged_for_planned_rounds_ahead(recipe, store, tmp_path):
-    first = jobs.train(recipe, tmp_path / "one", stop=StopAfter(2))
+    first = sottovoce.train(recipe, tmp_path / "one", stop=StopAfter(2))
     assert (first.ended, first.round) == ("stopped", 2)
     # Two rounds were done, six are paid for: stopping because of what was seen earns nothing back.
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
     assert first.statement.epsilon > first.statement.facts["epsilon_spent"]
-    jobs.resume(tmp_path / "one")
+    sottovoce.resume(tmp_path / "one")
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
-    second = jobs.train(recipe.replace(run={"seed": 1}), tmp_path / "two")
+    second = sottovoce.train(recipe.replace(run={"seed": 1}), tmp_path / "two")
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 12
     event = SampledGaussian(1.2, "poisson", 0.25)
     assert second.statement.facts["epsilon_store"] == pytest.approx(accounting.epsilon([(event, 12)], 1e-3, "rdp"))
 
 
 def test_the_same_seed_again_is_charged_to_the_store_again(recipe, store, tmp_path):
-    jobs.train(recipe, tmp_path / "one")
-    jobs.train(recipe.replace(local={"learning_rate": 2.0}), tmp_path / "two")
+    sottovoce.train(recipe, tmp_path / "one")
+    sottovoce.train(recipe.replace(local={"learning_rate": 2.0}), tmp_path / "two")
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 12
 
 
 def test_a_run_that_is_not_private_charges_the_store_nothing_and_claims_nothing(recipe, store, tmp_path):
-    result = jobs.train(recipe.replace(privacy={"mode": "none", "estimator": "true_average"}), tmp_path / "run")
+    result = sottovoce.train(recipe.replace(privacy={"mode": "none", "estimator": "true_average"}), tmp_path / "run")
     assert not (store / "ledger.jsonl").exists()
     assert math.isinf(result.statement.epsilon)
     assert all(line["epsilon"] == "infinity" for line in RunFolder(tmp_path / "run").record.read())
@@ -81,10 +83,10 @@ def test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_nois
     recipe = recipe.replace(run={"rounds": 8})
     crash_after(recipe, tmp_path / "run", 6)  # the checkpoint is at round 4; 5 and 6 were paid for
     same = tmp_path / "same"
-    jobs.train(recipe, same)
+    sottovoce.train(recipe, same)
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
     assert [(entry.round, entry.attempt) for entry in ledger.entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
     assert result.statement.facts["charged_again"] == 2
@@ -98,9 +100,9 @@ def test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_nois
 def test_a_round_broken_off_and_done_again_here_is_the_same_release(recipe, store, tmp_path):
     recipe = recipe.replace(run={"rounds": 8})
     crash_after(recipe, tmp_path / "run", 6)
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     assert result.statement.facts["charged_again"] == 0
-    jobs.train(recipe, tmp_path / "same")
+    sottovoce.train(recipe, tmp_path / "same")
     weights, others = (load_file(tmp_path / name / "model" / "weights.safetensors") for name in ("run", "same"))
     for name in weights:
         np.testing.assert_array_equal(weights[name], others[name])
@@ -117,15 +119,15 @@ def test_a_researchers_own_objective_is_never_taken_for_the_same(recipe, tmp_pat
             raise RuntimeError("crash")
 
     with pytest.raises(RuntimeError, match="crash"):
-        jobs.train(recipe.replace(run={"rounds": 8}), tmp_path / "run", objective=own, observer=observer)
-    assert jobs.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 2
+        sottovoce.train(recipe.replace(run={"rounds": 8}), tmp_path / "run", objective=own, observer=observer)
+    assert sottovoce.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 2
 
 
 def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, tmp_path):
     """The same folder, recipe and machine, but another loss would give another sum under the same keys."""
 
     def own(model, received, batch, state, key):
-        losses, state = jobs.training.plain(model, received, batch, state, key)
+        losses, state = plain(model, received, batch, state, key)
         return 3.0 * losses, state
 
     def observer(progress):
@@ -133,10 +135,10 @@ def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, t
             raise RuntimeError("crash")
 
     with pytest.raises(RuntimeError, match="crash"):
-        jobs.train(recipe, tmp_path / "run", objective=own, observer=observer)
+        sottovoce.train(recipe, tmp_path / "run", objective=own, observer=observer)
     with pytest.raises(SottoError, match=r"begun with .*own of the caller"):
-        jobs.resume(tmp_path / "run")
-    assert jobs.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 1
+        sottovoce.resume(tmp_path / "run")
+    assert sottovoce.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 1
 
 
 def noise_shared(one: Path, other: Path) -> float:
@@ -159,22 +161,22 @@ def initial(run: Path) -> dict[str, np.ndarray]:
 def test_a_copied_run_that_goes_on_draws_other_noise_wherever_it_is(recipe, tmp_path, monkeypatch):
     """It pays for its rounds, so they are releases of their own: with cohorts and noise of their own."""
     entropy = recipe.replace(privacy={"secrets": "entropy", "noise_multiplier": 20.0})
-    jobs.train(entropy, tmp_path / "one", stop=StopAfter(1))
+    sottovoce.train(entropy, tmp_path / "one", stop=StopAfter(1))
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     shutil.copytree(tmp_path / "one", tmp_path / "elsewhere")
-    jobs.resume(tmp_path / "one")
-    jobs.resume(tmp_path / "copy")
+    sottovoce.resume(tmp_path / "one")
+    sottovoce.resume(tmp_path / "copy")
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    jobs.resume(tmp_path / "elsewhere")
+    sottovoce.resume(tmp_path / "elsewhere")
     for one, other in (("one", "copy"), ("one", "elsewhere"), ("copy", "elsewhere")):
         assert noise_shared(tmp_path / one, tmp_path / other) < 0.6  # they share round 1 of 6
 
 
 def test_two_seeded_runs_share_no_noise(recipe, tmp_path):
     loud = recipe.replace(privacy={"noise_multiplier": 20.0})
-    jobs.train(loud, tmp_path / "one")
-    jobs.train(loud.replace(local={"learning_rate": 1.1}), tmp_path / "two")
+    sottovoce.train(loud, tmp_path / "one")
+    sottovoce.train(loud.replace(local={"learning_rate": 1.1}), tmp_path / "two")
     assert abs(noise_shared(tmp_path / "one", tmp_path / "two")) < 0.3
 
 
@@ -188,8 +190,8 @@ def test_a_crash_between_the_two_ledgers_charges_the_store_too_often_not_too_lit
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "spend", lambda *_: (_ for _ in ()).throw(OSError("full")))
         with pytest.raises(OSError, match="full"):
-            jobs.resume(tmp_path / "run")
-    result = jobs.resume(tmp_path / "run")
+            sottovoce.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     charged = sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent())
     assert charged >= sum(count for _, count in Ledger.open(tmp_path / "run" / "ledger.jsonl").spent())
     assert result.statement.facts["epsilon_store"] >= result.statement.epsilon
@@ -199,7 +201,7 @@ def test_the_public_ledger_tells_nothing_of_the_store(recipe, store, tmp_path):
     """Nor do the names of its rounds, which whoever guesses a store could hash as well: a secret salt is in them."""
     asked = recipe.replace(privacy={"secrets": "entropy"}, run={"rounds": 1})
     for name in ("run", "again"):
-        jobs.train(asked, tmp_path / name)
+        sottovoce.train(asked, tmp_path / name)
         assert Store.open(store).fingerprint not in (tmp_path / name / "ledger.jsonl").read_text()
     run, again = (Ledger.open(tmp_path / name / "ledger.jsonl") for name in ("run", "again"))
     assert run.header["recipe"] == again.header["recipe"]
@@ -210,7 +212,7 @@ def test_the_public_ledger_tells_nothing_of_the_store(recipe, store, tmp_path):
 def test_a_model_of_another_precision_is_refused(recipe, tmp_path):
     half = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), assembly.build_model(recipe, 45))
     with pytest.raises(SottoError, match="bfloat16"):
-        jobs.train(recipe, tmp_path / "run", model=half)
+        sottovoce.train(recipe, tmp_path / "run", model=half)
 
 
 class Bigram(eqx.Module):
@@ -231,13 +233,13 @@ class Bigram(eqx.Module):
 def test_a_model_of_ones_own_goes_all_the_way(recipe, store, tmp_path):
     words = Vocabulary.load(store / "vocabulary.txt").size
     model = Bigram(jnp.zeros((words, words)))
-    jobs.train(recipe, tmp_path / "run", model=model)
-    assert jobs.evaluate_run(tmp_path / "run", model=model)[0].targets > 0
-    page = jobs.report_run(tmp_path / "run", model=model).read_text()
+    sottovoce.train(recipe, tmp_path / "run", model=model)
+    assert sottovoce.evaluate_run(tmp_path / "run", model=model)[0].targets > 0
+    page = sottovoce.report_run(tmp_path / "run", model=model).read_text()
     assert "Bigram" in page
     assert "LSTM" not in page
     with pytest.raises(SottoError, match="goes on from Python"):
-        jobs.resume(tmp_path / "run")
+        sottovoce.resume(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_a_model_of_ones_own_goes_all_the_way(recipe, store, tmp_path):
 )
 def test_a_model_that_cannot_be_trained_is_refused_before_anybody_is_charged(recipe, store, tmp_path, model, message):
     with pytest.raises(SottoError, match=message):
-        jobs.train(recipe, tmp_path / "run", model=model)
+        sottovoce.train(recipe, tmp_path / "run", model=model)
     assert not (tmp_path / "run").exists()
     assert not (store / "ledger.jsonl").exists()
 
@@ -257,13 +259,13 @@ def test_an_objective_that_cannot_be_traced_is_refused_before_anybody_is_charged
         return jnp.zeros((1, 2, 3)) + batch.mask[:, :, None, None] @ jnp.zeros(99), state
 
     with pytest.raises(SottoError, match="cannot be traced"):
-        jobs.train(recipe, tmp_path / "run", objective=broken)
+        sottovoce.train(recipe, tmp_path / "run", objective=broken)
     assert not (tmp_path / "run").exists()
     assert not (store / "ledger.jsonl").exists()
 
 
 def test_a_declared_population_far_from_the_store_is_pointed_out(recipe, tmp_path):
-    result = jobs.train(recipe.replace(privacy={"users": 360, "cohort": 90}), tmp_path / "run")
+    result = sottovoce.train(recipe.replace(privacy={"users": 360, "cohort": 90}), tmp_path / "run")
     assert any("declares 360" in note for note in result.notes)
 
 
@@ -271,12 +273,12 @@ def test_training_stops_before_the_budget_with_a_usable_model(recipe, tmp_path):
     event = SampledGaussian(1.2, "poisson", 0.25)
     costs = [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
     budget = (costs[3] + costs[4]) / 2  # room for four rounds
-    result = jobs.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run")
+    result = sottovoce.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run")
     assert (result.ended, result.round) == ("budget", 4)
     assert result.statement.epsilon == pytest.approx(costs[3])
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 4
-    assert jobs.resume(tmp_path / "run").round == 4
-    jobs.report_run(tmp_path / "run")
+    assert sottovoce.resume(tmp_path / "run").round == 4
+    sottovoce.report_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("budget", [2.0, 2.6])
@@ -284,21 +286,21 @@ def test_the_hard_stop_is_exact_for_pld_too(recipe, tmp_path, budget):
     event = SampledGaussian(1.2, "poisson", 0.25)
     wanted = max(n for n in range(1, 41) if accounting.epsilon([(event, n)], 1e-3, "pld") <= budget)
     asked = recipe.replace(privacy={"epsilon": budget, "accountant": "pld"}, run={"rounds": 40})
-    result = jobs.train(asked, tmp_path / "run")
+    result = sottovoce.train(asked, tmp_path / "run")
     assert result.round == wanted < 40
     assert all(line["epsilon"] <= budget for line in RunFolder(tmp_path / "run").record.read())
 
 
 def test_a_budget_for_no_round_is_refused_before_anything_is_made(recipe, store, tmp_path):
     with pytest.raises(BudgetExhausted, match="does not allow one round"):
-        jobs.train(recipe.replace(privacy={"epsilon": 0.01}), tmp_path / "run")
+        sottovoce.train(recipe.replace(privacy={"epsilon": 0.01}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert not (store / "ledger.jsonl").exists()
 
 
 def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
     asked = recipe.replace(privacy={"epsilon": 3.0, "noise_multiplier": None})
-    result = jobs.train(asked, tmp_path / "run")
+    result = sottovoce.train(asked, tmp_path / "run")
     assert 2.9 < result.statement.epsilon <= 3.0
     assert Recipe.load(tmp_path / "run" / "recipe.toml").privacy.noise_multiplier > 0
 
@@ -337,14 +339,14 @@ def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
 )
 def test_a_bad_combination_is_refused_before_anything_is_spent(recipe, store, tmp_path, change, message):
     with pytest.raises(SottoError, match=message):
-        jobs.train(recipe.replace(privacy=change), tmp_path / "run")
+        sottovoce.train(recipe.replace(privacy=change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert not (store / "ledger.jsonl").exists()
 
 
 def test_fixed_size_cohorts_are_charged_as_what_they_are(recipe, tmp_path):
     fixed = recipe.replace(privacy={"sampling": "fixed"})
-    result = jobs.train(fixed, tmp_path / "run")
+    result = sottovoce.train(fixed, tmp_path / "run")
     assert result.statement.facts["relation"] == "replace-one-user"
     poisson = accounting.epsilon([(SampledGaussian(1.2, "poisson", 0.25), 6)], 1e-3, "rdp")
     assert result.statement.epsilon > 2 * poisson
@@ -352,7 +354,7 @@ def test_fixed_size_cohorts_are_charged_as_what_they_are(recipe, tmp_path):
 
 
 def test_the_public_record_holds_nothing_exact_about_the_cohort(recipe, tmp_path):
-    jobs.train(recipe.replace(run={"evaluate_every": 3}), tmp_path / "run")
+    sottovoce.train(recipe.replace(run={"evaluate_every": 3}), tmp_path / "run")
     allowed = {"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation"}
     lines = RunFolder(tmp_path / "run").record.read()
     for line in lines:
@@ -367,25 +369,25 @@ def test_peoples_text_is_not_measured_into_the_public_record(recipe, store, tmp_
     """The people of the run are the worst to be given: their exact accuracy tells who took part."""
     for users in (Store.open(store), Store.open(store, "test")):
         with pytest.raises(SottoError, match="in the public record without noise"):
-            jobs.train(recipe, tmp_path / "run", beside=users)
+            sottovoce.train(recipe, tmp_path / "run", beside=users)
     assert not (tmp_path / "run").exists()
     assert not (store / "ledger.jsonl").exists()
 
 
 def test_a_copy_that_goes_on_is_charged_to_the_store_again(recipe, store, tmp_path, monkeypatch):
     """Two folders of one run, each with rounds of its own: both are paid for."""
-    jobs.train(recipe, tmp_path / "one", stop=StopAfter(3))
+    sottovoce.train(recipe, tmp_path / "one", stop=StopAfter(3))
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     charged = lambda: sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent())  # noqa: E731
-    assert jobs.resume(tmp_path / "one").notes == ()
+    assert sottovoce.resume(tmp_path / "one").notes == ()
     assert charged() == 6
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    result = jobs.resume(tmp_path / "copy")
+    result = sottovoce.resume(tmp_path / "copy")
     assert "charged to the store again" in result.notes[0]
     assert charged() == 6 + 3
     assert result.statement.facts["epsilon_store"] > result.statement.epsilon
-    jobs.resume(tmp_path / "copy")  # finished: there is nothing left to charge
+    sottovoce.resume(tmp_path / "copy")  # finished: there is nothing left to charge
     assert charged() == 6 + 3
 
 
@@ -403,23 +405,23 @@ def test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_to_the_store_again(re
     """A backup taken while it trains, restored when it had finished."""
     recipe = recipe.replace(run={"checkpoint_every": 1})
     copied = at_round(2, lambda: shutil.copytree(tmp_path / "run", tmp_path / "copy"))
-    jobs.train(recipe, tmp_path / "run", observer=copied)
+    sottovoce.train(recipe, tmp_path / "run", observer=copied)
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    assert "charged to the store again" in jobs.resume(tmp_path / "copy").notes[0]
+    assert "charged to the store again" in sottovoce.resume(tmp_path / "copy").notes[0]
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6 + 4
 
 
 def test_of_two_copies_that_go_on_at_once_one_stops(recipe, store, tmp_path):
     def fork():
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
-        assert jobs.resume(tmp_path / "copy").notes == ()
+        assert sottovoce.resume(tmp_path / "copy").notes == ()
 
     recipe = recipe.replace(run={"checkpoint_every": 1})
     with pytest.raises(SottoError, match="it stops before round 3"):
-        jobs.train(recipe, tmp_path / "run", observer=at_round(2, fork))
+        sottovoce.train(recipe, tmp_path / "run", observer=at_round(2, fork))
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 2
-    assert "charged to the store again" in jobs.resume(tmp_path / "run").notes[0]
+    assert "charged to the store again" in sottovoce.resume(tmp_path / "run").notes[0]
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6 + 4
 
 
@@ -431,36 +433,36 @@ def test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_befor
     contents[contents.index(users.batches[0].values.tobytes())] ^= 1
     (store / "train.arrow").write_bytes(contents)
     with pytest.raises(SottoError, match="is not the store"):
-        jobs.resume(tmp_path / "run")
-    jobs.train(recipe.replace(privacy={"noise_multiplier": 20.0}), tmp_path / "after")
+        sottovoce.resume(tmp_path / "run")
+    sottovoce.train(recipe.replace(privacy={"noise_multiplier": 20.0}), tmp_path / "after")
     contents[contents.index(Store.open(store).batches[0].values.tobytes())] ^= 1
     (store / "train.arrow").write_bytes(contents)
-    jobs.train(recipe.replace(privacy={"noise_multiplier": 20.0}), tmp_path / "before")  # seeded, and yet:
+    sottovoce.train(recipe.replace(privacy={"noise_multiplier": 20.0}), tmp_path / "before")  # seeded, and yet:
     assert abs(noise_shared(tmp_path / "after", tmp_path / "before")) < 0.3
 
 
 @pytest.mark.parametrize("rounds", [2, 6])
 def test_a_run_whose_store_has_lost_its_ledger_is_refused(recipe, store, tmp_path, rounds):
-    jobs.train(recipe, tmp_path / "run", stop=StopAfter(rounds))
+    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(rounds))
     ledger = (store / "ledger.jsonl").read_bytes()
     told = (tmp_path / "run" / "privacy.json").read_bytes()
     (store / "ledger.jsonl").unlink()
     with pytest.raises(DamagedRun, match="has no charge, though runs were charged"):
-        jobs.resume(tmp_path / "run")
+        sottovoce.resume(tmp_path / "run")
     assert (tmp_path / "run" / "privacy.json").read_bytes() == told
     (store / "ledger.jsonl").write_bytes(ledger)
-    jobs.resume(tmp_path / "run")
+    sottovoce.resume(tmp_path / "run")
 
 
 def test_a_run_that_its_store_was_not_charged_for_is_refused(recipe, store, tmp_path):
     """Its ledger was put back from before the run, with what belongs to it."""
     StoreLedger(store / "ledger.jsonl").charge("another", "training", SampledGaussian(1.0, "poisson", 0.1), 3)
     kept = {name: (store / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
-    jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))
+    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2))
     for name, contents in kept.items():
         (store / name).write_bytes(contents)
     with pytest.raises(DamagedRun, match="has no charge for this run"):
-        jobs.resume(tmp_path / "run")
+        sottovoce.resume(tmp_path / "run")
 
 
 def test_charges_that_a_restored_store_has_lost_are_made_again(recipe, store, tmp_path, monkeypatch):
@@ -469,10 +471,10 @@ def test_charges_that_a_restored_store_has_lost_are_made_again(recipe, store, tm
     kept = {name: (store / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    before = jobs.resume(tmp_path / "run").statement  # two rounds are done again, and charged
+    before = sottovoce.resume(tmp_path / "run").statement  # two rounds are done again, and charged
     for name, contents in kept.items():
         (store / name).write_bytes(contents)
-    after = jobs.resume(tmp_path / "run")
+    after = sottovoce.resume(tmp_path / "run")
     assert "had lost 2 charges" in after.notes[0]
     assert after.statement.facts["epsilon_store"] == before.facts["epsilon_store"] >= before.epsilon
 
@@ -480,16 +482,16 @@ def test_charges_that_a_restored_store_has_lost_are_made_again(recipe, store, tm
 def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
     """Whose text is in them only the caller knows."""
     open_run = recipe.replace(privacy={"mode": "none", "estimator": "true_average"})
-    jobs.train(open_run, tmp_path / "open")
-    statement = jobs.train(recipe, tmp_path / "run", model=jobs.load_run(tmp_path / "open")[0]).statement
+    sottovoce.train(open_run, tmp_path / "open")
+    statement = sottovoce.train(recipe, tmp_path / "run", model=sottovoce.load_run(tmp_path / "open")[0]).statement
     assert "weights given from Python" in statement.facts["start"]["source"]
     assert "declared public by the owner" in statement.prose()
-    assert "start" not in jobs.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.facts
+    assert "start" not in sottovoce.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.facts
 
 
 def test_a_crash_while_a_run_is_taken_up_does_not_make_it_a_copy(recipe, store, tmp_path, monkeypatch):
-    jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))
-    real, written = holder.write_aside, []
+    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2))
+    real, written = lease.write_aside, []
 
     def crash_at_the_last(path, contents, **options):
         if len(written) == 2:
@@ -497,21 +499,21 @@ def test_a_crash_while_a_run_is_taken_up_does_not_make_it_a_copy(recipe, store, 
         written.append(path)
         real(path, contents, **options)
 
-    monkeypatch.setattr(holder, "write_aside", crash_at_the_last)
+    monkeypatch.setattr(lease, "write_aside", crash_at_the_last)
     with pytest.raises(RuntimeError, match="crash"):
-        jobs.resume(tmp_path / "run")
+        sottovoce.resume(tmp_path / "run")
     monkeypatch.undo()
-    assert jobs.resume(tmp_path / "run").notes == ()
+    assert sottovoce.resume(tmp_path / "run").notes == ()
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
 
 
 def test_a_run_ends_where_it_was_planned_to_whatever_a_later_version_would_allow(recipe, store, tmp_path, monkeypatch):
     event = SampledGaussian(1.2, "poisson", 0.25)
     budget = accounting.epsilon([(event, 4)], 1e-3, "rdp") * 1.001
-    jobs.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run", stop=StopAfter(2))
+    sottovoce.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run", stop=StopAfter(2))
     assert Recipe.load(tmp_path / "run" / "recipe.toml").privacy.accountant == "rdp"
-    monkeypatch.setattr(jobs.budget.Meter, "allows", lambda self, charged: True)  # a tighter accountant
-    result = jobs.resume(tmp_path / "run")
+    monkeypatch.setattr(budget.Meter, "allows", lambda self, charged: True)  # a tighter accountant
+    result = sottovoce.resume(tmp_path / "run")
     assert (result.ended, result.round) == ("budget", 4)
     assert StoreLedger(store / "ledger.jsonl").spent() == [(event, 4)]
 
@@ -529,5 +531,5 @@ def test_a_run_ends_where_it_was_planned_to_whatever_a_later_version_would_allow
 )  # fmt: skip
 def test_numbers_that_float32_has_no_room_for_are_refused(recipe, store, tmp_path, change):
     with pytest.raises(SottoError, match="must be from"):
-        jobs.train(recipe.replace(privacy=change), tmp_path / "run")
+        sottovoce.train(recipe.replace(privacy=change), tmp_path / "run")
     assert not (store / "ledger.jsonl").exists()

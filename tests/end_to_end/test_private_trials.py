@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from small_world import Sotto
 
+from sottovoce.accounting import rounded_up
 from sottovoce.data.store import Store
-from sottovoce.experiments import private_model
-from sottovoce.experiments import reproduce as running
-from sottovoce.experiments.describe import Size
-from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES
-from sottovoce.experiments.papers import MCMAHAN2018
-from sottovoce.experiments.results import Outcome, Pool
-from sottovoce.planning.judge import judge_ledgers
-from sottovoce.privacy.accounting import rounded_up
+from sottovoce.papers import private_model
+from sottovoce.papers import reproduce as running
+from sottovoce.papers.engine.results import Outcome, Pool
+from sottovoce.papers.engine.trial import Size
+from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES
+from sottovoce.papers.registry import MCMAHAN2018
+from sottovoce.planning.ledger_totals import judge_ledgers
 
 SMOKE = SIZES["smoke"]
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from small_world import WORDS, Sotto, parse_json, read_lines
 
-from sottovoce import jobs
+import sottovoce
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian
+from sottovoce.accounting.events import ThresholdedHistogram
+from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import FRAME, Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.jobs.preparing import PrivateVocabulary, prepare_privately
-from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import SampledGaussian
-from sottovoce.privacy.events import ThresholdedHistogram
 from sottovoce.privacy.histogram import NoisyHistogram
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
@@ -146,8 +146,8 @@ def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_
         "run": {"rounds": 3, "evaluate_every": 0, "block": 4},
     })  # fmt: skip
     with pytest.raises(SottoError, match="delta"):  # the threshold alone uses up so small a δ
-        jobs.train(recipe.replace(privacy={"delta": 5e-6}), tmp_path / "refused")
-    statement = jobs.train(recipe, tmp_path / "run").statement
+        sottovoce.train(recipe.replace(privacy={"delta": 5e-6}), tmp_path / "refused")
+    statement = sottovoce.train(recipe, tmp_path / "run").statement
     words = (ThresholdedHistogram(facts["noise_multiplier"], 5e-6), 1)
     rounds = (SampledGaussian(1.2, "poisson", 9 / 350), 3)
     assert StoreLedger(tmp_path / "store" / "ledger.jsonl").spent() == [words, rounds]
@@ -161,14 +161,14 @@ def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_
     assert statement.facts["epsilon_spent"] == pytest.approx(statement.epsilon)
     # A budget is for both, and so is the noise that is found for it.
     asked = recipe.replace(privacy={"noise_multiplier": None, "epsilon": 2.5})
-    found = jobs.train(asked, tmp_path / "budget").statement
+    found = sottovoce.train(asked, tmp_path / "budget").statement
     assert found.facts["epsilon_training"] < 2.2
     assert 2.45 < found.epsilon <= 2.5
     with pytest.raises(SottoError, match="used up by the store's vocabulary"):
-        jobs.train(asked.replace(privacy={"epsilon": 1.5}), tmp_path / "refused")
+        sottovoce.train(asked.replace(privacy={"epsilon": 1.5}), tmp_path / "refused")
     (tmp_path / "store" / "ledger.jsonl").unlink()
     with pytest.raises(SottoError, match="has no charge"):
-        jobs.train(recipe, tmp_path / "unpaid")
+        sottovoce.train(recipe, tmp_path / "unpaid")
 
 
 def test_what_is_charged_is_within_what_was_asked() -> None:

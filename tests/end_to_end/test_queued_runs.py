@@ -12,19 +12,20 @@ import pytest
 from small_world import call, results_of
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
-from sottovoce import assembly, jobs
+import sottovoce
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian
+from sottovoce.build import assembly
+from sottovoce.commands import new_run
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.release import release_run
+from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.jobs import beginning
-from sottovoce.jobs.measuring import load_run
-from sottovoce.jobs.releasing import release_run
-from sottovoce.jobs.training import Training
 from sottovoce.local.objective import plain
-from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
-from sottovoce.runs.chain import chained
+from sottovoce.runs.hash_chain import chained
 
 
 @pytest.fixture
@@ -44,13 +45,13 @@ def arrays_of(run: Path) -> list[np.ndarray]:
 
 def test_a_private_run_with_late_devices_goes_on_to_the_same_bits(store, tmp_path):
     recipe = queued(store)
-    result = jobs.train(recipe, tmp_path / "whole")
+    result = sottovoce.train(recipe, tmp_path / "whole")
     assert result.statement.private
     # Devices that are late cost no privacy, and change the model.
-    plain = jobs.train(make_recipe(store), tmp_path / "plain")
+    plain = sottovoce.train(make_recipe(store), tmp_path / "plain")
     assert plain.statement.epsilon == result.statement.epsilon
-    jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(3))  # a deployment of two rounds, and one more round
-    jobs.resume(tmp_path / "stopped")
+    sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3))  # a deployment of two rounds, and one more round
+    sottovoce.resume(tmp_path / "stopped")
     assert results_of(tmp_path / "stopped") == results_of(tmp_path / "whole")
     lines = [json.loads(line) for line in (tmp_path / "whole" / "diagnostics.jsonl").read_text().splitlines()]
     assert max(line["most_rounds_behind"] for line in lines) == 3
@@ -62,7 +63,7 @@ def test_a_checkpoint_in_the_middle_of_a_queue_holds_nothing_but_released_models
     recipe = queued(store)
     released = []
     for rounds in (2, 3, 4, 5):
-        jobs.train(recipe, tmp_path / f"run{rounds}", stop=StopAfter(rounds))
+        sottovoce.train(recipe, tmp_path / f"run{rounds}", stop=StopAfter(rounds))
         released.append([np.asarray(leaf) for leaf in jax.tree.leaves(load_run(tmp_path / f"run{rounds}")[0])])
     after_two, _, after_four, after_five = released
     expected = [*after_five, *after_four, *after_two]  # the model, the deployed one, and the one before it
@@ -79,7 +80,7 @@ def read(path: Path) -> list[dict]:
 def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_path):
     """36 declared, about six a round, six rounds: all of them together cost what one of them costs."""
     recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6})
-    result = jobs.train(recipe, tmp_path / "run")
+    result = sottovoce.train(recipe, tmp_path / "run")
     one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
     assert result.statement.epsilon == accounting.epsilon([(one, 1)], 1e-3, "rdp")
     assert result.statement.facts["relation"] == "replace-one-user"
@@ -94,7 +95,7 @@ def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_pa
     assert kinds == ["sampled-gaussian", *["covered"] * 5]
     assert [(line["event"], line["count"]) for line in read(store / "ledger.jsonl")] == [(one.to_json(), 1)]
     # Another run on the same people, and a seventh round: two turns more.
-    again = jobs.train(recipe.replace(run={"rounds": 7}), tmp_path / "again")
+    again = sottovoce.train(recipe.replace(run={"rounds": 7}), tmp_path / "again")
     assert again.statement.epsilon == accounting.epsilon([(one, 2)], 1e-3, "rdp")
     assert again.statement.facts["epsilon_store"] == accounting.epsilon([(one, 3)], 1e-3, "rdp")
 
@@ -103,7 +104,7 @@ def test_in_turn_a_run_can_be_released_if_every_turn_was_paid_for(store, tmp_pat
     recipe = make_recipe(store).replace(
         privacy={"sampling": "in_turn", "cohort": 18, "secrets": "entropy"}, run={"rounds": 3}
     )
-    jobs.train(recipe, tmp_path / "run")
+    sottovoce.train(recipe, tmp_path / "run")
     ledger = store / "ledger.jsonl"
     whole = ledger.read_text()
     (line,) = (json.loads(each) for each in whole.splitlines())
@@ -121,19 +122,19 @@ def test_in_turn_a_run_of_version_0_1_is_refused_and_so_are_other_names(store, t
     """Whose turn it was followed from the row: the ledger of such a run knows nothing of names."""
     recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6, "secrets": "entropy"})
     with monkeypatch.context() as begun:
-        real = beginning.assemble_for
-        begun.setattr(beginning, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=turns))
-        beginning.begin(recipe, tmp_path / "run", None, plain, None, None, False)
+        real = new_run.assemble_for
+        begun.setattr(new_run, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=turns))
+        new_run.begin(recipe, tmp_path / "run", None, plain, None, None, False)
     with pytest.raises(SottoError, match=said):
-        jobs.resume(tmp_path / "run")
+        sottovoce.resume(tmp_path / "run")
 
 
 def test_in_turn_a_run_of_version_0_1_is_not_released(store, tmp_path, monkeypatch):
     recipe = make_recipe(store).replace(privacy={"sampling": "in_turn", "cohort": 18, "secrets": "entropy"})
-    real = beginning.assemble_for
-    monkeypatch.setattr(beginning, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=None))
+    real = new_run.assemble_for
+    monkeypatch.setattr(new_run, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=None))
     monkeypatch.setattr(Training, "_check_turns", lambda self, secrets: None)
-    jobs.train(recipe.replace(run={"rounds": 2}), tmp_path / "run")
+    sottovoce.train(recipe.replace(run={"rounds": 2}), tmp_path / "run")
     (reason,) = release_run(tmp_path / "run", tmp_path / "out")["reasons"]
     assert "begun by version 0.1" in reason
 
@@ -144,7 +145,7 @@ def test_a_run_is_not_refused_because_a_person_is_missing(store, tmp_path, sampl
     recipe = make_recipe(store).replace(
         privacy={"sampling": sampling, "cohort": 6, "users": people + 1}, run={"rounds": 2}
     )
-    assert jobs.train(recipe, tmp_path / "run").round == 2
+    assert sottovoce.train(recipe, tmp_path / "run").round == 2
 
 
 def test_in_turn_a_round_done_again_is_charged_in_full(store, tmp_path, monkeypatch):
@@ -153,7 +154,7 @@ def test_in_turn_a_round_done_again_is_charged_in_full(store, tmp_path, monkeypa
     crash_after(recipe, tmp_path / "run", 5)
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     lines = read(tmp_path / "run" / "ledger.jsonl")[1:]
     again = [line["event"]["kind"] for line in lines if line["attempt"] > 0]
     assert again == ["sampled-gaussian"] * 2  # rounds 4 and 5
@@ -172,7 +173,7 @@ def test_in_turn_a_round_done_again_stops_at_the_budget(store, tmp_path, monkeyp
     crash_after(recipe, tmp_path / "run", 5)
     real = assembly.fingerprint
     monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     assert (result.ended, result.round) == ("budget", 4)
     assert result.statement.epsilon == budget
 
@@ -181,7 +182,7 @@ def test_in_turn_the_noise_for_a_budget_is_found(store, tmp_path):
     recipe = queued(store).replace(
         privacy={"sampling": "in_turn", "cohort": 6, "noise_multiplier": None, "epsilon": 4.0}, run={"rounds": 2}
     )
-    result = jobs.train(recipe, tmp_path / "run")
+    result = sottovoce.train(recipe, tmp_path / "run")
     assert 3.9 < result.statement.epsilon <= 4.0
     assert result.round == 2
 

@@ -11,11 +11,11 @@ import pytest
 from small_world import call, results_of
 from tiny_run import WORDS, StopAfter, make_recipe, make_store
 
-from sottovoce import jobs
+import sottovoce
+from sottovoce.commands.evaluate import load_run, report_run
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.jobs.measuring import load_run, report_run
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.wording import bytes_text
 
@@ -49,16 +49,16 @@ def weights(run: Path) -> list:
 
 def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp_path):
     recipe = rehearsing(store, public)
-    result = jobs.train(recipe, tmp_path / "whole")
+    result = sottovoce.train(recipe, tmp_path / "whole")
     assert result.statement.private
-    assert jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(3)).ended == "stopped"
-    jobs.resume(tmp_path / "stopped")
+    assert sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3)).ended == "stopped"
+    sottovoce.resume(tmp_path / "stopped")
     for one, other in zip(weights(tmp_path / "whole"), weights(tmp_path / "stopped"), strict=True):
         np.testing.assert_array_equal(one, other)
     assert results_of(tmp_path / "whole") == results_of(tmp_path / "stopped")
     assert any("rehearse" in words for words in result.statement.facts["not_covered"])
     # Rehearsal costs no privacy, and changes the model.
-    plain = jobs.train(make_recipe(store), tmp_path / "plain")
+    plain = sottovoce.train(make_recipe(store), tmp_path / "plain")
     assert plain.statement.epsilon == result.statement.epsilon
     assert any(np.any(a != b) for a, b in zip(weights(tmp_path / "whole"), weights(tmp_path / "plain"), strict=True))
     # What travels: a model and 16 tokens of two bytes to a device, an update back, nine devices a round.
@@ -78,13 +78,13 @@ def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp
 
 def test_a_run_goes_on_with_the_text_it_began_with(store, public, tmp_path):
     recipe = rehearsing(store, public)
-    jobs.train(recipe, tmp_path / "run", stop=StopAfter(3))
+    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(3))
     for path in public.iterdir():
         path.unlink()
     public.rmdir()
     make_public(tmp_path, lines=50)
     with pytest.raises(SottoError, match=r"was begun with .* rehearsal of text"):
-        jobs.resume(tmp_path / "run")
+        sottovoce.resume(tmp_path / "run")
 
 
 def test_seeded_runs_with_other_public_text_do_not_share_their_noise(store, public, tmp_path):
@@ -93,7 +93,7 @@ def test_seeded_runs_with_other_public_text_do_not_share_their_noise(store, publ
     other = make_public(tmp_path / "elsewhere", lines=50)
     salts = []
     for number, text in enumerate((public, other)):
-        jobs.train(rehearsing(store, text), tmp_path / f"run{number}")
+        sottovoce.train(rehearsing(store, text), tmp_path / f"run{number}")
         header = json.loads((tmp_path / f"run{number}" / "ledger.jsonl").read_text().splitlines()[0])
         salts.append(header["store"])  # the same store, blinded by secrets that differ
     assert salts[0] != salts[1]
@@ -103,13 +103,13 @@ def test_peoples_text_is_never_rehearsed(store, tmp_path):
     (tmp_path / "others").mkdir()
     others = make_store(tmp_path / "others", seed=1)
     with pytest.raises(SottoError, match="holds people's text"):
-        jobs.train(rehearsing(store, others), tmp_path / "run")
+        sottovoce.train(rehearsing(store, others), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_without_forgetting_trains_too(store, tmp_path):
     recipe = make_recipe(store).replace(local={"objective": "without_forgetting", "user_share": 0.5})
-    assert jobs.train(recipe, tmp_path / "run").statement.private
+    assert sottovoce.train(recipe, tmp_path / "run").statement.private
     header = json.loads((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()[0])
     assert "without forgetting, λ = 0.5" in header["code"]
 

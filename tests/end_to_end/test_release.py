@@ -13,16 +13,16 @@ import pytest
 from small_world import Refused, Sotto, World, call, files_of, newest, parse_json, write_checksums
 from tiny_run import StopAfter
 
-from sottovoce import jobs
+import sottovoce
+from sottovoce.accounting import SampledGaussian, ThresholdedHistogram, rounded_up
+from sottovoce.commands.insert_canaries import take_scores
+from sottovoce.commands.release import release_run, threshold
+from sottovoce.commands.train import resume
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.jobs import resume
-from sottovoce.jobs.planting import take_scores
-from sottovoce.jobs.releasing import release_run, threshold
-from sottovoce.privacy.accounting import SampledGaussian, ThresholdedHistogram, rounded_up
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
-from sottovoce.runs.chain import chained
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.hash_chain import chained
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")
@@ -296,16 +296,16 @@ def test_where_copies_went_on_a_release_has_one_epsilon(sotto: Sotto, world: Wor
     recipe = Recipe.load(world.recipe).replace(
         data={"store": str(store)}, privacy={"secrets": "entropy"}, run={"evaluate_every": 0}
     )
-    jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))  # of its four rounds
+    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2))  # of its four rounds
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     assert sotto("resume", tmp_path / "run", "--json").status == 0
     alone = parse_json((tmp_path / "run/privacy.json").read_text())["epsilon"]
     assert sotto("resume", tmp_path / "copy", "--json").status == 0
     told = sotto("release", tmp_path / "run", "--out", tmp_path / "first")
     assert "privacy.json is out of date: another copy of the run was charged" in told.out
-    assert "its ε is out of date" in jobs.report_run(tmp_path / "run").read_text()
+    assert "its ε is out of date" in sottovoce.report_run(tmp_path / "run").read_text()
     assert sotto("resume", tmp_path / "run", "--json").status == 0
-    page = jobs.report_run(tmp_path / "run").read_text()
+    page = sottovoce.report_run(tmp_path / "run").read_text()
     assert "its ε is out of date" not in page
     for name in ("run", "copy"):
         told = sotto("release", tmp_path / name, "--out", tmp_path / f"out-{name}")

@@ -10,9 +10,9 @@ import pytest
 from small_world import Sotto
 
 from sottovoce.errors import SottoError
-from sottovoce.experiments import reproduce as running
-from sottovoce.experiments.mcmahan2018 import EXPERIMENTS, SIZES
-from sottovoce.experiments.papers import MCMAHAN2018, PAPERS, SCHULTZ2019
+from sottovoce.papers import reproduce as running
+from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES
+from sottovoce.papers.registry import MCMAHAN2018, PAPERS, SCHULTZ2019
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import pytest
 from small_world import Sotto
 
 from sottovoce.errors import SottoError
-from sottovoce.experiments import reproduce as running
-from sottovoce.experiments.papers import POPOV2018
-from sottovoce.experiments.popov2018_measures import PUBLIC, USERS
+from sottovoce.papers import reproduce as running
+from sottovoce.papers.popov2018.measures import PUBLIC, USERS
+from sottovoce.papers.registry import POPOV2018
 from sottovoce.recipe import Recipe
 
 

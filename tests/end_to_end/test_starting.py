@@ -14,17 +14,17 @@ import pytest
 from small_world import call, results_of
 from tiny_run import WORDS, StopAfter, make_recipe, make_store
 
-from sottovoce import jobs
+import sottovoce
+from sottovoce.commands.evaluate import load_run
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.jobs.measuring import load_run
 from sottovoce.models.lstm import LSTM
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.simulation import SumInBlocks
+from sottovoce.training.cohort_sum import SumInBlocks
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
     for seed, store in enumerate((family.first, family.second)):
         store.parent.mkdir()
         make_store(store.parent, seed)
-    jobs.train(central(family.first), family.on_first)
-    jobs.train(central(family.second, family.on_first), family.on_both)
+    sottovoce.train(central(family.first), family.on_first)
+    sottovoce.train(central(family.second, family.on_first), family.on_both)
     return family
 
 
@@ -79,7 +79,7 @@ def same(model, other) -> bool:
 def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family, tmp_path, monkeypatch):
     """The first round receives the other run's model; when that is gone, the run still ends where it would have."""
     source = Path(shutil.copytree(family.on_first, tmp_path / "source"))
-    jobs.train(private(family.second, family.on_first), tmp_path / "whole")
+    sottovoce.train(private(family.second, family.on_first), tmp_path / "whole")
     received, add_up = [], SumInBlocks.__call__
 
     def watched(self, algorithm, model, *others):
@@ -90,13 +90,13 @@ def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family,
     arguments = ("train", tmp_path / "recipe.toml", "--out", tmp_path / "run", "--from", source)
     (tmp_path / "recipe.toml").write_text(make_recipe(family.second).replace(run={"rounds": 3}).to_toml())
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("sottovoce.cli.training.gentle_stop", lambda: nullcontext(StopAfter(1)))
+        interrupted.setattr("sottovoce.cli.train.gentle_stop", lambda: nullcontext(StopAfter(1)))
         assert call(*arguments) == 0
     start, _ = load_run(family.on_first)
     assert same(received[0], start)
     assert len(received) == 1
     shutil.rmtree(source)
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     assert result.round == 3
     whole, again = results_of(tmp_path / "whole"), results_of(tmp_path / "run")
     for name in ("model/weights.safetensors", "record.jsonl"):  # not the recipe: it names another folder
@@ -110,11 +110,11 @@ def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family,
         assert any("before this run began" in words for words in statement["not_covered"])
         assert str(tmp_path) not in json.dumps(statement)
     with pytest.raises(SottoError, match="ε would have to be added"):
-        jobs.train(private(family.second, tmp_path / "run"), tmp_path / "another")
+        sottovoce.train(private(family.second, tmp_path / "run"), tmp_path / "another")
     # Private towards the second store's people; the first's are in what it started from.
     with pytest.raises(SottoError, match="without privacy"):
-        jobs.train(private(family.first, tmp_path / "whole"), tmp_path / "another")
-    further = jobs.train(central(family.first, tmp_path / "whole"), tmp_path / "another").statement
+        sottovoce.train(private(family.first, tmp_path / "whole"), tmp_path / "another")
+    further = sottovoce.train(central(family.first, tmp_path / "whole"), tmp_path / "another").statement
     assert "private start: " in further.facts["start"]["source"]
     assert "at δ = 0.001 for its own users" in further.prose()
 
@@ -128,13 +128,13 @@ def test_a_start_that_saw_the_same_people_without_privacy_is_refused(family, tmp
         (family.first, family.on_both),  # by way of what that one started from
     ):
         with pytest.raises(SottoError, match="without privacy"):
-            jobs.train(private(store, start), tmp_path / "run")
+            sottovoce.train(private(store, start), tmp_path / "run")
         assert not (tmp_path / "run").exists()
     lost = Path(shutil.copytree(family.on_both, tmp_path / "lost"))
     recipe = Recipe.load(lost / "recipe.toml").replace(model={"initial": str(tmp_path / "nowhere")})
     (lost / "recipe.toml").write_text(recipe.to_toml())
     with pytest.raises(SottoError, match="no longer at"):
-        jobs.train(private(moved, lost), tmp_path / "run")
+        sottovoce.train(private(moved, lost), tmp_path / "run")
 
 
 def test_without_a_promise_any_start_will_do_and_is_named(family):
@@ -149,12 +149,12 @@ def test_a_start_that_does_not_fit_is_refused(family, tmp_path):
     words = Vocabulary.from_words(["red", "green", "blue", "sky", "tree", "horse"])
     prepare([family.second.parent / "corpus.jsonl"], tmp_path / "other", vocabulary=words, tokens_per_user=16)
     with pytest.raises(SottoError, match="another vocabulary"):
-        jobs.train(private(tmp_path / "other", family.on_first), tmp_path / "run")
+        sottovoce.train(private(tmp_path / "other", family.on_first), tmp_path / "run")
     wider = private(family.second, family.on_first).replace(model={"hidden": 6})
     with pytest.raises(SottoError, match="do not fit"):
-        jobs.train(wider, tmp_path / "run")
+        sottovoce.train(wider, tmp_path / "run")
     with pytest.raises(SottoError, match="holds no run"):
-        jobs.train(private(family.second, tmp_path / "nowhere"), tmp_path / "run")
+        sottovoce.train(private(family.second, tmp_path / "nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -164,7 +164,7 @@ def test_seeded_runs_from_two_models_share_no_noise(tmp_path):
     noise = []
     for number, seed in enumerate((1, 1, 2)):
         model = LSTM(Vocabulary.from_words(WORDS).size, embedding=4, hidden=5, key=jax.random.key(seed))
-        run = RunFolder.open(jobs.train(recipe, tmp_path / f"run{number}", model=model).path)
+        run = RunFolder.open(sottovoce.train(recipe, tmp_path / f"run{number}", model=model).path)
         noise.append(Secrets.load_any(run.secrets).noise_key(2, "any", b"the same sum"))
     assert noise[0] == noise[1] != noise[2]
 
@@ -177,10 +177,10 @@ def test_plain_text_is_pre_trained_on_and_never_privately(family, tmp_path):
     vocabulary = ("--tokens-per-user", 16, "--vocabulary", tmp_path / "words")
     assert call(*arguments, tmp_path / "public", *vocabulary) == 0
     assert json.loads((tmp_path / "public" / "store.json").read_text())["splits"]["train"]["users"] > 10
-    jobs.train(central(tmp_path / "public"), tmp_path / "start")
-    result = jobs.train(private(family.second, tmp_path / "start"), tmp_path / "run")
+    sottovoce.train(central(tmp_path / "public"), tmp_path / "start")
+    result = sottovoce.train(private(family.second, tmp_path / "start"), tmp_path / "run")
     assert result.statement.private
     with pytest.raises(SottoError, match="protects no person"):
-        jobs.train(make_recipe(tmp_path / "public"), tmp_path / "never")
+        sottovoce.train(make_recipe(tmp_path / "public"), tmp_path / "never")
     assert not (tmp_path / "never").exists()
     assert call(*arguments, tmp_path / "x", "--private-vocabulary", "--epsilon", 1, "--delta", 1e-7) == 2

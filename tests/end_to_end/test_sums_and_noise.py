@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
-from sottovoce import jobs
-from sottovoce.jobs import spending
-from sottovoce.jobs.releasing import release_run
+import sottovoce
+from sottovoce.commands import payments
+from sottovoce.commands.release import release_run
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.recipe import Recipe
 from sottovoce.runs.ledger import Ledger, StoreLedger
-from sottovoce.training.simulation import SumInBlocks
+from sottovoce.training.cohort_sum import SumInBlocks
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def charged(store: Path) -> int:
 def test_the_same_sum_again_has_the_same_noise_at_no_charge(recipe, store, tmp_path, keys):
     crash_after(recipe, tmp_path / "run", 6)  # the checkpoint is at round 4; 5 and 6 were paid for
     before = charged(store)
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     assert result.statement.facts["charged_again"] == 0
     assert charged(store) == before
     assert keys[4:6] == keys[6:8]
@@ -74,7 +74,7 @@ def test_another_sum_under_the_same_name_is_a_new_attempt_that_is_paid_for(recip
     crash_after(recipe, tmp_path / "run", 6)
     before, cohorts = charged(store), []
     change_sums(monkeypatch, cohorts)
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     entries = Ledger.open(tmp_path / "run" / "ledger.jsonl").entries
     assert [(entry.round, entry.attempt) for entry in entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
     assert result.statement.facts["charged_again"] == 2
@@ -85,13 +85,13 @@ def test_another_sum_under_the_same_name_is_a_new_attempt_that_is_paid_for(recip
 
 
 def test_two_copies_whose_sums_differ_share_no_noise_and_both_are_charged(recipe, store, tmp_path, keys, monkeypatch):
-    jobs.train(recipe, tmp_path / "one", stop=StopAfter(3))
+    sottovoce.train(recipe, tmp_path / "one", stop=StopAfter(3))
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
-    jobs.resume(tmp_path / "one")
+    sottovoce.resume(tmp_path / "one")
     before = charged(store)
     with monkeypatch.context() as patch:
         change_sums(patch)
-        jobs.resume(tmp_path / "copy")
+        sottovoce.resume(tmp_path / "copy")
     assert charged(store) == before + 5
     assert len({key for _, key in keys}) == len(keys) == 8 + 5
 
@@ -99,18 +99,18 @@ def test_two_copies_whose_sums_differ_share_no_noise_and_both_are_charged(recipe
 def test_copies_of_store_and_run_whose_sums_differ_share_no_noise(store, tmp_path, keys, monkeypatch):
     """Neither knows of the other: their names agree in everything, and so do their cohorts."""
     recipe = make_recipe(store).replace(privacy={"secrets": "entropy"})
-    jobs.train(recipe, tmp_path / "run", stop=StopAfter(3))
+    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(3))
     kept = tmp_path / "kept"
     for name in ("run", "store"):
         shutil.copytree(tmp_path / name, kept / name)
-    jobs.resume(tmp_path / "run")
+    sottovoce.resume(tmp_path / "run")
     first = keys[3:]
     for name in ("run", "store"):
         shutil.rmtree(tmp_path / name)
         shutil.copytree(kept / name, tmp_path / name)
     with monkeypatch.context() as patch:
         change_sums(patch)
-        jobs.resume(tmp_path / "run")
+        sottovoce.resume(tmp_path / "run")
     second = keys[6:]
     assert [number for number, _ in first] == [number for number, _ in second] == [4, 5, 6]
     assert not {key for _, key in first} & {key for _, key in second}
@@ -122,7 +122,7 @@ def test_a_paid_attempt_whose_sum_is_not_known_is_a_new_one(recipe, store, tmp_p
     for path in (tmp_path / "run" / "secrets").glob("*.sums"):
         path.unlink() if lost == "gone" else path.write_bytes(path.read_bytes()[:-1])
     expected = 2 if lost == "gone" else 1  # of round 5 it is known
-    assert jobs.resume(tmp_path / "run").statement.facts["charged_again"] == expected
+    assert sottovoce.resume(tmp_path / "run").statement.facts["charged_again"] == expected
     assert len({key for _, key in keys}) == 8 + expected
 
 
@@ -130,7 +130,7 @@ def test_a_paid_attempt_whose_sum_is_not_known_is_a_new_one(recipe, store, tmp_p
 def test_a_crash_between_the_sum_and_the_ledger_is_safe(recipe, store, tmp_path, keys, monkeypatch, place):
     """Before or after the sum is on disk: nothing was released, so nothing is paid for twice."""
     with monkeypatch.context() as patch:
-        owner, name = (Ledger, "spend") if place == "_chain_append" else (spending.Sums, "keep")
+        owner, name = (Ledger, "spend") if place == "_chain_append" else (payments.Sums, "keep")
         real, calls = getattr(owner, name), []
 
         def die(self, *arguments):
@@ -141,24 +141,24 @@ def test_a_crash_between_the_sum_and_the_ledger_is_safe(recipe, store, tmp_path,
 
         patch.setattr(owner, name, die)
         with pytest.raises(RuntimeError, match="crash"):
-            jobs.train(recipe, tmp_path / "run")
-    assert jobs.resume(tmp_path / "run").statement.facts["charged_again"] == 0
+            sottovoce.train(recipe, tmp_path / "run")
+    assert sottovoce.resume(tmp_path / "run").statement.facts["charged_again"] == 0
     assert {number for number, _ in keys} == set(range(1, 9))
     assert len({key for _, key in keys}) == 8
 
 
 def test_the_hash_of_a_sum_is_nowhere(store, tmp_path, monkeypatch, capsys, caplog):
     """Whoever guesses a sum could confirm it, and take the noise off."""
-    digests, real = [], spending.digest_of
+    digests, real = [], payments.digest_of
 
     def noted(sums):
         digests.append(real(sums))
         return digests[-1]
 
-    monkeypatch.setattr(spending, "digest_of", noted)
+    monkeypatch.setattr(payments, "digest_of", noted)
     recipe = make_recipe(store).replace(privacy={"secrets": "entropy"}, run={"rounds": 8})
     crash_after(recipe, tmp_path / "run", 6)
-    result = jobs.resume(tmp_path / "run")
+    result = sottovoce.resume(tmp_path / "run")
     assert len(digests) == 6 + 4
     secrets = tmp_path / "run" / "secrets"
     tags = [line.split()[1] for path in secrets.glob("*.sums") for line in path.read_text().split("\n") if line]
@@ -170,7 +170,7 @@ def test_the_hash_of_a_sum_is_nowhere(store, tmp_path, monkeypatch, capsys, capl
     of_tags = [form for tag in tags for form in (tag.encode()[:16], bytes.fromhex(tag)[:16])]
     for path in secrets.iterdir():
         assert not any(form in path.read_bytes() for form in forms), path
-    jobs.report_run(tmp_path / "run")
+    sottovoce.report_run(tmp_path / "run")
     assert release_run(tmp_path / "run", tmp_path / "out")["released"]
     assert not secrets.exists()
     files = [path for folder in ("run", "store", "out") for path in (tmp_path / folder).rglob("*") if path.is_file()]
@@ -211,15 +211,15 @@ def test_a_copy_that_lacks_a_release_is_charged(store, tmp_path, keys, monkeypat
         if what == "ledger":
             copied_when(patch, Ledger, "spend", 5, copy_ledger)
         else:
-            copied_when(patch, spending.Sums, "keep", 6, lambda: shutil.copytree(run, copy))
+            copied_when(patch, payments.Sums, "keep", 6, lambda: shutil.copytree(run, copy))
         crash_after(recipe, run, 6)
     if what == "ledger":
         for path in run.rglob("*"):
             if path.is_file() and not (copy / path.relative_to(run)).exists():
                 (copy / path.relative_to(run)).parent.mkdir(exist_ok=True)
                 shutil.copy(path, copy / path.relative_to(run))
-    monkeypatch.setattr("sottovoce.assembly.fingerprint", lambda *_: "another machine")
-    jobs.resume(copy)
+    monkeypatch.setattr("sottovoce.build.assembly.fingerprint", lambda *_: "another machine")
+    sottovoce.resume(copy)
     assert len({key for _, key in keys}) <= charged(store)
 
 
@@ -232,6 +232,6 @@ def test_where_nothing_is_promised_a_sum_that_is_not_known_does_not_end_a_run(st
     crash_after(recipe, tmp_path / "run", 5)
     for path in (tmp_path / "run" / "secrets").glob("*.sums"):
         path.unlink()
-    assert jobs.resume(tmp_path / "run").round == 6
+    assert sottovoce.resume(tmp_path / "run").round == 6
     entries = Ledger.open(tmp_path / "run" / "ledger.jsonl").entries
     assert [(entry.round, entry.attempt) for entry in entries][-2:] == [(5, 0), (6, 0)]

@@ -12,9 +12,9 @@ from small_world import call, results_of
 from test_rehearsal import make_public
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
-from sottovoce import jobs
+import sottovoce
+from sottovoce.commands.evaluate import load_run, report_run
 from sottovoce.errors import SottoError
-from sottovoce.jobs.measuring import load_run, report_run
 from sottovoce.recipe import Recipe
 
 
@@ -33,13 +33,13 @@ def imitating(store: Path, **server) -> Recipe:
 @pytest.mark.slow
 def test_a_run_learns_by_imitation_and_goes_on_to_the_same_bits(store, tmp_path):
     recipe = imitating(store, cycles=2, optimiser="momentum")
-    result = jobs.train(recipe, tmp_path / "whole")
+    result = sottovoce.train(recipe, tmp_path / "whole")
     assert not result.statement.private
     assert result.statement.facts["mechanism"]["server_update"] == "transfer"
-    assert jobs.train(recipe, tmp_path / "stopped", stop=StopAfter(2)).ended == "stopped"
-    jobs.resume(tmp_path / "stopped")
+    assert sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(2)).ended == "stopped"
+    sottovoce.resume(tmp_path / "stopped")
     crash_after(recipe, tmp_path / "crashed", 4)
-    jobs.resume(tmp_path / "crashed")
+    sottovoce.resume(tmp_path / "crashed")
     whole = jax.tree.leaves(load_run(tmp_path / "whole")[0])
     for name in ("stopped", "crashed"):
         for one, other in zip(whole, jax.tree.leaves(load_run(tmp_path / name)[0]), strict=True):
@@ -55,14 +55,14 @@ def test_a_run_learns_by_imitation_and_goes_on_to_the_same_bits(store, tmp_path)
 def test_public_text_is_read_and_a_run_goes_on_with_no_other(store, tmp_path):
     public = make_public(tmp_path)
     recipe = imitating(store, text="public").replace(local={"public": str(public)})
-    result = jobs.train(recipe, tmp_path / "run", stop=StopAfter(2))
+    result = sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2))
     assert not any("rehearse" in words for words in result.statement.facts["not_covered"])
     for path in public.iterdir():
         path.unlink()
     public.rmdir()
     make_public(tmp_path, lines=50)
     with pytest.raises(SottoError, match=r"was begun with .* transfer learning on text"):
-        jobs.resume(tmp_path / "run")
+        sottovoce.resume(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce import jobs
+import sottovoce
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.recipe import Recipe
@@ -60,4 +60,4 @@ def crash_after(recipe: Recipe, out: Path, rounds: int) -> None:
             raise RuntimeError("crash")
 
     with pytest.raises(RuntimeError, match="crash"):
-        jobs.train(recipe, out, observer=observer)
+        sottovoce.train(recipe, out, observer=observer)

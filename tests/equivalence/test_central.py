@@ -13,19 +13,19 @@ import pytest
 
 from by_hand import lanes_of, slopes_of, step_along
 from family import FAMILY
+from sottovoce.accounting import NonPrivate
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS
 from sottovoce.local.update import FedAvg, FedSGD, User
-from sottovoce.privacy.accounting import NonPrivate
 from sottovoce.privacy.clipping import NoClip
 from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.schedule import Schedule
-from sottovoce.training import central
-from sottovoce.training.central import Passes, join_texts
 from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
+from sottovoce.training.variants import central
+from sottovoce.training.variants.central import Passes, join_texts
 
 LANES, UNROLL, RATE = 3, 4, 0.7
 PASSES = Passes(users_a_round=5, seed=11)

@@ -8,9 +8,9 @@ import pytest
 
 from fleets import InProcess, make_device, make_roster, tiny_recipe
 from free import Free
-from sottovoce.assembly import assemble
-from sottovoce.federation.coordinator import Coordinator
+from sottovoce.build.assembly import assemble
 from sottovoce.federation.limits import Limits
+from sottovoce.federation.rounds import Coordinator
 from sottovoce.privacy.noise import noise_key
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import release, sum_one_by_one

@@ -12,7 +12,7 @@ import pytest
 SCRIPT = """
 import json, sys
 import jax, numpy as np
-from sottovoce.experiments import bench
+from sottovoce.commands import bench
 from sottovoce.privacy.noise import noise_key
 
 assert len(jax.devices()) == 4

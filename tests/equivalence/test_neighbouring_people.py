@@ -27,9 +27,9 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import Algorithm, play_round
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks
 
 WORDS = ["red", "green", "blue", "sky", "tree", "house"]
 S, PEOPLE, DECLARED, COHORT, ROUNDS = 0.5, 13, 12, 3, 8  # four groups: everybody has two turns

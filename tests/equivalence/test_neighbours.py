@@ -27,9 +27,9 @@ from sottovoce.privacy.noise import noise_key, rounded_gaussian
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import Algorithm, play_round
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks
 
 LENGTH, S, Z, POISON = 24, 0.5, 0.8, 59
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again

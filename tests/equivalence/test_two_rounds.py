@@ -12,7 +12,7 @@ import pytest
 
 from family import FAMILY, of_family
 from free import Free
-from sottovoce.data.public import PublicText
+from sottovoce.data.public_text import PublicText
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS
 from sottovoce.kernels.lstm_users import PLAIN
@@ -24,9 +24,9 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import Algorithm, play_round, sum_one_by_one
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks
 
 FLAT = FlatClip(0.4)
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again

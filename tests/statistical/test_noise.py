@@ -22,9 +22,9 @@ from sottovoce.privacy.noise import noise_key, rounded_gaussian
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import SumInBlocks, rounds
 from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks, rounds
 
 Z, S = 0.7, 1.3
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again

@@ -19,7 +19,7 @@ from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training import simulation
+from sottovoce.training import cohort_sum
 from sottovoce.training.round import Algorithm, CohortSum
 from sottovoce.training.server import Server
 
@@ -72,7 +72,7 @@ def test_users_join_rounds_as_often_as_the_ledger_is_charged_for(vocabulary):
 
     start = algorithm.server.start({"weight": np.zeros(3, np.float32)}, mechanism.start())
     keys_of = lambda number: Secrets.seeded(6).keys(number, "a")  # noqa: E731
-    for _ in simulation.rounds(algorithm, start, store, 300, keys_of, Ledger(), note):
+    for _ in cohort_sum.rounds(algorithm, start, store, 300, keys_of, Ledger(), note):
         pass
     (rate,) = set(charged)
     assert len(cohorts) == len(charged) == 300

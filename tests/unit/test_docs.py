@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.models.kinds import KINDS, defaults
+from sottovoce.models.registry import KINDS, defaults
 from sottovoce.recipe import SECTIONS
 
 ROOT = Path(__file__).parents[2]

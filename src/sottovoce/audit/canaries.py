@@ -27,9 +27,9 @@ from sottovoce.audit.bounds import check_trials
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.models.language_model import LanguageModel
-from sottovoce.models.texts import count_likelier, search_beams
-from sottovoce.privacy.generator import philox
+from sottovoce.models.contract import LanguageModel
+from sottovoce.models.generate import count_likelier, search_beams
+from sottovoce.privacy.rng import philox
 from sottovoce.recipe import Audit
 
 HEADS = 4096  # of the reference space: each with every last word, so that two million are ranked among 500 words

@@ -18,17 +18,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.assembly import Assembly
 from sottovoce.audit.canaries import Registry, plant
+from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.prediction import count_hits
-from sottovoce.models.language_model import LanguageModel
-from sottovoce.privacy.generator import philox
+from sottovoce.models.contract import LanguageModel
+from sottovoce.privacy.rng import philox
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import Algorithm, Seen
-from sottovoce.training.simulation import SumInBlocks
 
 LEAST_NOISE = 1e-4  # over an update's square: what a round without noise is taken to have
 

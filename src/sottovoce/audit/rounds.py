@@ -20,15 +20,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from sottovoce.data.public import PublicText
+from sottovoce.accounting import Covered, Event, SampledGaussian
+from sottovoce.data.public_text import PublicText
 from sottovoce.data.store import Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.models.language_model import LanguageModel
-from sottovoce.privacy.accounting import Covered, Event, SampledGaussian
+from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import joint_norm
-from sottovoce.privacy.generator import philox
 from sottovoce.privacy.noise import noise_key
+from sottovoce.privacy.rng import philox
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import Algorithm, Seen, Summed, SumUpdates, play_round

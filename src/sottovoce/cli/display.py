@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sottovoce.jobs.training import Progress
+    from sottovoce.commands.train import Progress
 
 
 def print_json(value: Mapping[str, Any] | list[dict[str, Any]]) -> None:
@@ -64,14 +64,14 @@ def _print(table: Table) -> None:
 
 
 def shown_epsilon(epsilon: float | str, digits: int = 3) -> str:
-    from sottovoce.privacy.accounting import rounded_up
+    from sottovoce.accounting import rounded_up
 
     return rounded_up(float("inf") if isinstance(epsilon, str) else epsilon, digits)
 
 
 def least_epsilon(epsilon: float) -> str:
     """Of what was shown by an attack."""
-    from sottovoce.privacy.accounting import rounded_down
+    from sottovoce.accounting import rounded_down
 
     return rounded_down(epsilon)
 

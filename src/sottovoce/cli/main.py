@@ -10,19 +10,7 @@ from importlib.metadata import version
 
 import cyclopts
 
-from sottovoce.cli import (
-    auditing,
-    comparing,
-    federating,
-    measuring,
-    planning,
-    preparing,
-    releasing,
-    reproducing,
-    training,
-    typing,
-    watching,
-)
+from sottovoce.cli import audit, compare, evaluate, federate, keyboard, plan, prepare, release, reproduce, train, watch
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.files import FULL
 
@@ -35,22 +23,22 @@ app = cyclopts.App(
     help_on_error=False,
     suppress_keyboard_interrupt=False,  # or a command that is broken off ends without a word
 )
-app.command(training.demo)
-app.command(preparing.prepare)
-app.command(planning.plan)
-app.command(training.train)
-app.command(training.resume)
-app.command(federating.app)
-app.command(measuring.evaluate)
-app.command(auditing.audit)
-app.command(releasing.release)
-app.command(measuring.report)
-app.command(comparing.compare)
-app.command(watching.watch)
-app.command(typing.export)
-app.command(typing.keyboard)
-app.command(reproducing.reproduce)
-app.command(measuring.bench)
+app.command(train.demo)
+app.command(prepare.prepare)
+app.command(plan.plan)
+app.command(train.train)
+app.command(train.resume)
+app.command(federate.app)
+app.command(evaluate.evaluate)
+app.command(audit.audit)
+app.command(release.release)
+app.command(evaluate.report)
+app.command(compare.compare)
+app.command(watch.watch)
+app.command(keyboard.export)
+app.command(keyboard.keyboard)
+app.command(reproduce.reproduce)
+app.command(evaluate.bench)
 
 
 def _share_out_cores() -> None:

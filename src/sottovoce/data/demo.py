@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from string import Formatter
 
-from sottovoce.data.tokens import tokenise
+from sottovoce.data.tokenizer import tokenise
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data.public import PublicText
+from sottovoce.data.public_text import PublicText
 from sottovoce.data.vocabulary import UNK, Vocabulary
 from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.files import pretty, read_sealed, sealed, sha256_of, write_aside

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.data.corpus import lines
-from sottovoce.data.tokens import PLACEHOLDER, tokenise
+from sottovoce.data.tokenizer import PLACEHOLDER, tokenise
 from sottovoce.errors import SottoError
 
 BOS, EOS, UNK = 0, 1, 2

@@ -22,7 +22,7 @@ from scipy import special
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import UNK
 from sottovoce.evaluation.prediction import Counts, blocks_of, count_targets, perplexity_of, sum_over_targets
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.contract import LanguageModel
 
 RANKS = (10, 100, 1000)
 FEWEST = 10  # users of a group: a figure of fewer is nearly that of single people

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from sottovoce.data.store import Store
 from sottovoce.evaluation.prediction import blocks_of, sum_over_targets
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.contract import LanguageModel
 
 PREDICTIONS = 10
 HEADS = (10, 50, 100)

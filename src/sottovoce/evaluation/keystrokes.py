@@ -30,7 +30,7 @@ from sottovoce.data.vocabulary import PLACEHOLDERS, SPECIALS, Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import blocks_of, sum_over_targets
 from sottovoce.evaluation.suggestions import offer
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.contract import LanguageModel
 
 SUGGESTIONS = 3
 _MOST_SUGGESTIONS = 100

@@ -20,8 +20,8 @@ from jaxtyping import Array, Float, Int
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, UNK
 from sottovoce.errors import SottoError
+from sottovoce.models.contract import LanguageModel
 from sottovoce.models.head import cross_entropy
-from sottovoce.models.language_model import LanguageModel
 
 
 @dataclass(frozen=True)

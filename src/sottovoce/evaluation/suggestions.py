@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.contract import LanguageModel
 
 Suggestion = tuple[str, float]
 

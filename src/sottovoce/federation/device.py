@@ -16,19 +16,19 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from sottovoce.assembly import Assembly, assemble
+from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.federation.device_rules import check_scope
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, refuse
-from sottovoce.federation.scope import check_scope
 from sottovoce.files import write_aside
 from sottovoce.local.update import FedAvg
-from sottovoce.models.language_model import LanguageModel, parameter_count
+from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import joint_norm
+from sottovoce.privacy.fixed_point import Whole
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.privacy.summing import Whole
 from sottovoce.recipe import Recipe
 
 log = logging.getLogger("sottovoce.device")

@@ -13,7 +13,7 @@ import numpy as np
 from sottovoce.errors import DamagedRun, SottoError, did_you_mean
 from sottovoce.federation.messages import Code, Refused, Task, digest
 from sottovoce.files import sync_folder, write_aside
-from sottovoce.runs.chain import Chain
+from sottovoce.runs.hash_chain import Chain
 
 
 @dataclass(frozen=True)

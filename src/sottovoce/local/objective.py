@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from sottovoce.models.contract import LanguageModel, State
 from sottovoce.models.head import cross_entropy, soft_cross_entropy
-from sottovoce.models.language_model import LanguageModel, State
 
 
 class Batch(NamedTuple):

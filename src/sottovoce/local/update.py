@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sottovoce.data.vocabulary import BOS
-from sottovoce.local.compression import EightBit
 from sottovoce.local.objective import Batch, Objective, plain, start_of
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.local.quantise import EightBit
+from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm, project
 
 TRAINING = 0x7261696E  # what FedSGD trains with is apart from what chooses its tokens: a draw uses the first folds

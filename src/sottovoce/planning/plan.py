@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sottovoce import accounting
+from sottovoce.accounting.composition import MOST_ROUNDS
 from sottovoce.errors import SottoError
-from sottovoce.privacy import accounting
-from sottovoce.privacy.composition import MOST_ROUNDS
 from sottovoce.privacy.sampling import InTurn
 
 CURVE_POINTS = 50

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sottovoce.accounting import ACCOUNTANTS, SampledGaussian, epsilon
 from sottovoce.errors import SottoError
-from sottovoce.privacy.accounting import ACCOUNTANTS, SampledGaussian, epsilon
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from sottovoce.accounting.events import ThresholdedHistogram
 from sottovoce.errors import SottoError
-from sottovoce.privacy.events import ThresholdedHistogram
 from sottovoce.privacy.noise import LEAST_SCALE, rounded_gaussian
 
 _MOST_STD = 2.0**25

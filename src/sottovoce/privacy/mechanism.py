@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from sottovoce.accounting import Covered, Event, NonPrivate, SampledGaussian
 from sottovoce.errors import SottoError
-from sottovoce.privacy.accounting import Covered, Event, NonPrivate, SampledGaussian
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clipping, NoClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator
+from sottovoce.privacy.fixed_point import BIT_STEP, grid_of
 from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import InTurn, Poisson, Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
-from sottovoce.privacy.summing import BIT_STEP, grid_of
 
 # Beyond these, squares and quotients leave the range of float32.
 LEAST_NORM, MOST_NORM = 1e-9, 1e9

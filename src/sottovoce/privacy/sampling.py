@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from sottovoce.errors import SottoError
-from sottovoce.privacy.generator import chacha20, philox
+from sottovoce.privacy.rng import chacha20, philox
 
 
 class Named(Sized, Protocol):

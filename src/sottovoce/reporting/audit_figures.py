@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sottovoce.audit.attacks import Attack
+from sottovoce.audit.membership import Attack
 from sottovoce.audit.tails import Tail
 from sottovoce.reporting.figures import BESIDE, DEEP, INK, MIDDLE, STYLE, tick_label
 from sottovoce.reporting.panels import COLOURS, canvas_of, png_of

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sottovoce.privacy.accounting import rounded_up
+from sottovoce.accounting import rounded_up
 from sottovoce.reporting.figures import INK, STYLE, inline_svg, spread, svg_of, tick_label
 from sottovoce.reporting.panels import Row, draw_histograms
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
-from sottovoce.privacy.accounting import rounded_up
+from sottovoce.accounting import rounded_up
 from sottovoce.reporting.pages import Table
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sottovoce.privacy.accounting import rounded_down, rounded_up
+from sottovoce.accounting import rounded_down, rounded_up
 from sottovoce.reporting.number_line import Lane
 from sottovoce.reporting.wording import epsilon_text, finite, is_private, is_unfinished, percent, plain, would_have_seen
 

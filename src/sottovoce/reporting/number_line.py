@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sottovoce.privacy.accounting import rounded_up
+from sottovoce.accounting import rounded_up
 from sottovoce.reporting.figures import BESIDE, DEEP, INK, PALE, STYLE, inline_svg, svg_of
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from sottovoce import accounting
+from sottovoce.accounting import Event, NonPrivate, Spent
+from sottovoce.accounting.events import ADDED
 from sottovoce.errors import SottoError
-from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Event, NonPrivate, Spent
-from sottovoce.privacy.events import ADDED
 from sottovoce.recipe import Privacy, Recipe
-from sottovoce.reporting.prose import paragraphs
+from sottovoce.reporting.statement_text import paragraphs
 from sottovoce.runs.record import json_number
 
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence

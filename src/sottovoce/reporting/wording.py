@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sottovoce.privacy.accounting import rounded_down, rounded_up
-from sottovoce.privacy.events import ADDED, REPLACED
+from sottovoce.accounting import rounded_down, rounded_up
+from sottovoce.accounting.events import ADDED, REPLACED
 
 _WORDS = {
     ADDED: "one user is added or removed",

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sottovoce.accounting import Event, event_from_json
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import sync_folder, write_aside
-from sottovoce.privacy.accounting import Event, event_from_json
-from sottovoce.runs.chain import Chain, chained, readable
-from sottovoce.runs.holder import State
+from sottovoce.runs.hash_chain import Chain, chained, readable
+from sottovoce.runs.lease import State
 
 log = logging.getLogger("sottovoce.ledger")
 

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from sottovoce.accounting import Event
 from sottovoce.data.store import Store
 from sottovoce.local.update import FedAvg, User, UserResult, UserUpdate
-from sottovoce.models.language_model import LanguageModel
-from sottovoce.privacy.accounting import Event
+from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
+from sottovoce.privacy.fixed_point import steps_of
 from sottovoce.privacy.mechanism import Mechanism, Query
 from sottovoce.privacy.noise import noise_key
-from sottovoce.privacy.summing import steps_of
 from sottovoce.training.server import Server, ServerState
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sottovoce.models.language_model import LanguageModel
+from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.audit.bounds import (
     FEWEST,
     at_most,
@@ -23,7 +24,6 @@ from sottovoce.audit.bounds import (
     would_notice,
 )
 from sottovoce.errors import SottoError
-from sottovoce.privacy.accounting import SampledGaussian, epsilon
 
 REPEATS = 200
 # So many of 200 bounds may be wrong at 95 % confidence before chance is no excuse (1 in 1,000).

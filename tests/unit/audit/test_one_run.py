@@ -13,22 +13,22 @@ from scipy import stats
 
 from family import Bigrams
 from free import Free
+from sottovoce.accounting import epsilon
 from sottovoce.audit.bounds import best_one_run_bound, one_run_epsilon
 from sottovoce.audit.canaries import choose
 from sottovoce.audit.one_run import CanaryWatch, evidence, scores_of_model, toss
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.local.update import FedAvg
-from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Audit
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import Algorithm, play_round
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks
 
 S, Z, ROUNDS, DELTA = 0.05, 4.0, 3, 1e-5
 FRAME = Vocabulary.from_words(())

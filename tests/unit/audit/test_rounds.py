@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from sottovoce.accounting import epsilon
 from sottovoce.audit.bounds import noise_at_most, trials_bound, trials_mu
 from sottovoce.audit.rounds import STAND_INS, set_stage
 from sottovoce.data.vocabulary import Vocabulary
@@ -17,17 +18,16 @@ from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy import clipping
-from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training import simulation
+from sottovoce.training import cohort_sum
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks
 
 # 80 people of whom 40 are expected: for whoever is drawn, a round has ε = 1.82 at δ = 0.01. Sums cut every coordinate
 # at the next power of two, and this S is far below one: else they would take away much of what the faults do.
@@ -117,12 +117,12 @@ def test_no_clip_shows(monkeypatch):
 @pytest.mark.slow
 def test_a_canary_of_ten_times_the_weight_shows(monkeypatch):
     """Of all users, the canary alone: it has the last seat."""
-    real = simulation.user_weight
+    real = cohort_sum.user_weight
 
     def unbounded(tokens, weight_cap):
         return real(tokens, weight_cap) * jnp.where(jnp.arange(len(tokens)) == STAND_INS, 10.0, 1.0)
 
-    monkeypatch.setattr(simulation, "user_weight", unbounded)
+    monkeypatch.setattr(cohort_sum, "user_weight", unbounded)
     claim, shown = audited(algorithm(learning_rate=12.0), FAULTY_ROUNDS)
     assert shown > claim
     assert shown_multiplier(algorithm(learning_rate=12.0), FAULTY_ROUNDS) < Z

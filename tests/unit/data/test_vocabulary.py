@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.data.tokens import tokenise
+from sottovoce.data.tokenizer import tokenise
 from sottovoce.data.vocabulary import BOS, EOS, FRAME, PLACEHOLDERS, SMALLEST, SPECIALS, UNK, Vocabulary
 from sottovoce.errors import SottoError
 

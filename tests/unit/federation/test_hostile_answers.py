@@ -11,11 +11,11 @@ import jax
 import numpy as np
 import pytest
 
+import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
-from sottovoce import jobs
-from sottovoce.federation.collecting import Collected
-from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.aggregation import Collected
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, read_answer
+from sottovoce.federation.rounds import Coordinator
 from sottovoce.privacy.clipping import FlatClip, NoClip
 from sottovoce.privacy.estimators import WEIGHT_STEP, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
@@ -243,7 +243,7 @@ def test_an_answer_longer_than_an_honest_one_is_not_even_read(monkeypatch):
     collected = Collected(TASK, {"one": 1, "two": 1}, CLIPPED, norms, LIKE)
     assert len(longest) <= collected.most_bytes < len(longest) + 3000
     assert collected.take("one", longest) == "joined"
-    monkeypatch.setattr("sottovoce.federation.collecting.read_answer", None)
+    monkeypatch.setattr("sottovoce.federation.aggregation.read_answer", None)
     assert collected.take("two", b"\0" * (collected.most_bytes + 1)) == Code.MALFORMED
 
 
@@ -278,8 +278,8 @@ def test_a_run_goes_on_with_the_others_and_again_after_resume(tmp_path, store, v
         return Coordinator(roster, InProcess({"phone": Rogue(), "silo": silo}), 1.0)  # pyrefly: ignore
 
     run = tmp_path / "run"
-    stopped = jobs.train(recipe, run, coordinator=fleet(), stop=lambda: played.append(1) or len(played) > 2)
+    stopped = sottovoce.train(recipe, run, coordinator=fleet(), stop=lambda: played.append(1) or len(played) > 2)
     assert stopped.round < 4
-    assert jobs.resume(run, coordinator=fleet()).round == 4
+    assert sottovoce.resume(run, coordinator=fleet()).round == 4
     answers = [line["answers"] for line in Lines(run / "diagnostics.jsonl").read()]
     assert answers == [{"malformed": 1, "joined": 1}] * 4

@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from sottovoce.commands import federate
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
+from sottovoce.federation.flower.tmpfs import in_memory
 from sottovoce.federation.limits import Limits
 from sottovoce.federation.roster import Roster
-from sottovoce.federation.volatile import in_memory
 from sottovoce.files import locked
-from sottovoce.jobs import federating
 from sottovoce.recipe import Recipe
 
 WORDS = Vocabulary.from_words(["red", "green"])
@@ -26,7 +26,7 @@ WORDS = Vocabulary.from_words(["red", "green"])
 
 def found(folder, *devices, **more) -> Roster:
     more = {"vocabulary": WORDS, "tokens_per_user": 16, "host": "127.0.0.1", "port": 1234, **more}
-    return federating.found_federation(folder, devices, **more)
+    return federate.found_federation(folder, devices, **more)
 
 
 def test_a_federation_has_a_roster_keys_and_a_folder_for_each_device(tmp_path):
@@ -57,15 +57,17 @@ def test_devices_are_told_where_the_server_is(tmp_path):
 
 def test_a_recipe_that_devices_cannot_train_is_refused_before_a_process_is_started(tmp_path, monkeypatch):
     roster = found(tmp_path / "f", ("phone", 1))
-    monkeypatch.setattr("sottovoce.federation.link.Link.__init__", lambda *_, **__: pytest.fail("a link was made"))
+    monkeypatch.setattr(
+        "sottovoce.federation.flower.superlink_server.Link.__init__", lambda *_, **__: pytest.fail("a link was made")
+    )
     recipe = Recipe().replace(privacy={"sampling": "fixed"})
     with pytest.raises(SottoError, match="flip their own coins"):
-        federating.serve(recipe, roster.path, tmp_path / "run", federating.Serving())
+        federate.serve(recipe, roster.path, tmp_path / "run", federate.Serving())
 
 
 def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
     before = found(tmp_path / "f", ("phone", 1), ("clinic", 20))
-    federating.enrol(tmp_path / "f", "school", 7)
+    federate.enrol(tmp_path / "f", "school", 7)
     after = Roster.open(tmp_path / "f")
     assert after.members[:2] == before.members
     assert (after.members[2].first, after.users) == (21, 28)
@@ -73,7 +75,7 @@ def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
     assert after.as_store().fingerprint == before.as_store().fingerprint
     # Two at a time would get one place.
     with locked(tmp_path / "f" / ".lock", "busy"), pytest.raises(SottoError, match="changed by another process"):
-        federating.enrol(tmp_path / "f", "clinic2", 7)
+        federate.enrol(tmp_path / "f", "clinic2", 7)
     assert Roster.open(tmp_path / "f") == after
 
 
@@ -84,7 +86,7 @@ def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
 def test_bad_devices_are_refused(tmp_path, name, users, what):
     found(tmp_path / "f", ("phone", 1))
     with pytest.raises(SottoError, match=what):
-        federating.enrol(tmp_path / "f", name, users)
+        federate.enrol(tmp_path / "f", name, users)
     assert [member.name for member in Roster.open(tmp_path / "f").members] == ["phone"]
 
 
@@ -95,19 +97,19 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
     with pytest.raises(SottoError, match="no federation"):
         Roster.open(tmp_path)
     with pytest.raises(SottoError, match="not the folder of a device"):
-        federating.run_device(tmp_path, tmp_path)
+        federate.run_device(tmp_path, tmp_path)
     with pytest.raises(SottoError, match="more than the 1 devices"):
-        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(at_least=2))
+        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving(at_least=2))
     (roster.path / "link").mkdir()
     with locked(roster.path / "link" / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
-        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving())
+        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving())
     for wrong in ({"host": ""}, {"host": "https://x.org"}, {"host": "a b"}, {"tokens_per_user": 1}):
         with pytest.raises(SottoError, match="must be"):
             found(tmp_path / "g", ("phone", 1), **wrong)
         assert not (tmp_path / "g").exists()
     for wrong in ({"seconds": 0}, {"at_least": 0}):
         with pytest.raises(SottoError, match="must be"):
-            federating.Serving(**wrong)
+            federate.Serving(**wrong)
 
 
 def test_certificates_that_have_ended_are_refused_before_anything_is_started_and_can_be_renewed(tmp_path, monkeypatch):
@@ -116,10 +118,10 @@ def test_certificates_that_have_ended_are_refused_before_anything_is_started_and
     roster = found(tmp_path / "f", ("phone", 4))
     link = tmp_path / "f" / "link"
     with pytest.raises(SottoError, match=r"server.pem is valid from .*sotto federate renew"):
-        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving())
+        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving())
     store = prepared(tmp_path, "store")
     with pytest.raises(SottoError, match=r"authority.pem is valid from .*ask for authority.pem"):
-        federating.run_device(roster.bundle("phone"), store, stop=lambda: True)
+        federate.run_device(roster.bundle("phone"), store, stop=lambda: True)
     assert not (roster.bundle("phone") / "host").exists()
     assert not link.exists()
 
@@ -127,7 +129,7 @@ def test_certificates_that_have_ended_are_refused_before_anything_is_started_and
     before = (roster.bundle("phone") / keys.NODE_KEY).read_bytes()
     shutil.rmtree(found(tmp_path / "g", ("phone", 4), ("gone", 1)).bundle("gone"))
     for name in ("f", "g"):
-        authority = federating.renew(tmp_path / name)
+        authority = federate.renew(tmp_path / name)
         assert (tmp_path / name / "devices" / "phone" / keys.AUTHORITY).read_bytes() == authority.read_bytes()
     assert (roster.bundle("phone") / keys.NODE_KEY).read_bytes() == before
     assert sorted(path.name for path in roster.keys.iterdir()) == [keys.AUTHORITY, keys.SERVER_KEY, keys.SERVER]
@@ -136,14 +138,16 @@ def test_certificates_that_have_ended_are_refused_before_anything_is_started_and
     ssl.create_default_context().load_cert_chain(roster.keys / keys.SERVER, roster.keys / keys.SERVER_KEY)
     assert issuer.cert_store_stats()["x509_ca"] == 1
     said = []
-    monkeypatch.setattr("sottovoce.federation.link.Link.__init__", lambda *_, **__: pytest.fail("a link was made"))
+    monkeypatch.setattr(
+        "sottovoce.federation.flower.superlink_server.Link.__init__", lambda *_, **__: pytest.fail("a link was made")
+    )
     with pytest.raises(pytest.fail.Exception):
-        federating.serve(Recipe(), roster.path, tmp_path / "run", federating.Serving(), say=said.append)
+        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving(), say=said.append)
     assert said == [f"the certificate of {roster.path} ends in 29 days; make another with `sotto federate renew`"]
     with locked(link / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
-        federating.renew(roster.path)
+        federate.renew(roster.path)
     with locked(roster.path / ".lock", "busy"), pytest.raises(SottoError, match="changed by another process"):
-        federating.renew(roster.path)  # a device that is enrolled just then would carry the old one away
+        federate.renew(roster.path)  # a device that is enrolled just then would carry the old one away
 
 
 def prepared(folder, name: str, words: Vocabulary = WORDS, tokens: int = 16, plain: bool = False):
@@ -158,24 +162,24 @@ def test_a_device_has_its_owners_limits_the_words_of_the_federation_and_people(t
     bundle = found(tmp_path / "f", ("clinic", 4)).bundle("clinic")
     (bundle / "limits.toml").write_text("clip_norm = 0.5\nrounds = 3\n")
     store = prepared(tmp_path, "store")
-    device, server = federating.open_device(bundle, store)
+    device, server = federate.open_device(bundle, store)
     assert device._limits == Limits(clip_norm=0.5, rounds=3)
     assert (device.description, server) == ("clinic: 3 users, registered for 4", "127.0.0.1:1234")
     others = Vocabulary.from_words(["blue", "green"])
     for wrong in (prepared(tmp_path, "words", others), prepared(tmp_path, "short", tokens=8)):
         with pytest.raises(SottoError, match="other words or another length"):
-            federating.open_device(bundle, wrong)
+            federate.open_device(bundle, wrong)
     with pytest.raises(SottoError, match="its users are no persons"):
-        federating.open_device(bundle, prepared(tmp_path, "plain", plain=True))
+        federate.open_device(bundle, prepared(tmp_path, "plain", plain=True))
     with locked(bundle / ".lock", "busy"), pytest.raises(SottoError, match="in use by another process"):
-        federating.run_device(bundle, store, stop=lambda: True)
+        federate.run_device(bundle, store, stop=lambda: True)
 
 
 def test_the_state_of_a_link_is_kept_in_memory_only(tmp_path, monkeypatch):
     """A folder on a disk is refused: updates in it are not noised."""
     mounts = tmp_path / "mounts"
     mounts.write_text(f"disk / ext4 rw 0 0\nmemory {tmp_path}/shm tmpfs rw 0 0\n")
-    monkeypatch.setattr("sottovoce.federation.volatile.MOUNTS", mounts)
+    monkeypatch.setattr("sottovoce.federation.flower.tmpfs.MOUNTS", mounts)
     (tmp_path / "shm" / "state").mkdir(parents=True)
     assert in_memory(tmp_path / "shm" / "state")
     with pytest.raises(SottoError, match="must not reach a disk"):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.experiments.bench import WORKLOADS, make_users
+from sottovoce.commands.bench import WORKLOADS, make_users
 from sottovoce.kernels import cuda
 from sottovoce.kernels.lstm_users import plain_products, train_users
 from sottovoce.local.update import FedAvg, User

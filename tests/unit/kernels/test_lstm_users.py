@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.assembly import assemble
+from sottovoce.build.assembly import assemble
 from sottovoce.kernels import cpu
 from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_products, train_users
 from sottovoce.local.objective import plain

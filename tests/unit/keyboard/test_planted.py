@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sottovoce.errors import DamagedRun
-from sottovoce.keyboard.app import Secret, read_canaries, together
+from sottovoce.web.keyboard.app import Secret, read_canaries, together
 
 REGISTRY = {"registry": 1, "prefix": 2, "secrets": [["a", "b", "c"], ["d", "e", "f"]], "holders": [1, 4], "users": []}
 

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from family import read, send
-from sottovoce.data.public import PublicText
+from sottovoce.data.public_text import PublicText
 from sottovoce.kernels.lstm_users import PLAIN, model_of, train_users
 from sottovoce.local.objective import Batch, Penalised, WithoutForgetting, plain, start_of
 from sottovoce.local.update import FedAvg, User, cut_into_lanes, fresh_states
@@ -19,9 +19,9 @@ from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
+from sottovoce.training.cohort_sum import SumInBlocks, _seated, cut_into_blocks
 from sottovoce.training.round import Algorithm, excerpts_for, sum_one_by_one
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks, _seated, cut_into_blocks
 
 LOCAL = {"batch": 4, "unroll": 3, "learning_rate": 1.5}
 KEY, NORMS = jax.random.key(0), jnp.asarray([0.4])

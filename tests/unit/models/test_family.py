@@ -11,8 +11,8 @@ import pytest
 
 from family import FAMILY, of_family, read
 from sottovoce.errors import SottoError
-from sottovoce.models import kinds
-from sottovoce.models.language_model import layer_names, parameter_count
+from sottovoce.models import registry
+from sottovoce.models.contract import layer_names, parameter_count
 from sottovoce.recipe import Model
 
 TOKENS = jnp.arange(3, 15)
@@ -57,7 +57,7 @@ def test_every_word_is_scored(any_model):
 def test_the_initial_weights_depend_on_the_key_alone(name):
     kind = name.partition(",")[0]
     one, same, other = (
-        jax.tree.leaves(kinds.build(kind, 20, FAMILY[name], jax.random.key(seed))) for seed in (1, 1, 2)
+        jax.tree.leaves(registry.build(kind, 20, FAMILY[name], jax.random.key(seed))) for seed in (1, 1, 2)
     )
     for a, b, c in zip(one, same, other, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -79,18 +79,18 @@ def test_layers_have_names_that_tell_them_apart(name):
     [("lstm", 1_346_144), ("gru", 1_255_776), ("stacked_lstm", 19_775_200), ("gated_cnn", 6_020_460)],
 )
 def test_the_family_has_the_sizes_that_the_documents_give(kind, count):
-    shapes = jax.eval_shape(lambda key: kinds.build(kind, 10_000, {}, key), jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: registry.build(kind, 10_000, {}, key), jax.random.key(0))
     assert parameter_count(shapes) == count
 
 
 def test_a_recipe_can_set_what_the_kinds_have_and_nothing_else():
     fields = {item.name: item for item in dataclasses.fields(Model)}
-    assert fields.pop("kind").metadata["choices"] == tuple(kinds.KINDS)
-    assert set(fields) - {"initial"} == {name for kind in kinds.KINDS for name in kinds.defaults(kind)}
+    assert fields.pop("kind").metadata["choices"] == tuple(registry.KINDS)
+    assert set(fields) - {"initial"} == {name for kind in registry.KINDS for name in registry.defaults(kind)}
 
 
 def test_a_setting_without_a_meaning_is_refused():
     with pytest.raises(
         SottoError, match=r"model.kernel=4 has no meaning .*'gru', which has embedding, hidden;.*gated_cnn"
     ):
-        kinds.build("gru", 60, {"kernel": 4}, jax.random.key(0))
+        registry.build("gru", 60, {"kernel": 4}, jax.random.key(0))

@@ -7,8 +7,8 @@ import pytest
 
 from family import read
 from sottovoce.errors import SottoError
+from sottovoce.models.contract import layer_names, parameter_count
 from sottovoce.models.gated_cnn import GatedCNN
-from sottovoce.models.language_model import layer_names, parameter_count
 
 SIZES = {"embedding": 6, "hidden": 6, "kernel": 3, "bottleneck": 4}
 

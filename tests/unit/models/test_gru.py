@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from family import read
+from sottovoce.models.contract import layer_names
 from sottovoce.models.gru import GRU
-from sottovoce.models.language_model import layer_names
 
 
 def test_it_has_nine_parameter_vectors():

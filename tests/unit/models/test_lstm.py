@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sottovoce.models.contract import layer_names, parameter_count
 from sottovoce.models.head import cross_entropy, unit_rows
-from sottovoce.models.language_model import layer_names, parameter_count
 from sottovoce.models.lstm import LSTM, Gate, read_layer
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from family import read
-from sottovoce.models.language_model import parameter_count
+from sottovoce.models.contract import parameter_count
 from sottovoce.models.lstm import read_layer
 from sottovoce.models.stacked_lstm import StackedLSTM
 

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
+from sottovoce.accounting import SampledGaussian, epsilon
+from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
 from sottovoce.planning.plan import make_plan
-from sottovoce.privacy.accounting import SampledGaussian, epsilon
-from sottovoce.promise import build_mechanism, resolve
 from sottovoce.recipe import Recipe
 
 PAPER = {"users": 763_430, "cohort": 5000, "rounds": 5000, "delta": 1e-9}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.errors import SottoError
-from sottovoce.experiments.mcmahan2018 import TABLE_2, TABLE_2_DELTA, TABLE_2_ROUNDS
+from sottovoce.papers.mcmahan2018.trials import TABLE_2, TABLE_2_DELTA, TABLE_2_ROUNDS
 from sottovoce.planning.projection import cohort_for, project
 
 

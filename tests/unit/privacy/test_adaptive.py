@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sottovoce.accounting import SampledGaussian
 from sottovoce.errors import SottoError
-from sottovoce.privacy.accounting import SampledGaussian
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator

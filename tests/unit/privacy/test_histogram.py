@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from sottovoce.accounting.events import ThresholdedHistogram
 from sottovoce.errors import SottoError
-from sottovoce.privacy.events import ThresholdedHistogram
 from sottovoce.privacy.histogram import NoisyHistogram
 from sottovoce.privacy.noise import Scale
 

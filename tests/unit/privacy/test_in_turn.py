@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from sottovoce.accounting import Covered, NonPrivate, SampledGaussian, epsilon, event_from_json
 from sottovoce.errors import SottoError
-from sottovoce.privacy.accounting import Covered, NonPrivate, SampledGaussian, epsilon, event_from_json
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism

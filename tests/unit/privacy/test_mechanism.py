@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sottovoce.accounting import NonPrivate, SampledGaussian
 from sottovoce.errors import SottoError
-from sottovoce.privacy.accounting import NonPrivate, SampledGaussian
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage

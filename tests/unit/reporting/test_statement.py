@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sottovoce import promise
-from sottovoce.privacy.accounting import NonPrivate, SampledGaussian, epsilon, rounded_up
+from sottovoce.accounting import NonPrivate, SampledGaussian, epsilon, rounded_up
+from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement, restate, store_total
 
@@ -17,10 +17,10 @@ ROUND_1 = "These are figures of round 1."
 def state(users_at_once: int = 1, **privacy: Any) -> Statement:
     """A run of 20 rounds of a model of four layers: the expected weight of a cohort is 100, so 𝕊 = S/100."""
     told = {"users": 10_000, "cohort": 100, "clip_norm": 15.0, "noise_multiplier": 1.0, "delta": 1e-5}
-    recipe = promise.resolve(
+    recipe = resolve(
         Recipe.from_dict({"data": {"store": "none"}, "privacy": {**told, **privacy}, "run": {"rounds": 20}})
     )
-    mechanism = promise.build_mechanism(recipe, ["a", "b", "c", "d"])
+    mechanism = build_mechanism(recipe, ["a", "b", "c", "d"])
     return make_statement(
         recipe=recipe, mechanism=mechanism, accountant="rdp",
         planned_rounds=20, rounds_done=20, spent=[], charged=mechanism.events(20),

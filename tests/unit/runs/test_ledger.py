@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce.accounting import NonPrivate, SampledGaussian
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.privacy.accounting import NonPrivate, SampledGaussian
-from sottovoce.runs import chain as chain_module
-from sottovoce.runs.chain import Chain
+from sottovoce.runs import hash_chain as chain_module
+from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, lineage
 
 EVENT = SampledGaussian(1.0, "poisson", 0.01)

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from sottovoce.assembly import assemble
-from sottovoce.experiments.bench import Workload, make_users
-from sottovoce.models.language_model import parameter_count
+from sottovoce.build.assembly import assemble
+from sottovoce.commands.bench import Workload, make_users
+from sottovoce.models.contract import parameter_count
 from sottovoce.recipe import Recipe
-from sottovoce.training import simulation
+from sottovoce.training import cohort_sum
 
 USERS = Workload("demo", vocabulary=500, tokens=160, cohort=8)
 STEP = 32  # tokens. XLA counts what is in a loop once: one local step, of one moment of the recurrence
@@ -29,7 +29,7 @@ def lower_block(seats: int, population: int = 20):
         run={"block": seats, "kernels": "off", "devices": 1},
     )
     assembly = assemble(recipe, store)
-    real, lowered = simulation._add_block, []
+    real, lowered = cohort_sum._add_block, []
 
     def lower(*inputs):
         lowered.append(real.lower(*inputs))
@@ -37,7 +37,7 @@ def lower_block(seats: int, population: int = 20):
 
     clip_norms, key = assembly.algorithm.mechanism.clip_norms(1, None), jax.random.key(0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, "_add_block", lower)
+        patch.setattr(cohort_sum, "_add_block", lower)
         with pytest.raises(Lowered):
             assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(seats), key, clip_norms)
     return lowered[0], assembly.model

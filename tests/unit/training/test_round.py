@@ -16,9 +16,9 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import Algorithm, play_round
 from sottovoce.training.server import Server
-from sottovoce.training.simulation import SumInBlocks
 
 TRACKING = QuantileTracking(0.9, 0.5, bit_noise=3.0, cohort=20.0)
 MOVING = {

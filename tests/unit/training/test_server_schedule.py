@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 
+from sottovoce.build.algorithm import build_optimiser, build_server
 from sottovoce.errors import SottoError
-from sottovoce.parts import build_optimiser, build_server
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.recipe import Recipe
 from sottovoce.training.server import Server

@@ -1,0 +1,61 @@
+"""`sotto release`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from sottovoce.cli.display import print_json
+
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+def release(
+    run: Path,
+    *,
+    out: Path,
+    most_exposure: float | None = None,
+    require_audit: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Copy weights, vocabulary, card, statement and charges out of a run, if nothing speaks against it.
+
+    The ledger must be whole and belong to them, and no audit may contradict the claim. The run's secrets, the keys of
+    its noise, are then thrown away: it cannot be resumed any more. Else exit status 1 and every reason, and nothing is
+    changed.
+
+    Parameters
+    ----------
+    run
+        Folder of a private run.
+    out
+        New folder for what may be public.
+    most_exposure
+        Bits by which a planted secret of one user may be exposed (default: 10, and log2 of how many there are).
+    require_audit
+        Refuse where the model was not audited by rounds and by canaries; else the statement says that it was not.
+    json
+        One JSON object.
+    """
+    from sottovoce.commands.release import release_run
+    from sottovoce.reporting.wording import would_have_seen
+
+    result = release_run(run, out, most_exposure=most_exposure, require_audit=require_audit)
+    if json:
+        print_json(result)
+    elif result["released"]:
+        print(f"released: {out}")
+        print(f"whoever has it finds its ε with: {result['check']}")
+        for one in result["audits"]:
+            noticed = f"; it {would_have_seen(one['would_notice'])}" if "would_notice" in one else ""
+            print(f"audit by {one['audit']}: {one['result']}{noticed}")
+        print(f"the secrets of {run} are thrown away; erase copies of them too")
+    else:
+        print(f"not released: {run}")
+        for reason in result["reasons"]:
+            print(f"- {reason}")
+    if not result["released"]:
+        sys.exit(1)

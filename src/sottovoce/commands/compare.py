@@ -1,0 +1,89 @@
+"""Put several runs side by side, on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sottovoce.commands.evaluate import found_so_far, is_of_recipe, load_run
+from sottovoce.commands.stores import held_out_users, store_folder
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.evaluation.breakdown import share_of
+from sottovoce.evaluation.head_words import head_words
+from sottovoce.evaluation.prediction import count_hits, spread, summarise
+from sottovoce.files import write_aside
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.compare import MOST_RUNS, Compared, Comparison, render_comparison
+from sottovoce.runs.folder import RunFolder, names_of
+from sottovoce.runs.record import coarse_count, of_held_out
+
+
+def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bool = False) -> Comparison:
+    """What is known of each run, and how well their models predict the same held-out people: at most `users` of them.
+
+    Who is held out from one store may have trained another run: only runs on the store of the first are measured.
+    How single users fare is not even computed unless it is `internal`.
+    """
+    if not 1 <= len(paths) <= MOST_RUNS:
+        raise SottoError(f"{len(paths)} runs were named; a comparison has 1 to {MOST_RUNS}")
+    if len({Path(path).resolve() for path in paths}) < len(paths):
+        raise SottoError("a run is named twice; name each once")
+    if users < 0:
+        raise SottoError(f"--users {users} must not be negative; 0 measures on all held-out users")
+    runs = [RunFolder.open(path) for path in paths]
+    compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
+    held_out = held_out_users(Recipe.load(runs[0].recipe_file), runs[0])
+    if held_out is None:
+        return Comparison(compared, "", internal, [("Not measured", "There are no held-out users at hand.")])
+    rows = range(min(users, held_out.users) if users else held_out.users)
+    apart = []
+    for place, run in enumerate(runs):
+        if not is_of_recipe(run) or _store(run) != _store(runs[0]):
+            apart.append(compared[place].name)
+        else:
+            compared[place] = _measure(run, compared[place], held_out, rows, internal=internal)
+    notes = []
+    if apart:
+        text = f"Other people than those of {compared[0].name}, or code of one's own; as recorded: {', '.join(apart)}."
+        notes = [("Measured by themselves", text)]
+    about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(runs[0]).name}”"
+    people = about if len(apart) < len(runs) else ""
+    return Comparison(compared, people, internal, notes)
+
+
+def write_comparison(comparison: Comparison, out: Path) -> None:
+    write_aside(out, render_comparison(comparison).encode(), private=comparison.internal)
+
+
+def _read(run: RunFolder, name: str) -> Compared:
+    recipe = Recipe.load(run.recipe_file)
+    kind = recipe.model.kind.replace("_", " ") if is_of_recipe(run) else "own"
+    return Compared(
+        name=name,
+        model=kind,
+        statement=run.read_statement(),
+        record=run.record.read(),
+        budget=recipe.privacy.epsilon,
+        findings=tuple(found_so_far(run)),
+    )
+
+
+def _store(run: RunFolder) -> Path:
+    return store_folder(Recipe.load(run.recipe_file), run).resolve()
+
+
+def _measure(run: RunFolder, compared: Compared, store: Store, rows: range, *, internal: bool) -> Compared:
+    model, vocabulary = load_run(run)
+    if vocabulary.fingerprint != store.vocabulary.fingerprint:
+        raise SottoError(f"{run.path} has another vocabulary than its store {store.path}; put the store back")
+    counts = count_hits(model, store, rows)
+    found = summarise(counts).to_json()
+    return replace(
+        compared,
+        evaluation=found if internal else of_held_out(found),
+        within=share_of(counts.top1, counts.targets)[1],
+        head_words=head_words(model, store, rows).to_json(),
+        spread=spread(counts) if internal else None,
+    )

@@ -1,0 +1,125 @@
+"""Where the users of a run are: a prepared store, or the synthetic population made for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from sottovoce.data.demo import demo_vocabulary, write_demo
+from sottovoce.data.prepare import PreparationSummary, prepare
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.federation.device_rules import check_scope
+from sottovoce.federation.roster import Roster, is_federation
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+
+DEMO_TOKENS_PER_USER = 160
+_DEMO = "demo:"
+TURNS_BY_PLACE = (
+    "it was begun by version 0.1 with privacy.sampling='in_turn', where one person more or less in the store moved "
+    "everybody's turn: its ε does not hold for replacing a person; start another run"
+)
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The same recipe, good from any folder."""
+    name = recipe.data.store
+    if not name:
+        raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
+    if recipe.model.initial is not None:
+        recipe = recipe.replace(model={"initial": str(Path(recipe.model.initial).resolve())})
+    if recipe.local.public is not None:
+        recipe = recipe.replace(local={"public": str(Path(recipe.local.public).resolve())})
+    return recipe if has_own_store(recipe) else recipe.replace(data={"store": str(Path(name).resolve())})
+
+
+def has_own_store(recipe: Recipe) -> bool:
+    """Is the store the synthetic population that lies in the run's folder?"""
+    return recipe.data.store.startswith(_DEMO)
+
+
+def make_own_store(recipe: Recipe, run: RunFolder) -> None:
+    """Write the synthetic population of a recipe that asks for one."""
+    name = recipe.data.store
+    if has_own_store(recipe):
+        users = name.removeprefix(_DEMO)
+        if not users.isdecimal() or len(users) > 9 or int(users) < 1:
+            raise SottoError(f"data.store={name!r} must be demo: and a number of users, for example demo:2000")
+        prepare_demo(run.own_store, int(users))
+
+
+def prepare_demo(
+    out: Path, users: int, *, seed: int = 2018, vocabulary: Vocabulary | None = None, tokens: int = DEMO_TOKENS_PER_USER
+) -> PreparationSummary:
+    """The synthetic population as a store: about `users` to train on, and a tenth as many held out.
+
+    People write between three quarters of `tokens` and half more, and are cut to it.
+    """
+    corpus = out.with_name(out.name + ".jsonl")
+    try:
+        write_demo(corpus, users=round(users / 0.9), seed=seed, tokens=(tokens * 3 // 4, tokens * 3 // 2))
+        vocabulary = vocabulary or demo_vocabulary()
+        return prepare([corpus], out, vocabulary=vocabulary, tokens_per_user=tokens, test_users=0.1)
+    finally:
+        corpus.unlink(missing_ok=True)
+
+
+def store_folder(recipe: Recipe, run: RunFolder) -> Path:
+    return run.own_store if has_own_store(recipe) else Path(recipe.data.store)
+
+
+def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tuple[Store, Store | None]:
+    """The users to train on, and those held out, if any. Of users on devices only their number is known."""
+    folder = store_folder(recipe, run)
+    if on_devices != is_federation(folder):
+        raise SottoError(
+            f"{folder} is a federation, whose text is on its devices; train with `sotto federate server`, go on with "
+            f"`sotto federate resume`"
+            if is_federation(folder)
+            else f"{folder} is no federation; make one with `sotto federate init`"
+        )
+    if on_devices:
+        check_scope(recipe)
+        roster = Roster.open(folder)
+        return roster.as_store(), roster.held_out_users()
+    if not folder.exists() and run.recipe_file.exists():
+        raise SottoError(
+            f"the store of this run, {folder}, is not there; put it back (a store made anew would forget what its "
+            f"people were charged)"
+        )
+    train, test = Store.open(folder, "train"), Store.open(folder, "test")
+    if recipe.privacy.mode == "private" and not train.people:
+        raise SottoError(
+            f"{folder} was prepared from plain text: its users are pieces of text, and hiding one of them protects no "
+            f"person; train on it with privacy.mode = 'none', or prepare records that name their users"
+        )
+    return with_public_text(recipe, train), test if test.users else None
+
+
+def open_split(recipe: Recipe, run: RunFolder, split: str) -> Store:
+    """The users of one split of a run's store; of a federation, those its server holds out."""
+    folder = store_folder(recipe, run)
+    if not is_federation(folder):
+        return Store.open(folder, split)
+    held_out = Roster.open(folder).held_out_users() if split == "test" else None
+    if held_out is None:
+        raise SottoError(f"the text of {folder} is on its devices; give --corpus or --store to evaluate on")
+    return held_out
+
+
+def held_out_users(recipe: Recipe, run: RunFolder) -> Store | None:
+    """Those of a run's store or federation who are held out: None where nobody is, or the folder is gone."""
+    folder = store_folder(recipe, run)
+    if not folder.exists():
+        return None
+    test = Roster.open(folder).held_out_users() if is_federation(folder) else Store.open(folder, "test")
+    return test if test is not None and test.users else None
+
+
+def with_public_text(recipe: Recipe, store: Store) -> Store:
+    """The store, with the public text that its users rehearse if the recipe says so."""
+    if recipe.local.public is None:
+        return store
+    return replace(store, public=Store.open(recipe.local.public).as_public())

@@ -1,0 +1,75 @@
+"""How many users wrote each word, when every user brings only so many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+
+from sottovoce.data.grouping import Grouping, Spill, parts_for
+from sottovoce.data.tokenizer import tokenise
+from sottovoce.data.vocabulary import is_word
+from sottovoce.errors import SottoError
+
+_NO_WORD = 0  # begin, end, marks, placeholders and the words that are known already
+PROGRESS_EVERY = 1000
+
+
+def count_users(
+    folder: Path,
+    files: list[Path],
+    grouping: Grouping,
+    words_per_user: int,
+    known: Collection[str] = (),
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, int]:
+    """By word, how many of the users to train on bring it; a user brings at most `words_per_user`, each once.
+
+    Guarantee: a user added or removed changes at most `words_per_user` counts, each by one. Which words a user brings
+    depends on that user alone: on the text that will be in the store, and on the hash of their name, which picks among
+    too many. (Their most frequent words would be "the" and "and" for everyone; measured, a random choice finds more.)
+    `known` words are left out. Exact counts are private. `folder` is for work files and must not exist.
+    """
+    if words_per_user < 1:
+        raise SottoError(f"words_per_user={words_per_user} must be at least 1; it is how many words a user brings")
+    ids = _Ids(known)
+    spill = Spill(folder, parts_for(files), wide=True)
+    number = 0
+    for number, (user, text) in enumerate(grouping.records(files), 1):
+        name = grouping.name(user)
+        if not grouping.holds_out(name):
+            spill.add(name, [_NO_WORD, *map(ids.__getitem__, tokenise(text)), _NO_WORD])
+        if progress and number % PROGRESS_EVERY == 0:
+            progress(number)
+    if not number:
+        raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
+    counts = np.zeros(len(ids.words), np.int64)
+    for name, total, tokens in spill.users(grouping.tokens_per_user):
+        if total >= grouping.min_tokens:
+            counts[_brought(name, tokens, words_per_user)] += 1
+    return {ids.words[number]: int(counts[number]) for number in np.flatnonzero(counts)}
+
+
+class _Ids(dict[str, int]):
+    """A number for every word, given when it is first met."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        super().__init__(dict.fromkeys(known, _NO_WORD))
+        self.words = [""]
+
+    def __missing__(self, token: str) -> int:
+        self[token] = number = len(self.words) if is_word(token) else _NO_WORD
+        if number != _NO_WORD:
+            self.words.append(token)
+        return number
+
+
+def _brought(name: bytes, tokens: np.ndarray, limit: int) -> np.ndarray:
+    """The words of one user that count, each once."""
+    distinct, first = np.unique(tokens[tokens != _NO_WORD], return_index=True)
+    if len(distinct) <= limit:
+        return distinct
+    # In the order of this user's own text: the numbers of the words depend on who else is in the corpus.
+    distinct = distinct[np.argsort(first)]
+    return np.random.default_rng(int.from_bytes(name, "big")).permutation(distinct)[:limit]

@@ -1,1 +1,0 @@
-"""Runs that answer a question about the system itself."""

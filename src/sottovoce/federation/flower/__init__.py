@@ -1,0 +1,1 @@
+"""Flower as the transport: the only room that imports flwr."""

@@ -1,0 +1,75 @@
+"""The rounds of a run whose users are on devices: ask everybody who is registered, add up what comes, pay, noise, step.
+
+Who is drawn is each device's own affair. Whoever is away, late or wrong adds nothing; denominator and noise stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import numpy as np
+
+from sottovoce.build.assembly import Assembly
+from sottovoce.federation.aggregation import Collected, DeviceSum
+from sottovoce.federation.device import VERSION
+from sottovoce.federation.device_rules import for_devices
+from sottovoce.federation.messages import Task, digest
+from sottovoce.federation.roster import Roster
+from sottovoce.privacy.noise import noise_key
+from sottovoce.training.round import Keys, Spender, release
+from sottovoce.training.server import ServerState
+
+
+class Fleet(Protocol):
+    """Whatever carries messages between the server and the devices on the roster."""
+
+    def ask(self, number: int, message: bytes, seconds: float, collected: Collected) -> None:
+        """Send a round's task to every device that can be reached, and hand over answers until all came, or time is up.
+
+        An answer is handed over under the name of the device that sent it: the transport vouches for that.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    roster: Roster
+    fleet: Fleet
+    seconds: float  # that a round waits for its devices
+
+    def rounds(
+        self, assembly: Assembly, run: str, state: ServerState, keys_of: Callable[[int], Keys], ledger: Spender,
+        attempt: Callable[[], str],
+    ) -> Iterator[tuple[ServerState, DeviceSum]]:  # fmt: skip
+        """Play the rounds that are left. `attempt` names a release, once its round has its keys."""
+        algorithm = assembly.algorithm
+        while state.round < assembly.recipe.run.rounds:
+            number = state.round + 1
+            keys = keys_of(number)
+            clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
+            message = self._task(assembly, run, state, attempt(), clip_norms, keys).to_bytes()
+            registered = self.roster.registered
+            collected = Collected(digest(message), registered, algorithm.mechanism, clip_norms, state.model)
+            self.fleet.ask(number, message, self.seconds, collected)
+            summed = collected.summed(len(message))
+            state, _ = release(algorithm, state, summed, clip_norms, ledger)
+            yield state, summed
+
+    def _task(
+        self, assembly: Assembly, run: str, state: ServerState, attempt: str, clip_norms: np.ndarray, keys: Keys
+    ) -> Task:
+        return Task(
+            version=VERSION,
+            federation=self.roster.federation,
+            vocabulary=self.roster.vocabulary.fingerprint,
+            run=run,
+            round=state.round + 1,
+            attempt=attempt,
+            recipe=for_devices(assembly.recipe).to_dict(),
+            clip_norms=np.asarray(clip_norms),
+            key=np.asarray(jax.random.key_data(noise_key(keys.local))),
+            leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(state.model)],
+        )

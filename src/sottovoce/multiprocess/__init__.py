@@ -1,0 +1,1 @@
+"""The same rounds on several processes, on one machine or many."""

@@ -1,0 +1,1 @@
+"""The tables and figures of three papers, run again: one folder a paper."""

@@ -1,0 +1,26 @@
+"""Tables in Markdown, and how figures with a spread are written in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sottovoce.papers.engine.results import Spread
+
+ACCOUNTANT_NAMES = {"moments": "moments accountant", "rdp": "RDP", "pld": "PLD"}
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def percent(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    shown = f"{100 * spread.mean:.2f} %"
+    return shown if spread.deviation is None else f"{shown} ± {100 * spread.deviation:.2f}"
+
+
+def number(spread: Spread, digits: int = 4) -> str:
+    shown = f"{spread.mean:,.0f}" if 10**digits <= spread.mean < 10**9 else f"{spread.mean:.{digits}g}"
+    return shown if spread.deviation is None else f"{shown} ± {spread.deviation:.2g}"

@@ -1,0 +1,131 @@
+"""Tables 1 and 2 of McMahan et al. 2018: ε as printed, by the moments accountant, RDP and PLD; and settings by
+accuracy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from sottovoce.accounting import ACCOUNTANTS, SampledGaussian, epsilon, rounded_up
+from sottovoce.files import write_aside
+from sottovoce.papers.engine.results import Pool, Spread
+from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
+from sottovoce.papers.engine.trial import Size, Trial
+from sottovoce.papers.mcmahan2018.trials import (
+    BASELINE,
+    TABLE_1,
+    TABLE_2,
+    TABLE_2_BASELINE,
+    TABLE_2_DELTA,
+    TABLE_2_ROUNDS,
+    noised,
+)
+from sottovoce.planning.projection import project
+
+
+@lru_cache
+def table_1_cells(accountants: tuple[str, ...] = ACCOUNTANTS) -> list[dict[str, Any]]:
+    """Every cell of both versions of the table, by these accountants."""
+    cells = []
+    for users, cohort, z, kept, printed in TABLE_1:
+        event = SampledGaussian(z, "poisson", cohort / users)
+        for power, shown in enumerate(printed):
+            found = {name: epsilon([(event, 10**power)], users**-1.1, name) for name in accountants}
+            cells.append({
+                "users": users, "cohort": cohort, "noise_multiplier": z, "rounds": 10**power, "printed": shown,
+                "first_version_only": not kept, **found,
+            })  # fmt: skip
+    return cells
+
+
+def table_1(size: Size, pool: Pool, out: Path) -> str:
+    """One table an accountant; the first stands beside what is printed. The cells go to a JSON file too."""
+    cells = table_1_cells()
+    write_aside(out / "table-1.json", json.dumps(cells, indent=1).encode() + b"\n")
+    parts = []
+    for accountant in ("moments", "rdp", "pld"):
+        printed = accountant == "moments"
+        parts += [
+            f"{ACCOUNTANT_NAMES[accountant]}{', in brackets as printed where it differs' if printed else ''}:",
+            "",
+        ]
+        rows = []
+        for start in range(0, len(cells), 7):
+            row = cells[start : start + 7]
+            first = row[0]
+            mark = " (first version)" if first["first_version_only"] else ""
+            shown = [_cell(cell, accountant, printed=printed) for cell in row]
+            rows.append(
+                [f"{first['users']:.0e}{mark}", f"{first['cohort']:,}", f"{first['noise_multiplier']:g}", *shown]
+            )
+        parts += [markdown(["users", "sample", "z", *(f"10^{power}" for power in range(7))], rows), ""]
+    return "\n".join(parts).rstrip()
+
+
+def _cell(cell: dict[str, Any], accountant: str, *, printed: bool) -> str:
+    if not printed:
+        return rounded_up(cell[accountant])
+    shown = f"{cell[accountant]:.2f}"
+    return shown if shown == cell["printed"] else f"{shown} ({cell['printed']})"
+
+
+def table_2(size: Size, pool: Pool, out: Path) -> str:
+    """Accuracy of the small-cohort runs, and ε projected for the cohorts that give their σ at z = 1."""
+    header = [
+        "σ", "S", "users", "C̃ for z = 1", "ε printed",
+        *(f"ε, {name}, *projected*" for name in ACCOUNTANT_NAMES.values()),
+        "top-1 printed", "top-1 here",
+    ]  # fmt: skip
+    baselines = ((BASELINE, "∞", f"{TABLE_2_BASELINE} %"), (noised(0.0), "15", ""))
+    rows = [
+        ["0", shown, "", "", "∞", "∞", "∞", "∞", printed, _top1(pool, trial)] for trial, shown, printed in baselines
+    ]
+    for sigma, clip_norm, users, _, printed, accuracy in TABLE_2:
+        made = project(
+            noise_std=sigma, clip_norm=clip_norm, users=users, rounds=TABLE_2_ROUNDS, delta=TABLE_2_DELTA
+        )  # fmt: skip
+        rows.append([
+            f"{sigma:g}", f"{clip_norm:g}", f"{users:,}", f"{made.cohort:,}", f"{printed:g}",
+            f"{made.epsilons['moments']:.3f}", rounded_up(made.epsilons["rdp"]), rounded_up(made.epsilons["pld"]),
+            f"{accuracy} %", _top1(pool, noised(sigma, clip_norm)),
+        ])  # fmt: skip
+    note = (
+        f"ε at δ = {TABLE_2_DELTA:g} for {TABLE_2_ROUNDS:,} rounds. *Projected*: nobody trained with these cohorts; "
+        f"the accuracy is of runs with the same σ and S and the cohort of this reproduction."
+    )
+    return f"{markdown(header, rows)}\n\n{note}"
+
+
+def _top1(pool: Pool, trial: Trial) -> str:
+    return percent(pool.final(trial)) or "not run"
+
+
+def setting_table(trials: Sequence[Trial], size: Size, pool: Pool) -> str:
+    """A row a setting: accuracy at the end, and what it took."""
+    header = [
+        "setting", "seeds", "top-1", "top-1, smoothed", "perplexity", f"rounds to {size.target:.0%}",
+        "users processed", "clipped, at the end", "run",
+    ]  # fmt: skip
+    rows = []
+    for trial in trials:
+        found = pool.of(trial)
+        reached = pool.rounds_to(trial, size)
+        perplexities = [outcome.evaluation["perplexity"] for outcome in found]
+        known = [value for value in perplexities if value is not None]
+        clipped = [outcome.clipped_share[-1][1] for outcome in found if outcome.clipped_share]
+        rows.append([
+            trial.label,
+            str(len(found)),
+            percent(Spread.of([outcome.evaluation["top1"] for outcome in found])),
+            percent(pool.final(trial)),
+            number(Spread.of(known)) if len(known) == len(found) else "diverged",
+            "not reached" if reached is None else f"{reached.mean:,.0f}",
+            f"{fmean(outcome.user_updates for outcome in found):,.0f}",
+            f"{fmean(clipped):.0%}" if clipped else "",
+            f"`{trial.name}`",
+        ])  # fmt: skip
+    return markdown(header, rows)

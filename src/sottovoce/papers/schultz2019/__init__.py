@@ -1,0 +1,1 @@
+"""Schultz 2019, Learning private CNN language models."""

@@ -1,0 +1,91 @@
+"""After the fact: what ledgers add up to, by any accountant and at any δ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce import accounting
+from sottovoce.accounting import Event
+from sottovoce.errors import SottoError
+from sottovoce.planning.plan import plain_json
+from sottovoce.runs.ledger import PREPARATION, LedgerContents, read_ledger
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What some releases add up to, under the relation that they have in common; none where no ε is finite."""
+
+    relation: str | None
+    releases: int
+    events: list[dict[str, Any]]
+    epsilons: list[dict[str, float]]
+    epsilon_replaced: float | None
+    """At the first δ, when one user is replaced; the moments accountant has none."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The figures of each ledger, and of all together."""
+
+    accountant: str
+    ledgers: list[dict[str, Any]]
+    total: Figures
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values. JSON has no infinity, so an infinite figure is the string "infinity"."""
+        name = accounting.accountant_name(self.accountant)
+        main = self.total.epsilons[0]
+        return plain_json({**main, **asdict(self), "accountant_name": name})
+
+
+def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: str | None = None) -> Judgement:
+    """ε at each δ of all that ledgers, or those of folders, say was released, apart and together."""
+    accountant = accountant or accounting.default_accountant("poisson")
+    if not deltas:
+        raise SottoError("delta is missing: give one or more, well below 1/users; an ε holds at its δ only")
+    ledgers = [read_ledger(path / "ledger.jsonl" if path.is_dir() else path) for path in paths]
+    _refuse_double_counting(ledgers)
+    total: Counter[Event] = Counter()
+    for ledger in ledgers:
+        total.update(dict(ledger.spent))
+    return Judgement(
+        accountant,
+        [
+            {"path": str(ledger.path), "kind": ledger.kind, "runs": list(ledger.runs), "notes": ledger.notes}
+            | asdict(_figures(ledger.spent, deltas, accountant))
+            for ledger in ledgers
+        ],
+        _figures(list(total.items()), deltas, accountant),
+    )
+
+
+def _figures(spent: list[tuple[Event, int]], deltas: Sequence[float], accountant: str) -> Figures:
+    answers = accounting.epsilons(spent, deltas, accountant)
+    return Figures(
+        accounting.relation_of(event for event, _ in spent),
+        sum(count for _, count in spent),
+        [{"event": event.to_json(), "count": count} for event, count in spent],
+        [{"delta": delta, "epsilon": answer} for delta, answer in zip(deltas, answers, strict=True)],
+        None if accountant == "moments" else accounting.epsilon(spent, deltas[0], accountant, replaced=True),
+    )
+
+
+def _refuse_double_counting(ledgers: Sequence[LedgerContents]) -> None:
+    """One release must not be counted twice: a run's store and its release have it too."""
+    for index, one in enumerate(ledgers):
+        for other in ledgers[index + 1 :]:
+            shared = min(len(one.lines), len(other.lines))
+            if shared and one.lines[:shared] == other.lines[:shared]:
+                raise SottoError(
+                    f"{one.path} and {other.path} are the same ledger, or one is an earlier copy of the other: their "
+                    f"releases would count twice; give the longer one alone"
+                )
+            if twice := [run for run in one.runs if run in other.runs and run != PREPARATION]:
+                raise SottoError(
+                    f"{one.path} and {other.path} are both charged for run {twice[0]}: its rounds would count twice; "
+                    f"leave one of the two out"
+                )

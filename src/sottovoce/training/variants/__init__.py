@@ -1,0 +1,1 @@
+"""Ways to train that are not Algorithm 1: central SGD, distillation, stale updates."""

@@ -1,0 +1,182 @@
+"""Transfer learning on the server (Popov et al. 2018, section 2.3): the next model imitates the models that come back.
+
+Users train as in Algorithm 1, but what is used of their models is not an average of parameters: the server trains its
+own model towards the average of their predictions (equation 4), on public text or on text that it writes itself. One
+user can move that by any amount, as far as is known: there is no sensitivity, and so no guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sottovoce.data.store import Store
+from sottovoce.local.objective import Batch
+from sottovoce.local.update import User, UserResult, local_steps
+from sottovoce.models.contract import LanguageModel, State
+from sottovoce.models.generate import write_stream
+from sottovoce.models.head import soft_cross_entropy
+from sottovoce.privacy.noise import noise_key
+from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, train_one_by_one
+from sottovoce.training.server import ServerState
+from sottovoce.training.variants.central import descend, in_lanes
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What the server reads in a round: `cycles` texts of `tokens` tokens one after another, each `epochs` times.
+
+    A text is an excerpt of the public text, or `generated` by the model as it stands when its cycle begins.
+    """
+
+    tokens: int
+    epochs: int = 1
+    cycles: int = 1
+    generated: bool = True
+
+    def text(self, model: LanguageModel, store: Store, lanes: int, cycle: int, secret: bytes) -> User:
+        each = -(-self.tokens // lanes)
+        if self.generated:
+            tokens = write_stream(model, lanes, each, jax.random.fold_in(noise_key(secret), cycle))
+        else:
+            assert store.public is not None
+            tokens = store.public.excerpts(np.array([cycle]), lanes * each, secret)[0]
+        return User(tokens, np.int32(len(tokens)))  # pyrefly: ignore
+
+
+class Returned(NamedTuple):
+    """A model that came back, as its weight w_k and what training changed."""
+
+    weight: float
+    update: Any
+
+
+class TransferRound(NamedTuple):
+    """What is known of a round: private, for diagnostics."""
+
+    cohort: CohortSum
+    losses: list[Array]  # of every pass of the server: the mean cross-entropy with the returned models
+    not_finite: list[Array]  # of every pass: steps that were passed over
+
+    @property
+    def users(self) -> int:
+        return self.cohort.users
+
+    def diagnostics(self) -> dict[str, Any]:
+        losses = [float(loss) for loss in self.losses]
+        return {
+            **self.cohort.diagnostics(),
+            "server_losses": [loss if np.isfinite(loss) else None for loss in losses],
+            "server_not_finite": sum(map(int, self.not_finite)),
+        }
+
+
+def play_round(
+    algorithm: Algorithm, transfer: Transfer, state: ServerState, store: Store, keys: Keys, ledger: Spender
+) -> tuple[ServerState, TransferRound]:
+    """One round. Where no model comes back there is nothing to imitate, and the model stays as it is."""
+    mechanism, number = algorithm.mechanism, state.round + 1
+    clip_norms = mechanism.clip_norms(number, state.clip_norms)
+    cohort = mechanism.sampler.sample(store, keys.sampling, number)
+    returned, known = collect(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
+    # No noise is drawn: its secret makes the server's own randomness.
+    secret = ledger.spend(number, mechanism.event(number), None)
+    state, losses, not_finite = imitate(algorithm, transfer, state, store, returned, secret)
+    return state._replace(round=number), TransferRound(known, losses, not_finite)
+
+
+def collect(
+    algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
+    clip_norms: np.ndarray,
+) -> tuple[list[Returned], CohortSum]:  # fmt: skip
+    """The models that come back from a cohort, in the memory of the host, and what is known of the users."""
+    returned: list[Returned] = []
+    results: list[UserResult] = []
+    for weight, result in train_one_by_one(algorithm, model, store, cohort, key, clip_norms):
+        if weight > 0:
+            returned.append(Returned(float(weight), jax.tree.map(np.asarray, result.update)))
+        results.append(result._replace(update=None))
+    weights = np.float64(sum(each.weight for each in returned))
+    return returned, CohortSum(None, weights, None, results, [np.array([place]) for place in range(len(cohort))])
+
+
+def imitate(
+    algorithm: Algorithm, transfer: Transfer, state: ServerState, store: Store, returned: list[Returned], secret: bytes
+) -> tuple[ServerState, list[Array], list[Array]]:
+    """Train the server's model towards the average prediction of the returned ones.
+
+    A step is the gradient on one unroll of all lanes, applied by the server's optimiser.
+    """
+    received, local, server = state.model, algorithm.user_update, algorithm.server
+    factor = server.factor(state.round + 1)
+    losses: list[Array] = []
+    not_finite: list[Array] = []
+    for cycle in range(transfer.cycles if returned else 0):
+        text = transfer.text(state.model, store, local.batch, cycle, secret)
+        batches = in_lanes(text, local.batch, local.unroll)
+        # The returned models stay as they are: what they predict is worked out once for all passes over a text.
+        batches = batches._replace(targets=mean_predictions(received, returned, batches))
+        steps = int(local_steps(text.length, local.batch, local.unroll))
+        for epoch in range(transfer.epochs):
+            key = jax.random.fold_in(jax.random.fold_in(noise_key(secret), transfer.cycles + cycle), epoch)
+            state, loss, failed = descend(imitation, server, state, batches, 1.0, steps, key, factor)
+            losses.append(loss)
+            not_finite.append(failed)
+    return state, losses, not_finite
+
+
+def imitation(
+    model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
+) -> tuple[Float[Array, "lanes unroll"], State]:
+    """Equation 1: cross-entropy with the distributions that stand in the batch in place of words."""
+    del received
+    outputs, state = jax.vmap(model.read)(batch.inputs, state, jax.random.split(key, len(batch.inputs)))
+    return soft_cross_entropy(model.score(outputs), batch.targets), state
+
+
+def mean_predictions(
+    received: LanguageModel, returned: list[Returned], batches: Batch
+) -> Float[Array, "steps lanes unroll vocabulary"]:
+    """Equation 4: the average of what the returned models predict, each counted by its weight w_k.
+
+    One model after another: on the device there are one of them and the sum so far.
+    """
+    total = sum(each.weight for each in returned)
+    mean = None
+    for weight, update in returned:
+        mean = _add_predictions(mean, received, update, weight / total, batches.inputs)
+    assert mean is not None
+    return mean
+
+
+@partial(jax.jit, donate_argnums=0)
+def _add_predictions(
+    mean: Array | None, received: LanguageModel, update: Any, share: Any, inputs: Array
+) -> Float[Array, "steps lanes unroll vocabulary"]:
+    model = jax.tree.map(jnp.add, received, update)
+
+    def step(states: State, read: tuple[Array, Array | None]) -> tuple[State, Array]:
+        tokens, mean = read
+        outputs, states = jax.vmap(model.read)(tokens, states)
+        chances = share * jax.nn.softmax(model.score(outputs))
+        return states, chances if mean is None else mean + chances
+
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[1], *leaf.shape)), model.start())
+    return jax.lax.scan(step, start, (inputs, mean))[1]
+
+
+def rounds(
+    algorithm: Algorithm, transfer: Transfer, state: ServerState, store: Store, last: int,
+    keys_of: Callable[[int], Keys], ledger: Spender,
+) -> Iterator[tuple[ServerState, TransferRound]]:  # fmt: skip
+    """Play the rounds that are left, up to and including round `last`."""
+    while state.round < last:
+        state, played = play_round(algorithm, transfer, state, store, keys_of(state.round + 1), ledger)
+        yield state, played

@@ -1,1 +1,0 @@
-"""A page that shows runs as they go: reads their files, writes nothing."""

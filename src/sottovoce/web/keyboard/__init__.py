@@ -1,0 +1,1 @@
+"""The keyboard page, and the model exported for it."""

@@ -1,0 +1,98 @@
+"""`sotto keyboard`: serves the page, the models and their words. What is typed there stays there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce.accounting import rounded_up
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.evaluation.keystrokes import SUGGESTIONS
+from sottovoce.web.keyboard.export import CANARIES, VOCABULARY, find_export, read_manifest
+from sottovoce.web.keyboard.vendor import check_vendored
+from sottovoce.web.server import local_app, missing
+
+_STATIC = Path(__file__).parent / "static"
+_SERVED = ("step.onnx", VOCABULARY)
+
+
+def keyboard_app(paths: Sequence[str | Path], say: Callable[[str], None] = lambda line: None) -> Any:
+    """A Starlette application for one or two runs, or exports of runs; `say` is told of what takes its time."""
+    if not 1 <= len(paths) <= 2:
+        raise SottoError(f"{len(paths)} runs were named; a keyboard shows one, or two side by side")
+    try:
+        from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+        from starlette.routing import Route
+    except ImportError as error:
+        raise missing(error) from None
+    vendored = check_vendored()
+    folders = [find_export(path, say) for path in paths]
+    description = describe(paths, folders)
+
+    async def models(request: Any) -> Response:
+        return JSONResponse(description)
+
+    async def file(request: Any) -> Response:
+        number, name = request.path_params["number"], request.path_params["name"]
+        if number >= len(folders) or name not in _SERVED:
+            return PlainTextResponse("there is no such file", 404)
+        return FileResponse(folders[number] / name)
+
+    routes = [Route("/models.json", models), Route("/models/{number:int}/{name}", file)]
+    return local_app(routes, {"/vendor": vendored, "/": _STATIC})
+
+
+def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, Any]:
+    """All that the page must know beside the files: the manifests, and what was planted."""
+    manifests = [read_manifest(folder) for folder in folders]
+    names = [manifest["name"] for manifest in manifests]
+    if len(set(names)) < len(names):  # two runs of one name: `a/private` and `b/private`
+        names = [str(Path(*Path(path).resolve().parts[-2:])) for path in paths]
+    return {
+        "suggestions": SUGGESTIONS,
+        "models": [_described(manifest, name) for name, manifest in zip(names, manifests, strict=True)],
+        "canaries": together([read_canaries(folder) for folder in folders]),
+    }
+
+
+def _described(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    privacy = manifest["privacy"]
+    shown = rounded_up(privacy["epsilon"]) if privacy["private"] else None
+    return {**manifest, "name": name, "privacy": {**privacy, "epsilon_shown": shown}}
+
+
+def together(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:
+    """Each secret once, with the users who wrote it for each model; None where it was not planted."""
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int | None]] = {}
+    for number, secrets in enumerate(planted):
+        for one in secrets:
+            nowhere: list[int | None] = [None] * len(planted)
+            found.setdefault((one.known, one.secret), nowhere)[number] = one.holders
+    return [{"known": known, "secret": secret, "holders": holders} for (known, secret), holders in found.items()]
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A planted sequence: the words an attacker knows, the others, and how many users wrote it."""
+
+    known: tuple[str, ...]
+    secret: tuple[str, ...]
+    holders: int
+
+
+def read_canaries(folder: Path) -> list[Secret]:
+    """The secrets that the registry of an exported run says were planted; none where it has no registry."""
+    path = folder / CANARIES
+    if not path.is_file():
+        return []
+    try:
+        registry = json.loads(path.read_text(encoding="utf-8"))
+        prefix, found = int(registry["prefix"]), []
+        for words, holders in zip(registry["secrets"], registry["holders"], strict=True):
+            found.append(Secret(tuple(words[:prefix]), tuple(words[prefix:]), int(holders)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedRun(f"cannot read canaries in {path} ({type(error).__name__}: {error}); export again") from None
+    return found

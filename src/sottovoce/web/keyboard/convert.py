@@ -1,0 +1,193 @@
+"""A language model as ONNX, by a converter, and compared with JAX before anybody relies on it.
+
+Two graphs of the same program: `step` reads one token, `sequence` any number of them. Both take the tokens and the
+arrays of the state, and give the scores of the next token after each and the arrays of the state after the last.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sottovoce.errors import SottoError
+from sottovoce.models.contract import LanguageModel
+
+# Of scores and states; a part of the largest of them where that is above 1. Float32 in another order of sums stays far
+# below, a wrong graph does not.
+BOUND = 1e-4
+GRAPHS = ("step", "sequence")
+_LONG = 24  # tokens of the sequences that are compared
+_DRAWS = 8
+_SMALL = 256  # numbers: below, bytes would save nothing
+
+Session = Any  # of onnxruntime, which is imported where it is used
+Program = Callable[..., tuple[Array, ...]]
+
+
+def converter() -> Callable[..., Any]:
+    """`jax2onnx.to_onnx`. Its first import takes some seconds, and warns of what is deprecated in its own parts."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import onnxruntime  # noqa: F401
+            from jax2onnx import to_onnx
+    except ImportError as error:
+        raise SottoError(f"export needs {error.name}; `pip install -e '.[export]'`") from None
+    return to_onnx
+
+
+def program_of(model: LanguageModel) -> tuple[Program, list[Array]]:
+    """Reading as a function of arrays alone, and the arrays of the state before any token was read."""
+    start, tree = jax.tree.flatten(model.start())
+
+    def read(tokens: Array, *state: Array) -> tuple[Array, ...]:
+        outputs, after = model.read(tokens, jax.tree.unflatten(tree, state))
+        return model.score(outputs), *jax.tree.leaves(after)
+
+    return read, [jnp.asarray(leaf, jnp.float32) for leaf in start]
+
+
+def state_names(count: int) -> tuple[list[str], list[str]]:
+    """Of the state as it goes in, and as it comes out."""
+    return [f"state_{place}" for place in range(count)], [f"next_state_{place}" for place in range(count)]
+
+
+def one_by_one(model: LanguageModel) -> Program:
+    """As `program_of`, one token at a time: inside the loop all shapes are known, however long the text is.
+
+    The converter loses the length of what is joined to an array of unknown length, as a convolution's past is.
+    """
+    tree = jax.tree.structure(model.start())
+
+    def read(tokens: Array, *state: Array) -> tuple[Array, ...]:
+        def step(state: Any, token: Array) -> tuple[Any, Array]:
+            outputs, after = model.read(token[None], state)
+            return after, outputs[0]
+
+        after, outputs = jax.lax.scan(step, jax.tree.unflatten(tree, state), tokens)
+        return model.score(outputs), *jax.tree.leaves(after)
+
+    return read
+
+
+def convert(model: LanguageModel, graph: str) -> bytes:
+    """One of the `GRAPHS`, in float32."""
+    to_onnx = converter()
+    read, start = program_of(model)
+    if graph == "sequence":
+        read = one_by_one(model)
+    before, after = state_names(len(start))
+    time = (1,) if graph == "step" else jax.export.symbolic_shape("time")
+    shapes = [jax.ShapeDtypeStruct(time, jnp.int32), *(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in start)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = to_onnx(
+                read, shapes, model_name=f"sottovoce_{graph}", input_names=["tokens", *before],
+                output_names=["scores", *after],
+            )  # fmt: skip
+        except NotImplementedError as error:
+            raise SottoError(
+                f"jax2onnx cannot convert {type(model).__name__} ({error}); write its `read` and `score` with what it "
+                f"knows, or use another model"
+            ) from None
+    return found.SerializeToString()
+
+
+def open_session(graph: bytes) -> Session:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors; a warning that a constant was folded is of no use here
+    options.intra_op_num_threads = 1  # steps are small, and threads that wait for work would keep the cores busy
+    options.add_session_config_entry(
+        "session.disable_quant_qdq", "1"
+    )  # 8-bit weights become numbers once, not each time
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: Session, tokens: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
+    names, _ = state_names(len(state))
+    return session.run(None, {"tokens": tokens.astype(np.int32), **dict(zip(names, state, strict=True))})
+
+
+def largest_difference(model: LanguageModel, graph: str, session: Session, words: int, seed: int = 0) -> float:
+    """The largest difference of any score or state from JAX, over random tokens and states, as `BOUND` has it.
+
+    Half of the draws begin with the model's own start, and each goes on from the state that the one before it left in
+    ONNX, so that what is wrong with a state adds up.
+    """
+    read, start = program_of(model)
+    compiled = jax.jit(read)
+    generator = np.random.default_rng(seed)
+    time = 1 if graph == "step" else _LONG
+    found = 0.0
+    for first in ("start", "random"):
+        state = [np.asarray(leaf) for leaf in start]
+        if first == "random":
+            state = [generator.normal(size=leaf.shape).astype(np.float32) for leaf in state]
+        for _ in range(_DRAWS):
+            tokens = generator.integers(words, size=time).astype(np.int32)
+            with jax.default_matmul_precision("highest"):
+                expected = compiled(tokens, *state)
+            given = run_session(session, tokens, state)
+            each = [_difference(one, np.asarray(two)) for one, two in zip(given, expected, strict=True)]
+            found = max(found, *each)
+            state = given[1:]
+    return found
+
+
+def _difference(given: np.ndarray, expected: np.ndarray) -> float:
+    difference = float(np.max(np.abs(given - expected)) / max(1.0, np.max(np.abs(expected))))
+    return difference if np.isfinite(difference) else float("inf")
+
+
+def check_parity(model: LanguageModel, graph: str, contents: bytes, words: int) -> float:
+    """The largest difference from JAX; an error where it is above the bound."""
+    difference = largest_difference(model, graph, open_session(contents), words)
+    if not difference <= BOUND:
+        raise SottoError(
+            f"the {graph} in ONNX differs from JAX by {difference:.2g}, more than {BOUND:g}: nothing is exported; "
+            f"is the model finite? Else it is a fault of the converter"
+        )
+    return difference
+
+
+def to_eight_bits(contents: bytes) -> bytes:
+    """The same graph with its weights kept as bytes, each row with a scale of its own.
+
+    The bytes are those of onnxruntime's quantisation; a standard node turns them into numbers again when the model is
+    loaded. Its dynamic quantisation was tried: it passes over `Gemm` and what is read inside a loop, and the file grew.
+    """
+    import onnx
+    from onnxruntime.quantization.quant_utils import quantize_onnx_initializer
+
+    graph = onnx.load_from_string(contents)
+    kept, nodes = [], []
+    for weight in graph.graph.initializer:
+        values = onnx.numpy_helper.to_array(weight)
+        if values.dtype != np.float32 or values.ndim < 2 or values.size < _SMALL:
+            kept.append(weight)
+            continue
+        largest = np.max(np.abs(values), axis=tuple(range(1, values.ndim)))
+        scales = (np.maximum(largest, np.finfo(np.float32).tiny) / 127).astype(np.float32)
+        zeros = np.zeros(len(scales), np.int8)
+        names = [f"{weight.name}_{part}" for part in ("bytes", "scale", "zero")]
+        kept += [
+            quantize_onnx_initializer(weight, onnx.TensorProto.INT8, zeros, scales, 0, names[0]),
+            onnx.numpy_helper.from_array(scales, names[1]),
+            onnx.numpy_helper.from_array(zeros, names[2]),
+        ]
+        nodes.append(onnx.helper.make_node("DequantizeLinear", names, [weight.name], axis=0))
+    nodes += graph.graph.node
+    del graph.graph.initializer[:], graph.graph.node[:]
+    graph.graph.initializer.extend(kept)
+    graph.graph.node.extend(nodes)
+    onnx.checker.check_model(graph)
+    return graph.SerializeToString()

@@ -1,0 +1,174 @@
+"""The model of a run as a folder that other programs can use: ONNX, its words, and a manifest that says what it is."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.stores import store_folder
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import BOS, SPECIALS, UNK, Vocabulary
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
+from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.recipe import Recipe
+from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.record import coarse_count
+from sottovoce.web.keyboard.convert import (  # fmt: skip
+    BOUND,
+    GRAPHS,
+    Session,
+    check_parity,
+    convert,
+    converter,
+    largest_difference,
+    open_session,
+    program_of,
+    run_session,
+    state_names,
+    to_eight_bits,
+)
+
+MANIFEST, VOCABULARY, CANARIES = "manifest.json", "vocabulary.txt", "canaries.json"
+WEIGHTS = ("float32", "8bit")
+_USERS = 50  # held-out users on whom 8-bit weights are compared with the others
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What 8-bit weights cost: on held-out users, or None where the run's store is not at hand."""
+
+    users: int
+    top1: float | None
+    top1_float32: float | None
+
+
+def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -> dict[str, Any]:
+    """Write the model of a run as ONNX into a new folder; what its manifest says is returned.
+
+    Both graphs in float32 must agree with JAX to `BOUND`, else nothing is written.
+    """
+    if weights not in WEIGHTS:
+        raise SottoError(f"weights={weights!r} must be {' or '.join(WEIGHTS)}")
+    run, out = RunFolder.open(path), Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
+    model, vocabulary = load_run(run)
+    statement = run.read_statement()
+    converter()  # an absent package is told before anything else is done
+    graphs = {graph: convert(model, graph) for graph in GRAPHS}
+    differences = {graph: check_parity(model, graph, graphs[graph], vocabulary.size) for graph in GRAPHS}
+    smaller = None
+    if weights == "8bit":
+        plain, graphs = graphs, {graph: to_eight_bits(graphs[graph]) for graph in GRAPHS}
+        sessions = {graph: open_session(graphs[graph]) for graph in GRAPHS}
+        smaller = {
+            "bytes_float32": {graph: len(plain[graph]) for graph in GRAPHS},
+            "largest_difference": max(
+                largest_difference(model, graph, sessions[graph], vocabulary.size) for graph in GRAPHS
+            ),
+            **asdict(_loss(run, model, sessions["sequence"], open_session(plain["sequence"]), vocabulary)),
+        }
+    recipe = Recipe.load(run.recipe_file)
+    words = run.model_file(VOCABULARY).read_bytes()
+    manifest = sealed({
+        "export": 1,
+        "name": run.path.resolve().name,
+        "model": {"kind": recipe.model.kind, "parameters": parameter_count(model), "weights": weights},
+        "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in GRAPHS},
+        "vocabulary": {
+            **_file(VOCABULARY, words), "size": vocabulary.size, "fingerprint": vocabulary.fingerprint
+        },
+        "special_tokens": {name: token for token, name in enumerate(SPECIALS)},
+        "inputs": {"tokens": "int32", "state": "float32"},
+        "state": _states(model),
+        "parity": {"largest_difference": differences, "bound": BOUND},
+        "eight_bits": smaller,
+        "of": checkpoints.digest(run.load_weights()),
+        "privacy": {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
+    })  # fmt: skip
+    with made_aside(out) as draft:
+        for graph in GRAPHS:
+            write_aside(draft / f"{graph}.onnx", graphs[graph])
+        write_aside(draft / VOCABULARY, words)
+        if run.registry_file.is_file():  # public: what was planted, and not who was in
+            write_aside(draft / CANARIES, run.registry_file.read_bytes())
+        write_aside(draft / MANIFEST, pretty(manifest))
+    return manifest
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What is in an export; its files must be those that were written."""
+    try:
+        manifest = read_sealed(folder / MANIFEST)
+        kept = {f"{graph}.onnx": manifest["graphs"][graph]["sha256"] for graph in GRAPHS}
+        if "sha256" in manifest["vocabulary"]:  # not in exports of version 0.1
+            kept[VOCABULARY] = manifest["vocabulary"]["sha256"]
+        for name, sha256 in kept.items():
+            if sha256_of(folder / name) != sha256:
+                raise DamagedRun(f"{folder / name} is not the file that was exported; export it again")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedRun(f"{folder} holds no whole export ({type(error).__name__}: {error}); export it again") from None
+    return manifest
+
+
+def find_export(path: str | Path, say: Callable[[str], None] = lambda line: None) -> Path:
+    """The export at a path: the folder itself, or that of a run, which is made where it is not there or is stale."""
+    folder = Path(path)
+    if (folder / MANIFEST).is_file():
+        return folder
+    run = RunFolder.open(folder)
+    kept = run.path / "onnx"
+    of = checkpoints.digest(run.load_weights())
+    if (kept / MANIFEST).is_file():
+        if read_manifest(kept).get("of") == of:
+            return kept
+        shutil.rmtree(kept)  # the run was trained further since
+    say(f"exporting {run.path}")
+    export_run(run.path, kept)
+    return kept
+
+
+def _file(name: str, contents: bytes) -> dict[str, Any]:
+    return {"file": name, "bytes": len(contents), "sha256": hashlib.sha256(contents).hexdigest()}
+
+
+def _states(model: LanguageModel) -> list[dict[str, Any]]:
+    """Names, shapes, and what each array is before any token was read: one number where all are alike."""
+    _, start = program_of(model)
+    before, after = state_names(len(start))
+    states = []
+    for name, next_name, leaf in zip(before, after, start, strict=True):
+        values = np.asarray(leaf).ravel().tolist()
+        alike = values[0] if len(set(values)) == 1 else values
+        states.append({"input": name, "output": next_name, "shape": list(leaf.shape), "start": alike})
+    return states
+
+
+def _loss(run: RunFolder, model: LanguageModel, small: Session, plain: Session, vocabulary: Vocabulary) -> Loss:
+    try:
+        users = Store.open(store_folder(Recipe.load(run.recipe_file), run), "test")
+        if users.vocabulary.fingerprint != vocabulary.fingerprint:
+            raise SottoError("another vocabulary")
+    except (SottoError, OSError):
+        return Loss(0, None, None)
+    rows = [users[row] for row in range(min(_USERS, users.users))]
+    hits = {"small": 0, "plain": 0}
+    start = [np.asarray(leaf) for leaf in program_of(model)[1]]
+    for row in rows:
+        inputs, counted = np.array([BOS, *row[:-1]]), (row != BOS) & (row != UNK)
+        for name, session in (("small", small), ("plain", plain)):
+            best = np.argmax(run_session(session, inputs, start)[0], axis=-1)
+            hits[name] += int(np.sum((best == row) & counted))
+    targets = sum(int(np.sum(row != BOS)) for row in rows)
+    if not targets:
+        return Loss(0, None, None)
+    return Loss(coarse_count(len(rows)), *(round(hits[name] / targets, 4) for name in ("small", "plain")))

@@ -1,0 +1,94 @@
+"""`sotto watch`: serves the page and the stream of what is new. It reads files, and answers nothing but reads."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import SottoError
+from sottovoce.runs.folder import RunFolder
+from sottovoce.web.server import LOOPBACK, local_app, missing
+from sottovoce.web.watch.follow import Follower
+
+PORT = 8019
+_STATIC = Path(__file__).parent / "static"
+_EVERY = 0.5  # seconds between two looks at the files
+_QUIET = 30  # looks without news after which a line shows that the server is there
+
+
+def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOPBACK, every: float = _EVERY) -> Any:
+    """A Starlette application for some runs, and the path of its page.
+
+    What is internal lies under a path that is drawn anew each time, which only who started the server is told: other
+    people of this machine can reach its ports, and must not read through one what they may not read on disk.
+    """
+    try:
+        from starlette.responses import FileResponse, Response, StreamingResponse
+        from starlette.routing import Route
+    except ImportError as error:
+        raise missing(error) from None
+    _refuse(paths, internal=internal, host=host)
+    path = f"/{secrets.token_urlsafe(16)}" if internal else ""
+
+    async def page(request: Any) -> Response:
+        return FileResponse(_STATIC / "index.html")
+
+    async def events(request: Any) -> Response:
+        follower = Follower(paths, internal=internal, last=request.headers.get("last-event-id", ""))
+        is_leaving = getattr(request.app.state, "is_leaving", lambda: False)
+        return StreamingResponse(stream(follower, every, is_leaving), media_type="text/event-stream")
+
+    routes = [Route(f"{path}/", page), Route(f"{path}/events", events)]
+    return local_app(routes, {f"{path}/page": _STATIC}, hosts=_names(host)), f"{path}/"
+
+
+async def stream(follower: Follower, every: float, is_leaving: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """News for as long as reader and server stay. A slow disk keeps nobody else waiting: files are read in a thread."""
+    from anyio import sleep, to_thread
+
+    yield b"retry: 1000\n\n"
+    quiet = 0
+    while not is_leaving():
+        messages = await to_thread.run_sync(follower.poll)
+        for message in messages:
+            yield message.encode()
+        quiet = 0 if messages else quiet + 1
+        if quiet == _QUIET:
+            yield b": nothing new\n\n"
+            quiet = 0
+        await sleep(every)
+
+
+def _refuse(paths: Sequence[Path], *, internal: bool, host: str) -> None:
+    if not paths:
+        raise SottoError("name at least one folder of a run: sotto watch RUN")
+    for path in paths:
+        if path.exists() and not path.is_dir():
+            raise SottoError(f"{str(path)!r} is a file; name the folder of a run")
+        run = RunFolder(path)
+        for lines in (run.record, run.diagnostics) if internal else (run.record,):
+            if lines.path.exists() and not os.access(lines.path, os.R_OK):
+                raise SottoError(f"{lines.path} may not be read by you; ask its owner")
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise SottoError("a run is named twice; name each once")
+    if internal and not _is_loopback(host):
+        raise SottoError(
+            f"--internal with --host {host} would show exact figures of private data to a network; "
+            f"watch on {LOOPBACK}, from elsewhere through ssh -L {PORT}:{LOOPBACK}:{PORT}"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _names(host: str) -> list[str]:
+    """By which names the page may be asked for: all, where it is open to all addresses of the machine."""
+    return ["*"] if host in ("0.0.0.0", "::", "") else [host]

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from sottovoce.commands import bench
+from sottovoce.errors import SottoError
+from sottovoce.kernels import cuda
+from sottovoce.local.update import FedAvg
+from sottovoce.models.lstm import LSTM
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.training import cohort_sum
+
+
+def test_a_measurement_says_what_was_measured(monkeypatch):
+    monkeypatch.setattr(bench, "REPEATS", 1)
+    monkeypatch.setattr(bench, "_product_rate", lambda kind: 1e12)
+    monkeypatch.setattr(bench, "_copy_rate", lambda: 1e11)
+    found = bench.measure("demo", cohort=6)
+    assert (found.workload, found.cohort, found.precision) == ("demo", 6, "float32")
+    assert found.users_per_second > 0
+    assert found.tokens_per_second == pytest.approx(found.users_per_second * 160)
+    assert found.arithmetic_share == pytest.approx(found.flops_a_user * found.users_per_second / 1e12)
+
+
+def test_the_papers_user_costs_thirteen_thousand_million_operations():
+    """80 tokens a step against 10,000 words of 96 numbers, and the gates; forwards once, backwards twice."""
+    model = jax.eval_shape(lambda: LSTM(10_000, key=jax.random.key(0)))
+    by_hand = 6 * 1600 * (10_000 * 96 + 4 * 256 * (96 + 256) + 96 * 256)
+    assert by_hand == pytest.approx(12.9e9, rel=0.01)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(model) if leaf.ndim == 2)
+    assert 6 * 1600 * weights == by_hand
+
+
+def test_an_unknown_workload_is_refused():
+    with pytest.raises(SottoError, match="mcmahan-lstm"):
+        bench.measure("mcmahan-lsmt")
+    with pytest.raises(SottoError, match="1 or more"):
+        bench.measure("demo", cohort=-3)
+
+
+def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
+    """A guard that counts work, not seconds: cohorts of many sizes compile one program for each shape of block."""
+    seats = set()
+    real = cohort_sum._seated
+    monkeypatch.setattr(cohort_sum, "_seated", lambda *given: (seats.add(given[-1].seats), real(*given))[1])
+    assembly = bench._assemble(bench.WORKLOADS["demo"], 30, 8, "auto")
+    cohort_sum._add_block.clear_cache()
+    clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
+    store = bench.make_users(bench.WORKLOADS["demo"], 30)
+    for size in (0, 1, 3, 8, 9, 15, 22, 30):
+        key = jax.random.key(size)
+        summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(size), key, clip_norms)
+        assert summed.users == size
+    assert seats == {8, 4}
+    assert cohort_sum._add_block._cache_size() == 2
+
+
+def test_the_second_round_compiles_nothing():
+    assembly = bench._assemble(bench.WORKLOADS["demo"], 8, 8, "off")
+    play = bench.play_next(assembly, bench.make_users(bench.WORKLOADS["demo"], 8))
+    cohort_sum._add_block.clear_cache()
+    play()
+    play()
+    assert cohort_sum._add_block._cache_size() == 1
+
+
+def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
+    """So that a cohort may be larger than memory: of a block that was added nothing stays but four numbers a user."""
+    held = []
+    real = cohort_sum._seated
+
+    def seated(*block):
+        held.append(sum(array.nbytes for array in jax.live_arrays()))
+        return real(*block)
+
+    monkeypatch.setattr(cohort_sum, "_seated", seated)
+    assembly = bench._assemble(bench.WORKLOADS["demo"], 8, 8, "off")
+    clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
+    store = bench.make_users(bench.WORKLOADS["demo"], 8)
+    cohort = np.tile(np.arange(8), 20)
+    assembly.sum_updates(assembly.algorithm, assembly.model, store, cohort, jax.random.key(0), clip_norms)
+    assert len(held) == 20
+    one_block_ahead = 4 * 8 * (160 + 2)
+    # the largest of ten, not one of them: a block's old sum may just be gone and the new one not yet there
+    assert max(held[10:]) - max(held[:10]) <= 8 * 20 * 16 + one_block_ahead < 4 * 8 * 10 * 160
+
+
+def test_a_cohort_is_drawn_from_a_population_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "REPEATS", 1)
+    monkeypatch.setattr(bench, "_product_rate", lambda kind: 1e12)
+    monkeypatch.setattr(bench, "_copy_rate", lambda: 1e11)
+    monkeypatch.setattr(bench, "DIFFERENT_USERS", 7)
+    bench.make_population(tmp_path, bench.WORKLOADS["demo"], 300)
+    found = bench.measure("demo", cohort=6, block=4, population=tmp_path)
+    assert (found.population, found.cohort) == (300, 6)
+    assert found.users_per_second > 0
+    store = bench.Store.open(tmp_path)
+    assert np.array_equal(store[3], store[10])
+    assert not np.array_equal(store[3], store[4])
+
+
+def test_a_population_that_cannot_be_made_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(SottoError, match="larger than the population=50"):
+        list(bench.measure_each("demo", [10, 100], [50]))
+    with pytest.raises(SottoError, match="fit on disk"):
+        bench.make_population(tmp_path, bench.WORKLOADS["demo"], 10**15)
+    assert not list(tmp_path.iterdir())
+
+
+def test_kernels_are_for_the_device_and_the_sizes_they_were_written_for():
+    model = jax.eval_shape(lambda: LSTM(10_000, key=jax.random.key(0)))
+    assert cuda.products(FedAvg(FlatClip(1.0), True), model) is None  # no GPU here

@@ -1,0 +1,195 @@
+"""Rounds of several processes against one. Here the processes are threads: what they add up goes through memory."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from free import Free
+from sottovoce.build.assembly import assemble
+from sottovoce.errors import SottoError
+from sottovoce.multiprocess import cohort_sum
+from sottovoce.multiprocess.cohort_sum import SumOverProcesses, add_up_for
+from sottovoce.multiprocess.group import Dismissed, Group
+from sottovoce.privacy.noise import noise_key
+from sottovoce.recipe import Recipe
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import cut_into_blocks, share_out
+from sottovoce.training.round import play_round
+
+RECIPE = Recipe.from_dict({
+    "model": {"embedding": 6, "hidden": 8},
+    "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
+    "privacy": {
+        "users": 13, "cohort": 8, "clip_norm": 0.3, "noise_multiplier": 1.2, "delta": 1e-3, "accountant": "rdp",
+    },
+    "run": {"block": 4},
+})  # fmt: skip
+COHORT = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12])
+
+
+class Threads(Group):
+    """A group whose processes are threads. What was put into sums is kept, in the order it was said."""
+
+    def __init__(self, mine, count, shared):
+        super().__init__(mine, count, None, None)  # type: ignore[arg-type]
+        self.shared, self.said = shared, []
+
+    def add(self, numbers):
+        self.said.append(np.array(numbers))
+        self.shared["numbers"][self.mine] = numbers
+        self.shared["barrier"].wait(60)
+        total = np.sum(self.shared["numbers"], axis=0, dtype=numbers.dtype)
+        self.shared["barrier"].wait(60)  # nobody speaks again before all have heard
+        return total
+
+
+def with_helpers(processes, assembly, store, lead, stop=lambda: False):
+    """What `lead(group)` returns in process 0, while the others help; and why they ended."""
+    shared = {"barrier": threading.Barrier(processes), "numbers": [None] * processes}
+    groups = [Threads(number, processes, shared) for number in range(processes)]
+    ended = []
+
+    def assist(group):
+        try:
+            add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.model, store, stop)
+        except (Dismissed, SottoError) as end:
+            ended.append(str(end))
+        except BaseException as error:
+            shared["barrier"].abort()
+            ended.append(repr(error))
+            raise
+
+    threads = [threading.Thread(target=assist, args=(group,), daemon=True) for group in groups[1:]]
+    for thread in threads:
+        thread.start()
+    result = lead(groups[0])
+    groups[0].dismiss("done")
+    for thread in threads:
+        thread.join(60)
+    return result, ended, groups
+
+
+def summed(sum_updates, assembly, store, cohort):
+    norms = assembly.algorithm.mechanism.clip_norms(1, assembly.algorithm.mechanism.start())
+    return sum_updates(assembly.algorithm, assembly.model, store, cohort, noise_key(bytes(range(8))), norms)
+
+
+def same(one, other):
+    return jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a, b), one, other))
+
+
+@pytest.mark.parametrize("processes", [2, 3, 5])
+@pytest.mark.parametrize("cohort", [COHORT, COHORT[:1], COHORT[:0]], ids=["many", "one user", "nobody"])
+def test_any_number_of_processes_give_the_sum_of_one_to_the_bit(store, processes, cohort):
+    assembly = assemble(RECIPE, store)
+    alone = summed(assembly.sum_updates, assembly, store, cohort)
+    lead = lambda group: summed(SumOverProcesses(group, assembly.sum_updates), assembly, store, cohort)  # noqa: E731
+    together, ended, _ = with_helpers(processes, assembly, store, lead)
+    assert ended == ["done"] * (processes - 1)
+    assert same((alone.total, alone.weight, alone.bits), (together.total, together.weight, together.bits))
+    assert together.users == len(cohort)
+    for name in ("norms", "clipped", "losses"):
+        np.testing.assert_array_equal(getattr(alone, name), getattr(together, name))
+
+
+def test_a_user_whom_two_processes_add_up_stops_the_round(store, monkeypatch):
+    """Plans that differ, as of machines with other devices, would count some users twice: with twice the clip norm."""
+    monkeypatch.setattr(cohort_sum, "share_out", lambda blocks, processes: [blocks] * processes)
+    assembly = assemble(RECIPE, store)
+    lead = lambda group: summed(SumOverProcesses(group, assembly.sum_updates), assembly, store, COHORT)  # noqa: E731
+    with pytest.raises(SottoError, match="disagree on who computes whom"):
+        with_helpers(2, assembly, store, lead)
+
+
+def play(assembly, store, sum_updates):
+    mechanism = assembly.algorithm.mechanism
+    state = assembly.algorithm.server.start(assembly.model, mechanism.start())
+    for number in (1, 2):
+        keys = Secrets.seeded(5).keys(number, "test")
+        state, _ = play_round(assembly.algorithm, state, store, keys, Free(Secrets.seeded(5)), sum_updates)
+    return state
+
+
+def test_rounds_of_two_processes_have_the_cohorts_the_noise_and_the_model_of_one(store):
+    """Were a cohort, a coin or a noise drawn anew in the second process, the models would be far apart."""
+    assembly = assemble(RECIPE, store)
+    lead = lambda group: play(assembly, store, SumOverProcesses(group, assembly.sum_updates))  # noqa: E731
+    together, _, _ = with_helpers(2, assembly, store, lead)
+    assert same(play(assembly, store, assembly.sum_updates).model, together.model)
+
+
+def test_without_a_clip_the_sums_are_those_of_one_process_within_rounding(store):
+    assembly = assemble(RECIPE.replace(privacy={"mode": "none", "clipping": "none"}), store)
+    alone = summed(assembly.sum_updates, assembly, store, COHORT)
+    lead = lambda group: summed(SumOverProcesses(group, assembly.sum_updates), assembly, store, COHORT)  # noqa: E731
+    together, _, _ = with_helpers(2, assembly, store, lead)
+    for one, other in zip(jax.tree.leaves(alone.total), jax.tree.leaves(together.total), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_the_keys_of_sampling_and_noise_stay_with_process_0(store):
+    assembly = assemble(RECIPE, store)
+    lead = lambda group: play(assembly, store, SumOverProcesses(group, assembly.sum_updates))  # noqa: E731
+    _, _, groups = with_helpers(2, assembly, store, lead)
+    spoken = b"".join(numbers.tobytes() for numbers in groups[0].said)
+    for number in (1, 2):
+        keys = Secrets.seeded(5).keys(number, "test")
+        assert keys.local[:8] in spoken  # it can be found, so the others could be
+        assert keys.sampling[:8] not in spoken
+        assert Free(Secrets.seeded(5)).spend(number, None, None)[:8] not in spoken
+
+
+def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
+    assembly = assemble(RECIPE, store)
+
+    def lead(group):
+        summed(SumOverProcesses(group, assembly.sum_updates), assembly, store, COHORT)
+        return group.asked()
+
+    assert with_helpers(2, assembly, store, lead, stop=lambda: True)[0]
+    assert not with_helpers(2, assembly, store, lead)[0]
+
+
+def test_every_user_is_in_one_share_and_shares_are_alike():
+    steps = np.random.default_rng(0).integers(1, 40, size=300)
+    blocks = cut_into_blocks(steps, seats=8)
+    shares = share_out(blocks, 3)
+    assert sorted(np.concatenate([block.places for share in shares for block in share])) == list(range(300))
+    work = [sum(block.seats * block.steps for block in share) for share in shares]
+    assert max(work) - min(work) <= max(block.seats * block.steps for block in blocks)
+    assert share_out(blocks[:1], 2) == [blocks[:1], []]
+
+
+def test_how_many_processes_share_the_users_is_in_the_fingerprint(store):
+    names = {assemble(RECIPE, store, processes=processes).fingerprint for processes in (1, 2, 3)}
+    assert len(names) == 3
+
+
+def test_words_and_gathered_words_arrive_whole():
+    shared = {"barrier": threading.Barrier(3), "numbers": [None] * 3}
+    groups = [Threads(number, 3, shared) for number in range(3)]
+    messages, heard = [b"", b"a", bytes(range(256)) * 3], {}
+
+    def speak(group):
+        heard[group.mine] = (group.tell(messages[2]), group.tell(b""), group.gather(messages[group.mine]))
+
+    threads = [threading.Thread(target=speak, args=(group,), daemon=True) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert heard == dict.fromkeys(range(3), (messages[2], b"", messages))
+
+
+def test_a_group_broken_off_in_a_word_says_no_other(store):
+    """The others wait for the rest of it: they find process 0 gone instead."""
+    shared = {"barrier": threading.Barrier(2), "numbers": [None] * 2}
+    group = Threads(0, 2, shared)
+    with pytest.raises(KeyboardInterrupt), group.busy():
+        raise KeyboardInterrupt
+    group.dismiss("interrupted")
+    assert group.said == []

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sottovoce.audit.tails import fit_tail
+from sottovoce.build.assembly import assemble
+from sottovoce.build.mechanism import resolve
+from sottovoce.commands.stores import with_public_text
+from sottovoce.data.store import Store
+from sottovoce.evaluation.prediction import average_perplexity
+from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, judge_claims
+from sottovoce.papers.engine.populations import People
+from sottovoce.papers.engine.render import present
+from sottovoce.papers.engine.results import Outcome, Pool
+from sottovoce.papers.popov2018.measures import PUBLIC, USERS
+from sottovoce.papers.popov2018.tables import by_gigabytes
+from sottovoce.papers.popov2018.trials import (
+    DELTAS,
+    EXPERIMENTS,
+    PRINTED,
+    PTB_AVERAGED,
+    PTB_ROUNDS,
+    SIZES,
+    TABLE_3,
+    TABLE_4,
+    benchmark,
+    node,
+    pretrained,
+    rehearsed,
+    tails,
+)
+from sottovoce.papers.registry import POPOV2018
+from sottovoce.recipe import Recipe
+
+GPU, SMOKE = SIZES["gpu"], SIZES["smoke"]
+
+
+def all_trials(size):
+    return {trial.name: trial for each in EXPERIMENTS.values() for trial, _ in each.runs(size)}
+
+
+def recipe_of(trial, size=GPU, users=3045):
+    return resolve(trial.recipe(Recipe.load("popov2018"), size, users=users, store="store", seed=0))
+
+
+def outcome(trial, texts, *, gained=0.8, seed=0, **facts):
+    """What a run has where both texts are as given: perplexity and keystroke saving in percent of each, in turn."""
+    public, users = texts[:2], texts[2:4]
+    told = {
+        name: {"perplexity": perplexity, "keystroke_saving": saved / 100}
+        for name, (perplexity, saved) in (("public_text", public), ("users_text", users))
+    }
+    start, third, end = math.log(336.0), GPU.marks[0], trial.rounds_of(GPU)
+    early = math.exp(start - gained * (start - math.log(users[0])))
+    series = {USERS: [(third, early), (end, users[0])], PUBLIC: [(third, public[0]), (end, public[0])]}
+    average = average_perplexity([(public[0], 170_000), (users[0], 200_000)])
+    curve = [(end, 0.2, users[0])]
+    return Outcome(trial.name, seed, {"run": {"algorithm": "fedavg"}}, 0, end, trial.user_updates(GPU), curve,
+                   {"top1": 0.2, "perplexity": users[0]}, {}, [], 1.0,
+                   facts={**told, "average_perplexity": average, "bytes": None, **facts}, series=series)  # fmt: skip
+
+
+def told_tails(*, epsilon=0.67, rejected=1):
+    values = np.random.default_rng(0).exponential(1 / 16, 2000)
+    tail = fit_tail(values)
+    pairs = [
+        {"pair": f"{number}", "texts_of": way, "log_start": 0.3, "alpha": alpha, "constant": constant,
+         "statistic": statistic, "p_value": 0.5, "rejected": number < rejected, "epsilons": [epsilon, 0.83, 0.99]}
+        for number, (alpha, constant, statistic) in enumerate(TABLE_3)
+        for way in ("with", "without")
+    ]  # fmt: skip
+    shown = {
+        "tail": [tail.texts, tail.k, tail.start, tail.alpha, tail.statistic, tail.p_value],
+        "log_ratios": sorted(values.tolist(), reverse=True)[: tail.texts // 2],
+    }
+    return {"texts": 30_000, "deltas": list(DELTAS), "pairs": pairs, "shown": shown}
+
+
+def save_benchmark(pool, rounds, last):
+    """Perplexity falls to `last`; a round is 200 MB."""
+    for number, trial in enumerate(benchmark(GPU)[:rounds], 1):
+        perplexity = last * (1 + 0.1 * (rounds - number))
+        pool.save(Outcome(trial.name, 0, {"run": {"algorithm": "fedavg"}}, number - 1, 1, 4,
+                          [(number, 0.2, perplexity)], {"top1": 0.2, "perplexity": perplexity}, {}, [], 1.0,
+                          facts={"bytes": {"up": 2e8, "down": 2e8}}))  # fmt: skip
+
+
+@pytest.fixture
+def printed(tmp_path):
+    """What the paper prints, as if it had been found here. Without rehearsal nothing is printed but a curve."""
+    pool = Pool(tmp_path / "results")
+    for name, trial in all_trials(GPU).items():
+        if name in PRINTED:
+            pool.save(outcome(trial, PRINTED[name]))
+    lost = all_trials(GPU)["averaging-plain"]
+    pool.save(outcome(lost, (180.0, 62.0, 100.0, 59.0)))
+    pool.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=told_tails()))
+    save_benchmark(pool, PTB_ROUNDS, PTB_AVERAGED)
+    return pool
+
+
+def verdicts(pool):
+    return {row["claim"]: row["verdict"] for row in judge_claims(POPOV2018, pool, GPU)}
+
+
+def test_all_tables_and_figures_are_there():
+    wanted = {"table-1", "table-2", "table-3", "table-4", "figure-2", "figure-3", "ptb"}
+    assert set(EXPERIMENTS) == wanted
+    assert set(PRINTED) < set(all_trials(GPU))
+    assert len(benchmark(GPU)) == PTB_ROUNDS == 28
+
+
+def test_the_shipped_recipe_asks_every_device_once():
+    recipe = Recipe.load("popov2018")
+    assert recipe.privacy.sampling == "in_turn"
+    assert recipe.run.rounds * recipe.privacy.cohort == recipe.privacy.users
+
+
+def test_the_gpu_size_is_the_papers_setting():
+    device = recipe_of(rehearsed(GPU))
+    model, local, privacy = device.model, device.local, device.privacy
+    assert (model.kind, model.embedding, model.hidden, model.layers, model.dropout) == (
+        "stacked_lstm", 650, 650, 2, 0.5)  # fmt: skip
+    assert (local.epochs, local.batch, local.unroll, local.learning_rate) == (1, 10, 20, 0.75)
+    assert (local.objective, local.user_share) == ("rehearsal", 0.5)
+    assert (privacy.mode, privacy.clipping, privacy.estimator) == ("none", "none", "true_average")
+    assert (privacy.sampling, privacy.cohort, device.run.block) == ("in_turn", 10, 10)
+    assert device.run.rounds * privacy.cohort <= 3000  # every device once
+    first = recipe_of(pretrained(GPU), users=5800)
+    assert (first.run.algorithm, first.local.batch, first.local.unroll) == ("central", 20, 35)
+    assert [factor for _, factor in first.server.schedule] == [1.0, 0.5, 0.25]
+    ptb = recipe_of(benchmark(GPU)[1], users=4)
+    assert (ptb.model.hidden, ptb.model.layers, ptb.model.tied, ptb.model.variational) == (1500, 2, True, True)
+    assert (ptb.local.epochs, ptb.privacy.cohort, ptb.run.rounds) == (10, 4, 1)
+    assert (ptb.local.gradient_clip, ptb.privacy.clipping) == (0.25, "none")
+    rates = [recipe_of(trial, users=4).local.learning_rate for trial in benchmark(GPU)]
+    assert rates == [20.0] * 8 + [5.0] * 5 + [1.25] * 5 + [0.3125] * 10
+
+
+def test_every_run_can_be_put_together(tmp_path):
+    """On synthetic users, at the smallest size, with the stores each needs."""
+    people = People(tmp_path / "users", synthetic=SMOKE.synthetic, node_users=SMOKE.node_users)
+    trials = all_trials(SMOKE)
+    for trial in trials.values():
+        store = people.store(trial)
+        made = trial.recipe(Recipe.load("popov2018"), SMOKE, users=people.users(trial), store=str(store), seed=0)
+        if (public := people.public_for(trial)) is not None:
+            made = made.replace(local={"public": str(public)})
+        assembly = assemble(made, with_public_text(made, Store.open(store)))
+        assert not assembly.is_private
+    single = Store.open(people.store(node(SMOKE, "plain", 1.0)))
+    assert (single.users, Store.open(people.store(benchmark(SMOKE)[0])).users) == (1, 4)
+    base = Store.open(people.store(rehearsed(SMOKE)))
+    assert list(single[0]) == [token for row in range(SMOKE.node_users) for token in base[row]]
+
+
+def test_what_it_costs_is_told():
+    updates = {name: each.user_updates(GPU) for name, each in EXPERIMENTS.items()}
+    assert updates["figure-2"] == 2 * 1500
+    assert updates["table-2"] == 1500 + 4 * 10
+    assert updates["table-1"] == 7  # of one node
+    assert updates["table-3"] == updates["table-4"] == 22 * 50
+    assert updates["ptb"] == 28 * 4
+
+
+def test_the_models_before_others_are_run_once_for_all_seeds():
+    runs = {trial.name: seeds for trial, seeds in EXPERIMENTS["table-2"].runs(GPU, 3)}
+    assert runs.pop("pretrained") == 1
+    assert set(runs.values()) == {3}
+
+
+def test_what_is_printed_fulfils_the_claims(printed):
+    found = verdicts(printed)
+    assert found.pop("half") == OPEN  # 119.1 against 119.9
+    assert found.pop("keystrokes") == HOLDS
+    assert set(found.values()) == {HOLDS}
+
+
+def test_the_opposite_does_not(printed):
+    trials = all_trials(GPU)
+    swapped = {
+        "node-rehearsal-0.25": PRINTED["node-without-forgetting-0.25"],
+        "node-without-forgetting-0.25": PRINTED["node-rehearsal-0.25"],
+        "node-rehearsal-0.75": (90.0, 66.0, 90.0, 60.0),
+        "node-plain-1": (110.0, 66.0, 93.4, 59.0),
+        "averaging-plain": (106.0, 67.0, 100.0, 59.0),
+        "averaging-one-round": (110.0, 67.0, 280.0, 50.0),
+        "transfer-public-1": (104.0, 67.0, 200.0, 52.0),
+        "averaging": (140.0, 64.0, 300.0, 50.0),
+    }
+    for name, texts in swapped.items():
+        printed.save(outcome(trials[name], texts, gained=0.3))
+    printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=told_tails(epsilon=1.4, rejected=6)))
+    save_benchmark(printed, PTB_ROUNDS, 90.0)
+    assert set(verdicts(printed).values()) == {FAILS}
+
+
+@pytest.mark.parametrize(("rejected", "pairs", "verdict"), [(3, 20, HOLDS), (4, 20, FAILS), (1, 2, FAILS)])
+def test_tails_are_paretos_where_the_test_rejects_15_percent_at_most(printed, rejected, pairs, verdict):
+    told = told_tails(rejected=rejected)
+    told["pairs"] = told["pairs"][: 2 * pairs]  # both directions
+    printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=told))
+    assert verdicts(printed)["pareto"] == verdict
+
+
+def test_what_was_not_run_cannot_be_told(tmp_path):
+    assert set(verdicts(Pool(tmp_path / "results")).values()) == {OPEN}
+
+
+def test_seeds_that_lie_apart_leave_a_claim_open(printed):
+    trials = all_trials(GPU)
+    for share in ("0.25", "0.5", "0.75"):
+        for kind in ("rehearsal", "without-forgetting"):
+            name = f"node-{kind}-{share}"
+            public, kss, users, saved, _ = PRINTED[name]
+            printed.save(outcome(trials[name], (2 * public, kss, 2 * users, saved), seed=1))
+    assert verdicts(printed)["rehearsal"] == OPEN
+
+
+def test_a_benchmark_that_stopped_early_is_told_as_far_as_it_came(tmp_path):
+    pool = Pool(tmp_path / "results")
+    save_benchmark(pool, 3, 90.0)
+    assert [(rounds, round(sent, 3)) for rounds, sent, _ in by_gigabytes(GPU, pool)] == [(1, 0.2), (2, 0.4), (3, 0.6)]
+    assert verdicts(pool)["gigabytes"] == OPEN  # more rounds may do
+    text = present(POPOV2018, EXPERIMENTS["ptb"], GPU, pool, tmp_path)
+    assert "| 3 | 0.60 | 90.00 |" in text
+    assert "3 of 28 rounds" in text
+
+
+def test_a_benchmark_that_is_there_for_less_holds(tmp_path):
+    pool = Pool(tmp_path / "results")
+    save_benchmark(pool, 20, 1.05 * PTB_AVERAGED)
+    assert verdicts(pool)["gigabytes"] == HOLDS
+    save_benchmark(pool, 20, 1.06 * PTB_AVERAGED)
+    assert verdicts(pool)["gigabytes"] == OPEN
+
+
+def test_everything_is_drawn_from_results_alone(printed, tmp_path):
+    for experiment in EXPERIMENTS.values():
+        text = present(POPOV2018, experiment, GPU, printed, tmp_path)
+        assert (tmp_path / f"{experiment.name}.png").exists() == bool(experiment.view)
+        if experiment.name in ("table-1", "table-2"):
+            assert "| 119.1 (119.1) |" in text or "| 107.5 (107.5) |" in text
+    text = (tmp_path / "table-4.md").read_text()
+    assert f"| ε, both ways | {TABLE_4[0]:.2f} |" in text
+    assert "| ε, both ways, of tails that are not rejected |" in text
+    assert "not a guarantee" in text
+    assert "rejects 2 of 40" in (tmp_path / "table-3.md").read_text()
+
+
+def test_a_run_that_diverged_is_said_to_have(printed, tmp_path):
+    trial = all_trials(GPU)["node-plain-1"]
+    lost = outcome(trial, PRINTED["node-plain-1"])
+    nothing = {"perplexity": None, "keystroke_saving": 0.0}
+    lost.facts.update(users_text=nothing, public_text=nothing, average_perplexity=None)
+    printed.save(lost)
+    assert "| diverged (265.1) |" in present(POPOV2018, EXPERIMENTS["table-1"], GPU, printed, tmp_path)
+    found = verdicts(printed)
+    assert (found["forgetting"], found["plain learns"]) == (HOLDS, FAILS)

@@ -1,0 +1,145 @@
+"""What ledgers add up to, and what must not be added up."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sottovoce.accounting import NonPrivate, SampledGaussian, ThresholdedHistogram, epsilon, epsilons
+from sottovoce.errors import SottoError
+from sottovoce.planning.ledger_totals import judge_ledgers
+from sottovoce.runs.ledger import PREPARATION, Entry, Ledger, StoreLedger, write_release
+
+ROUND = SampledGaussian(1.0, "poisson", 0.01)
+LOUDER = SampledGaussian(1.3, "poisson", 0.01)
+FIXED = SampledGaussian(1.0, "fixed", 0.01, cohort=10, users=1000)
+NAMES = ThresholdedHistogram(5.0, 1e-8)
+
+
+def of_run(path: Path, events, run: str = "a") -> Path:
+    ledger = Ledger.create(path, {"run": run, "recipe": "r"})
+    for number, event in enumerate(events, 1):
+        ledger.spend(Entry(number, 0, event, f"{run}{number}"))
+    return path
+
+
+def of_store(path: Path, charges) -> Path:
+    for run, event, count in charges:
+        StoreLedger(path).charge(run, "training", event, count)
+    return path
+
+
+def test_a_run_is_judged_by_any_accountant_at_any_delta(tmp_path) -> None:
+    path = of_run(tmp_path / "ledger.jsonl", [ROUND] * 30 + [LOUDER] * 20)
+    for accountant in ("rdp", "moments", "pld"):
+        judged = judge_ledgers([path], [1e-6, 1e-9], accountant)
+        wanted = epsilons([(ROUND, 30), (LOUDER, 20)], [1e-6, 1e-9], accountant)
+        assert [point["epsilon"] for point in judged.total.epsilons] == pytest.approx(wanted, rel=1e-6)
+    assert (judged.total.relation, judged.total.releases) == ("add-or-remove-one-user", 50)
+    assert judged.total.events == [
+        {"event": ROUND.to_json(), "count": 30},
+        {"event": LOUDER.to_json(), "count": 20},
+    ]
+    assert judged.ledgers[0]["runs"] == ["a"]
+    assert judged.ledgers[0]["epsilons"] == judged.total.epsilons
+
+
+def test_a_store_is_judged_over_all_its_runs(tmp_path) -> None:
+    path = of_store(tmp_path / "store.jsonl", [("a", ROUND, 100), ("b", NAMES, 1), ("b", LOUDER, 50)])
+    data = judge_ledgers([path], [1e-6]).to_json()
+    assert data["epsilon"] == pytest.approx(epsilon([(ROUND, 100), (LOUDER, 50), (NAMES, 1)], 1e-6), rel=1e-6)
+    assert (data["delta"], data["accountant"]) == (1e-6, "pld")
+    assert data["accountant_name"].startswith("PLD")
+    assert data["ledgers"][0]["runs"] == ["a", "b"]
+    assert data["total"]["releases"] == 151
+
+
+def test_ledgers_add_up(tmp_path) -> None:
+    first = of_run(tmp_path / "a.jsonl", [ROUND] * 30, "a")
+    second = of_run(tmp_path / "b.jsonl", [ROUND] * 40, "b")
+    judged = judge_ledgers([first, second], [1e-6], "rdp")
+    assert judged.total.events == [{"event": ROUND.to_json(), "count": 70}]
+    assert judged.total.epsilons[0]["epsilon"] == epsilon([(ROUND, 70)], 1e-6, "rdp")
+    assert [ledger["releases"] for ledger in judged.ledgers] == [30, 40]
+
+
+def test_reading_leaves_the_file_as_it_is(tmp_path) -> None:
+    path = of_run(tmp_path / "ledger.jsonl", [ROUND] * 3)
+    with open(path, "ab") as file:
+        file.write(b'{"round": 4, "attempt"')  # torn by a crash
+    before = path.read_bytes()
+    assert judge_ledgers([path], [1e-6], "rdp").total.releases == 3
+    assert path.read_bytes() == before
+
+
+def test_a_run_is_not_counted_beside_its_store(tmp_path) -> None:
+    run = of_run(tmp_path / "run.jsonl", [ROUND] * 3, "a")
+    store = of_store(tmp_path / "store.jsonl", [("a", ROUND, 5), ("b", ROUND, 5)])
+    for paths in ([run, store], [store, run]):
+        with pytest.raises(SottoError, match="both charged for run a:"):
+            judge_ledgers(paths, [1e-6])
+    other = of_run(tmp_path / "other.jsonl", [ROUND] * 3, "c")
+    assert judge_ledgers([other, store], [1e-6], "rdp").total.releases == 13
+
+
+def test_a_release_is_judged_by_its_folder_and_not_beside_its_store(tmp_path) -> None:
+    release = tmp_path / "released"
+    release.mkdir()
+    write_release(release / "ledger.jsonl", "b", [(ROUND, 5), (NAMES, 1)])
+    ledger = judge_ledgers([release], [1e-6], "rdp").ledgers[0]
+    assert (ledger["kind"], ledger["runs"], ledger["releases"]) == ("release", ["b"], 6)
+    store = of_store(tmp_path / "store.jsonl", [(PREPARATION, NAMES, 1), ("a", ROUND, 5), ("b", ROUND, 5)])
+    with pytest.raises(SottoError, match="both charged for run b:"):
+        judge_ledgers([release, store], [1e-6])
+    other = of_store(tmp_path / "other.jsonl", [(PREPARATION, NAMES, 1), ("c", ROUND, 5)])
+    assert judge_ledgers([store, other], [1e-6], "rdp").total.releases == 17  # every store has words of its own
+
+
+def test_a_ledger_is_not_counted_beside_its_copy(tmp_path) -> None:
+    run = of_run(tmp_path / "run.jsonl", [ROUND] * 3)
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(run.read_bytes())
+    Ledger.open(run).spend(Entry(4, 0, ROUND, "later"))
+    for paths in ([run, run], [run, copy], [copy, run]):
+        with pytest.raises(SottoError, match="count twice"):
+            judge_ledgers(paths, [1e-6])
+
+
+def test_releases_under_two_relations_are_together_those_that_replace_a_user(tmp_path) -> None:
+    poisson = of_store(tmp_path / "a.jsonl", [("a", ROUND, 10)])
+    fixed = of_store(tmp_path / "b.jsonl", [("b", FIXED, 10), ("b", NAMES, 1)])
+    data = json.loads(json.dumps(judge_ledgers([poisson, fixed], [1e-6], "rdp").to_json(), allow_nan=False))
+    assert [ledger["relation"] for ledger in data["ledgers"]] == ["add-or-remove-one-user", "replace-one-user"]
+    assert data["total"]["relation"] == "replace-one-user"
+    assert data["epsilon"] == data["total"]["epsilons"][0]["epsilon"]
+    assert data["epsilon"] > max(ledger["epsilons"][0]["epsilon"] for ledger in data["ledgers"])
+
+
+@pytest.mark.parametrize("event", [NonPrivate(), SampledGaussian(0.0, "fixed", 0.01, cohort=10, users=1000)])
+def test_a_release_without_protection_is_infinite(tmp_path, event) -> None:
+    path = of_run(tmp_path / "ledger.jsonl", [ROUND, event])
+    judged = judge_ledgers([path], [1e-6])
+    assert judged.total.epsilons[0]["epsilon"] == math.inf
+    assert judged.to_json()["epsilon"] == "infinity"
+
+
+def test_nothing_released_is_zero(tmp_path) -> None:
+    judged = judge_ledgers([of_run(tmp_path / "ledger.jsonl", [])], [1e-6])
+    assert judged.total.epsilons == [{"delta": 1e-6, "epsilon": 0.0}]
+    assert (judged.total.relation, judged.total.releases) == (None, 0)
+
+
+def test_errors(tmp_path) -> None:
+    path = of_run(tmp_path / "ledger.jsonl", [NAMES])
+    with pytest.raises(SottoError, match="must be above 1e-08"):
+        judge_ledgers([path], [1e-9])
+    with pytest.raises(SottoError, match="delta is missing"):
+        judge_ledgers([path], [])
+    with pytest.raises(SottoError, match="cannot read the ledger"):
+        judge_ledgers([tmp_path / "none.jsonl"], [1e-6])
+    (tmp_path / "record.jsonl").write_text('{"round": 1, "epsilon": 2}\n')
+    with pytest.raises(SottoError, match=r"line 1 of .* is damaged"):
+        judge_ledgers([tmp_path / "record.jsonl"], [1e-6])

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.local.update import UserResult
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.privacy.estimators import FixedDenominator
+from sottovoce.privacy.fixed_point import add, digest_of, grid_of, nothing, value
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.recipe import Recipe
+from sottovoce.training.cohort_sum import SumInBlocks
+from sottovoce.training.round import Algorithm, sum_one_by_one
+from sottovoce.training.server import Server
+
+BOUND = 1.5
+numbers = st.floats(-BOUND, BOUND, width=32, allow_subnormal=False)
+sizes = st.sampled_from([1, 2, 5, 13, 40])  # each is a program
+contributions = arrays(np.float32, st.tuples(sizes, st.just(3)), elements=numbers)
+
+
+def summed(parts: np.ndarray, blocks: int = 1) -> np.ndarray:
+    grid, total = grid_of(BOUND), nothing(jnp.zeros(3))
+    for block in np.array_split(parts, blocks):
+        total = add(total, jnp.asarray(block), grid)
+    return np.asarray(value(total, grid))
+
+
+@given(parts=contributions)
+@settings(max_examples=60, deadline=None)
+def test_a_sum_is_exact_and_the_same_in_any_order_and_blocks(parts):
+    grid = grid_of(BOUND)
+    exact = np.trunc(parts.astype(np.float64) / grid).sum(axis=0) * grid
+    np.testing.assert_array_equal(summed(parts), exact)
+    np.testing.assert_array_equal(summed(parts[::-1], blocks=min(4, len(parts))), exact)
+
+
+@given(parts=contributions)
+@settings(max_examples=60, deadline=None)
+def test_one_contribution_moves_a_sum_by_no_more_than_itself(parts):
+    moved = np.abs(summed(parts) - summed(np.concatenate([parts[:-1], np.zeros((1, 3), np.float32)])))
+    assert np.all(moved <= np.abs(parts[-1]))
+    assert np.all(moved >= np.abs(parts[-1]) - grid_of(BOUND))
+
+
+def test_a_million_of_the_longest_fit():
+    grid, total = grid_of(1.0), nothing(jnp.zeros(1))
+    for _ in range(32):
+        total = add(total, jnp.full((2**15, 1), -1.0), grid)
+    assert float(value(total, grid)[0]) == -(2.0**20)
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """An update of one number, which a user's only token chooses."""
+
+    clipping: FlatClip
+    numbers: tuple[float, ...]
+
+    def steps(self, length):
+        return np.ones_like(length)
+
+    def __call__(self, model, user, key, clip_norms, last):
+        update = {"x": jnp.asarray(self.numbers, jnp.float32)[user.tokens[:1]]}
+        update, clipped = self.clipping.clip(update, clip_norms)
+        return UserResult(update, jnp.ones(()), jnp.zeros(()), clipped, jnp.zeros(()))
+
+
+@pytest.mark.parametrize("sum_updates", [SumInBlocks(1), SumInBlocks(64)], ids=["one by one", "in blocks"])
+def test_a_user_cannot_move_a_sum_by_the_rounding_of_others(vocabulary, sum_updates):
+    """Others add half a unit in the last place more, and half a unit less: a float32 total above 2048 keeps the one and
+    drops the other, one below keeps both. Whoever lifts the total above 2048 would move it by 1,000 units more."""
+    half = 2.0**-13  # of the last place of numbers from 2048 on
+    numbers = (0.99, 0.9, half * 1.001, -half * 0.999)
+    clip = FlatClip(1.0)
+    algorithm = Algorithm(
+        Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 1.0), Scripted(clip, numbers), Server(None)
+    )  # fmt: skip
+    crowd, pairs = [[0]] * 2068, [[2], [3]] * 1000
+    totals = []
+    for victim in ([[1]], [[]]):
+        store = Store.from_users([*crowd, *victim, *pairs], vocabulary, tokens_per_user=1)
+        rows = np.arange(store.users)
+        rows = rows if victim[0] else np.delete(rows, len(crowd))
+        summed = sum_updates(algorithm, {"x": jnp.zeros(1)}, store, rows, jax.random.key(0), np.ones(1, np.float32))
+        totals.append(float(summed.total["x"][0]))
+    assert abs(totals[0] - totals[1]) <= 1.0
+    assert totals[0] - totals[1] == pytest.approx(0.9, abs=1e-6)
+
+
+def test_the_slow_sum_is_the_same_to_the_bit(vocabulary):
+    numbers = tuple(np.random.default_rng(0).uniform(-2, 2, size=40).tolist())
+    clip = FlatClip(1.0)
+    algorithm = Algorithm(
+        Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 1.0), Scripted(clip, numbers), Server(None), weight_cap=3.0
+    )  # fmt: skip
+    store = Store.from_users([[token] * (1 + token % 4) for token in range(40)], vocabulary, tokens_per_user=4)
+    arguments = (algorithm, {"x": jnp.zeros(1)}, store, np.arange(40), jax.random.key(0), np.ones(1, np.float32))
+    slow, *others = sum_one_by_one(*arguments), SumInBlocks(1)(*arguments), SumInBlocks(16)(*arguments)
+    for other in others:
+        assert float(other.total["x"][0]) == float(slow.total["x"][0])
+        assert float(other.weight) == float(slow.weight)
+        assert float(other.bits[0]) == float(slow.bits[0])
+
+
+def test_more_than_a_whole_number_holds_are_refused():
+    """32,769 of them at once would come out 32 clip norms short."""
+    with pytest.raises(ValueError, match="more than 32768"):
+        add(nothing(jnp.zeros(1)), jnp.ones((2**15 + 1, 1)), grid_of(1.0))
+    with pytest.raises(SottoError, match="32769"):
+        Recipe().replace(run={"block": 2**15 + 1})
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_the_digest_of_a_sum_tells_every_two_numbers_apart_and_no_two_zeros(backend, monkeypatch):
+    """Hashed on the host, or in lanes where it lies."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    sums = ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), None)
+    same = ({"a": jnp.arange(6.0).reshape(2, 3), "b": -np.zeros(2)}, np.float32(3), None)
+    assert digest_of(sums) == digest_of(same)
+    assert len(digest_of(sums)) == 32
+    nudged = np.nextafter(np.arange(6.0).reshape(2, 3), 9)
+    others = [
+        ({"a": nudged, "b": np.zeros(2)}, np.float64(3), None),
+        ({"a": np.arange(6.0).reshape(3, 2), "b": np.zeros(2)}, np.float64(3), None),
+        ({"c": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), None),
+        ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), np.zeros(1)),
+        ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.nextafter(3, 4), None),
+    ]
+    assert len({digest_of(each) for each in [sums, *others]}) == 1 + len(others)

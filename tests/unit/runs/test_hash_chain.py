@@ -1,0 +1,233 @@
+"""Ledgers lose no charge unseen: whatever befalls the file, ε is not lower without an error or a note."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sottovoce.accounting import SampledGaussian
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.runs.hash_chain import Chain
+from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, read_ledger, write_release
+
+EVENT = SampledGaussian(1.0, "poisson", 0.01)
+
+
+def of_run(path: Path) -> None:
+    ledger = Ledger.create(path, {"run": "a", "recipe": "b"})
+    for number in (1, 2, 3):
+        ledger.spend(Entry(number, 0, EVENT, f"{number:016x}"))
+
+
+def of_store(path: Path) -> None:
+    for run in ("a", "b", "c"):
+        StoreLedger(path).charge(run, "training", EVENT, 2)
+
+
+def of_release(path: Path) -> None:
+    write_release(path, "a", [(EVENT, 2), (SampledGaussian(2.0, "poisson", 0.01), 3)])
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {"run": of_run, "store": of_store, "release": of_release}
+
+
+def charges(path: Path) -> tuple[int, list[str]]:
+    found = read_ledger(path)
+    return sum(count for _, count in found.spent), found.notes
+
+
+def cuts(contents: bytes) -> Iterator[bytes]:
+    for length in range(len(contents)):
+        yield contents[:length]
+
+
+def flips(contents: bytes) -> Iterator[bytes]:
+    for place in range(len(contents)):
+        for bit in (0, 3, 5):
+            yield contents[:place] + bytes([contents[place] ^ 1 << bit]) + contents[place + 1 :]
+
+
+def moves(contents: bytes) -> Iterator[bytes]:
+    lines = contents.splitlines(keepends=True)
+    for number in range(len(lines)):
+        yield b"".join(lines[:number] + lines[number + 1 :])
+        yield b"".join([*lines[:number], lines[number], *lines[number:]])
+        for other in range(number):
+            swapped = list(lines)
+            swapped[number], swapped[other] = swapped[other], swapped[number]
+            yield b"".join(swapped)
+    yield contents + lines[-1]
+    yield contents.replace(b'"count": 2', b'"count": 1').replace(b'"round": 3', b'"round": 2')
+
+
+@pytest.mark.parametrize("accident", [cuts, flips, moves], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("kind", MAKERS)
+def test_no_accident_lowers_what_was_spent_unseen(tmp_path, kind, accident):
+    path = tmp_path / "ledger.jsonl"
+    MAKERS[kind](path)
+    whole, before = path.read_bytes(), charges(path)[0]
+    refused = 0
+    for contents in accident(whole):
+        if contents == whole:
+            continue
+        path.write_bytes(contents)
+        try:
+            found, notes = charges(path)
+        except SottoError:
+            refused += 1
+            continue
+        assert found >= before or notes, contents[-80:]
+    assert refused
+
+
+@pytest.mark.parametrize("kind", ["run", "store"])
+def test_whoever_writes_next_sees_the_same(tmp_path, kind):
+    """And never makes a loss good by writing over it."""
+    path = tmp_path / "ledger.jsonl"
+    MAKERS[kind](path)
+    whole, before, head = path.read_bytes(), charges(path)[0], path.with_suffix(".head").read_bytes()
+
+    def write_more() -> None:
+        if kind == "store":
+            StoreLedger(path).charge("d", "training", EVENT, 1)
+        else:
+            Ledger.open(path).spend(Entry(4, 0, EVENT, "x"))
+
+    for contents in [*cuts(whole), *moves(whole)]:
+        path.write_bytes(contents)
+        path.with_suffix(".head").write_bytes(head)
+        try:
+            write_more()
+        except SottoError:
+            assert path.read_bytes() == contents
+            continue
+        assert charges(path)[0] == before + 1
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_last_line_without_its_newline_counts(tmp_path, kind):
+    """`truncate -s -1`: the whole charge is there."""
+    path = tmp_path / "ledger.jsonl"
+    MAKERS[kind](path)
+    whole, before = path.read_bytes(), charges(path)
+    path.write_bytes(whole[:-1])
+    assert charges(path) == before
+    if kind == "run":
+        assert len(Ledger.open(path).entries) == 3
+        assert path.read_bytes() == whole  # mended
+    if kind == "store":
+        StoreLedger(path).charge("d", "training", EVENT, 5)
+        assert path.read_bytes().startswith(whole)
+        assert charges(path)[0] == before[0] + 5
+
+
+def test_only_what_does_not_parse_is_cut_and_it_is_said(tmp_path, caplog):
+    path = tmp_path / "ledger.jsonl"
+    of_store(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"run": "d", "wh')
+    (note,) = read_ledger(path).notes
+    assert "counts for nothing" in note
+    StoreLedger(path).charge("e", "training", EVENT, 1)
+    assert "is cut off" in caplog.text
+    assert charges(path) == (7, [])
+    run = tmp_path / "run.jsonl"
+    of_run(run)
+    with open(run, "ab") as file:
+        file.write(b'{"round": 4, "atte')
+    opened = Ledger.open(run)
+    assert (len(opened.entries), len(opened.notes)) == (3, 1)
+    assert Ledger.open(run).notes == []
+
+
+def test_what_comes_after_a_line_on_the_same_line_is_no_torn_line(tmp_path):
+    """The newline turned into something else: cut off as torn, a charge would be gone."""
+    path = tmp_path / "ledger.jsonl"
+    of_store(path)
+    path.write_bytes(path.read_bytes()[:-1] + b"\x0b")
+    with pytest.raises(DamagedRun, match="line 3"):
+        read_ledger(path)
+
+
+@pytest.mark.parametrize("kind", ["run", "store"])
+def test_ledgers_of_version_0_1_are_read_and_chained_from_their_next_line_on(tmp_path, kind):
+    path = tmp_path / "ledger.jsonl"
+    event = EVENT.to_json()
+    if kind == "run":
+        lines = [{"ledger": 1, "run": "a"}]
+        lines += [{"round": number, "attempt": 0, "event": event, "lineage": "x"} for number in (1, 2)]
+    else:
+        lines = [{"run": run, "what": "training", "event": event, "count": 1} for run in "ab"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert charges(path) == (2, [])
+    if kind == "run":
+        Ledger.open(path).spend(Entry(3, 0, EVENT, "y"))
+    else:
+        StoreLedger(path).charge("c", "training", EVENT, 1)
+    assert charges(path) == (3, [])
+    assert ['"check"' in line for line in path.read_text().splitlines()] == [False] * len(lines) + [True]
+    # The lines of before are covered from now on.
+    path.write_text(path.read_text().replace('"noise_multiplier": 1.0', '"noise_multiplier": 9.0', 1))
+    with pytest.raises(DamagedRun, match="changed, lost or moved"):
+        charges(path)
+
+
+def test_a_run_s_ledger_cannot_shed_its_checksums(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    of_run(path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        del line["check"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
+    path.with_suffix(".head").unlink()
+    for reader in (Ledger.open, read_ledger):
+        with pytest.raises(DamagedRun, match="lost its checksums"):
+            reader(path)
+
+
+@pytest.mark.parametrize("contents", [None, b""], ids=["gone", "emptied"])
+def test_a_store_that_knows_of_runs_has_charges(tmp_path, contents):
+    """Also one whose ledger version 0.1 wrote, which kept nothing else beside it."""
+    path = tmp_path / "ledger.jsonl"
+    if contents is not None:
+        path.write_bytes(contents)
+    assert StoreLedger(path).spent() == []
+    (tmp_path / "holders").mkdir()
+    (tmp_path / "holders" / "0123").touch()
+    with pytest.raises(DamagedRun, match="put it back"):
+        StoreLedger(path).spent()
+    with pytest.raises(DamagedRun, match="put it back"):
+        StoreLedger(path).charge("a", "training", EVENT, 1)
+
+
+def test_an_empty_ledger_is_no_proof_that_nothing_was_spent(tmp_path):
+    (tmp_path / "ledger.jsonl").touch()
+    with pytest.raises(SottoError, match="holds no charge; give the ledger"):
+        read_ledger(tmp_path / "ledger.jsonl")
+
+
+def test_a_line_that_cannot_be_written_leaves_nothing_of_it(tmp_path, monkeypatch):
+    from sottovoce.runs import hash_chain as module
+
+    path = tmp_path / "ledger.jsonl"
+    chain = Chain(path)
+    chain.append({"a": 1})
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            chain.append({"a": 2})
+    assert path.read_bytes() == before
+    chain.append({"a": 3})
+    assert Chain.read(path).lines == [{"a": 1}, {"a": 3}]
+
+
+def test_a_head_that_is_damaged_is_named_itself(tmp_path: Path) -> None:
+    chain = Chain(tmp_path / "ledger.jsonl")
+    chain.append({"one": 1})
+    (tmp_path / "ledger.head").write_bytes(bytes(32))
+    with pytest.raises(DamagedRun, match=r"ledger\.head is damaged"):
+        Chain.read(tmp_path / "ledger.jsonl")

@@ -1,0 +1,194 @@
+"""Transfer learning on the server: soft labels, the texts, and what a round does to the model."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sottovoce.accounting import NonPrivate
+from sottovoce.data.public_text import PublicText
+from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.local.update import FedAvg, User, cut_into_lanes
+from sottovoce.models.generate import write_stream
+from sottovoce.models.lstm import LSTM
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.privacy.estimators import TrueAverage
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import Poisson
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training.round import Algorithm, sum_one_by_one
+from sottovoce.training.server import Server
+from sottovoce.training.variants.distillation import Returned, Transfer, collect, imitate, mean_predictions, play_round
+
+LANES, UNROLL = 2, 5
+SECRET = bytes(range(32))
+
+
+class Notebook:
+    def __init__(self):
+        self.spent = []
+
+    def spend(self, round_number, event, sums):
+        self.spent.append((round_number, event))
+        return SECRET
+
+
+def make_algorithm(rate: float = 1.0, weight_cap: float = 1.0, learning_rate: float = 0.5) -> Algorithm:
+    clip = FlatClip(2.0)
+    return Algorithm(
+        Mechanism(Poisson(rate), clip, TrueAverage(), noise_multiplier=0.0),
+        FedAvg(clip, True, batch=LANES, unroll=UNROLL, learning_rate=1.0),
+        Server(optax.sgd(learning_rate)),
+        weight_cap,
+    )
+
+
+@pytest.fixture(scope="module")
+def readers(store):
+    """The store, with public text."""
+    public = PublicText(np.tile(np.arange(3, 43, dtype=np.int32), 5), store.vocabulary.fingerprint, "public")
+    return dataclasses.replace(store, public=public)
+
+
+def changed(model, seed, scale=0.3):
+    leaves, structure = jax.tree.flatten(model)
+    generator = np.random.default_rng(seed)
+    return structure.unflatten([generator.normal(0, scale, leaf.shape).astype(np.float32) for leaf in leaves])
+
+
+def test_soft_labels_are_the_weighted_mean_of_what_every_model_predicts(model):
+    """Equation 4, written a second time: whole lanes at once, in float64."""
+    tokens = np.array([BOS, 5, 9, 7, EOS, BOS, 8, 8, 30, 4, 6, EOS, BOS, 11], np.int32)
+    batches = cut_into_lanes(User(jnp.asarray(tokens), jnp.int32(len(tokens))), LANES, UNROLL)
+    returned = [Returned(1.0, changed(model, 1)), Returned(0.25, changed(model, 2)), Returned(0.5, changed(model, 3))]
+    found = np.asarray(mean_predictions(model, returned, batches))
+    lane = len(tokens) // LANES
+    read = np.concatenate([[BOS], tokens[:-1]])
+    for number in range(LANES):
+        expected = 0
+        for weight, update in returned:
+            teacher = jax.tree.map(jnp.add, model, update)
+            outputs, _ = teacher.read(jnp.asarray(read[number * lane : (number + 1) * lane]), teacher.start())
+            chances = np.asarray(jax.nn.softmax(teacher.score(outputs)), np.float64)
+            expected += weight / 1.75 * chances
+        ours = found[:, number].reshape(-1, model.embedding.shape[0])[:lane]
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_comes_back_is_what_averaging_would_have_summed(store, model):
+    algorithm, key, clip_norms = make_algorithm(weight_cap=30.0), jax.random.key(3), np.array([2.0], np.float32)
+    cohort = np.arange(store.users)
+    returned, known = collect(algorithm, model, store, cohort, key, clip_norms)
+    summed = sum_one_by_one(algorithm, model, store, cohort, key, clip_norms)
+    assert known.users == store.users
+    assert len(returned) == store.users - 1  # one has no text, and sends nothing
+    assert float(known.weight) == pytest.approx(float(summed.weight), abs=1e-6)
+    total = jax.tree.map(lambda *parts: sum(parts), *[jax.tree.map(lambda u, w=w: w * u, u) for w, u in returned])
+    for ours, theirs in zip(jax.tree.leaves(total), jax.tree.leaves(summed.total), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_imitating_models_that_predict_the_same_changes_nothing(readers, model):
+    algorithm = make_algorithm()
+    state = algorithm.server.start(model)
+    returned = [Returned(1.0, jax.tree.map(np.zeros_like, model))] * 2
+    transfer = Transfer(60, epochs=2, generated=False)
+    after, losses, _ = imitate(algorithm, transfer, state, readers, returned, SECRET)
+    assert len(losses) == 2
+    for one, other in zip(jax.tree.leaves(after.model), jax.tree.leaves(model), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("generated", [False, True])
+def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, generated):
+    algorithm = make_algorithm()
+    teacher = changed(model, 5)
+    state = algorithm.server.start(model)
+    transfer = Transfer(60, epochs=4, generated=generated)
+    after, losses, not_finite = imitate(algorithm, transfer, state, readers, [Returned(1.0, teacher)], SECRET)
+    assert not any(map(int, not_finite))
+    assert all(later < earlier for earlier, later in pairwise(losses))
+    assert after.round == state.round
+
+    def distance(student):
+        tokens = jnp.arange(10, 40)  # not what was read
+        ours, theirs = (
+            jax.nn.log_softmax(m.score(m.read(tokens, m.start())[0]))
+            for m in (student, jax.tree.map(jnp.add, model, teacher))
+        )
+        return float(jnp.mean(jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)))
+
+    assert distance(after.model) < 0.9 * distance(model)
+
+
+def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(readers, model, monkeypatch):
+    wrote = []
+
+    def write(model, runs, length, key):
+        wrote.append((model, np.asarray(jax.random.key_data(key)).tolist(), write_stream(model, runs, length, key)))
+        return wrote[-1][2]
+
+    monkeypatch.setattr("sottovoce.training.variants.distillation.write_stream", write)
+    algorithm = make_algorithm()
+    returned = [Returned(1.0, changed(model, 6))]
+    state = algorithm.server.start(model)
+    one, once, _ = imitate(algorithm, Transfer(40, epochs=2), state, readers, returned, SECRET)
+    assert len(once) == 2
+    assert len(wrote) == 1  # once, for all passes
+    assert wrote[0][0] is state.model
+    wrote.clear()
+    _, losses, _ = imitate(algorithm, Transfer(40, epochs=2, cycles=3), state, readers, returned, SECRET)
+    assert len(losses) == 6
+    models = [np.asarray(each[0].projection) for each in wrote]
+    assert len(models) == 3
+    np.testing.assert_array_equal(models[0], model.projection)
+    assert np.any(models[1] != models[0])
+    assert np.any(models[2] != models[1])
+    np.testing.assert_array_equal(models[1], one.model.projection)
+    assert len({str(key) for _, key, _ in wrote}) == 3
+    public = Transfer(40, cycles=2, generated=False)
+    texts = [np.asarray(public.text(model, readers, LANES, cycle, SECRET).tokens) for cycle in (0, 1)]
+    assert not np.array_equal(*texts)
+
+
+def test_written_streams_look_like_those_of_users(model):
+    chatty = LSTM(6, embedding=3, hidden=4, key=jax.random.key(1))  # six tokens: texts end often
+    stream = write_stream(chatty, 3, 20, jax.random.key(2))
+    assert stream.shape == (60,)
+    for run in stream.reshape(3, 20):
+        assert run[0] == BOS
+        begins = np.flatnonzero(run == BOS)[1:]
+        ends = np.flatnonzero(run[:-1] == EOS)
+        np.testing.assert_array_equal(begins, ends + 1)
+    assert np.sum(stream == EOS) > 3
+
+
+def test_a_round_pays_before_it_teaches_and_its_secrets_give_its_bits(readers, model):
+    algorithm, ledger = make_algorithm(0.5), Notebook()
+    transfer, state = Transfer(40, epochs=2), algorithm.server.start(model)
+    one, played = play_round(algorithm, transfer, state, readers, Secrets.seeded(1).keys(1, "a"), ledger)
+    assert ledger.spent == [(1, NonPrivate())]
+    assert one.round == 1
+    facts = played.diagnostics()
+    assert facts["users"] == played.users > 0
+    assert len(facts["server_losses"]) == 2
+    again, _ = play_round(algorithm, transfer, state, readers, Secrets.seeded(1).keys(1, "a"), ledger)
+    other, _ = play_round(algorithm, transfer, state, readers, Secrets.seeded(2).keys(1, "a"), ledger)
+    np.testing.assert_array_equal(one.model.projection, again.model.projection)
+    assert np.any(one.model.projection != other.model.projection)
+
+
+def test_where_nobody_returns_a_model_it_stays_as_it_is(readers, model):
+    algorithm = make_algorithm(1e-9)
+    state = algorithm.server.start(model)
+    ledger = Notebook()
+    after, played = play_round(algorithm, Transfer(40), state, readers, Secrets.seeded(1).keys(1, "a"), ledger)
+    assert (after.round, played.users, len(ledger.spent)) == (1, 0, 1)
+    np.testing.assert_array_equal(after.model.projection, model.projection)
+    assert played.diagnostics()["server_losses"] == []

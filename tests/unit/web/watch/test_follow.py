@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sottovoce.runs.folder import names_of
+from sottovoce.runs.record import Lines
+from sottovoce.web.watch import follow
+from sottovoce.web.watch.follow import Follower, Message, Place, read_news
+
+RECIPE = "[run]\nrounds = 9\n[privacy]\nepsilon = 3.0\ndelta = 1e-6\n"
+
+
+class Reader:
+    """What a page knows after some events, as its script keeps it."""
+
+    def __init__(self, paths: list[Path], **options: Any):
+        self.paths, self.options, self.last = paths, options, ""
+        self.known: dict[tuple[int, str], list[int]] = {}
+        self.runs: list[dict[str, Any]] = []
+        self.connect()
+
+    def connect(self) -> None:
+        self.follower = Follower(self.paths, last=self.last, **self.options)
+
+    def poll(self) -> list[Message]:
+        messages = self.follower.poll()
+        for event, data, identity in messages:
+            self.last = identity or self.last
+            if event == "runs":
+                self.runs = data["runs"]
+                continue
+            lines = self.known.setdefault((data["run"], event), [])
+            if data["again"]:
+                lines.clear()
+            lines += [line["round"] for line in data["lines"]]
+        return messages
+
+    def rounds(self, run: int = 0, kind: str = "record") -> list[int]:
+        self.poll()
+        return self.known[run, kind]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(RECIPE)
+    play(folder, 1, 2, 3)
+    return folder
+
+
+def play(folder: Path, *rounds: int, **more: Any) -> None:
+    for number in rounds:
+        Lines(folder / "record.jsonl").append({"round": number, "epsilon": 0.5 * number, "delta": 1e-6, **more})
+
+
+def test_lines_arrive_once_and_as_they_are_written(run):
+    reader = Reader([run])
+    assert reader.rounds() == [1, 2, 3]
+    assert reader.poll() == []
+    play(run, 4)
+    assert reader.rounds() == [1, 2, 3, 4]
+    (message,) = Reader([run]).poll()[1:]
+    assert [line["round"] for line in message.data["lines"]] == [1, 2, 3, 4]
+
+
+def test_the_first_lines_are_not_live_and_later_ones_are(run):
+    reader = Reader([run])
+    assert [message.data["live"] for message in reader.poll()[1:]] == [False]
+    play(run, 4)
+    assert [message.data["live"] for message in reader.poll()] == [True]
+
+
+def test_a_line_that_is_being_written_waits(run):
+    reader = Reader([run])
+    with open(run / "record.jsonl", "ab") as file:
+        file.write(b'{"round": 4, "epsi')
+    assert reader.rounds() == [1, 2, 3]
+    with open(run / "record.jsonl", "ab") as file:
+        file.write(b'lon": 2.0}\n')
+    assert reader.rounds() == [1, 2, 3, 4]
+
+
+def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path):
+    reader = Reader([tmp_path / "later"])
+    assert reader.rounds() == []
+    assert reader.runs == [
+        {"name": "later", "there": False, "rounds": None, "budget": None, "delta": None, "rounds_done": None}
+    ]
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "recipe.toml").write_text(RECIPE)
+    play(tmp_path / "later", 1)
+    assert reader.rounds() == [1]
+    assert reader.runs[0] | {"there": True, "rounds": 9, "budget": 3.0} == reader.runs[0]
+
+
+@pytest.mark.parametrize("replayed", [(), (3,), (3, 4, 5)], ids=["cut", "as long as before", "longer than before"])
+def test_a_run_that_was_resumed_is_told_again(run, replayed):
+    reader = Reader([run])
+    reader.poll()
+    Lines(run / "record.jsonl").keep_up_to(2)
+    play(run, *replayed, evaluation={"top1": 0.1})  # the round is played again, and comes out otherwise
+    assert reader.rounds() == [1, 2, *replayed]
+
+
+def test_a_run_that_was_resumed_where_it_stopped_goes_on(run):
+    reader = Reader([run])
+    reader.poll()
+    Lines(run / "record.jsonl").keep_up_to(3)  # another file, the same bytes
+    play(run, 4)
+    (message,) = reader.poll()
+    assert not message.data["again"]
+    assert [line["round"] for line in message.data["lines"]] == [4]
+
+
+def test_a_record_that_is_gone_is_forgotten(run):
+    reader = Reader([run])
+    assert reader.rounds() == [1, 2, 3]
+    (run / "record.jsonl").unlink()
+    assert reader.rounds() == []
+
+
+def test_who_was_cut_off_goes_on_from_there(run):
+    reader = Reader([run])
+    reader.poll()
+    play(run, 4, 5)
+    reader.connect()  # another server: nothing is left of the first
+    *_, message = reader.poll()
+    assert [line["round"] for line in message.data["lines"]] == [4, 5]
+    assert reader.rounds() == [1, 2, 3, 4, 5]
+
+
+def test_who_was_cut_off_and_missed_a_resume_is_told_all(run):
+    reader = Reader([run])
+    reader.poll()
+    Lines(run / "record.jsonl").keep_up_to(1)
+    play(run, 2, 3, 4, evaluation={"top1": 0.1})
+    reader.connect()
+    assert reader.rounds() == [1, 2, 3, 4]
+
+
+def test_who_was_cut_off_within_a_long_record_misses_nothing(run, monkeypatch):
+    monkeypatch.setattr(follow, "MOST_LINES", 2)
+    reader = Reader([run])
+    messages = reader.follower.poll()
+    assert [bool(message.id) for message in messages] == [False, False, True]
+    reader.connect()  # after the first piece, which had no id
+    assert reader.rounds() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("last", ["", "x", "1-2.3-4", "é.9-", "abc.-1-zz"])
+def test_an_id_of_something_else_is_ignored(run, last):
+    reader = Reader([run])
+    reader.last = last
+    reader.connect()
+    assert reader.rounds() == [1, 2, 3]
+    reader.paths = [run, run.parent / "other"]  # a server of other runs
+    reader.connect()
+    assert reader.rounds() == [1, 2, 3]
+
+
+def test_several_runs_each_have_their_place(run, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    reader = Reader([run, other])
+    assert (reader.rounds(0), reader.rounds(1)) == ([1, 2, 3], [])
+    play(other, 1)
+    reader.connect()
+    play(run, 4)
+    assert (reader.rounds(0), reader.rounds(1)) == ([1, 2, 3, 4], [1])
+
+
+def test_diagnostics_are_not_opened_unless_internal(run, monkeypatch):
+    exact = {"round": 1, "users": 7, "seconds": 0.5, "norm_quantiles": [1.0, 2.0, 3.0], "loss": 4.0, "weight": 6.5}
+    Lines(run / "diagnostics.jsonl", private=True).append(exact)
+    opened: list[str] = []
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or read(path))
+    told = b"".join(message.encode() for message in Follower([run]).poll())
+    assert opened == ["record.jsonl"]
+    assert b"norm" not in told
+    assert b"seconds" not in told
+    told = Follower([run], internal=True).poll()[-1].data
+    assert told["lines"] == [{key: exact[key] for key in ("round", "users", "seconds", "norm_quantiles")}]
+
+
+def test_of_a_record_only_what_is_shown_is_told(run):
+    """A key that a later version puts into the record, or a person, does not reach the page by itself."""
+    play(run, 4, cohort=17, evaluation={"top1": 0.2, "secret": 3})
+    line = Follower([run]).poll()[-1].data["lines"][-1]
+    assert line == {"round": 4, "epsilon": 2.0, "delta": 1e-6, "evaluation": {"top1": 0.2}}
+
+
+def test_damaged_lines_are_left_out(run):
+    with open(run / "record.jsonl", "ab") as file:
+        file.write(b'nonsense\n[1]\n{"round": "4"}\n\xff\xfe\n{"round": 5, "epsilon": NaN}\n')
+    *_, message = Follower([run]).poll()
+    assert [line["round"] for line in message.data["lines"]] == [1, 2, 3, 5]
+    assert json.loads(message.encode().split(b"data: ")[1]) == message.data
+
+
+def test_nothing_is_written(run):
+    before = {path: path.stat().st_mtime_ns for path in [run, *run.iterdir()]}
+    os.chmod(run, 0o500)
+    Reader([run], internal=True).poll()
+    os.chmod(run, 0o700)
+    assert {path: path.stat().st_mtime_ns for path in [run, *run.iterdir()]} == before
+
+
+def test_a_place_is_a_digest_of_all_before_it(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"round": 1}\n{"round": 2}\n')
+    news = read_news(path, Place())
+    assert (news.again, len(news.lines), news.place.size) == (False, 2, 26)
+    path.write_bytes(b'{"round": 9}\n{"round": 2}\n')
+    assert read_news(path, news.place).again
+
+
+def test_names_are_as_short_as_tells_them_apart(tmp_path):
+    assert names_of([tmp_path / "a" / "run", tmp_path / "b"]) == ["run", "b"]
+    assert names_of([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
