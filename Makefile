@@ -72,4 +72,4 @@ $(VENV)/browser: $(VENV)/dev requirements/browser.lock
 	touch $@
 
 clean: ## remove what was built
-	rm -rf $(VENV) demo federation-demo dist test-artefacts src/sottovoce/keyboard/vendor
+	rm -rf $(VENV) demo federation-demo dist test-artefacts src/sottovoce/web/keyboard/vendor

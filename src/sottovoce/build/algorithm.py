@@ -13,16 +13,16 @@ import optax
 from sottovoce import recipe as recipes
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.local.quantise import EightBit
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
+from sottovoce.local.quantise import EightBit
 from sottovoce.local.update import FedAvg, FedSGD, UserUpdate, rehearsed
 from sottovoce.privacy.clipping import Clipping
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
-from sottovoce.training.variants.central import Passes
-from sottovoce.training.variants.stale_updates import Queue
 from sottovoce.training.server import Server
+from sottovoce.training.variants.central import Passes
 from sottovoce.training.variants.distillation import Transfer
+from sottovoce.training.variants.stale_updates import Queue
 
 MOST_PREDICTED = 2**31  # probabilities that returned models give to the words of a text: 8 GiB
 MOST_READ = 10**7  # tokens of a user and rehearsed with theirs: beyond it their number leaves 32 bits

@@ -11,30 +11,38 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from sottovoce import accounting
+from sottovoce.build.algorithm import (
+    build_objective,
+    build_passes,
+    build_queue,
+    build_server,
+    build_transfer,
+    build_user_update,
+    check_canaries,
+)
+from sottovoce.build.mechanism import accountant_of, build_mechanism, resolve
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
-from sottovoce.local.quantise import plain_size
 from sottovoce.local.objective import Objective, plain
+from sottovoce.local.quantise import plain_size
 from sottovoce.local.update import FedAvg, User, UserUpdate
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel, layer_names
-from sottovoce.build.algorithm import build_objective, build_passes, build_queue, build_server, build_transfer, build_user_update, check_canaries
-from sottovoce import accounting
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import InTurn
-from sottovoce.build.mechanism import accountant_of, build_mechanism, resolve
 from sottovoce.recipe import Recipe
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
-from sottovoce.training.variants import central, distillation, stale_updates
 from sottovoce.training import cohort_sum
-from sottovoce.training.variants.central import Passes, PooledRound
-from sottovoce.training.variants.stale_updates import Queue
+from sottovoce.training.cohort_sum import SumInBlocks, block_size, latency
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, Watch
 from sottovoce.training.server import ServerState
-from sottovoce.training.cohort_sum import SumInBlocks, block_size, latency
+from sottovoce.training.variants import central, distillation, stale_updates
+from sottovoce.training.variants.central import Passes, PooledRound
 from sottovoce.training.variants.distillation import Transfer, TransferRound
+from sottovoce.training.variants.stale_updates import Queue
 
 Played = CohortSum | PooledRound | TransferRound
 
@@ -54,8 +62,8 @@ class Assembly:
     before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
     passes: Passes | None = None  # of central training: whose text makes a round
-    distillation: Transfer | None = None  # where the server learns by imitation: from which text
-    stale_updates: Queue | None = None  # where devices are behind: which model they have
+    transfer: Transfer | None = None  # where the server learns by imitation: from which text
+    queue: Queue | None = None  # where devices are behind: which model they have
     turns: str | None = None  # where users come in turn: a fingerprint of the names that say when
 
     def start(self, model: LanguageModel) -> ServerState:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sottovoce.errors import SottoError
 from sottovoce import accounting
+from sottovoce.errors import SottoError
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDenominator, TrueAverage

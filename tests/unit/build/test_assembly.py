@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import pytest
 
+from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
+from sottovoce.build.algorithm import build_objective
 from sottovoce.build.assembly import assemble
 from sottovoce.data.public_text import PublicText
 from sottovoce.errors import SottoError
 from sottovoce.kernels.cpu import ONE_USER
 from sottovoce.local.objective import plain
-from sottovoce.build.algorithm import build_objective
-from sottovoce.accounting import SampledGaussian
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
 from sottovoce.training import cohort_sum
