@@ -30,6 +30,7 @@ from sottovoce.privacy.fixed_point import Whole
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
+from sottovoce.training.types import Task as CohortTask
 
 log = logging.getLogger("sottovoce.device")
 VERSION = version("sottovoce")
@@ -158,7 +159,9 @@ class Device:
         key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         blocks = in_blocks.blocks(algorithm, self._store, rows)
-        sums, _ = in_blocks.add_up(blocks, algorithm, model, self._store, rows, key, np.asarray(task.clip_norms))
+        sums, _ = in_blocks.add_up(
+            blocks, algorithm, CohortTask(model, rows, np.asarray(task.clip_norms), key), self._store
+        )
         exact = isinstance(sums.total, Whole)
         leaves = jax.tree.leaves(_steps(sums.total) if exact else sums.total)
         return Contribution(

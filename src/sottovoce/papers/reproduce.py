@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.build.mechanism import resolve
-from sottovoce.commands.budget import vocabulary_charges
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.train import Progress, resume, train
 from sottovoce.data.store import Store
@@ -26,6 +25,7 @@ from sottovoce.papers.engine.trial import Experiment, Finished, Paper, Size, Tri
 from sottovoce.papers.registry import PAPERS
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.payments import vocabulary_charges
 
 SETTING_FILE = "reproduction.json"
 # Held-out users on whom guarded trials are compared: these are few, are not repeated, and differ little.
@@ -212,9 +212,9 @@ class _Work:
             if begun:
                 if _told(Recipe.load(RunFolder(folder).recipe_file)) != _told(recipe):
                     raise SottoError(f"{folder} was begun with another recipe than it should be; delete it")
-                result = resume(folder, observer=observer, stop=self.stop, beside=self._beside(trial))
+                result = resume(folder, observer=observer, stop=self.stop, also_evaluate_on=self._beside(trial))
             else:
-                result = train(recipe, folder, observer=observer, stop=self.stop, beside=self._beside(trial))
+                result = train(recipe, folder, observer=observer, stop=self.stop, also_evaluate_on=self._beside(trial))
         if result.ended == "stopped":
             return False
         self.pool.save(self._outcome(trial, seed, recipe))

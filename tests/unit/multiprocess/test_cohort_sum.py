@@ -17,7 +17,7 @@ from sottovoce.multiprocess.group import Dismissed, Group
 from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.cohort_sum import cut_into_blocks, share_out
+from sottovoce.training.blocks import cut_into_blocks, share_out
 from sottovoce.training.round import play_round
 
 RECIPE = Recipe.from_dict({
@@ -110,7 +110,7 @@ def play(assembly, store, sum_updates):
     state = assembly.algorithm.server.start(assembly.model, mechanism.start())
     for number in (1, 2):
         keys = Secrets.seeded(5).keys(number, "test")
-        state, _ = play_round(assembly.algorithm, state, store, keys, Free(Secrets.seeded(5)), sum_updates)
+        state, _ = play_round(assembly.algorithm, state, store, Free(keys, Secrets.seeded(5), number), sum_updates)
     return state
 
 
@@ -119,7 +119,7 @@ def test_rounds_of_two_processes_have_the_cohorts_the_noise_and_the_model_of_one
     assembly = assemble(RECIPE, store)
     lead = lambda group: play(assembly, store, SumOverProcesses(group, assembly.sum_updates))  # noqa: E731
     together, _, _ = with_helpers(2, assembly, store, lead)
-    assert same(play(assembly, store, assembly.sum_updates).model, together.model)
+    assert same(play(assembly, store, assembly.sum_updates).params, together.params)
 
 
 def test_without_a_clip_the_sums_are_those_of_one_process_within_rounding(store):
@@ -140,7 +140,7 @@ def test_the_keys_of_sampling_and_noise_stay_with_process_0(store):
         keys = Secrets.seeded(5).keys(number, "test")
         assert keys.local[:8] in spoken  # it can be found, so the others could be
         assert keys.sampling[:8] not in spoken
-        assert Free(Secrets.seeded(5)).spend(number, None, None)[:8] not in spoken
+        assert Free(keys, Secrets.seeded(5), number).charge(None, None)[:8] not in spoken
 
 
 def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
@@ -156,11 +156,11 @@ def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
 
 def test_every_user_is_in_one_share_and_shares_are_alike():
     steps = np.random.default_rng(0).integers(1, 40, size=300)
-    blocks = cut_into_blocks(steps, seats=8)
+    blocks = cut_into_blocks(steps, 8)
     shares = share_out(blocks, 3)
     assert sorted(np.concatenate([block.places for share in shares for block in share])) == list(range(300))
-    work = [sum(block.seats * block.steps for block in share) for share in shares]
-    assert max(work) - min(work) <= max(block.seats * block.steps for block in blocks)
+    work = [sum(block.padded_size * block.steps for block in share) for share in shares]
+    assert max(work) - min(work) <= max(block.padded_size * block.steps for block in blocks)
     assert share_out(blocks[:1], 2) == [blocks[:1], []]
 
 

@@ -22,11 +22,13 @@ MODEL = {"weight": jnp.array([1.0, 1.0])}
 def test_a_factor_scales_what_the_optimiser_makes_of_an_update(optimiser):
     server = Server(optimiser, Schedule(((1, 1.0), (2, 0.25))))
     state = server.start(MODEL)
-    halves = [server.step(state, UPDATE, server.factor(number)).model["weight"] - 1 for number in (1, 2)]
+    steps = [server.step(state._replace(round=done), UPDATE) for done in (0, 1)]
+    assert [step.round for step in steps] == [1, 2]
+    halves = [step.params["weight"] - 1 for step in steps]
     np.testing.assert_allclose(halves[1], 0.25 * halves[0], rtol=1e-5)
     assert float(jnp.max(jnp.abs(halves[0]))) > 0.01
     # What an optimiser remembers is not scaled.
-    kept = [jax.tree.leaves(server.step(state, UPDATE, factor).optimiser) for factor in (1.0, 0.25)]
+    kept = [jax.tree.leaves(step.optimiser) for step in steps]
     assert all(np.array_equal(one, other) for one, other in zip(*kept, strict=True))
 
 

@@ -11,6 +11,7 @@ from sottovoce.commands.bench import Workload, make_users
 from sottovoce.models.contract import parameter_count
 from sottovoce.recipe import Recipe
 from sottovoce.training import cohort_sum
+from sottovoce.training.types import Task
 
 USERS = Workload("demo", vocabulary=500, tokens=160, cohort=8)
 STEP = 32  # tokens. XLA counts what is in a loop once: one local step, of one moment of the recurrence
@@ -39,7 +40,7 @@ def lower_block(seats: int, population: int = 20):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cohort_sum, "_add_block", lower)
         with pytest.raises(Lowered):
-            assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(seats), key, clip_norms)
+            assembly.sum_updates(assembly.algorithm, Task(assembly.model, np.arange(seats), clip_norms, key), store)
     return lowered[0], assembly.model
 
 
