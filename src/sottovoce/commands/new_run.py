@@ -121,8 +121,8 @@ def check_also(recipe: Recipe, text: Store | None) -> None:
     if text is not None and text.people and recipe.privacy.mode == "private":
         raise SottoError(
             f"also_evaluate_on={text.path or 'a store in memory'} holds people's text, and how well a private run "
-            f"predicts it would be in the public record without noise; give public text (`sotto prepare --plain-text`), "
-            f"or use `sotto evaluate` after training"
+            f"predicts it would be in the public record without noise; give public text (`sotto prepare "
+            f"--plain-text`), or use `sotto evaluate` after training"
         )
 
 
