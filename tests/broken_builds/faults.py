@@ -1049,9 +1049,9 @@ def held_out_people_counted_exactly():
 # --- experiments -----------------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/papers/engine/test_trial.py", "test_only_trials_that_promise_nothing_know_how_many_users_there_are")
+@caught_by("unit/papers/mcmahan2018/test_trials.py", "test_only_unprotected_trials_know_how_many_users_there_are")
 def results_that_tell():
     """A ceiling without noise, on people who are promised something, keeps their cohorts and clipped shares."""
     from sottovoce.papers.engine.trial import Trial
 
-    Trial.is_guarded = property(lambda self: self.is_private)
+    Trial.is_protected = property(lambda self: self.is_private)
