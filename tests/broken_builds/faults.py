@@ -917,10 +917,10 @@ def noise_key_told_to_helpers():
     Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number, "test").local
 
 
-LIFELINES = "unit/multiprocess/test_rendezvous.py"
+RENDEZVOUS = "unit/multiprocess/test_rendezvous.py"
 
 
-@caught_by(LIFELINES, "test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting[who guesses]")
+@caught_by(RENDEZVOUS, "test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting[who guesses]")
 def strangers_let_in():
     """A process is let in whatever it shows of the secret."""
     import hmac
@@ -931,7 +931,7 @@ def strangers_let_in():
     rendezvous.hmac = SimpleNamespace(digest=hmac.digest, compare_digest=lambda one, other: True)
 
 
-@caught_by(LIFELINES, "test_whoever_came_in_by_the_doors_of_jax_is_found_before_a_word_is_said")
+@caught_by("unit/multiprocess/test_group.py", "test_a_process_without_the_secret_is_found_before_anything_is_sent")
 def members_that_jax_let_in():
     """Whoever JAX counts among the processes is told the model and who is drawn."""
     from sottovoce.multiprocess.group import Group

@@ -100,7 +100,7 @@ def resume(
     run = RunFolder.open(path)
     on = "sotto resume" if coordinator is None else "sotto federate resume"
     with run.locked(), told_if_full(run.path, f"then go on with `{on} {path}`: what was saved is safe"):
-        asked = group.asked if group else lambda: False
+        asked = group.stop_requested if group else lambda: False
         return Training(run, model, objective, group, beside, coordinator).run(observer, lambda: stop() or asked())
 
 

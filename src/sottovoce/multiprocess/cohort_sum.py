@@ -36,8 +36,8 @@ class SumOverProcesses:
         clip_norms: np.ndarray,
     ) -> CohortSum:  # fmt: skip
         # The others are told all that a user's update depends on, and nothing of what is drawn for the noise.
-        with self.group.busy():
-            self.group.tell(_Task.of(model, cohort, key, clip_norms).to_bytes())
+        with self.group.uninterruptible():
+            self.group.broadcast(_Task.of(model, cohort, key, clip_norms).to_bytes())
             return _sum_together(self.group, self.in_blocks, algorithm, model, store, cohort, key, clip_norms)
 
 
@@ -48,10 +48,10 @@ def add_up_for(
     """What every process but 0 does: its share of each round, until `Dismissed` is raised."""
     structure = jax.tree.structure(like)
     while True:
-        task = _Task.from_bytes(group.hear())
+        task = _Task.from_bytes(group.receive())
         model = structure.unflatten([jnp.asarray(leaf) for leaf in task.leaves])
         key = jax.random.wrap_key_data(jnp.asarray(task.key), impl="threefry2x32")
-        group.note_asked(stop())
+        group.request_stop(stop())
         _sum_together(group, in_blocks, algorithm, model, store, task.cohort, key, task.clip_norms)
 
 
@@ -88,11 +88,11 @@ def _sum_together(
     group: Group, in_blocks: SumInBlocks, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray,
     key: PRNGKeyArray, clip_norms: np.ndarray,
 ) -> CohortSum:  # fmt: skip
-    mine = share_out(in_blocks.blocks(algorithm, store, cohort), group.count)[group.mine]
+    mine = share_out(in_blocks.blocks(algorithm, store, cohort), group.count)[group.rank]
     sums, results = in_blocks.add_up(mine, algorithm, model, store, cohort, key, clip_norms)
     total = _add_trees(group, sums.total)
-    asked, weight, bits = _add_trees(group, (np.array(group.asked(), np.int32), sums.weight, sums.bits))
-    group.note_asked(bool(asked))
+    asked, weight, bits = _add_trees(group, (np.array(group.stop_requested(), np.int32), sums.weight, sums.bits))
+    group.request_stop(bool(asked))
     taken, norms, clipped, losses = _add_trees(group, _columns(len(cohort), mine, results))
     if not np.all(taken == 1):
         # Whoever is added up twice may move the sum by twice the clip norm. Nothing of it was released.
@@ -108,7 +108,7 @@ def _add_trees(group: Group, tree: Any) -> Any:
     The halves of whole numbers are added apart, and may leave a carry: `value` counts it in.
     """
     leaves, structure = jax.tree.flatten(tree)
-    added = group.add(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+    added = group.all_reduce(np.concatenate([np.ravel(leaf) for leaf in leaves]))
     parts = np.split(added, np.cumsum([leaf.size for leaf in leaves])[:-1])
     return structure.unflatten([part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
 
