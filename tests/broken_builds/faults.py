@@ -930,10 +930,10 @@ def noise_key_told_to_helpers():
     Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number, "test").local
 
 
-LIFELINES = "unit/multiprocess/test_rendezvous.py"
+RENDEZVOUS = "unit/multiprocess/test_rendezvous.py"
 
 
-@caught_by(LIFELINES, "test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting[who guesses]")
+@caught_by(RENDEZVOUS, "test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting[who guesses]")
 def strangers_let_in():
     """A process is let in whatever it shows of the secret."""
     import hmac
@@ -944,7 +944,7 @@ def strangers_let_in():
     rendezvous.hmac = SimpleNamespace(digest=hmac.digest, compare_digest=lambda one, other: True)
 
 
-@caught_by(LIFELINES, "test_whoever_came_in_by_the_doors_of_jax_is_found_before_a_word_is_said")
+@caught_by("unit/multiprocess/test_group.py", "test_a_process_without_the_secret_is_found_before_anything_is_sent")
 def members_that_jax_let_in():
     """Whoever JAX counts among the processes is told the model and who is drawn."""
     from sottovoce.multiprocess.group import Group
@@ -1062,9 +1062,9 @@ def held_out_people_counted_exactly():
 # --- experiments -----------------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/papers/engine/test_trial.py", "test_only_trials_that_promise_nothing_know_how_many_users_there_are")
+@caught_by("unit/papers/mcmahan2018/test_trials.py", "test_only_unprotected_trials_know_how_many_users_there_are")
 def results_that_tell():
     """A ceiling without noise, on people who are promised something, keeps their cohorts and clipped shares."""
     from sottovoce.papers.engine.trial import Trial
 
-    Trial.is_guarded = property(lambda self: self.is_private)
+    Trial.is_protected = property(lambda self: self.is_private)

@@ -133,7 +133,7 @@ def _go_on(
 ) -> RunResult:
     command = "sotto federate resume" if context.across_devices else "sotto resume"
     with run.locked(), told_if_full(run.path, f"then go on with `{command} {run.path}`: what was saved is safe"):
-        asked = context.group.asked if context.group else never
+        asked = context.group.stop_requested if context.group else never
         return Training(run, context, opened).run(observer, lambda: stop() or asked())
 
 

@@ -33,8 +33,8 @@ class SumOverProcesses:
 
     def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
         # The others get all that a user's update depends on, and nothing of what is drawn for the noise.
-        with self.group.busy():
-            self.group.tell(_to_bytes(task))
+        with self.group.uninterruptible():
+            self.group.broadcast(_to_bytes(task))
             return _sum_together(self.group, self.in_blocks, algorithm, task, store)
 
 
@@ -48,8 +48,8 @@ def add_up_for(
 ) -> None:
     """What every process but 0 does: its share of each round, until `Dismissed` is raised."""
     while True:
-        task = _from_bytes(group.hear(), like)
-        group.note_asked(stop())
+        task = _from_bytes(group.receive(), like)
+        group.request_stop(stop())
         _sum_together(group, in_blocks, algorithm, task, store)
 
 
@@ -73,11 +73,11 @@ def _from_bytes(message: bytes, like: LanguageModel) -> Task:
 
 def _sum_together(group: Group, in_blocks: SumInBlocks, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
     cohort = task.cohort
-    mine = share_out(in_blocks.blocks(algorithm, store, cohort), group.count)[group.mine]
+    mine = share_out(in_blocks.blocks(algorithm, store, cohort), group.count)[group.rank]
     sums, results = in_blocks.add_up(mine, algorithm, task, store)
     total = _add_trees(group, sums.total)
-    asked, weight, bits = _add_trees(group, (np.array(group.asked(), np.int32), sums.weight, sums.bits))
-    group.note_asked(bool(asked))
+    asked, weight, bits = _add_trees(group, (np.array(group.stop_requested(), np.int32), sums.weight, sums.bits))
+    group.request_stop(bool(asked))
     taken, norms, clipped, losses = _add_trees(group, _columns(len(cohort), mine, results))
     if not np.all(taken == 1):
         # Whoever is added up twice may move the sum by twice the clip norm. Nothing of it was released.
@@ -93,7 +93,7 @@ def _add_trees(group: Group, tree: Any) -> Any:
     The halves of whole numbers are added apart, and may leave a carry: `value` counts it in.
     """
     leaves, structure = jax.tree.flatten(tree)
-    added = group.add(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+    added = group.all_reduce(np.concatenate([np.ravel(leaf) for leaf in leaves]))
     parts = np.split(added, np.cumsum([leaf.size for leaf in leaves])[:-1])
     return structure.unflatten([part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,9 @@ from sottovoce import accounting
 from sottovoce.accounting import NonPrivate
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
-from sottovoce.papers.engine.populations import People
+from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.results import Outcome
-from sottovoce.papers.engine.trial import Trial
+from sottovoce.papers.engine.trial import Changes, Trial
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
 from sottovoce.papers.registry import MCMAHAN2018
 from sottovoce.recipe import Recipe
@@ -35,12 +36,12 @@ def test_every_table_and_figure_of_the_paper_is_there():
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
     for trial, _ in experiment.runs(size):
-        if trial.is_private or trial.is_central or trial.local.get("learning_rate"):
+        if trial.is_private or trial.is_central or trial.changes.local.get("learning_rate"):
             continue
         recipe = resolve(recipe_of(trial, size))
         assert recipe.privacy.mode == "experiment"  # results tell of users: clipped shares, users processed
         mechanism = build_mechanism(recipe, LAYERS)
-        assert mechanism.noise_std(1, mechanism.clip_norms(1, None))[0] == trial.privacy.get("noise_std", 0)
+        assert mechanism.noise_std(1, mechanism.clip_norms(1, None))[0] == trial.changes.privacy.get("noise_std", 0)
         assert (recipe.local.batch * recipe.local.unroll, recipe.local.learning_rate) == (
             (40, 6.0) if size.name == "smoke" else (80, 6.0)
         )
@@ -50,8 +51,8 @@ def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
 def test_private_trials_are_runs_that_promise_what_they_say(size):
     """A population that is declared, secrets from entropy, cohorts it can draw, and noise for the ε of its name."""
     trials = [trial for trial in EXPERIMENTS["private-model"].trials(size) if trial.is_private]
-    users = 27_000 if size.full else size.synthetic
-    assert {trial.privacy["epsilon"] for trial in trials} == {8.0, 4.0}
+    users = 27_000 if size.full else size.synthetic_users
+    assert {trial.changes.privacy["epsilon"] for trial in trials} == {8.0, 4.0}
     for trial in trials:
         made = trial.recipe(Recipe.load("mcmahan2018"), size, users=users, store="store", seed=0)
         recipe = resolve(made.replace(privacy={"accountant": "moments"}))  # quicker than what is used
@@ -66,15 +67,17 @@ def test_private_trials_are_runs_that_promise_what_they_say(size):
         assert mechanism.sensitivity([1.0]) == pytest.approx(users / (privacy.cohort * privacy.total_weight))
 
 
-def test_only_trials_that_promise_nothing_know_how_many_users_there_are():
-    """All trials on the people of a private model are guarded, the one without noise too, and no others."""
+def test_only_unprotected_trials_know_how_many_users_there_are():
+    """All trials on the people of a private model are protected, the one without noise too, and no others."""
     for experiment in EXPERIMENTS.values():
         for trial, _ in experiment.runs(GPU):
-            assert trial.is_guarded == (experiment.name == "private-model" and not trial.on)
-            if trial.is_guarded:
+            assert trial.is_protected == (experiment.name == "private-model" and trial.corpus.is_users)
+            if trial.is_protected:
+                stores = Stores((Path("store"),))
                 with pytest.raises(SottoError, match="--declared-users"):
-                    People(Path("nowhere"), (Path("store"),)).users(trial)
-                assert People(Path("nowhere"), (Path("store"),), declared=27_000).users(trial) == 27_000
+                    Populations(Path("nowhere"), stores, GPU).users(trial)
+                declared = replace(stores, declared_users=27_000)
+                assert Populations(Path("nowhere"), declared, GPU).users(trial) == 27_000
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
@@ -83,7 +86,7 @@ def test_a_name_stands_for_one_recipe_and_a_recipe_for_one_name(size):
     for experiment in EXPERIMENTS.values():
         for trial, _ in experiment.runs(size):
             start = trial.after.name if trial.after else ""
-            made = (recipe_of(trial, size).sha256(), start, trial.words, trial.elsewhere)
+            made = (recipe_of(trial, size).sha256(), start, trial.words, trial.corpus)
             assert by_name.setdefault(trial.name, made) == made
             assert by_recipe.setdefault(made, trial.name) == trial.name
 
@@ -98,7 +101,7 @@ def test_the_gpu_size_is_the_papers_setting():
     assert [trial.cohort_of(GPU) for trial in (small, large)] == [100, 1250]
     assert [recipe_of(trial, GPU).run.block for trial in (small, large)] == [100, 625]
     assert EXPERIMENTS["figure-9"].trials(GPU)[0].cohort_of(GPU) == 50
-    swept = {trial.x for trial in EXPERIMENTS["figure-3"].trials(GPU) if trial.group == "flat"}
+    swept = {trial.place.x for trial in EXPERIMENTS["figure-3"].trials(GPU) if trial.place.group == "flat"}
     assert swept == {0.0, *NOISE_AXIS}
 
 
@@ -115,7 +118,7 @@ def test_a_trial_that_goes_on_comes_after_what_it_goes_on_from():
 
 
 def test_central_training_promises_nothing_and_has_no_clip_in_its_name():
-    trial = Trial("central", run={"algorithm": "central"}, local={"learning_rate": 0.5})
+    trial = Trial("central", Changes(run={"algorithm": "central"}, local={"learning_rate": 0.5}))
     assert trial.name == "central-learning-rate0.5"
     made = recipe_of(trial, GPU)
     assert (made.privacy.mode, made.privacy.noise_std, made.run.block) == ("none", None, 0)
@@ -143,13 +146,13 @@ def test_what_does_not_exist_is_refused():
 
 
 def test_published_results_are_of_the_recipes_their_trials_make_today():
-    published = Path(__file__).parents[3] / "docs" / "results" / "mcmahan2018" / "results"
+    published = Path(__file__).parents[4] / "docs" / "results" / "mcmahan2018" / "results"
     trials = {trial.name: trial for experiment in EXPERIMENTS.values() for trial, _ in experiment.runs(GPU)}
     files = list(published.glob("*.json"))
     assert len(files) > 20
     for file in files:
         outcome = Outcome.load(file)
         trial = trials[outcome.name]
-        users = outcome.facts["users"] if trial.elsewhere else 7818  # the other corpus has as many as it has
+        users = outcome.facts["users"] if trial.corpus.compared_on_users else 7818
         made = trial.recipe(Recipe.load("mcmahan2018"), GPU, users=users, store="", seed=outcome.seed)
         assert Recipe.from_dict(outcome.recipe) == resolve(made), file.name
