@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import cyclopts
 
 import sottovoce
+from sottovoce import recipe
 from sottovoce.cli.main import app
 from sottovoce.recipe import SECTIONS, shipped_recipes
 
@@ -47,9 +48,9 @@ def recipe_page() -> str:
         "# Recipe keys\n",
         NOTE,
         "A recipe is a TOML file with these sections. Every key has a default. `sotto train` takes a file or the name\n"
-        f"of a shipped recipe ({names}). `--set section.key=value` changes one value; `none` unsets an optional one.\n"
-        "[Write a recipe](../how-to/recipes.md) explains the keys that work together;\n"
-        "[models](models.md) has the defaults of each `model.kind`.\n",
+        f"of a shipped recipe ({names}). `--set section.key=value` changes one\n"
+        "value; `none` unsets an optional one. [Write a recipe](../how-to/recipes.md) explains keys that work\n"
+        "together; [models](models.md) has the defaults of each `model.kind`.\n",
     ]
     for section in SECTIONS:
         parts.append(f"## [{section}]\n")
@@ -59,6 +60,13 @@ def recipe_page() -> str:
 
 
 def keys_of(section: str) -> Iterator[Key]:
+    if hasattr(recipe, "describe"):
+        for row in recipe.describe():
+            if row.section == section:
+                default = "not set" if row.default is None else f"`{_toml(row.default)}`"
+                allowed = ", ".join(f"`{choice}`" for choice in row.choices or ()) or row.range
+                yield Key(row.name, row.kind, default, allowed, row.meaning)
+        return
     hints = get_type_hints(SECTIONS[section])
     for item in dataclasses.fields(SECTIONS[section]):
         limits, hint = item.metadata, hints[item.name]
