@@ -1,6 +1,6 @@
 """Estimators of the weighted average update, each with its sensitivity (Lemma 1).
 
-All assume ‖Δ_k‖ <= S and 0 <= w_k <= 1. The proofs are in docs/guarantees.md.
+All assume ‖Δ_k‖ <= S and 0 <= w_k <= 1. The proofs are in docs/explanation/guarantees.md.
 """
 
 from __future__ import annotations
