@@ -19,6 +19,8 @@ from typing import Any
 
 from sottovoce.errors import SottoError
 
+Json = dict[str, Any]  # a parsed JSON object
+
 PARTIAL, CHECKSUM = ".partial", "checksum"
 _BLANK = "0" * 64
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -51,7 +53,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sealed(value: dict[str, Any]) -> dict[str, Any]:
+def sealed(value: Json) -> Json:
     """The same facts with a checksum of the file that `pretty` makes of them.
 
     It is the SHA-256 of that file with zeros in the checksum's place. It finds accidents; whoever edits the file on
@@ -61,7 +63,7 @@ def sealed(value: dict[str, Any]) -> dict[str, Any]:
     return {**blank, CHECKSUM: hashlib.sha256(pretty(blank)).hexdigest()}
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
+def read_sealed(path: Path) -> Json:
     """What a file of facts says. One that was changed is a ValueError; those of version 0.1 have no checksum."""
     contents = path.read_bytes()
     try:
@@ -79,7 +81,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     return value
 
 
-def pretty(value: dict[str, Any]) -> bytes:
+def pretty(value: Json) -> bytes:
     """Facts as a file of JSON for people to read."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 

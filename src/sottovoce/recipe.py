@@ -15,18 +15,42 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.files import Json
 
 LARGEST = 2**63 - 1  # of whole numbers: what TOML asks for
 _DEEP_KEY = re.compile(r"(?:[\w\"'-]{1,64}[ \t]*\.[ \t]*){32}")
 
 
-def _value(
-    default: Any, meaning: str, *, low: float | None = None, above: float | None = None, below: float | None = None,
-    choices: tuple[str, ...] | None = None,
-) -> Any:  # fmt: skip
-    """A field with its meaning and its range: `low` is allowed, `above` and `below` are not."""
-    limits = {"meaning": meaning, "low": low, "above": above, "below": below, "choices": choices}
-    return field(default=default, metadata=limits)
+@dataclass(frozen=True)
+class Limits:
+    """What a value may be: `low` and `high` are allowed, `above` and `below` are not."""
+
+    meaning: str
+    low: float | None = None
+    above: float | None = None
+    high: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> str:
+        """In words: `> 0 and <= 1`, or nothing."""
+        bounds = ((">=", self.low), (">", self.above), ("<=", self.high), ("<", self.below))
+        return " and ".join(f"{sign} {bound}" for sign, bound in bounds if bound is not None)
+
+    def contain(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.low is None or value >= self.low)
+            and (self.above is None or value > self.above)
+            and (self.high is None or value <= self.high)
+            and (self.below is None or value < self.below)
+        )
+
+
+def _value(default: Any, meaning: str, **limits: Any) -> Any:
+    """A field with its meaning and its limits."""
+    return field(default=default, metadata={"limits": Limits(meaning, **limits)})
 
 
 @dataclass(frozen=True)
@@ -41,11 +65,13 @@ class Model:
     embedding: int | None = _value(None, "size of a word's embedding", low=1, below=65536)
     hidden: int | None = _value(None, "size of the recurrent state, or of a block's output", low=1, below=65536)
     layers: int | None = _value(None, "recurrent layers, or gated blocks, one above the other", low=1, below=257)
-    dropout: float | None = _value(None, "chance that a value between layers is left out in training", low=0, below=1)
+    dropout: float | None = _value(
+        None, "chance that dropout zeroes a value between layers in training", low=0, below=1
+    )
     variational: bool | None = _value(None, "one dropout mask for a whole unroll, on the recurrent state too")
-    tied: bool | None = _value(None, "score words by their embeddings, not by a table of their own")
+    tied: bool | None = _value(None, "compute logits with the embedding table, not with an output table of its own")
     kernel: int | None = _value(None, "k: words that the wide convolution of a block sees", low=1, below=257)
-    bottleneck: int | None = _value(None, "h: channels of that convolution", low=1, below=65536)
+    bottleneck: int | None = _value(None, "h: channels of the wide convolution", low=1, below=65536)
     initial: str | None = _value(
         None, "folder of a run whose model is trained further; its vocabulary must be the store's"
     )
@@ -63,17 +89,18 @@ class Local:
     )
     penalty: float = _value(0.0, "weight of a penalty ‖Δ‖² on the update so far (FedAvg)", low=0)
     objective: str = _value(
-        "plain", "what a device minimises; the others keep it from forgetting what the received model knew (FedAvg)",
+        "plain",
+        "what a device minimises; the others keep it from forgetting what the received model knew (FedAvg)",
         choices=("plain", "rehearsal", "without_forgetting"),
-    )  # fmt: skip
+    )
     user_share: float = _value(
-        1.0, "λ: the user's own share of what is rehearsed, or of the target without forgetting", above=0
+        1.0, "λ: the user's own share of what is rehearsed, or of the target without forgetting", above=0, high=1
     )
     public: str | None = _value(
         None, "folder made by `sotto prepare --plain-text`: the text to rehearse, or of server.text = 'public'"
     )
     compression: str = _value(
-        "none", "how an update travels: none is float32, 8bit a byte a number", choices=("none", "8bit")
+        "none", "how an update is sent: none is float32, 8bit one byte a number", choices=("none", "8bit")
     )
 
 
@@ -84,9 +111,10 @@ class Server:
     momentum: float = _value(0.9, "momentum of the momentum optimiser", low=0, below=1)
     schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of learning_rate] from round 1 on")
     update: str = _value(
-        "average", "average: of the users' updates; transfer: imitate what their models predict, never private",
+        "average",
+        "average: of the users' updates; transfer: distil what their models predict, never private",
         choices=("average", "transfer"),
-    )  # fmt: skip
+    )
     text: str = _value(
         "generated", "what transfer reads: local.public, or text that the model writes", choices=("public", "generated")
     )
@@ -98,9 +126,10 @@ class Server:
 @dataclass(frozen=True)
 class Privacy:
     mode: str = _value(
-        "private", "private: a guarantee; experiment: parts of one, ε is infinite; none: no noise",
+        "private",
+        "private: a guarantee; experiment: parts of one, ε is infinite; none: no noise",
         choices=("private", "experiment", "none"),
-    )  # fmt: skip
+    )
     users: int = _value(0, "K: the declared population, a public constant", low=0)
     cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0)
     sampling: str = _value("poisson", "how a cohort is drawn", choices=("poisson", "fixed", "in_turn"))
@@ -108,7 +137,11 @@ class Privacy:
     total_weight: float = _value(0.0, "W: declared sum of the weights; 0 is the declared population", low=0)
     min_weight: float = _value(0.0, "W_min of the clipped denominator; 0 is total_weight", low=0)
     clipping: str = _value("flat", "how an update is bounded", choices=("flat", "per_layer", "none"))
-    clip_when: str = _value("every_step", "after every local step, or once", choices=("every_step", "end"))
+    clip_when: str = _value(
+        "every_step",
+        "when an update is clipped: after every local step, or once at the end",
+        choices=("every_step", "end"),
+    )
     clip_norm: float = _value(15.0, "S: bound on the L2 norm of a user's update", above=0)
     clip_weighted: bool = _value(False, "bound w·Δ instead of Δ (fixed denominator only)")
     layer_clip_norms: tuple[float, ...] = _value(
@@ -121,35 +154,44 @@ class Privacy:
     adaptive_quantile: float | None = _value(
         None, "γ: the clip norm follows this quantile of the users' norms, from clip_norm on", above=0, below=1
     )
-    adaptive_rate: float = _value(0.2, "η_C: how fast it follows", above=0)
+    adaptive_rate: float = _value(0.2, "η_C: how fast the clip norm follows the quantile", above=0)
     adaptive_bit_noise: float = _value(0.0, "σ_b: noise on the count of unclipped users; 0 is cohort/20", low=0)
     estimator: str = _value(
-        "fixed_denominator", "how updates are averaged",
+        "fixed_denominator",
+        "how updates are averaged",
         choices=("fixed_denominator", "clipped_denominator", "true_average"),
-    )  # fmt: skip
+    )
     noise_multiplier: float | None = _value(None, "z: noise_std over the sensitivity", low=0)
     noise_schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of the noise] from round 1 on")
     noise_std: float | None = _value(None, "σ given directly (experiment mode only)", low=0)
     epsilon: float | None = _value(None, "ε budget; without noise_multiplier, z is found for it", above=0)
-    delta: float = _value(1e-6, "δ", above=0, below=1)
-    accountant: str = _value("auto", "auto: pld where it applies", choices=("auto", "pld", "rdp", "moments"))
-    secrets: str = _value("entropy", "where sampling and noise come from", choices=("entropy", "seeded"))
+    delta: float = _value(1e-6, "δ: the chance that the guarantee does not hold", above=0, below=1)
+    accountant: str = _value(
+        "auto", "how ε is computed; auto: pld where it applies", choices=("auto", "pld", "rdp", "moments")
+    )
+    secrets: str = _value(
+        "entropy",
+        "source of sampling and noise: entropy of the system, or run.seed, which others can guess",
+        choices=("entropy", "seeded"),
+    )
     randomness: str = _value(
-        "standard", "cohorts are drawn with Philox (standard) or ChaCha20 (hardened); noise is always of ChaCha20",
+        "standard",
+        "cohorts are drawn with Philox (standard) or ChaCha20 (hardened); noise always uses ChaCha20",
         choices=("standard", "hardened"),
-    )  # fmt: skip
+    )
     allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
 
 @dataclass(frozen=True)
 class Run:
     algorithm: str = _value(
-        "fedavg", "UserUpdate of Algorithm 1; central: SGD on pooled text, never private",
+        "fedavg",
+        "UserUpdate of Algorithm 1; central: SGD on pooled text, never private",
         choices=("fedavg", "fedsgd", "central"),
-    )  # fmt: skip
-    rounds: int = _value(100, "T", low=1)
-    seed: int = _value(0, "initial weights and public order", low=0)
-    deploy_every: int = _value(1, "N: rounds from one model that devices get to the next", low=1)
+    )
+    rounds: int = _value(100, "T: rounds of training", low=1)
+    seed: int = _value(0, "seed of the initial weights and of public orders", low=0)
+    deploy_every: int = _value(1, "N: rounds between two models that devices get", low=1)
     delays: tuple[float, ...] = _value(
         (), "shares of devices that train the deployed model, the one before it, ...; empty is all the deployed", low=0
     )
@@ -162,16 +204,16 @@ class Run:
     block: int = _value(
         0, "users computed at once on a device; 0 chooses by model size and device", low=0, below=2**15 + 1
     )
-    devices: int = _value(0, "devices of a process that users are shared out over; 0 is all there are", low=0)
+    devices: int = _value(0, "devices of a process that train users; 0 is all there are", low=0)
 
 
 @dataclass(frozen=True)
 class Audit:
     """Canaries: made-up users who train with the others, on top of the declared population."""
 
-    users: int = _value(0, "canary users, each in or out by a secret coin, of an audit in one run; 40 at least", low=0)
-    secrets: int = _value(0, "secret sequences of words that other canary users hold", low=0)
-    holders: tuple[int, ...] = _value((1, 4, 16), "how many users hold a secret, in turn over the secrets", low=1)
+    users: int = _value(0, "canary users of an audit in one run, each in or out by a secret coin; 40 at least", low=0)
+    secrets: int = _value(0, "secret sequences of words that canary users hold", low=0)
+    holders: tuple[int, ...] = _value((1, 4, 16), "numbers of users who hold a secret, used in turn", low=1)
     copies: int = _value(0, "times that a holder wrote the secret; 0 fills their text", low=0)
     prefix: int = _value(2, "first words of a secret, which an attacker knows", low=1)
     words: int = _value(3, "words of a secret that are to be guessed", low=1)
@@ -180,11 +222,6 @@ class Audit:
     @property
     def plants(self) -> bool:
         return bool(self.users or self.secrets)
-
-
-SECTIONS: dict[str, type] = {
-    "data": Data, "model": Model, "local": Local, "server": Server, "privacy": Privacy, "run": Run, "audit": Audit,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -260,10 +297,10 @@ class Recipe:
             values.setdefault(section, {})[key] = _from_text(text.strip(), fields[key], f"{section}.{key}")
         return Recipe.from_dict(values, "--set")
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
+    def to_dict(self) -> dict[str, Json]:
         sections = dataclasses.asdict(self)
         if self.audit == Audit():
-            del sections["audit"]  # a recipe that plants nothing keeps its name, and a seeded run its keys
+            del sections["audit"]  # a recipe without canaries keeps its hash, and a seeded run its keys
         return {
             section: {key: value for key, value in keys.items() if value is not None}
             for section, keys in sections.items()
@@ -276,6 +313,34 @@ class Recipe:
 
     def sha256(self) -> str:
         return hashlib.sha256(self.to_toml().encode()).hexdigest()
+
+
+SECTIONS: dict[str, type] = get_type_hints(Recipe)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a recipe, for people to read."""
+
+    section: str
+    name: str
+    kind: str  # a whole number, a list of numbers, ...
+    default: object  # None: not set
+    choices: tuple[str, ...]
+    range: str  # such as `> 0 and < 1`; empty where any value will do
+    meaning: str
+
+
+def describe() -> list[Key]:
+    """All keys of a recipe, in order: the one source of the reference page."""
+    rows = []
+    for section, kind in SECTIONS.items():
+        hints = get_type_hints(kind)
+        for item in dataclasses.fields(kind):
+            limits: Limits = item.metadata["limits"]
+            wanted = _kind_name(_plain_type(hints[item.name]))
+            rows.append(Key(section, item.name, wanted, item.default, limits.choices, limits.range, limits.meaning))
+    return rows
 
 
 def shipped_recipes() -> list[str]:
@@ -291,47 +356,33 @@ def _build(kind: type, values: Mapping[str, Any], section: str) -> Any:
     for key, value in values.items():
         if key not in fields:
             raise SottoError(f"unknown key {section}.{key}{did_you_mean(key, fields)}")
-        checked[key] = _check(value, hints[key], fields[key].metadata, f"{section}.{key}")
+        checked[key] = _check(value, hints[key], fields[key].metadata["limits"], f"{section}.{key}")
     return kind(**checked)
 
 
-def _check(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
-    wanted = _plain_type(kind)
+def _check(value: Any, kind: Any, limits: Limits, name: str) -> Any:
+    """The value, where its type and range are those of the key."""
+    wanted, meaning = _plain_type(kind), f"it is {limits.meaning}"
     if value is None and wanted is not kind:
         return None
     if get_origin(wanted) is tuple:
         if not isinstance(value, list | tuple):
-            raise SottoError(f"{name}={value!r} must be a list; it is {limits['meaning']}")
+            raise SottoError(f"{name}={value!r} must be a list; {meaning}")
         return tuple(_check(item, get_args(wanted)[0], limits, name) for item in value)
     if type(value) is int and abs(value) > LARGEST:
-        raise SottoError(f"{name} is a number beyond ±{LARGEST:g}; it is {limits['meaning']}")
+        raise SottoError(f"{name} is a number beyond ±{LARGEST:g}; {meaning}")
     if type(value) is str and "\0" in value:
-        raise SottoError(f"{name}={value!r} holds a NUL, which no path or name can; it is {limits['meaning']}")
+        raise SottoError(f"{name}={value!r} holds a NUL, which no path or name can; {meaning}")
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:
-        raise SottoError(f"{name}={value!r} must be {_KIND_NAMES[wanted]}; it is {limits['meaning']}")
-    if limits["choices"] and value not in limits["choices"]:
-        allowed = ", ".join(limits["choices"])
-        raise SottoError(f"{name}={value!r} must be one of {allowed}{did_you_mean(str(value), limits['choices'])}")
-    if wanted in (int, float):
-        _check_range(value, limits, name)
+        raise SottoError(f"{name}={value!r} must be {_KIND_NAMES[wanted]}; {meaning}")
+    if limits.choices and value not in limits.choices:
+        allowed = ", ".join(limits.choices)
+        raise SottoError(f"{name}={value!r} must be one of {allowed}{did_you_mean(str(value), limits.choices)}")
+    if isinstance(value, int | float) and wanted is not bool and not limits.contain(value):
+        raise SottoError(f"{name}={value} must be {limits.range or 'finite'}; {meaning}")
     return value
-
-
-def _check_range(value: float, limits: Mapping[str, Any], name: str) -> None:
-    low, above, below = limits["low"], limits["above"], limits["below"]
-    inside = (
-        math.isfinite(value)
-        and (low is None or value >= low)
-        and (above is None or value > above)
-        and (below is None or value < below)
-    )
-    if not inside:
-        bounds = [f">= {low}" if low is not None else "", f"> {above}" if above is not None else ""]
-        bounds.append(f"< {below}" if below is not None else "")
-        allowed = " and ".join(bound for bound in bounds if bound) or "finite"
-        raise SottoError(f"{name}={value} must be {allowed}; it is {limits['meaning']}")
 
 
 def _why_not(error: Exception) -> str:
@@ -341,6 +392,13 @@ def _why_not(error: Exception) -> str:
 
 
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _kind_name(kind: Any) -> str:
+    if get_origin(kind) is not tuple:
+        return _KIND_NAMES[kind]
+    inner = get_args(kind)[0]
+    return "a list of pairs" if get_origin(inner) is tuple else f"a list of {_KIND_NAMES[inner].removeprefix('a ')}s"
 
 
 def _plain_type(kind: Any) -> type:

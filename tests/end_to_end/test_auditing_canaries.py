@@ -6,7 +6,6 @@ import json
 import shutil
 import stat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +15,9 @@ from tiny_run import crash_after, make_recipe, make_store
 import sottovoce
 from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.audit.one_run import CanaryWatch
-from sottovoce.build.assembly import assemble
 from sottovoce.commands.audit_canaries import audit_canaries
 from sottovoce.commands.insert_canaries import take_scores
-from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.training.types import RoundTrace
@@ -181,25 +178,6 @@ def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, planted:
     assert "no secrets planted" in refused("audit", planted, run, "--canaries")
     assert "nothing is to be planted" in refused("audit", run, "--canaries", "--set", "audit.users=0")
     assert "audit.users=3 must be at least 40" in refused("audit", run, "--canaries", "--set", "audit.users=3")
-
-
-@pytest.mark.parametrize(
-    ("change", "processes", "message"),
-    [
-        ({"privacy": {"sampling": "fixed"}}, 1, "take the places of others"),
-        ({"privacy": {"sampling": "in_turn"}}, 1, "take the places of others"),
-        ({"run": {"algorithm": "central"}, "privacy": {"mode": "none"}}, 1, "cannot with run.algorithm='central'"),
-        ({"server": {"update": "transfer"}, "privacy": {"mode": "none"}}, 1, "cannot with server.update='transfer'"),
-        ({"run": {"deploy_every": 3}}, 1, "cannot with run.deploy_every"),
-        ({}, 2, "cannot with several processes"),
-    ],
-)
-def test_canaries_are_refused_where_no_round_can_be_watched(
-    world: World, change: dict[str, Any], processes: int, message: str
-) -> None:
-    recipe = Recipe.load(world.recipe).replace(audit={"users": 40}).replace(**change)
-    with pytest.raises(SottoError, match=message):
-        assemble(recipe, Store.open(world.store), processes=processes)
 
 
 def test_many_canaries_are_noted(planted: Path, sotto: Sotto, world: World, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
 from sottovoce.commands.evaluate import load_run, report_run
-from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
 
 PLAIN = {"mode": "none", "noise_multiplier": None}
@@ -63,24 +62,6 @@ def test_a_central_run_goes_on_to_the_same_bits(store, tmp_path, secrets):
             np.testing.assert_array_equal(one, other)
         if secrets == "seeded":
             assert results_of(tmp_path / name) == results_of(tmp_path / "whole")
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"privacy": {"mode": "private", "noise_multiplier": 1.0}}, "no user-level guarantee"),
-        ({"privacy": {"mode": "experiment", "noise_std": 0.1}}, "no clip and no noise"),
-        ({"privacy": {"cohort": 2.5}}, "whole number in central training"),
-        ({"privacy": {"clip_schedule": [[1, 1.0], [3, 0.5]]}}, "nothing to change"),
-        ({"local": {"penalty": 0.1}}, "no users apart"),
-        ({"local": {"batch": 200}}, "a round of central training has at most 144 tokens"),
-        ({"run": {"devices": 2}}, "one device"),
-    ],
-)
-def test_what_central_training_cannot_do_is_refused(store, tmp_path, changes, said):
-    with pytest.raises(SottoError, match=said):
-        sottovoce.train(central(store).replace(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_private_central_run_is_refused_on_the_command_line(world, refused, tmp_path):

@@ -161,7 +161,7 @@ def test_recipes_that_devices_cannot_train_are_refused_before_anything_is_made(f
         ({"run": {"delays": (0.5, 0.5)}}, "late by themselves"),
         ({"local": {"compression": "8bit"}}, "exact sums"),
         ({"audit": {"secrets": 2}}, "plants made-up users"),
-        ({"privacy": {"secrets": "seeded"}}, "could undo the noise of everybody; use 'entropy'"),
+        ({"privacy": {"secrets": "seeded"}}, "could undo all the noise; use 'entropy'"),
     ):
         with pytest.raises(SottoError, match=what):
             sottovoce.train(

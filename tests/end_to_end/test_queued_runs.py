@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_world import call, results_of
+from small_world import results_of
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
@@ -184,24 +184,3 @@ def test_in_turn_the_noise_for_a_budget_is_found(store, tmp_path):
     result = sottovoce.train(recipe, tmp_path / "run")
     assert 3.9 < result.statement.epsilon <= 4.0
     assert result.round == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (["privacy.sampling=in_turn", "privacy.accountant=moments"], "no valid accounting"),
-        (["privacy.sampling=in_turn", "privacy.noise_schedule=[[1, 1.0], [3, 0.5]]"], "keep the noise as it is"),
-        (["privacy.sampling=in_turn", "privacy.mode=none", "privacy.cohort=2.5"], "whole number"),
-        (["run.delays=[0.0]"], "no share above 0"),
-        (["run.delays=[-1.0]"], "must be >= 0"),
-        (["run.algorithm=central", "privacy.mode=none"], "not for run.algorithm='central'"),
-        (["server.update=transfer", "privacy.mode=none"], "not for server.update='transfer'"),
-    ],
-)
-def test_what_cannot_be_is_refused(store, tmp_path, settings, said, capsys):
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(queued(store).to_toml(), encoding="utf-8")
-    options = [part for each in settings for part in ("--set", each)]
-    assert call("train", recipe, "--out", tmp_path / "run", *options) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

@@ -117,16 +117,10 @@ def test_without_forgetting_trains_too(store, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["local.user_share=0.5"], "local.user_share has no meaning"),
-        (["local.public=PUBLIC"], "local.public has no meaning"),
         (["local.objective=rehearsal"], "needs local.public"),
-        (["local.objective=rehearsal", "local.public=PUBLIC", "local.user_share=1.5"], "must be in (0, 1]"),
         (["local.objective=rehearsal", "local.public=PUBLIC", "local.user_share=0.01"], "fewer than the"),
         (["local.objective=rehearsal", "local.public=OTHER", "local.user_share=0.5"], "another vocabulary"),
         (["local.objective=rehearsal", "local.public=nowhere"], "nowhere"),
-        (["local.objective=without_forgetting", "local.public=PUBLIC"], "remove it"),
-        (["local.objective=without_forgetting", "run.algorithm=fedsgd"], "not for fedsgd"),
-        (["local.objective=rehersal"], "rehearsal"),
     ],
 )
 def test_what_cannot_be_is_refused(store, public, tmp_path, settings, said, capsys):

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_world import call, results_of
+from small_world import results_of
 from test_rehearsal import make_public
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
@@ -63,30 +63,3 @@ def test_public_text_is_read_and_a_run_goes_on_with_no_other(store, tmp_path):
     make_public(tmp_path, lines=50)
     with pytest.raises(SottoError, match=r"was begun with .* transfer learning on text"):
         sottovoce.resume(tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (["privacy.mode=private", "privacy.noise_multiplier=1.2"], "no user-level guarantee"),
-        (["privacy.mode=experiment", "privacy.noise_std=0.1"], "no average to add noise to"),
-        (["privacy.adaptive_quantile=0.5"], "adaptive_quantile"),
-        (["run.algorithm=central"], "central training has none"),
-        (["run.devices=2"], "one device"),
-        (["server.tokens=9"], "must be 10 or more"),
-        (["server.tokens=1000000000"], "must be at most"),
-        (["server.text=public"], "needs local.public"),
-        (["server.text=public", "local.public=PUBLIC", "server.tokens=100000"], "fewer than the 100,000"),
-        (["local.public=PUBLIC"], "local.public has no meaning"),
-        (["server.update=average"], "server.tokens has no meaning"),
-        (["server.update=tranfer"], "transfer"),
-    ],
-)
-def test_what_cannot_be_is_refused(store, tmp_path, settings, said, capsys):
-    public = make_public(tmp_path)
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(imitating(store).to_toml(), encoding="utf-8")
-    options = [part.replace("PUBLIC", str(public)) for each in settings for part in ("--set", each)]
-    assert call("train", recipe, "--out", tmp_path / "run", *options) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

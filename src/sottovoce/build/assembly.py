@@ -1,4 +1,4 @@
-"""From a recipe to the objects of a run. With `promise`, the one place that refuses a bad combination."""
+"""From a recipe to the objects of a run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ import jax
 import numpy as np
 
 from sottovoce import accounting
+from sottovoce.build import rules
 from sottovoce.build.algorithm import (
     build_objective,
-    build_passes,
-    build_queue,
     build_server,
-    build_transfer,
+    build_strategy,
     build_user_update,
-    check_canaries,
 )
-from sottovoce.build.mechanism import accountant_of, build_mechanism, resolve
+from sottovoce.build.mechanism import build_mechanism, resolve
+from sottovoce.build.rules import Case, Scope, StoreFacts, accountant_of
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
@@ -40,7 +39,7 @@ from sottovoce.runs.fingerprint import fingerprint, is_reproducible
 from sottovoce.training.blocks import block_size, latency
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.server import ServerState
-from sottovoce.training.strategy import FederatedAveraging, Strategy, Work, play_rounds
+from sottovoce.training.strategy import Strategy, Work, play_rounds
 from sottovoce.training.types import Algorithm, Payments, RoundResult
 
 
@@ -113,36 +112,27 @@ def assemble(
     `model` and `objective` may be a researcher's own; the recipe's [model] section is then not used. `before` was
     spent on the store's vocabulary, and counts towards the recipe's ε. `processes` share out every cohort.
     """
-    recipe = resolve(recipe, before)
+    recipe = resolve(recipe, before, processes)
     if model is None:
         recipe = _fill_model(recipe)
-    own_code = model is not None or objective is not plain
-    if objective is plain:
-        objective = build_objective(recipe, store)
-    elif recipe.local.objective != "plain":
-        raise SottoError(
-            f"local.objective={recipe.local.objective!r} is in the recipe, and an objective of your own was given; "
-            f"keep one"
-        )
+    own_objective = objective is not plain
+    own_code = model is not None or own_objective
+    rules.check(Scope.STORE, Case(recipe, facts=StoreFacts.of(store), own_objective=own_objective))
+    if not own_objective:
+        objective = build_objective(recipe)
     code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_objective_name(objective, recipe, store)}"
     if model is None:
         model = build_model(recipe, store.vocabulary.size)
     _check_model(model, store.vocabulary.size)
-    check_canaries(recipe, processes)
-    passes, distillation = build_passes(recipe, store, processes), build_transfer(recipe, store, processes)
-    strategy = passes or distillation or build_queue(recipe) or FederatedAveraging()
-    if distillation:
-        code += f", transfer learning on {_text_name(store) if not distillation.generated else 'generated text'}"
-    stream = store.tokens_per_user * (passes.users_a_round if passes else 1)
-    if recipe.local.batch * recipe.local.unroll > 4 * stream:
-        raise SottoError(
-            f"local.batch={recipe.local.batch} lanes of local.unroll={recipe.local.unroll} are mostly empty: "
-            f"{'a round of central training has' if passes else 'users of the store have'} at most {stream} tokens; "
-            f"use fewer lanes or a shorter unroll"
-        )
-    mechanism = build_mechanism(recipe, layer_names(model))
+    layers, devices_here = layer_names(model), len(jax.local_devices())
+    rules.check(Scope.MODEL, Case(recipe, layers=layers, devices_here=devices_here))
+    strategy = build_strategy(recipe)
+    if recipe.server.update == "transfer":
+        code += f", transfer learning on {_text_name(store) if recipe.server.text == 'public' else 'generated text'}"
+    mechanism = build_mechanism(recipe, layers)
     # A store that does not know its users by name is refused here.
-    turns = store.names_fingerprint if passes is None and isinstance(mechanism.sampler, InTurn) else None
+    in_turn = recipe.run.algorithm != "central" and isinstance(mechanism.sampler, InTurn)
+    turns = store.names_fingerprint if in_turn else None
     algorithm = Algorithm(
         mechanism=mechanism,
         user_update=build_user_update(recipe, mechanism.clipping, objective),
@@ -151,7 +141,7 @@ def assemble(
     )
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
-    devices = 1 if strategy.layout else _count_devices(recipe)
+    devices = 1 if strategy.layout else recipe.run.devices or devices_here
     block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = _find_products(recipe, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
@@ -203,13 +193,6 @@ def load_model(like: LanguageModel, weights: dict[str, np.ndarray]) -> LanguageM
 
 def weights_of(model: LanguageModel) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True)}
-
-
-def _count_devices(recipe: Recipe) -> int:
-    there = len(jax.local_devices())
-    if recipe.run.devices > there:
-        raise SottoError(f"run.devices={recipe.run.devices} is more than the {there} there are; 0 takes all")
-    return recipe.run.devices or there
 
 
 def _find_products(recipe: Recipe, update: UserUpdate, model: LanguageModel, block: int) -> Products | None:

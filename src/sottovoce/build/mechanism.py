@@ -1,192 +1,63 @@
-"""What a recipe promises: refuse what has no valid meaning, find the noise for an ε, build the Mechanism."""
+"""From a recipe to its Mechanism: check it, find the noise for an ε, build the sampler, the clip and the estimator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sottovoce import accounting
-from sottovoce.errors import SottoError
+from sottovoce.build import rules
+from sottovoce.build.rules import Case, Scope, accountant_of
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson, Sampler
 from sottovoce.privacy.schedule import build_schedule
-from sottovoce.recipe import Privacy, Recipe, Server
+from sottovoce.recipe import Privacy, Recipe
 
 
-def resolve(recipe: Recipe, before: accounting.Spent = ()) -> Recipe:
-    """Refuse what has no valid meaning; find the noise for an ε that was asked for, `before` counted in."""
+def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -> Recipe:
+    """Refuse what has no valid meaning; find the noise for an ε that was asked for.
+
+    Args:
+        recipe: as written.
+        before: what was spent on the store's vocabulary; it counts towards ε.
+        processes: how many processes share out a cohort.
+
+    Returns:
+        The recipe with the noise multiplier, the accountant and the clip norm that are used.
+    """
     if recipe.run.algorithm == "central":
-        recipe = _resolve_central(recipe)
-    _check_transfer(recipe)
+        # Record and statement show what is done, and central training does not clip.
+        recipe = recipe.replace(privacy={"clipping": "none"})
+    rules.check(Scope.RECIPE, Case(recipe, processes, before))
     privacy = recipe.privacy
-    if privacy.users < 1:
-        raise SottoError("privacy.users is not set: declare the population, a public constant (it gives q and W)")
-    if privacy.cohort <= 0:
-        raise SottoError("privacy.cohort is not set: it is the expected number of users in a round")
-    _build_sampler(recipe)
-    _check_schedules(recipe)
     if privacy.layer_clip_norms:
         # One meaning of S everywhere: the bound on the whole update.
         recipe = recipe.replace(privacy={"clip_norm": joint_norm(privacy.layer_clip_norms)})
-    if privacy.mode == "none":
+    if privacy.mode != "private":
         return recipe
-    if privacy.mode == "experiment":
-        if privacy.epsilon is not None:
-            raise SottoError("privacy.epsilon has no meaning in experiment mode: its ε is infinite; remove it")
-        if privacy.noise_std is None and privacy.noise_multiplier is None:
-            raise SottoError("experiment mode needs privacy.noise_std or privacy.noise_multiplier (0 is allowed)")
-        if privacy.noise_std is not None and privacy.noise_multiplier is not None:
-            raise SottoError("privacy.noise_std and privacy.noise_multiplier are both given; keep one")
-        return recipe
-    return _resolve_private(recipe, before)
-
-
-def _resolve_central(recipe: Recipe) -> Recipe:
-    if recipe.privacy.mode == "private":
-        raise SottoError(
-            "run.algorithm='central' has no user-level guarantee: it trains on pooled text, where nobody's part is "
-            "bounded; use fedavg or fedsgd for a private run, or say privacy.mode = 'none'"
-        )
-    if recipe.privacy.mode == "experiment":
-        raise SottoError(
-            "run.algorithm='central' has no clip and no noise to experiment with; say privacy.mode = 'none'"
-        )
-    # No clip is what is done, whatever the default says: record and statement are to show it.
-    return recipe.replace(privacy={"clipping": "none"})
-
-
-def _check_transfer(recipe: Recipe) -> None:
-    """Refuse transfer learning where something is promised, and settings of it where there is none."""
-    server = recipe.server
-    if server.update == "average":
-        for name in ("text", "tokens", "epochs", "cycles"):
-            if getattr(server, name) != getattr(Server(), name):
-                raise SottoError(
-                    f"server.{name} has no meaning with server.update='average'; say 'transfer', or remove it"
-                )
-        return
-    if recipe.run.algorithm == "central":
-        raise SottoError(
-            "server.update='transfer' learns from models that users return, and central training has none; use fedavg"
-        )
-    if recipe.privacy.mode == "private":
-        raise SottoError(
-            "server.update='transfer' has no user-level guarantee: the server trains on what the users' models "
-            "predict, and how far one of them can move that is not bounded; use 'average' for a private run, or say "
-            "privacy.mode = 'none'"
-        )
-    if recipe.privacy.mode == "experiment":
-        raise SottoError(
-            "server.update='transfer' releases no average to add noise to; say privacy.mode = 'none' (updates are "
-            "clipped as privacy.clipping says), or use 'average'"
-        )
-    if recipe.privacy.adaptive_quantile is not None:
-        raise SottoError("privacy.adaptive_quantile follows averaged updates; with server.update='transfer' remove it")
-
-
-def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
-    privacy = recipe.privacy
-    if privacy.noise_std is not None:
-        raise SottoError("privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier")
-    if privacy.estimator == "true_average":
-        raise SottoError(
-            "privacy.estimator='true_average' has no bounded sensitivity: use fixed_denominator or clipped_denominator "
-            "(the true average is for mode 'none')"
-        )
-    if privacy.clipping == "none":
-        raise SottoError("privacy.clipping='none' bounds nobody's update; use flat or per_layer, or mode 'none'")
-    if privacy.noise_multiplier is None and privacy.epsilon is None:
-        raise SottoError("a private run needs privacy.noise_multiplier or privacy.epsilon")
-    if privacy.noise_multiplier == 0:
-        raise SottoError('privacy.noise_multiplier=0 must be above 0 in a private run; without noise use mode = "none"')
-    if privacy.delta >= 1 / privacy.users and not privacy.allow_large_delta:
-        raise SottoError(
-            f"privacy.delta={privacy.delta:g} must be below 1/users = {1 / privacy.users:.2g}, or the guarantee allows "
-            f"giving one person away; lower it, or say --allow-large-delta"
-        )
-    if privacy.weight_cap > 1 and privacy.total_weight == 0:
-        raise SottoError(
-            f"privacy.weight_cap={privacy.weight_cap:g} gives users unequal weights: declare privacy.total_weight (W), "
-            f"a public constant"
-        )
     accountant = accountant_of(privacy)
     accounting.check(accountant, "poisson" if privacy.sampling == "poisson" else "fixed")
-    # Kept, so that a run is judged to its end by the one it began with, whatever the default of a later version is.
+    # Kept, so that a run ends with the accountant it began with, even if a later version has another default.
     recipe = recipe.replace(privacy={"accountant": accountant})
-    if before:
-        _check_room(before, privacy, accountant)
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
-        # What a round charges depends on z alone, so a plain clip may stand for the model's own.
-        shape = Mechanism(
-            _build_sampler(recipe), FlatClip(1.0), FixedDenominator(1.0), 1.0,
-            noise_schedule=build_schedule(privacy.noise_schedule),
-        ).events(recipe.run.rounds)  # fmt: skip
-        found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
+        # A round's charge depends on z alone, so a plain clip may stand for the model's own.
+        schedule = build_schedule(privacy.noise_schedule)
+        shape = Mechanism(build_sampler(recipe), FlatClip(1.0), FixedDenominator(1.0), 1.0, noise_schedule=schedule)
+        events = shape.events(recipe.run.rounds)
+        found = accounting.calibrate(events, privacy.epsilon, privacy.delta, accountant, before=before)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
     return recipe
 
 
-def _check_room(before: accounting.Spent, privacy: Privacy, accountant: str) -> None:
-    """Refuse a budget that the vocabulary alone uses up. (A δ that it uses up is refused by the accountant.)"""
-    words = accounting.epsilon(before, privacy.delta, accountant)
-    if privacy.epsilon is not None and words >= privacy.epsilon:
-        raise SottoError(
-            f"privacy.epsilon={privacy.epsilon:g} is used up by the store's vocabulary, which cost "
-            f"{accounting.rounded_up(words, 4)} at delta={privacy.delta:g}; raise it, or train on a store "
-            f"with a cheaper or a public vocabulary"
-        )
-
-
-def _check_schedules(recipe: Recipe) -> None:
-    """Refuse schedules that contradict the rest of the recipe."""
-    privacy = recipe.privacy
-    schedules = {"clip_schedule": privacy.clip_schedule, "noise_schedule": privacy.noise_schedule}
-    for name, points in schedules.items():
-        try:
-            last = build_schedule(points).last_change
-        except SottoError as error:
-            raise SottoError(f"privacy.{name}: {error}") from None
-        if points and last > recipe.run.rounds:
-            raise SottoError(
-                f"privacy.{name} changes at round {last}, and run.rounds={recipe.run.rounds}: what would be planned "
-                f"is not what is done; end the schedule before, or train longer"
-            )
-    if privacy.clip_schedule and privacy.adaptive_quantile is not None:
-        raise SottoError("privacy.clip_schedule and privacy.adaptive_quantile both move the clip norm; keep one")
-    if privacy.clip_schedule and privacy.clipping == "none" and privacy.mode != "experiment":
-        raise SottoError("privacy.clip_schedule has nothing to change: privacy.clipping='none'; remove one of them")
-    if privacy.clip_path != "steps" and len(privacy.clip_schedule) < 2:
-        raise SottoError(f"privacy.clip_path={privacy.clip_path!r} needs a clip_schedule of two pairs or more")
-    if privacy.noise_schedule and privacy.mode == "none":
-        raise SottoError("privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it")
-    if privacy.layer_clip_norms and privacy.clipping != "per_layer":
-        raise SottoError(
-            f"privacy.layer_clip_norms are for privacy.clipping='per_layer', not {privacy.clipping!r}; change one"
-        )
-
-
-def accountant_of(privacy: Privacy) -> str:
-    if privacy.accountant == "auto":
-        return accounting.default_accountant(privacy.sampling)
-    return privacy.accountant
-
-
 def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
-    """What is private about a recipe, for a model of these layers."""
+    """The mechanism of a resolved recipe, for a model of these layers."""
     privacy = recipe.privacy
-    if privacy.layer_clip_norms and len(privacy.layer_clip_norms) != len(layers):
-        raise SottoError(
-            f"privacy.layer_clip_norms has {len(privacy.layer_clip_norms)} norms, and the model {len(layers)} layers: "
-            f"{', '.join(layers)}"
-        )
     experiment = privacy.mode == "experiment"
-    if experiment and privacy.noise_multiplier and privacy.estimator == "true_average":
-        raise SottoError("privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead")
     return Mechanism(
-        sampler=_build_sampler(recipe),
+        sampler=build_sampler(recipe),
         clipping=_build_clipping(privacy, len(layers)),
         estimator=_build_estimator(privacy),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
@@ -206,21 +77,14 @@ def _build_tracking(privacy: Privacy) -> QuantileTracking | None:
     return QuantileTracking(privacy.adaptive_quantile, privacy.adaptive_rate, bit_noise, privacy.cohort)
 
 
-def _build_sampler(recipe: Recipe) -> Sampler:
+def build_sampler(recipe: Recipe) -> Sampler:
     privacy = recipe.privacy
+    hardened = privacy.randomness == "hardened"
     if privacy.sampling == "poisson":
-        rate = privacy.cohort / privacy.users
-        if rate > 1:
-            raise SottoError(
-                f"user_rate={rate:g} must be in (0, 1]; it is the chance that a user joins a round "
-                f"(cohort {privacy.cohort:g} of {privacy.users} users?)"
-            )
-        return Poisson(rate, hardened=privacy.randomness == "hardened")
-    if privacy.cohort != int(privacy.cohort):
-        raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number unless privacy.sampling='poisson'")
+        return Poisson(privacy.cohort / privacy.users, hardened=hardened)
     if privacy.sampling == "in_turn":
         return InTurn(int(privacy.cohort), privacy.users, recipe.run.seed)
-    return FixedSize(int(privacy.cohort), privacy.users, hardened=privacy.randomness == "hardened")
+    return FixedSize(int(privacy.cohort), privacy.users, hardened=hardened)
 
 
 def _build_clipping(privacy: Privacy, layers: int) -> Clipping:

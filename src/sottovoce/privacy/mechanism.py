@@ -95,12 +95,6 @@ class Mechanism:
                 "weight-aware clipping bounds w·Δ, which is enough for the fixed denominator only: with the clipped "
                 "one, many users of tiny weight could send huge updates; use fixed_denominator"
             )
-        if self.tracking is not None:
-            if isinstance(self.clipping, NoClip):
-                raise SottoError("an adaptive clip norm needs a clip: flat or per_layer")
-            if not self.clip_schedule.constant:
-                raise SottoError("a clip norm either follows a schedule or adapts to a quantile; keep one of the two")
-
         if isinstance(self.sampler, InTurn) and not self.noise_schedule.constant:
             raise SottoError(
                 "a noise schedule would give users of different turns different noise, and the least of it would have "

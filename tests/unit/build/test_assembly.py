@@ -9,7 +9,6 @@ import pytest
 
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
-from sottovoce.build.algorithm import build_objective
 from sottovoce.build.assembly import assemble
 from sottovoce.data.public_text import PublicText
 from sottovoce.errors import SottoError
@@ -77,13 +76,13 @@ def test_a_clip_of_gradients_is_for_devices_and_leaves_other_recipes_their_name(
 
 
 def test_rehearsal_needs_as_much_public_text_as_one_user_reads_of_it(store):
-    """Beside a share of 1/4 of their own, three times as much."""
-    recipe = Recipe().replace(local={"objective": "rehearsal", "user_share": 0.25}, privacy={"mode": "none"})
+    """With a share of 1/4 of their own, three times as much."""
+    recipe = SMALL.replace(local={"objective": "rehearsal", "user_share": 0.25}, privacy={"mode": "none"})
     text, words = np.zeros(3 * store.tokens_per_user, np.int32), store.vocabulary.fingerprint
     enough, less = (replace(store, public=PublicText(some, words, "")) for some in (text, text[1:]))
-    assert build_objective(recipe, enough) is plain
+    assert assemble(recipe, enough).algorithm.user_update.objective is plain  # pyrefly: ignore
     with pytest.raises(SottoError, match=f"fewer than the {len(text):,} that one user may rehearse"):
-        build_objective(recipe, less)
+        assemble(recipe, less)
 
 
 def test_the_kind_of_device_is_in_the_layout_that_processes_compare(store, monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sottovoce.accounting import SampledGaussian
 from sottovoce.errors import SottoError
 from sottovoce.privacy.adaptive import QuantileTracking
-from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, joint_norm
+from sottovoce.privacy.clipping import FlatClip, PerLayerClip, joint_norm
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
@@ -50,16 +50,6 @@ def test_a_schedule_of_noise_is_checked_at_its_worst_round():
             Poisson(0.1), FlatClip(1.0), FixedDenominator(9.0), 1.0, tracking=TRACKING,
             noise_schedule=Schedule(((1, 1.0), (50, 11.0))),
         )  # fmt: skip
-
-
-def test_a_clip_norm_has_one_master():
-    with pytest.raises(SottoError, match="keep one of the two"):
-        Mechanism(
-            Poisson(0.1), FlatClip(1.0), FixedDenominator(9.0), 1.0, tracking=TRACKING,
-            clip_schedule=Schedule(((1, 1.0), (5, 2.0))),
-        )  # fmt: skip
-    with pytest.raises(SottoError, match="needs a clip"):
-        Mechanism(Poisson(0.1), NoClip(), FixedDenominator(9.0), 0.0, tracking=TRACKING)
 
 
 @given(bits=st.floats(-1e6, 1e6), norm=st.floats(1e-3, 1e3))

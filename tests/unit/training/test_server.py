@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from sottovoce.build.algorithm import build_optimiser, build_server
-from sottovoce.errors import SottoError
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.recipe import Recipe
 from sottovoce.training.server import Server
@@ -41,17 +40,3 @@ def test_a_recipe_gives_the_schedule_and_shares_the_optimiser():
     scheduled = build_server(base.replace(server={"schedule": [[1, 1.0], [6, 0.5]]}))
     assert [scheduled.factor(number) for number in (1, 5, 6, 10)] == [1.0, 1.0, 0.5, 0.5]
     assert scheduled.optimiser is build_optimiser(base.server)  # so that a step is compiled once
-
-
-@pytest.mark.parametrize(
-    ("points", "said"),
-    [
-        ([[2, 1.0]], "must begin at round 1"),
-        ([[1, 1.0], [11, 0.5]], "changes at round 11 of run.rounds=10"),
-        ([[1]], "must be pairs"),
-    ],
-)
-def test_a_schedule_that_makes_no_sense_is_refused(points, said):
-    with pytest.raises(SottoError, match=r"server\.schedule") as refused:
-        build_server(Recipe().replace(run={"rounds": 10}, server={"schedule": points}))
-    assert said in str(refused.value)

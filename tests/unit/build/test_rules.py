@@ -1,0 +1,255 @@
+"""Every row of the table of refused combinations has an example that is refused with its sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sottovoce.accounting.events import SampledGaussian, ThresholdedHistogram
+from sottovoce.build import rules
+from sottovoce.build.mechanism import resolve
+from sottovoce.build.rules import RULES, Case, Scope, StoreFacts, check
+from sottovoce.errors import SottoError
+from sottovoce.recipe import Recipe, shipped_recipes
+
+GOOD = Recipe().replace(
+    local={"batch": 2, "unroll": 5},
+    privacy={"users": 20, "cohort": 6, "noise_multiplier": 1.0, "delta": 0.01},
+    run={"rounds": 10},
+)
+STORE = StoreFacts(users=20, tokens_per_user=40, words=60, public_tokens=1000)
+CENTRAL = {"run": {"algorithm": "central"}, "privacy": {"mode": "none"}}
+TRANSFER = {"server": {"update": "transfer"}, "privacy": {"mode": "none"}}
+EXPERIMENT = {"mode": "experiment", "noise_multiplier": None, "noise_std": 0.1}
+VOCABULARY = ((SampledGaussian(1.0, "poisson", 1.0), 1),)
+
+
+def case(*changes: dict[str, Any], **known: Any) -> Case:
+    """The good recipe, with sections changed one after another, and what else is known."""
+    recipe = GOOD
+    for sections in changes:
+        recipe = recipe.replace(**sections)
+    return Case(recipe, **{"facts": STORE, "layers": ("a", "b"), **known})
+
+
+def privacy(**keys: Any) -> dict[str, Any]:
+    return {"privacy": keys}
+
+
+# For each scope, in the order of its table: an example, and words of its sentence.
+EXAMPLES: dict[Scope, list[tuple[Case, str]]] = {
+    Scope.RECIPE: [
+        (case({"run": {"algorithm": "central"}}), "no user-level guarantee: it trains on pooled text"),
+        (case(CENTRAL, privacy(mode="experiment", noise_std=0.1)), "no clip and no noise to experiment with"),
+        (case({"server": {"cycles": 2}}), "server.cycles has no meaning with server.update='average'"),
+        (case(CENTRAL, {"server": {"update": "transfer"}}), "central training has none; use fedavg"),
+        (case({"server": {"update": "transfer"}}), "what the users' models predict"),
+        (case(TRANSFER, privacy(**EXPERIMENT)), "no average to add noise to"),
+        (case(TRANSFER, privacy(adaptive_quantile=0.5)), "with server.update='transfer' remove it"),
+        (case(privacy(users=0)), "privacy.users is not set"),
+        (case(privacy(cohort=0)), "privacy.cohort is not set"),
+        (
+            case(privacy(cohort=21)),
+            "user_rate=1.05 must be in (0, 1]; it is the chance that a user joins a round (cohort 21 of 20 users?)",
+        ),
+        (case(privacy(cohort=2.5, sampling="fixed")), "privacy.cohort=2.5 must be a whole number unless"),
+        (
+            case(privacy(cohort=21, sampling="in_turn")),
+            "privacy.cohort=21 must be at most the declared privacy.users=20",
+        ),
+        (
+            case(privacy(clip_schedule=[[1, 1.0], [11, 0.5]])),
+            "privacy.clip_schedule changes at round 11, and run.rounds=10",
+        ),
+        (
+            case(privacy(noise_schedule=[[1, 1.0], [11, 0.5]])),
+            "privacy.noise_schedule changes at round 11, and run.rounds",
+        ),
+        (case(privacy(clip_schedule=[[1, 1.0]], adaptive_quantile=0.5)), "both move the clip norm; keep one"),
+        (case(privacy(clip_schedule=[[1, 1.0]], clipping="none")), "nothing to change: privacy.clipping='none'"),
+        (case(privacy(clip_path="linear")), "privacy.clip_path='linear' needs a clip_schedule of two pairs"),
+        (case(privacy(mode="none", noise_schedule=[[1, 1.0]])), "no meaning in mode 'none', which adds no noise"),
+        (case(privacy(sampling="in_turn", noise_schedule=[[1, 1.0], [5, 0.5]])), "in turn, keep the noise as it is"),
+        (case({"server": {"schedule": [[1, 1.0], [11, 0.5]]}}), "server.schedule changes at round 11 of run.rounds=10"),
+        (case(privacy(layer_clip_norms=[1.0, 1.0])), "for privacy.clipping='per_layer', not 'flat'"),
+        (case(privacy(adaptive_quantile=0.5, clipping="none")), "an adaptive clip norm needs a clip"),
+        (case(privacy(clip_weighted=True, estimator="clipped_denominator")), "enough for the fixed denominator only"),
+        (case(privacy(**EXPERIMENT, epsilon=2.0)), "no meaning in experiment mode: its ε is infinite"),
+        (case(privacy(mode="experiment", noise_multiplier=None)), "experiment mode needs privacy.noise_std or"),
+        (
+            case(privacy(mode="experiment", noise_std=0.1)),
+            "privacy.noise_std and privacy.noise_multiplier are both given",
+        ),
+        (case(privacy(mode="experiment", estimator="true_average")), "needs an estimator of bounded sensitivity"),
+        (case(privacy(noise_std=0.1)), "privacy.noise_std is for experiment mode"),
+        (case(privacy(estimator="true_average")), "privacy.estimator='true_average' has no bounded sensitivity"),
+        (case(privacy(clipping="none")), "privacy.clipping='none' bounds nobody's update"),
+        (case(privacy(noise_multiplier=None)), "a private run needs privacy.noise_multiplier or privacy.epsilon"),
+        (case(privacy(noise_multiplier=0)), "privacy.noise_multiplier=0 must be above 0 in a private run"),
+        (case(privacy(delta=0.05)), "privacy.delta=0.05 must be below 1/users = 0.05"),
+        (case(privacy(weight_cap=100)), "privacy.weight_cap=100 gives users unequal weights"),
+        (
+            case(privacy(epsilon=0.5, delta=1e-3), before=VOCABULARY),
+            "privacy.epsilon=0.5 is used up by the store's vocabulary",
+        ),
+        (case({"local": {"user_share": 0.5}}), "local.user_share has no meaning with local.objective='plain'"),
+        (case({"local": {"public": "text"}}), "local.public has no meaning with local.objective='plain'"),
+        (case({"local": {"objective": "rehearsal"}, "run": {"algorithm": "fedsgd"}}), "in fedavg, not for fedsgd"),
+        (case({"local": {"objective": "without_forgetting", "public": "text"}}), "reads no other text: remove it"),
+        (case(CENTRAL, {"local": {"penalty": 0.1}}), "central training has no users apart"),
+        (case({"local": {"penalty": 0.1}, "run": {"algorithm": "fedsgd"}}), "does nothing with fedsgd"),
+        (case({"local": {"penalty": 1.0, "learning_rate": 0.5}}), "local.penalty=1 must be below 1, half of"),
+        (
+            case({"local": {"gradient_clip": 0.1}, "run": {"algorithm": "fedsgd"}}),
+            "in fedavg, not for fedsgd; remove it",
+        ),
+        (case(CENTRAL, {"local": {"compression": "8bit"}}), "local.compression has no meaning in central training"),
+        (case(CENTRAL, privacy(cohort=2.5)), "privacy.cohort=2.5 must be a whole number in central training"),
+        (case(CENTRAL, {"run": {"devices": 2}}), "run.algorithm='central' trains on one device"),
+        (case(TRANSFER, processes=2), "server.update='transfer' trains on one device"),
+        (
+            case(TRANSFER, {"server": {"tokens": 9}}),
+            "server.tokens=9 must be 10 or more, one step of local.batch=2 lanes",
+        ),
+        (
+            case(CENTRAL, {"run": {"delays": [0.7, 0.3]}}),
+            "run.delays is for updates that devices return and a server averages, not for run.algorithm='central'",
+        ),
+        (case({"run": {"delays": [0.0]}}), "run.delays=[0.0] has no share above 0"),
+        (case({"audit": {"users": 40}}, privacy(sampling="fixed")), "with privacy.sampling='fixed'; use 'poisson'"),
+        (case({"audit": {"users": 40}, "run": {"deploy_every": 2}}), "cannot with run.deploy_every or run.delays"),
+    ],
+    Scope.STORE: [
+        (case({"local": {"objective": "rehearsal"}}, own_objective=True), "an objective of your own was given"),
+        (case({"local": {"objective": "rehearsal", "user_share": 1e-6}}), "a user would read 40,000,000 tokens"),
+        (
+            case({"local": {"objective": "rehearsal"}}, facts=replace(STORE, public_tokens=None)),
+            "local.objective='rehearsal' needs local.public",
+        ),
+        (
+            case(TRANSFER, {"server": {"text": "public"}}, facts=replace(STORE, public_tokens=None)),
+            "server.text='public' needs local.public",
+        ),
+        (
+            case({"local": {"public": "text"}}, facts=replace(STORE, same_words=False)),
+            "local.public=text has another vocabulary than the store",
+        ),
+        (
+            case({"local": {"objective": "rehearsal", "user_share": 0.25}}, facts=replace(STORE, public_tokens=119)),
+            "has 119 tokens, fewer than the 120 that one user may rehearse",
+        ),
+        (case(TRANSFER, facts=replace(STORE, words=10**6)), "server.tokens=4000 must be at most 2,147"),
+        (case(TRANSFER, {"server": {"text": "public"}}), "fewer than the 4,000 that transfer reads at once"),
+        (case(CENTRAL, facts=replace(STORE, users=0)), "the store has nobody to train on"),
+        (
+            case({"local": {"batch": 100}}),
+            "local.batch=100 lanes of local.unroll=5 are mostly empty: users of the store have at most 40 tokens",
+        ),
+    ],
+    Scope.MODEL: [
+        (case(privacy(clipping="per_layer", layer_clip_norms=[1.0])), "has 1 norms, and the model 2 layers: a, b"),
+        (case({"run": {"devices": 3}}), "run.devices=3 is more than the 1 there are"),
+    ],
+    Scope.DEVICES: [
+        (case(CENTRAL), "pools text, and devices keep theirs"),
+        (case(TRANSFER), "across devices use 'average'"),
+        (case(privacy(sampling="fixed")), "privacy.sampling='fixed' is drawn by one who knows all users"),
+        (case(privacy(secrets="seeded")), "takes the noise from run.seed=0"),
+        (case({"run": {"deploy_every": 2}}), "real ones are late by themselves"),
+        (case({"local": {"objective": "rehearsal"}}), "which devices do not take yet"),
+        (case({"audit": {"users": 40}}), "there is none across devices"),
+        (case({"local": {"compression": "8bit"}}), "local.compression='8bit' is simulated"),
+    ],
+}
+ROWS = [(scope, number) for scope in Scope for number in range(len(RULES[scope]))]
+
+
+@pytest.mark.parametrize(("scope", "number"), ROWS, ids=lambda value: getattr(value, "name", value))
+def test_every_row_refuses_its_example_with_its_sentence(scope: Scope, number: int) -> None:
+    example, words = EXAMPLES[scope][number]
+    rule = RULES[scope][number]
+    with pytest.raises(SottoError) as refused:
+        check(scope, example)
+    assert str(refused.value) == rules.sentence(rule, example)  # of this row, not of one above it
+    assert words in str(refused.value)
+
+
+def test_every_example_is_one_of_a_row() -> None:
+    assert {scope: len(examples) for scope, examples in EXAMPLES.items()} == {
+        scope: len(table) for scope, table in RULES.items()
+    }
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_a_good_recipe_is_not_refused(scope: Scope) -> None:
+    check(scope, case())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (CENTRAL,),
+        (TRANSFER,),
+        (privacy(**EXPERIMENT),),
+        (privacy(sampling="in_turn"),),
+        (privacy(clip_schedule=[[1, 1.0], [10, 0.5]], clip_path="linear"),),
+        (privacy(adaptive_quantile=0.5),),
+        ({"local": {"objective": "rehearsal", "user_share": 0.5, "public": "text"}},),
+        ({"run": {"deploy_every": 3, "delays": [0.5, 0.5]}},),
+        ({"audit": {"users": 40}},),
+    ],
+    ids=str,
+)
+def test_other_methods_are_not_refused(changes: tuple[dict[str, Any], ...]) -> None:
+    check(Scope.RECIPE, case(*changes))
+    check(Scope.STORE, case(*changes, facts=replace(STORE, public_tokens=4000)))
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_shipped_recipes_are_not_refused(name: str) -> None:
+    recipe = Recipe.load(name)
+    resolve(recipe.replace(privacy={"accountant": "rdp"}) if recipe.privacy.mode == "private" else recipe)
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [("privacy", "clip_schedule"), ("privacy", "noise_schedule"), ("server", "schedule")]
+)
+@pytest.mark.parametrize(
+    ("points", "words"), [([[2, 1.0]], "must begin at round 1"), ([[1]], "must be pairs"), ([[1, 0.0]], "above 0")]
+)
+def test_a_schedule_that_makes_no_sense_is_refused_by_its_key(
+    section: str, key: str, points: list[list[float]], words: str
+) -> None:
+    with pytest.raises(SottoError, match=words) as refused:
+        check(Scope.RECIPE, case({section: {key: points}}))
+    assert str(refused.value).startswith(f"{section}.{key}: ")
+
+
+def test_a_delta_that_the_vocabulary_uses_up_is_refused_without_a_budget_too() -> None:
+    words = ((ThresholdedHistogram(1.0, 0.005), 1),)
+    with pytest.raises(SottoError, match="delta"):
+        check(Scope.RECIPE, case(privacy(delta=0.004), before=words))
+
+
+@pytest.mark.parametrize(
+    ("changes", "processes", "reason"),
+    [
+        (CENTRAL, 1, "run.algorithm='central'"),
+        (TRANSFER, 1, "server.update='transfer'"),
+        ({"run": {"deploy_every": 3}}, 1, "run.deploy_every or run.delays"),
+        ({}, 2, "several processes"),
+    ],
+)
+def test_canaries_are_refused_where_no_round_can_be_watched(
+    changes: dict[str, Any], processes: int, reason: str
+) -> None:
+    with pytest.raises(SottoError, match=f"cannot with {reason}"):
+        check(Scope.RECIPE, case(changes, {"audit": {"users": 40}}, processes=processes))
+
+
+@pytest.mark.parametrize("key", ["text", "tokens", "epochs", "cycles"])
+def test_each_setting_of_distillation_is_refused_where_updates_are_averaged(key: str) -> None:
+    with pytest.raises(SottoError, match=f"server.{key} has no meaning"):
+        check(Scope.RECIPE, case({"server": {key: "public" if key == "text" else 2}}))
