@@ -1,8 +1,9 @@
-"""Every error says: the value, what is allowed, what to do next."""
+"""Errors for people: each says the value, what is allowed, and what to do next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 
@@ -18,7 +19,7 @@ class BudgetExhausted(SottoError):
 
 
 class DamagedRun(SottoError):
-    """What is on disk contradicts itself, so that the privacy spent cannot be told."""
+    """What is on disk contradicts itself, so the privacy spent is not known."""
 
 
 class AnotherSum(Exception):
@@ -26,7 +27,45 @@ class AnotherSum(Exception):
 
 
 class LostProcess(SottoError):
-    """Another process of the same run is gone. Nobody's input was wrong: the command line exits with status 1."""
+    """Another process of the same run is gone. No input was wrong: the command line exits with status 1."""
+
+
+class SettingError(SottoError):
+    """A setting has a value that cannot be used. The error knows the settings that it names.
+
+    The template names them in braces: `{cohort}` is the setting with its value, `{cohort.name}` its name alone. As a
+    text they are written as in Python; the command line asks for its options instead.
+
+    >>> error = SettingError("{cohort} must be 1 or more; raise {cohort.name}", cohort=0)
+    >>> str(error), error.text({"cohort": "--cohort"})
+    ('cohort=0 must be 1 or more; raise cohort', '--cohort 0 must be 1 or more; raise --cohort')
+    """
+
+    def __init__(self, template: str, **settings: object) -> None:
+        self.template, self.settings = template, settings
+        super().__init__(self.text({}))
+
+    def text(self, options: Mapping[str, str]) -> str:
+        """The sentence with options in place of the settings that have one."""
+        named = {name: _Setting(name, value, options.get(name)) for name, value in self.settings.items()}
+        return self.template.format(**named)
+
+
+@dataclass(frozen=True, repr=False)
+class _Setting:
+    python_name: str
+    value: object
+    option: str | None
+
+    @property
+    def name(self) -> str:
+        return self.option or self.python_name
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.option} {self.value:{spec}}" if self.option else f"{self.python_name}={self.value:{spec}}"
+
+    def __repr__(self) -> str:
+        return format(_Setting(self.python_name, repr(self.value), self.option), "")
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""`sotto audit --membership`, and `sotto audit` without an attack: who is found out, and who is told."""
+"""`sotto audit membership`, and `sotto audit` without an attack: who is found out, and who is told."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def overfit(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_that_knows_its_users_by_heart_is_found_out(sotto: Sotto, overfit: Path) -> None:
-    found = sotto("audit", overfit, "--membership", "--json").json()
+    found = sotto("audit", "membership", overfit, "--json").json()
     (attack,) = found["attacks"]
     assert attack["attack"] == "loss threshold"
     assert attack["auc"] > 0.99
@@ -69,14 +69,14 @@ def test_a_model_that_never_saw_them_is_a_coin(sotto: Sotto, overfit: Path, worl
     stranger = Path(shutil.copytree(overfit, tmp_path / "stranger"))
     recipe = stranger / "recipe.toml"
     recipe.write_text(recipe.read_text().replace(str(world.store), str(tmp_path / "others")))
-    (attack,) = sotto("audit", stranger, "--membership", "--confidence", 0.999, "--json").json()["attacks"]
+    (attack,) = sotto("audit", "membership", stranger, "--confidence", 0.999, "--json").json()["attacks"]
     assert attack["high"] - attack["low"] < 0.4
     assert attack["low"] < 0.5 < attack["high"]
 
 
 def test_references_are_trained_and_nothing_but_the_audit_is_written(sotto: Sotto, world: World, run: Path) -> None:
     before = files_of(run), files_of(world.store)
-    found = sotto("audit", run, "--membership", "--references", 4, "--json").json()
+    found = sotto("audit", "membership", run, "--references", 4, "--json").json()
     names = ["loss threshold", "references, offline", "references, online"]
     assert [attack["attack"] for attack in found["attacks"]] == names
     assert (found["in_users"], found["out_users"]) == (25, 5)
@@ -91,13 +91,13 @@ def test_references_are_trained_and_nothing_but_the_audit_is_written(sotto: Sott
     kept = parse_json((run / "audit/membership.json").read_text())
     assert kept.pop("checksum")
     assert kept == found
-    assert sotto("audit", run, "--membership", "--references", 4, "--json").json() == found
+    assert sotto("audit", "membership", run, "--references", 4, "--json").json() == found
 
 
 def test_all_that_was_found_is_told_to_the_owner_and_a_public_page_keeps_it_to_itself(sotto: Sotto, run: Path) -> None:
     empty = sotto("audit", run, "--json").json()["findings"]
     assert [row["result"] for row in empty[1:]] == ["not run"] * 5
-    told = sotto("audit", run, "--membership")
+    told = sotto("audit", "membership", run)
     assert told.status == 0
     assert "5 out users are too few for false alarms of 0.1% and 1.0%" in told.out
     assert "for the owner only" in told.out
@@ -106,18 +106,16 @@ def test_all_that_was_found_is_told_to_the_owner_and_a_public_page_keeps_it_to_i
     listed = sotto("audit", run)
     assert listed.status == 0
     assert row["result"] in listed.out
-    assert f"sotto audit {run} --rounds 2000" in listed.out
+    assert f"sotto audit rounds {run} --rounds 2000" in listed.out
     assert sotto("report", run).status == sotto("report", run, "--internal").status == 0
     assert row["result"] not in (run / "report.html").read_text()
     assert row["result"] in (run / "report-internal.html").read_text()
 
 
 def test_what_cannot_be_attacked_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
-    assert "one of these at a time" in refused("audit", run, "--membership", "--tails")
-    assert "--references 4 is for --membership" in refused("audit", run, "--tails", "--references", 4)
-    assert "--references 3 must be 0" in refused("audit", run, "--membership", "--references", 3)
-    assert "--users 4 must be at least 5" in refused("audit", run, "--membership", "--users", 4)
-    assert "--confidence 95 must be" in refused("audit", run, "--membership", "--confidence", 95)
+    assert "--references 3 must be 0" in refused("audit", "membership", run, "--references", 3)
+    assert "--users 4 must be at least 5" in refused("audit", "membership", run, "--users", 4)
+    assert "--confidence 95 must be" in refused("audit", "membership", run, "--confidence", 95)
     assert "holds no run" in refused("audit", tmp_path / "nothing")
 
 

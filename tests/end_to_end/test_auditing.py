@@ -1,4 +1,4 @@
-"""`sotto audit --tails`: what it answers, what it leaves behind, and what it refuses."""
+"""`sotto audit tails`: what it answers, what it leaves behind, and what it refuses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_leaving_users_out_gives_an_estimate_for_the_owner_and_touches_nothing_e
     sotto: Sotto, world: World, run: Path
 ) -> None:
     before = files_of(run), files_of(world.store)
-    found = sotto("audit", run, "--tails", "--leave-out", 2, *FEW, "--json").json()
+    found = sotto("audit", "tails", run, "--leave-out", 2, *FEW, "--json").json()
     pairs = found["pairs"]
     assert [(pair["pair"], pair["texts_of"]) for pair in pairs] == [
         ("one user out, 1", "with"), ("one user out, 1", "without"),
@@ -79,16 +79,16 @@ def test_leaving_users_out_gives_an_estimate_for_the_owner_and_touches_nothing_e
 def test_two_runs_are_compared_and_the_report_tells_it_to_the_owner_alone(
     sotto: Sotto, run: Path, without: Path
 ) -> None:
-    first = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-9)
+    first = sotto("audit", "tails", run, without, *FEW, "--delta", 1e-9)
     assert first.status == 0
     assert "estimated: ε = " in first.out
     assert "an estimate from sampled texts, not a guarantee" in first.out
     assert "proved:    ε = " in first.out
     assert "drew their own cohorts and their own noise" in first.out
     kept = without_checksum(run / "audit/tails.json")
-    again = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-9, "--json").json()
+    again = sotto("audit", "tails", run, without, *FEW, "--delta", 1e-9, "--json").json()
     assert kept == again  # the same texts every time
-    other = sotto("audit", run, without, "--tails", *FEW, "--delta", 1e-9, "--seed", 1, "--json").json()
+    other = sotto("audit", "tails", run, without, *FEW, "--delta", 1e-9, "--seed", 1, "--json").json()
     assert other["epsilon"] != again["epsilon"]
 
     assert sotto("report", run).status == sotto("report", run, "--internal").status == 0
@@ -98,37 +98,37 @@ def test_two_runs_are_compared_and_the_report_tells_it_to_the_owner_alone(
 
 
 def test_what_is_no_pair_is_refused(refused: Refused, run: Path, without: Path, tmp_path: Path) -> None:
-    assert "--leave-out" in refused("audit", run, "--tails")
-    assert "one of the two" in refused("audit", run, without, "--tails", "--leave-out", 1)
-    assert "the run itself" in refused("audit", run, run, "--tails", *FEW)
-    assert "holds no run" in refused("audit", run, tmp_path / "nothing", "--tails", *FEW)
-    assert "at least 100" in refused("audit", run, without, "--tails", "--texts", 50)
-    line = refused("audit", run, without, "--tails", *FEW, "--delta", 0.2)
+    assert "--leave-out" in refused("audit", "tails", run)
+    assert "one of the two" in refused("audit", "tails", run, without, "--leave-out", 1)
+    assert "the run itself" in refused("audit", "tails", run, run, *FEW)
+    assert "holds no run" in refused("audit", "tails", run, tmp_path / "nothing", *FEW)
+    assert "at least 100" in refused("audit", "tails", run, without, "--texts", 50)
+    line = refused("audit", "tails", run, without, *FEW, "--delta", 0.2)
     assert "--delta 0.2 must be above 0 and below 0.062" in line
-    line = refused("audit", run, "--tails", "--leave-out", 26, *FEW)
+    line = refused("audit", "tails", run, "--leave-out", 26, *FEW)
     assert "--leave-out 26 must be from 1 to 19, the users who take part" in line
-    assert "--leave-out -1" in refused("audit", run, "--tails", "--leave-out", -1, *FEW)
+    assert "--leave-out -1" in refused("audit", "tails", run, "--leave-out", -1, *FEW)
 
 
 def test_runs_that_differ_by_more_than_a_user_are_refused(refused: Refused, run: Path, without: Path, tmp_path) -> None:
     changed = Path(shutil.copytree(without, tmp_path / "changed"))
     recipe = changed / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("seed = 3", "seed = 4"))
-    assert "run.seed is 3" in refused("audit", run, changed, "--tails", *FEW)
+    assert "run.seed is 3" in refused("audit", "tails", run, changed, *FEW)
     renamed = Path(shutil.copytree(without, tmp_path / "renamed"))
     words = renamed / "model/vocabulary.txt"
     words.write_text(words.read_text().replace("kettle", "teapot"))
     write_checksums(renamed)
-    assert "different vocabularies" in refused("audit", run, renamed, "--tails", *FEW)
+    assert "different vocabularies" in refused("audit", "tails", run, renamed, *FEW)
 
 
 def test_models_that_are_the_same_have_epsilon_zero_and_no_figure(sotto: Sotto, run: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
-    found = sotto("audit", run, copy, "--tails", *FEW, "--json").json()
+    found = sotto("audit", "tails", run, copy, *FEW, "--json").json()
     assert found["epsilon"] == 0
     assert [pair["alpha"] for pair in found["pairs"]] == ["infinity", "infinity"]
     assert not (run / "audit/tails.png").exists()
-    shown = sotto("audit", run, copy, "--tails", *FEW)
+    shown = sotto("audit", "tails", run, copy, *FEW)
     assert "∞" in shown.out
     assert "estimated: ε = 0 " in shown.out
 

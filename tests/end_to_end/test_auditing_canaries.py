@@ -112,7 +112,7 @@ def test_a_recipe_that_plants_nothing_is_the_recipe_it_was(world: World) -> None
 def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, planted: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(planted, tmp_path / "run"))
     before = files_of(run)
-    found = sotto("audit", run, planted, "--canaries", "--json").json()
+    found = sotto("audit", "canaries", run, planted, "--json").json()
     assert found["itself"] is True
     assert found["claimed"] == pytest.approx(epsilon([(SampledGaussian(1.0, "poisson", 0.3), 4)], 0.01, "rdp"))
     assert 0 <= found["shown"] < found["claimed"]
@@ -130,7 +130,7 @@ def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, plan
     kept = parse_json((run / "audit/canaries.json").read_text())
     assert kept.pop("checksum")
     assert kept == found
-    told = sotto("audit", run, "--canaries")
+    told = sotto("audit", "canaries", run)
     assert told.status == 0
     assert "audited: the model itself" in told.out
     assert "not contradicted" in told.out
@@ -138,7 +138,7 @@ def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, plan
 
 def test_a_twin_is_trained_for_a_run_without_canaries_and_not_kept(sotto: Sotto, run: Path, world: World) -> None:
     before = files_of(run), files_of(world.store)
-    told = sotto("audit", run, "--canaries", *settings())
+    told = sotto("audit", "canaries", run, *settings())
     assert told.status == 0, told.err
     assert "a twin that was trained for this audit alone" in told.out
     after = files_of(run)
@@ -162,7 +162,7 @@ def test_a_leaky_build_is_contradicted_with_status_1(
     monkeypatch.setattr(CanaryWatch, "__call__", tell_all)
     small = ("privacy.noise_multiplier=4.0", "privacy.delta=1e-6", "run.evaluate_every=0", "audit.users=100")
     assert call("train", world.recipe, "--out", tmp_path / "run", "--json", *settings(*small)) == 0
-    told = sotto("audit", tmp_path / "run", "--canaries")
+    told = sotto("audit", "canaries", tmp_path / "run")
     assert told.status == 1, told.out
     assert "CONTRADICTED" in told.out
     gate = sotto("release", tmp_path / "run", "--out", tmp_path / "out")
@@ -171,13 +171,10 @@ def test_a_leaky_build_is_contradicted_with_status_1(
 
 
 def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, planted: Path) -> None:
-    assert "one of these at a time" in refused("audit", run, "--canaries", "--tails")
-    assert "--leave-out is for --tails" in refused("audit", run, "--canaries", "--leave-out", 2)
-    assert "--set says what is planted" in refused("audit", run, "--rounds", 100, "--set", "audit.users=40")
-    assert "has canaries of its own" in refused("audit", planted, "--canaries", "--set", "audit.users=40")
-    assert "no secrets planted" in refused("audit", planted, run, "--canaries")
-    assert "nothing is to be planted" in refused("audit", run, "--canaries", "--set", "audit.users=0")
-    assert "audit.users=3 must be at least 40" in refused("audit", run, "--canaries", "--set", "audit.users=3")
+    assert "has canaries of its own" in refused("audit", "canaries", planted, "--set", "audit.users=40")
+    assert "no secrets planted" in refused("audit", "canaries", planted, run)
+    assert "nothing is to be planted" in refused("audit", "canaries", run, "--set", "audit.users=0")
+    assert "audit.users=3 must be at least 40" in refused("audit", "canaries", run, "--set", "audit.users=3")
 
 
 def test_many_canaries_are_noted(planted: Path, sotto: Sotto, world: World, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`sotto audit --rounds`: what an attack on single rounds shows, beside what is claimed for them."""
+"""`sotto audit rounds`: what an attack on single rounds shows, next to what is claimed for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_sound_run_is_not_contradicted_and_nothing_but_the_audit_is_written(
     sotto: Sotto, world: World, run: Path
 ) -> None:
     before = files_of(run), files_of(world.store)
-    found = sotto("audit", run, *SOME, "--json").json()
+    found = sotto("audit", "rounds", run, *SOME, "--json").json()
     assert found["claimed"] == pytest.approx(epsilon([(SampledGaussian(1.0, "poisson", 1.0), 1)], 0.01, "rdp"))
     assert 0 <= found["shown"] < found["claimed"]
     assert found["contradicted"] is False
@@ -40,18 +40,18 @@ def test_a_leaky_build_is_contradicted_with_status_1(sotto: Sotto, run: Path, mo
     """Noise at a tenth."""
     real = Mechanism.noise_std
     monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (real(*args)[0] / 10, None))
-    told = sotto("audit", run, *SOME)
+    told = sotto("audit", "rounds", run, *SOME)
     assert told.status == 1
     assert "CONTRADICTED" in told.out
     assert "so ε <= 2.76 at δ = 0.01" in told.out
-    assert sotto("audit", run, *SOME, "--json").status == 1
+    assert sotto("audit", "rounds", run, *SOME, "--json").status == 1
 
 
 def test_half_the_noise_is_contradicted(sotto: Sotto, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses alone do not find it: the ε that they show stays below the claim."""
     real = Mechanism.noise_std
     monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (real(*args)[0] / 2, None))
-    told = sotto("audit", run, *SOME)
+    told = sotto("audit", "rounds", run, *SOME)
     assert told.status == 1
     assert "CONTRADICTED" in told.out
     assert "would have seen" not in told.out
@@ -62,7 +62,7 @@ def test_half_the_noise_is_contradicted(sotto: Sotto, run: Path, monkeypatch: py
 
 
 def test_few_rounds_say_what_they_would_have_noticed(sotto: Sotto, run: Path) -> None:
-    told = sotto("audit", run, "--rounds", 40)
+    told = sotto("audit", "rounds", run, "--rounds", 40)
     assert told.status == 0
     assert "claimed: noise of 1 times the sensitivity, so ε <= " in told.out
     assert "not contradicted; the audit would have seen noise at 0.5 of its scale, 99 times in 100" in told.out
@@ -73,12 +73,11 @@ def test_few_rounds_say_what_they_would_have_noticed(sotto: Sotto, run: Path) ->
 
 
 def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
-    assert "one of these at a time" in refused("audit", run, *SOME, "--tails")
-    assert "--leave-out is for --tails" in refused("audit", run, *SOME, "--leave-out", 2)
-    assert "--rounds 0 must be at least 40" in refused("audit", run, "--rounds", 0)
-    assert "--delta 2 must be" in refused("audit", run, *SOME, "--delta", 2)
-    assert "--confidence 95 must be" in refused("audit", run, *SOME, "--confidence", 95)
-    assert "holds no run" in refused("audit", tmp_path / "nothing", *SOME)
+    assert "--leave-out" in refused("audit", "rounds", run, *SOME, "--leave-out", 2)
+    assert "--rounds 0 must be at least 40" in refused("audit", "rounds", run, "--rounds", 0)
+    assert "--delta 2 must be" in refused("audit", "rounds", run, *SOME, "--delta", 2)
+    assert "--confidence 95 must be" in refused("audit", "rounds", run, *SOME, "--confidence", 95)
+    assert "holds no run" in refused("audit", "rounds", tmp_path / "nothing", *SOME)
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('mode = "private"', 'mode = "none"'))
-    assert "claims nothing" in refused("audit", run, *SOME)
+    assert "claims nothing" in refused("audit", "rounds", run, *SOME)

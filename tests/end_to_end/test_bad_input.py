@@ -488,7 +488,7 @@ def test_a_bit_that_flipped_in_a_model_is_found_wherever_it_is_read(
     start = ("train", world.recipe, "--out", tmp_path / "new", "--from")
     commands = [
         ("evaluate", run), ("report", run), ("compare", run, world.run, "--out", tmp_path / "page.html"),
-        ("export", run, "--out", tmp_path / "onnx"), (*start, run), ("audit", run, "--canaries"),
+        ("export", run, "--out", tmp_path / "onnx"), (*start, run), ("audit", "canaries", run),
         ("evaluate", world.run, "--beside", run),
     ]  # fmt: skip
     for command in commands:

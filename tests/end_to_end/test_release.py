@@ -67,7 +67,7 @@ def _exposure(holders: int, bits: float) -> dict[str, Any]:
 
 
 def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, tmp_path: Path) -> None:
-    assert sotto("audit", ready, "--canaries", "--json").status == 0
+    assert sotto("audit", "canaries", ready, "--json").status == 0
     keys = {path.name: path.read_bytes() for path in (ready / "secrets").iterdir()}
     kept = files_of(ready)
     out = tmp_path / "out"

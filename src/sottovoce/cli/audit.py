@@ -1,124 +1,169 @@
-"""`sotto audit`."""
+"""`sotto audit` and its attacks: rounds, canaries, tails, membership."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import cyclopts
 from cyclopts import Parameter
 
 from sottovoce.cli.display import least_epsilon, print_json, print_rows, progress_of_steps, shown_epsilon
+from sottovoce.cli.options import Json, Run, log
 from sottovoce.errors import SottoError
+from sottovoce.files import Json as JsonObject
 
-Flag = Annotated[bool, Parameter(negative=())]
+ATTACKS = ("rounds", "canaries", "tails", "membership")
+Delta = Annotated[float | None, Parameter(help="δ at which ε is estimated (default: the run's).")]
+
+app = cyclopts.App(
+    name="audit",
+    help="Measure how leaky a run is: what attacks find, next to what is proved. For the owner only.\n\nWithout an "
+    "attack: all that was found so far. In rounds and canaries, exit status 1 says that more leaks than is claimed.",
+)
 
 
-def audit(
-    run: Path,
-    *without: Path,
-    tails: Flag = False,
-    rounds: int | None = None,
-    canaries: Flag = False,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
-    membership: Flag = False,
-    references: int = 0,
-    users: int = 2000,
-    leave_out: int = 0,
-    texts: int = 30_000,
-    delta: float | None = None,
-    confidence: float | None = None,
+def modern(arguments: Sequence[str]) -> list[str]:
+    """The old spelling of an audit in the new one: `audit RUN --tails` is `audit tails RUN`. It prints a hint."""
+    arguments = list(arguments)
+    if arguments[:1] != ["audit"] or (arguments[1:2] and arguments[1] in ATTACKS):
+        return arguments
+    named = [attack for attack in ATTACKS if any(part.split("=")[0] == f"--{attack}" for part in arguments)]
+    if not named:
+        return arguments
+    if len(named) > 1:
+        raise SottoError(f"audit by one of these at a time: {', '.join(ATTACKS)}")
+    attack = named[0]
+    kept = [part for part in arguments[1:] if part != f"--{attack}" or attack == "rounds"]
+    log(f"hint: this is now called `sotto audit {attack} RUN`; see sotto audit {attack} --help")
+    return ["audit", attack, *kept]
+
+
+@app.default
+def findings(run: Run, *, json: Json = False) -> None:
+    """Show what audits found so far."""
+    from sottovoce.commands.evaluate import found_so_far
+    from sottovoce.runs.folder import RunFolder
+
+    rows = found_so_far(RunFolder.open(run), str(run))
+    if json:
+        print_json({"run": run.resolve().name, "findings": [row.to_json() for row in rows]})
+        return
+    for row in rows:
+        print(f"{row.name} ({row.kind}): {row.result}")
+        print(f"    {row.about}" if row.was_run or not row.command else f"    {row.command}")
+
+
+@app.command
+def rounds(
+    run: Run,
+    *,
+    rounds: int = 2000,
+    delta: Delta = None,
+    confidence: float = 0.999,
     seed: int = 0,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
-    """Measure how leaky a run is: what an attack finds beside what is proved, for the owner only.
+    """Play single rounds on made-up users, with and without one of them.
 
-    Without an attack named: all that was found so far. With --rounds or --canaries, exit status 1 says that more leaks
-    than is claimed.
+    Measures their noise, and guesses from each round's noised update whether that user was there. Compares the noise
+    multiplier and the ε that this shows with those that are claimed for a round.
 
     Parameters
     ----------
-    run
-        Folder of a run.
-    without
-        With --tails: runs of the same recipe on stores that lack one of its users each. With --canaries: runs with
-        secrets planted, drawn beside this one.
-    tails
-        Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write.
     rounds
-        Play so many single rounds on made-up users, with and without one of them; measure their noise, guess from each
-        round's noised update whether that one was there, and compare the noise multiplier and the ε that shows with
-        those that are claimed for a round.
-    canaries
-        Rank the secrets that the recipe's [audit] planted among all that could stand in their place, and guess from
-        every round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. A run
-        without canaries has a twin trained for this audit alone, which takes as long as the run and is not kept.
+        How many rounds to play.
+    confidence
+        Of what is shown. High, because the result can stop a release.
+    seed
+        Chooses the coins and the noise.
+    """
+    from sottovoce.commands.audit_rounds import audit_rounds
+
+    with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
+        result = audit_rounds(run, rounds=rounds, delta=delta, confidence=confidence, seed=seed, progress=progress)
+    if json:
+        print_json(result)
+    else:
+        _print_rounds(result)
+    if result["contradicted"]:
+        sys.exit(1)
+
+
+@app.command
+def canaries(
+    run: Run,
+    *others: Path,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    delta: Delta = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    """Look for canaries: planted secrets, and canary users who were in or out.
+
+    Ranks the secrets that the recipe's [audit] planted among all that could stand in their place. Guesses from every
+    round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. For a run
+    without canaries a twin is trained, which takes as long as the run and is not kept.
+
+    Parameters
+    ----------
+    others
+        Runs with planted secrets, shown next to this one.
     settings
-        What is planted in that twin: audit.key=value (default: audit.users=100 audit.secrets=6).
-    membership
-        Tell users of the train split from users held out by how well the model predicts them; AUC, and how many are
-        found at few false alarms.
-    references
-        For --membership: also by as many models trained by the recipe, each with a random half of these users. Even,
-        from 4 on; each costs a training.
-    users
-        For --membership: at most so many of each kind.
+        What is planted in a twin: audit.key=value (default: audit.users=100 audit.secrets=6).
+    confidence
+        Of the lower bounds.
+    seed
+        Chooses the coins and the noise of a twin.
+    """
+    from sottovoce.commands.audit_canaries import audit_canaries
+
+    with progress_of_steps(f"twin of {run.name}", quiet=json) as progress:
+        result = audit_canaries(
+            run, others, settings=settings or (), delta=delta, confidence=confidence, seed=seed, progress=progress
+        )
+    if json:
+        print_json(result)
+    else:
+        _print_canaries(run, result)
+    if result["contradicted"]:
+        sys.exit(1)
+
+
+@app.command
+def tails(
+    run: Run,
+    *without: Path,
+    leave_out: int = 0,
+    texts: int = 30_000,
+    delta: Delta = None,
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    """Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write.
+
+    Parameters
+    ----------
+    without
+        Runs of the same recipe on stores that lack one of its users each.
     leave_out
-        Instead of runs without a user: train the recipe again, with everybody and without each of so many users.
+        Instead of such runs: train the recipe again, with all users and without each of this many users.
     texts
         Texts of 10 words that each model of a pair writes.
-    delta
-        δ at which ε is estimated (default: the run's).
-    confidence
-        Of what --rounds finds (default: 0.999, as it can stop a release), of the lower bounds of --canaries and of the
-        intervals of --membership (default: 0.95).
     seed
-        Chooses the users left out, and the texts; or the coins and the noise of rounds or of a twin; or the users told
-        apart.
-    json
-        One JSON object, no progress.
+        Chooses the users left out, and the texts.
     """
-    chosen = {
-        "--tails": tails, "--rounds 1000": rounds is not None, "--canaries": canaries, "--membership": membership,
-    }  # fmt: skip
-    if sum(chosen.values()) > 1:
-        raise SottoError(f"audit by one of these at a time: {', '.join(chosen)}")
-    if without and not (tails or canaries):
-        raise SottoError("runs to compare are for --tails or --canaries; add one of them")
-    if leave_out and not tails:
-        raise SottoError("--leave-out is for --tails; add it")
-    if settings and not canaries:
-        raise SottoError("--set says what is planted in a twin; it is for --canaries")
-    if references and not membership:
-        raise SottoError(f"--references {references} is for --membership; add it")
-    if confidence is None:
-        confidence = 0.95 if rounds is None else 0.999
-    if canaries:
-        _audit_canaries(run, without, settings or (), delta, confidence, seed, json)
-    elif membership:
-        _audit_membership(run, references, users, confidence, seed, json)
-    elif rounds is not None:
-        _audit_rounds(run, rounds, delta, confidence, seed, json)
-    elif tails:
-        _audit_tails(run, without, leave_out, texts, delta, seed, json)
-    else:
-        _tell_findings(run, json)
-
-
-def _audit_tails(
-    run: Path, without: Sequence[Path], leave_out: int, texts: int, delta: float | None, seed: int, json: bool
-) -> None:
     from sottovoce.commands.audit_rounds import audit_tails
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
-        result = audit_tails(
-            run, without, leave_out=leave_out, texts=texts, delta=delta, seed=seed, progress=progress
-        )  # fmt: skip
+        result = audit_tails(run, without, leave_out=leave_out, texts=texts, delta=delta, seed=seed, progress=progress)
     if json:
         print_json(result)
         return
-    print_rows(f"Tails of c(s) = P(s|θ)/P(s|θ'), {run}", [_row(pair) for pair in result["pairs"]])
+    print_rows(f"Tails of c(s) = P(s|θ)/P(s|θ'), {run}", [_tail_row(pair) for pair in result["pairs"]])
     at, proved = f"at δ = {result['delta']:g}", result["proved"]
     print(f"estimated: ε = {result['epsilon']:.3g} {at}, the largest of {len(result['pairs'])}; {result['note']}")
     if proved["private"]:
@@ -131,30 +176,55 @@ def _audit_tails(
             f"{result['level']:g}): their ε means little"
         )
     print(result["about"])
-    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
+    _print_owner_only(run)
 
 
-def _audit_rounds(run: Path, rounds: int, delta: float | None, confidence: float, seed: int, json: bool) -> None:
-    from sottovoce.commands.audit_rounds import audit_rounds
+@app.command
+def membership(
+    run: Run,
+    *,
+    references: int = 0,
+    users: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    """Tell users of the train split from users held out by how well the model predicts them.
+
+    Prints the AUC, and the share of users found at few false alarms.
+
+    Parameters
+    ----------
+    references
+        Also by this many shadow models trained by the recipe, each with a random half of these users. Even, from 4
+        on; each costs a training.
+    users
+        At most this many of each kind.
+    confidence
+        Of the intervals.
+    seed
+        Chooses the users.
+    """
+    from sottovoce.commands.audit_membership import audit_membership
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
-        result = audit_rounds(run, rounds=rounds, delta=delta, confidence=confidence, seed=seed, progress=progress)
+        result = audit_membership(
+            run, references=references, users=users, confidence=confidence, seed=seed, progress=progress
+        )
     if json:
         print_json(result)
     else:
-        _tell_rounds(result)
-    if result["contradicted"]:
-        sys.exit(1)
+        _print_membership(run, result)
 
 
-def _tell_rounds(result: dict[str, Any]) -> None:
+def _print_rounds(result: JsonObject) -> None:
     from sottovoce.reporting.wording import would_have_seen
 
     at, sure = f"at δ = {result['delta']:g}", f"at {result['confidence']:g} confidence"
     claimed = shown_epsilon(result["claimed"])
     print(
         f"claimed: noise of {result['claimed_multiplier']:g} times the sensitivity, so ε <= {claimed} {at}, for round "
-        f"{result['round']} and somebody who surely takes part"
+        f"{result['round']} and a user who surely takes part"
     )
     print(f"shown:   noise of at most {shown_epsilon(result['shown_multiplier'])} times the sensitivity, {sure}")
     print(
@@ -163,7 +233,7 @@ def _tell_rounds(result: dict[str, Any]) -> None:
     )
     if result["reach"] < 0.99:
         print(
-            f"the canary's update is {result['reach']:.0%} of the clip norm: guesses about a louder one would show more"
+            f"the canary's update is {result['reach']:.0%} of the clip norm: guesses about a longer one would show more"
         )
     if result["contradicted"]:
         print("CONTRADICTED: rounds leak more than is claimed. Do not release anything of this run")
@@ -171,25 +241,7 @@ def _tell_rounds(result: dict[str, Any]) -> None:
     print(f"not contradicted; the audit {would_have_seen(result['would_notice'])}, 99 times in 100: {result['note']}")
 
 
-def _audit_canaries(
-    run: Path, beside: Sequence[Path], settings: Sequence[str], delta: float | None, confidence: float, seed: int,
-    json: bool,
-) -> None:  # fmt: skip
-    from sottovoce.commands.audit_canaries import audit_canaries
-
-    with progress_of_steps(f"twin of {run.name}", quiet=json) as progress:
-        result = audit_canaries(
-            run, beside, settings=settings, delta=delta, confidence=confidence, seed=seed, progress=progress
-        )  # fmt: skip
-    if json:
-        print_json(result)
-    else:
-        _tell_canaries(run, result)
-    if result["contradicted"]:
-        sys.exit(1)
-
-
-def _tell_canaries(run: Path, result: dict[str, Any]) -> None:
+def _print_canaries(run: Path, result: JsonObject) -> None:
     print(f"audited: {result['of']}")
     if result["curve"]:
         curves = [(result["run"], result["curve"]), *((other["run"], other["curve"]) for other in result["beside"])]
@@ -208,19 +260,19 @@ def _tell_canaries(run: Path, result: dict[str, Any]) -> None:
             f"{_guesses(one_run['model'])} from the model; perfect guesses would show {one_run['rounds']['most']:.3g}"
         )
     elif result["canaries"]["users"]:
-        print("who of the canary users was in is not known any more: the run's secrets are gone")
+        print("it is not known any more which canary users were in: the run's secrets are gone")
     if result["contradicted"]:
         print("CONTRADICTED: the run leaks more than is claimed. Do not release anything of it")
     elif one_run:
         print(f"not contradicted: {result['note']}")
-    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
+    _print_owner_only(run)
 
 
-def _guesses(found: dict[str, Any]) -> str:
+def _guesses(found: JsonObject) -> str:
     return f"{found['correct']:,} of {found['guesses']:,} were guessed right"
 
 
-def _curve_row(point: dict[str, Any]) -> dict[str, str]:
+def _curve_row(point: JsonObject) -> dict[str, str]:
     return {
         "held by": f"{point['holders']:,}",
         "secrets": f"{point['secrets']:,}",
@@ -231,16 +283,7 @@ def _curve_row(point: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _audit_membership(run: Path, references: int, users: int, confidence: float, seed: int, json: bool) -> None:
-    from sottovoce.commands.audit_membership import audit_membership
-
-    with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
-        result = audit_membership(
-            run, references=references, users=users, confidence=confidence, seed=seed, progress=progress
-        )
-    if json:
-        print_json(result)
-        return
+def _print_membership(run: Path, result: JsonObject) -> None:
     sides = f"{result['in_users']:,} users in, {result['out_users']:,} out"
     print_rows(f"Membership: {sides}", [_attack_row(attack) for attack in result["attacks"]])
     print("found at 0.1%: the share of in users found where that share of out users is taken for one")
@@ -253,10 +296,10 @@ def _audit_membership(run: Path, references: int, users: int, confidence: float,
             f"above all of them"
         )
     print(f"each user joined {result['rounds_a_user']:.3g} rounds on average")
-    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
+    _print_owner_only(run)
 
 
-def _attack_row(attack: dict[str, Any]) -> dict[str, str]:
+def _attack_row(attack: JsonObject) -> dict[str, str]:
     rates = {
         f"found at\n{rate['fpr']:.1%}": f"{rate['tpr']:.1%} ({100 * rate['low']:.1f}–{100 * rate['high']:.1f})"
         for rate in attack["rates"]
@@ -265,31 +308,22 @@ def _attack_row(attack: dict[str, Any]) -> dict[str, str]:
     return {"attack": attack["attack"], "AUC": between, **rates}
 
 
-def _row(pair: dict[str, Any]) -> dict[str, str]:
+def _tail_row(pair: JsonObject) -> dict[str, str]:
     return {
         "pair": pair["pair"],
         "texts of": pair["texts_of"],
         "k": f"{pair['k']:,}",
-        "α": _shown(pair["alpha"]),
-        "C": _shown(pair["constant"]),
-        "√k D": _shown(pair["statistic"]),
-        "p-value": _shown(pair["p_value"]),
+        "α": _format(pair["alpha"]),
+        "C": _format(pair["constant"]),
+        "√k D": _format(pair["statistic"]),
+        "p-value": _format(pair["p_value"]),
         "ε": f"{pair['epsilon']:.3g}",
     }
 
 
-def _shown(value: float | str | None) -> str:
+def _format(value: float | str | None) -> str:
     return "–" if value is None else "∞" if isinstance(value, str) else f"{value:.3g}"
 
 
-def _tell_findings(run: Path, json: bool) -> None:
-    from sottovoce.commands.evaluate import found_so_far
-    from sottovoce.runs.folder import RunFolder
-
-    rows = found_so_far(RunFolder.open(run), str(run))
-    if json:
-        print_json({"run": run.resolve().name, "findings": [row.to_json() for row in rows]})
-        return
-    for row in rows:
-        print(f"{row.name} ({row.kind}): {row.result}")
-        print(f"    {row.about}" if row.was_run or not row.command else f"    {row.command}")
+def _print_owner_only(run: Path) -> None:
+    print(f"for the owner only, not covered by any ε: {run / 'audit'}")

@@ -8,15 +8,16 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_json
+from sottovoce.cli.options import Flag, Json
+from sottovoce.errors import SottoError
 
-Flag = Annotated[bool, Parameter(negative=())]
 Runs = Annotated[list[Path], Parameter(negative=())]
 
 
 def compare(
-    runs: Runs, *, out: Path | None = None, users: int = 1000, internal: Flag = False, json: Flag = False
+    runs: Runs, *, out: Path | None = None, users: int = 1000, internal: Flag = False, json: Json = False
 ) -> None:
-    """Put runs side by side: utility against ε, curves, head words, what was proved and found.
+    """Compare runs: utility against ε, curves, head words, what was proved and found.
 
     Parameters
     ----------
@@ -28,11 +29,8 @@ def compare(
         How many held-out users to measure on, at most; 0 for all.
     internal
         Also what audits found of people's text and how unlike single users fare: for the owner only.
-    json
-        One JSON object.
     """
     from sottovoce.commands.compare import compare_runs, write_comparison
-    from sottovoce.errors import SottoError
 
     if out is None and not json:
         raise SottoError("name a file for the page, --out comparison.html, or ask for --json")

@@ -13,22 +13,24 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from sottovoce.files import Json
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sottovoce.commands.train import Progress
 
 
-def print_json(value: Mapping[str, Any] | list[dict[str, Any]]) -> None:
+def print_json(value: Mapping[str, Any] | Sequence[Json]) -> None:
     print(json.dumps(value, allow_nan=False, ensure_ascii=False))
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:
-    print_beside(title, {"": rows})
+    print_columns(title, {"": rows})
 
 
-def print_beside(title: str, columns: Mapping[str, Mapping[str, str]]) -> None:
-    """The same rows of several things, one column each; the first column names the rows, and others may lack some."""
+def print_columns(title: str, columns: Mapping[str, Mapping[str, str]]) -> None:
+    """A table of several columns with the same rows. The first column has all rows; others may lack some."""
     from rich.table import Table
 
     table = Table(title=title, show_header=any(columns), title_justify="left", title_style="bold", header_style="cyan")
@@ -70,13 +72,14 @@ def shown_epsilon(epsilon: float | str, digits: int = 3) -> str:
 
 
 def least_epsilon(epsilon: float) -> str:
-    """Of what was shown by an attack."""
+    """An ε that an attack has shown: a lower bound, rounded down."""
     from sottovoce.accounting import rounded_down
 
     return rounded_down(epsilon)
 
 
-def _let_go_of_closed(terminals: Sequence[int]) -> None:
+def _redirect_closed(terminals: Sequence[int]) -> None:
+    """What is written to a closed terminal goes nowhere."""
     for number in terminals:
         try:
             os.write(number, b"\n")
@@ -87,12 +90,12 @@ def _let_go_of_closed(terminals: Sequence[int]) -> None:
 
 @contextmanager
 def gentle_stop(
-    saying: str = "finishing this round, then saving; once more stops at once",
+    message: str = "finishing this round, then saving; once more stops at once",
 ) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C (or SIGTERM, or SIGHUP) asks to stop after this round; a second one stops at once.
 
-    A terminal that is closed sends SIGHUP, and whatever is written to it afterwards is an error: it goes nowhere
-    instead. Under `nohup` SIGHUP is ignored, and stays so.
+    A terminal that is closed sends SIGHUP, and writing to it is an error from then on: that output is dropped.
+    Under `nohup` SIGHUP is ignored, and stays so.
     """
     asked = False
     terminals = [number for number in (1, 2) if os.isatty(number)]
@@ -100,11 +103,11 @@ def gentle_stop(
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         if number == signal.SIGHUP:
-            _let_go_of_closed(terminals)
+            _redirect_closed(terminals)
         elif asked:
             raise KeyboardInterrupt
         if not asked:
-            print(f"\n{saying}", file=sys.stderr)
+            print(f"\n{message}", file=sys.stderr)
         asked = True
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -147,28 +150,31 @@ def progress_of_steps(name: str, *, quiet: bool = False) -> Iterator[Callable[[i
 
         yield line
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True)) as bar:
+    with bars.Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
 def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[facts]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(bar_width=None),
+        bars.MofNCompleteColumn(),
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[facts]}"),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=None, facts="reading")
         accuracy, rate = "", _rate()
 
-        def show(progress: Progress_) -> None:
+        def show(progress: Progress) -> None:
             nonlocal accuracy
             if progress.evaluation:
                 accuracy = f"  top-1 {progress.evaluation.top1:.1%}"
@@ -183,7 +189,7 @@ def _plain_lines(name: str) -> Callable[[Progress], None]:
     """A line at the first round, at evaluations, at the end, and otherwise every ten seconds."""
     last, rate = -math.inf, _rate()
 
-    def show(progress: Progress_) -> None:
+    def show(progress: Progress) -> None:
         nonlocal last
         now, speed = time.monotonic(), rate(progress)
         if not progress.seconds:
@@ -201,18 +207,16 @@ def _rate() -> Callable[[Progress], str]:
     """Users a second of a round; the first round of a process compiles, so its rate would mislead."""
     rounds = -1
 
-    def tell(progress: Progress_) -> str:
+    def users_a_second(progress: Progress) -> str:
         nonlocal rounds
         rounds += 1
         return "compiling" if rounds == 0 else "" if rounds == 1 else f"{progress.users / progress.seconds:.3g} users/s"
 
-    return tell
+    return users_a_second
 
 
-def _facts(progress: Progress_, rate: str) -> str:
-    counted = progress.budget is not None and math.isfinite(progress.epsilon)
-    budget = f" of {shown_epsilon(progress.budget, 6)}" if counted else ""
+def _facts(progress: Progress, rate: str) -> str:
+    budget = ""
+    if progress.budget is not None and math.isfinite(progress.epsilon):
+        budget = f" of {shown_epsilon(progress.budget, 6)}"
     return f"ε {shown_epsilon(progress.epsilon)}{budget}  {rate}".rstrip()
-
-
-Progress_ = Any  # `Progress` of jobs: the bar of rich has the same name, and jobs is slow to import

@@ -13,7 +13,8 @@ import cyclopts
 from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds
-from sottovoce.cli.train import Flag, tell
+from sottovoce.cli.options import Flag
+from sottovoce.cli.train import print_result
 from sottovoce.errors import LostProcess, SottoError
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def server(
     serving = Serving(seconds, at_least, bind, state)
     with _how_to_go_on(out), gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
         result = serve(chosen, federation, out, serving, observer=observer, stop=stop, say=_say)
-    return tell(result, json=json, again="sotto federate resume")
+    return print_result(result, json=json, again="sotto federate resume")
 
 
 @app.command
@@ -198,7 +199,7 @@ def resume(
     serving = Serving(seconds, at_least, bind, state)
     with _how_to_go_on(run), gentle_stop() as stop, progress_of_rounds(run.name, quiet=json) as observer:
         result = serve_again(run, serving, observer=observer, stop=stop, say=_say)
-    return tell(result, json=json, again="sotto federate resume")
+    return print_result(result, json=json, again="sotto federate resume")
 
 
 @app.command
@@ -241,7 +242,7 @@ def demo(*, out: Path = Path("federation-demo"), users: int = 2000) -> None:
         result = run_federation_demo(out, users=users, say=_say, progress=progress_of_rounds, stop=stop)
     if result.ended == "stopped":
         return print(f"stopped after round {result.round}; delete {out} and run `sotto federate demo` again")
-    tell(result, json=False, next_step=f"report: {result.path / 'report.html'}")
+    print_result(result, json=False, next_step=f"report: {result.path / 'report.html'}")
     return None
 
 

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
 import cyclopts
 
-from sottovoce.cli import audit, compare, evaluate, federate, keyboard, plan, prepare, release, reproduce, train, watch
-from sottovoce.errors import LostProcess, SottoError
+from sottovoce.cli import (
+    audit,
+    bench,
+    compare,
+    demo,
+    evaluate,
+    export,
+    federate,
+    keyboard,
+    plan,
+    prepare,
+    release,
+    report,
+    reproduce,
+    resume,
+    train,
+    watch,
+)
+from sottovoce.errors import LostProcess, SettingError, SottoError
 from sottovoce.files import FULL
 
 LONGEST_COMPLAINT = 1200
@@ -23,49 +39,43 @@ app = cyclopts.App(
     help_on_error=False,
     suppress_keyboard_interrupt=False,  # or a command that is broken off ends without a word
 )
-app.command(train.demo)
-app.command(prepare.prepare)
-app.command(plan.plan)
-app.command(train.train)
-app.command(train.resume)
-app.command(federate.app)
-app.command(evaluate.evaluate)
-app.command(audit.audit)
-app.command(release.release)
-app.command(evaluate.report)
-app.command(compare.compare)
-app.command(watch.watch)
-app.command(keyboard.export)
-app.command(keyboard.keyboard)
-app.command(reproduce.reproduce)
-app.command(evaluate.bench)
+for command in (
+    demo.demo,
+    prepare.prepare,
+    plan.plan,
+    train.train,
+    resume.resume,
+    federate.app,
+    evaluate.evaluate,
+    audit.app,
+    release.release,
+    report.report,
+    compare.compare,
+    watch.watch,
+    export.export,
+    keyboard.keyboard,
+    reproduce.reproduce,
+    bench.bench,
+):
+    app.command(command)
 
 
 def _share_out_cores() -> None:
-    """A device of JAX for each core of a CPU, so that users train side by side; it must be said before jax is there."""
+    """Give JAX a device for each core of a CPU, so that users train in parallel. It must be set before jax starts."""
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores))
 
 
-def name_options(text: str, arguments: Sequence[str] | None) -> str:
-    """An error's text with the options of the command that was called, where it names arguments of Python.
-
-    `min_tokens=0` becomes `--min-tokens 0`. A name without an underscore is an ordinary word unless a value is given;
-    keys of a recipe (`privacy.users=9`), paths and what is quoted stay.
-    """
+def _options(arguments: Sequence[str]) -> dict[str, str]:
+    """The options of the command that was called, by their names in Python: `min_tokens` is `--min-tokens`."""
     _, apps, _ = app.parse_commands(arguments)
-    options = {name for argument in apps[-1].assemble_argument_collection() for name in argument.names}
-    for option in sorted(name for name in options if name.startswith("--")):
-        name = option.removeprefix("--").replace("-", "_")
-        text = re.sub(rf"(?<![\w./'\"-]){name}=(?=\S)", f"{option} ", text)
-        if "_" in name:
-            text = re.sub(rf"(?<![\w./'\"-]){name}(?![\w./'\"-])", option, text)
-    return text
+    names = (name for argument in apps[-1].assemble_argument_collection() for name in argument.names)
+    return {name.removeprefix("--").replace("-", "_"): name for name in names if name.startswith("--")}
 
 
 def _complain(text: str) -> None:
-    """One line, which a value of a hundred thousand digits does not make endless."""
+    """Print one line, cut in the middle where a value makes it endless."""
     line = " ".join(text.split())
     half = LONGEST_COMPLAINT // 2
     print("error:", line if len(line) <= 2 * half else f"{line[:half]} … {line[-half:]}", file=sys.stderr)
@@ -74,12 +84,17 @@ def _complain(text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Bad input ends with status 2 and one line on standard error."""
     _share_out_cores()
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if any("\0" in argument for argument in arguments or ()):  # a system gives none, but a caller may
+        if any("\0" in argument for argument in arguments):  # a system gives none, but a caller may
             raise SottoError("an argument holds a NUL, which no path can; leave it out")
+        arguments = audit.modern(arguments)
         app(arguments, exit_on_error=False, print_error=False)
+    except SettingError as error:
+        _complain(error.text(_options(arguments)))
+        sys.exit(2)
     except SottoError as error:
-        _complain(name_options(str(error), arguments))
+        _complain(str(error))
         sys.exit(1 if isinstance(error, LostProcess) else 2)
     except cyclopts.CycloptsError as error:
         _complain(str(error))

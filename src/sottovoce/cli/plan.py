@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
+from sottovoce.cli.options import Json, Paths
 from sottovoce.errors import SottoError
+from sottovoce.files import Json as JsonObject
 
 if TYPE_CHECKING:
     from sottovoce.planning.plan import Plan
 
 
-def plan(
-    *,
-    delta: Annotated[list[float], Parameter(consume_multiple=True, negative=())],
-    users: float | None = None,
-    cohort: float | None = None,
-    rounds: float | None = None,
-    noise_multiplier: float | None = None,
-    noise_std: float | None = None,
-    epsilon: float | None = None,
-    accountant: Literal["pld", "rdp", "moments"] | None = None,
-    sampling: Literal["poisson", "fixed", "in_turn"] | None = None,
-    clip_norm: float | None = None,
-    total_weight: float | None = None,
-    parameters: int | None = None,
-    users_per_second: float | None = None,
-    ledger: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
-) -> None:
-    """Say what a private training costs, before paying for it; or what ledgers add up to.
-
-    Give the noise to learn ε, or ε to learn the noise. Give ledgers to learn the ε of what was released already.
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Training:
+    """A training that is planned.
 
     Parameters
     ----------
-    delta
-        δ, one or more; below 1/users. A budget holds at the first.
     users
         K: the population.
     cohort
@@ -54,8 +38,6 @@ def plan(
         cohort that gives it is found.
     epsilon
         ε to solve the noise for.
-    accountant
-        pld is tight, rdp quick, moments the papers' own. Default: pld.
     sampling
         Poisson (each user independently, the default), fixed-size cohorts, or in_turn: one of users/cohort groups a
         round, charged for the rounds a user joins, without amplification.
@@ -67,56 +49,93 @@ def plan(
         Size of the model: then also signal-to-noise and bytes a device sends.
     users_per_second
         A measured rate (`sotto train` prints it): then also hours.
-    ledger
-        ledger.jsonl of runs, stores or releases, or their folders: ε of all they hold, apart and together. Nothing else
-        of a plan.
-    json
-        One JSON object.
     """
-    planned = {
-        "users": users, "cohort": cohort, "rounds": rounds, "noise-multiplier": noise_multiplier,
-        "noise-std": noise_std, "epsilon": epsilon,
-        "sampling": sampling, "clip-norm": clip_norm, "total-weight": total_weight,
-        "parameters": parameters, "users-per-second": users_per_second,
-    }  # fmt: skip
-    if ledger is not None:
-        given = [f"--{name}" for name, value in planned.items() if value is not None]
-        if given:
-            raise SottoError(
-                f"--ledger is about what was released, and {', '.join(given)} about a plan: leave one of the two out"
-            )
-        _judge(ledger, delta, accountant, json)
-        return
-    if noise_std is not None:
+
+    users: float | None = None
+    cohort: float | None = None
+    rounds: float | None = None
+    noise_multiplier: float | None = None
+    noise_std: float | None = None
+    epsilon: float | None = None
+    sampling: Literal["poisson", "fixed", "in_turn"] | None = None
+    clip_norm: float | None = None
+    total_weight: float | None = None
+    parameters: int | None = None
+    users_per_second: float | None = None
+
+    def with_cohort(self) -> Training:
+        """The cohort that --noise-std asks for, filled in."""
+        if self.noise_std is None:
+            return self
         from sottovoce.planning.projection import cohort_for
 
-        if cohort is not None or epsilon is not None or total_weight is not None or clip_norm is None:
+        clip_norm = self.clip_norm
+        if clip_norm is None or not (self.cohort is self.epsilon is self.total_weight is None):
             raise SottoError(
                 "--noise-std gives the cohort, of users who weigh 1: it goes with --clip-norm, without --cohort, "
                 "--epsilon and --total-weight"
             )
-        noise_multiplier = 1.0 if noise_multiplier is None else noise_multiplier
-        cohort = cohort_for(noise_std, clip_norm, noise_multiplier)
-        planned["cohort"] = cohort
-    missing = [f"--{name}" for name in ("users", "cohort", "rounds") if planned[name] is None]
-    if users is None or cohort is None or rounds is None:
+        z = 1.0 if self.noise_multiplier is None else self.noise_multiplier
+        return replace(self, noise_multiplier=z, cohort=cohort_for(self.noise_std, clip_norm, z), noise_std=None)
+
+
+NOTHING = Training()
+
+
+def plan(
+    *,
+    delta: Annotated[list[float], Parameter(consume_multiple=True, negative=())],
+    training: Training = NOTHING,
+    accountant: Literal["pld", "rdp", "moments"] | None = None,
+    ledger: Paths = None,
+    json: Json = False,
+) -> None:
+    """Say what a private training costs, before paying for it; or what ledgers add up to.
+
+    Give the noise to learn ε, or ε to learn the noise. Give ledgers to learn the ε of what was released already.
+
+    Parameters
+    ----------
+    delta
+        δ, one or more; below 1/users. A budget holds at the first.
+    accountant
+        pld is tight, rdp quick, moments the papers' own. Default: pld.
+    ledger
+        ledger.jsonl of runs, stores or releases, or their folders: ε of all they hold, apart and together. Nothing else
+        of a plan.
+    """
+    given = {name.replace("_", "-"): value for name, value in asdict(training).items() if value is not None}
+    if ledger is not None:
+        if given:
+            raise SottoError(
+                f"--ledger is about what was released, and {', '.join(f'--{name}' for name in given)} about a plan: "
+                f"leave one of the two out"
+            )
+        _print_totals(ledger, delta, accountant, json)
+        return
+    training = training.with_cohort()
+    size = {name: getattr(training, name) for name in ("users", "cohort", "rounds")}
+    if missing := [f"--{name}" for name, value in size.items() if value is None]:
         raise SottoError(f"a plan needs {', '.join(missing)} too; or give --ledger, to judge what was released")
 
     from sottovoce.planning.plan import make_plan
 
+    others = ("noise_multiplier", "epsilon", "clip_norm", "total_weight", "parameters", "users_per_second")
     made = make_plan(
-        users=whole("users", users), cohort=whole("cohort", cohort), rounds=whole("rounds", rounds), delta=delta[0],
-        more_deltas=delta[1:], noise_multiplier=noise_multiplier, epsilon=epsilon, accountant=accountant,
-        sampling=sampling or "poisson", clip_norm=clip_norm, total_weight=total_weight,
-        parameters=parameters, users_per_second=users_per_second,
-    )  # fmt: skip
+        **{name: whole(name, value) for name, value in size.items()},
+        **{name: getattr(training, name) for name in others},
+        delta=delta[0],
+        more_deltas=delta[1:],
+        accountant=accountant,
+        sampling=training.sampling or "poisson",
+    )
     if json:
         print_json(made.to_json())
     else:
-        _show(made)
+        _print_plan(made)
 
 
-def _show(made: Plan) -> None:
+def _print_plan(made: Plan) -> None:
     rows = {
         **_epsilons(made.epsilons),
         **_replaced(made.relation, made.epsilon_replaced, made.delta),
@@ -149,7 +168,7 @@ def _takes_part(made: Plan) -> str:
     return f"{made.device_rounds_expected:.3g} rounds on average"
 
 
-def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json: bool) -> None:
+def _print_totals(paths: list[Path], deltas: list[float], accountant: str | None, json: bool) -> None:
     from sottovoce.planning.ledger_totals import judge_ledgers
 
     judged = judge_ledgers(paths, deltas, accountant).to_json()
@@ -175,7 +194,7 @@ def _judge(paths: list[Path], deltas: list[float], accountant: str | None, json:
             print(f"note: {note}")
 
 
-def _epsilons(points: list[dict[str, Any]]) -> dict[str, str]:
+def _epsilons(points: list[JsonObject]) -> dict[str, str]:
     """A row for each δ: one alone is called ε, the budget of several holds at the first."""
     shown = [shown_epsilon(point["epsilon"]) for point in points]
     if len(points) == 1:
@@ -184,7 +203,7 @@ def _epsilons(points: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _replaced(relation: str | None, epsilon: float | None, delta: float) -> dict[str, str]:
-    """Beside an ε for adding or removing a user."""
+    """A second row, under an ε for adding or removing a user."""
     from sottovoce.accounting.events import ADDED
 
     shown = relation == ADDED and epsilon is not None

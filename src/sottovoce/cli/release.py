@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from sottovoce.cli.display import print_json
-
-Flag = Annotated[bool, Parameter(negative=())]
+from sottovoce.cli.options import Flag, Json, Run
 
 
 def release(
-    run: Path,
+    run: Run,
     *,
     out: Path,
     most_exposure: float | None = None,
     require_audit: Flag = False,
-    json: Flag = False,
+    json: Json = False,
 ) -> None:
-    """Copy weights, vocabulary, card, statement and charges out of a run, if nothing speaks against it.
+    """Copy weights, vocabulary, card, statement and charges out of a run, if no check speaks against it.
 
-    The ledger must be whole and belong to them, and no audit may contradict the claim. The run's secrets, the keys of
-    its noise, are then thrown away: it cannot be resumed any more. Else exit status 1 and every reason, and nothing is
-    changed.
+    The run must be private, its ledger whole, and no audit may contradict the claim. The run's secrets, the keys of its
+    noise, are then erased, and it cannot be resumed any more. Otherwise: exit status 1, every reason, and no change.
 
     Parameters
     ----------
-    run
-        Folder of a private run.
     out
         New folder for what may be public.
     most_exposure
         Bits by which a planted secret of one user may be exposed (default: 10, and log2 of how many there are).
     require_audit
         Refuse where the model was not audited by rounds and by canaries; else the statement says that it was not.
-    json
-        One JSON object.
     """
     from sottovoce.commands.release import release_run
     from sottovoce.reporting.wording import would_have_seen
@@ -48,11 +39,11 @@ def release(
         print_json(result)
     elif result["released"]:
         print(f"released: {out}")
-        print(f"whoever has it finds its ε with: {result['check']}")
+        print(f"anyone who has it finds its ε with: {result['check']}")
         for one in result["audits"]:
             noticed = f"; it {would_have_seen(one['would_notice'])}" if "would_notice" in one else ""
             print(f"audit by {one['audit']}: {one['result']}{noticed}")
-        print(f"the secrets of {run} are thrown away; erase copies of them too")
+        print(f"the secrets of {run} are erased; erase copies of them too")
     else:
         print(f"not released: {run}")
         for reason in result["reasons"]:

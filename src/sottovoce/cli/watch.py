@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-Flag = Annotated[bool, Parameter(negative=())]
+from sottovoce.cli.options import Flag, log
+
 Runs = Annotated[list[Path], Parameter(negative=())]
 
 
@@ -21,9 +21,9 @@ def watch(runs: Runs, *, internal: Flag = False, host: str = "127.0.0.1", port: 
         Folders of runs, drawn over one another. One that is not there yet is waited for.
     internal
         Also update norms, cohorts and users a second: exact figures of private data, for the owner only. The page
-        then has an address that nobody can guess.
+        then has an address that cannot be guessed.
     host
-        Address to listen on. Another than this machine's own shows the page to whoever reaches it.
+        Address to listen on. Another than this machine's own shows the page to all who reach it.
     port
         Port to listen on; 0 takes a free one.
     """
@@ -33,7 +33,7 @@ def watch(runs: Runs, *, internal: Flag = False, host: str = "127.0.0.1", port: 
     app, path = watch_app(runs, internal=internal, host=host)
     for run in runs:
         if not run.exists():
-            print(f"{run} is not there yet; the page waits for it", file=sys.stderr)
+            log(f"{run} is not there yet; the page waits for it")
 
     def ready(address: str) -> None:
         print(f"{address.rstrip('/')}{path}  (Ctrl-C ends it; the runs go on)", flush=True)

@@ -95,8 +95,8 @@ def audit_tails(
     check_delta(delta, texts)
     if bool(without) == bool(leave_out):
         raise SottoError(
-            "a pair is a model with a user and one without: name runs that were trained without one (sotto audit RUN "
-            "WITHOUT --tails), or have them trained (sotto audit RUN --tails --leave-out 5), one of the two"
+            "a pair is a model with a user and one without: name runs that were trained without one (sotto audit tails "
+            "RUN WITHOUT), or have them trained (sotto audit tails RUN --leave-out 5), one of the two"
         )
     rounds = statement["rounds_done"]
     found = fit_tails(run, without, leave_out=leave_out, texts=texts, seed=seed, progress=progress)

@@ -1,4 +1,4 @@
-"""The main job in small: a private model and its non-private twin on the synthetic population."""
+"""`sotto demo`: a private model and the same without privacy, on the synthetic population."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import sottovoce
 from sottovoce.accounting import rounded_up
-from sottovoce.commands.evaluate import evaluate_run, report_run
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.commands.train import Progress, RunResult, train
 from sottovoce.data.store import Store
@@ -28,24 +28,37 @@ class DemoResult:
 
 
 def run_demo(
-    out: Path, *, say: Callable[[str], None], progress: ProgressDisplay, stop: Callable[[], bool] = lambda: False
+    out: Path, *, log: Callable[[str], None], progress: ProgressDisplay, stop: Callable[[], bool] = lambda: False
 ) -> DemoResult | None:
-    """Plan, prepare, train twice, evaluate, report. None when it was asked to stop."""
+    """Plan, prepare, train twice, evaluate, report.
+
+    Args:
+        out: an empty or a new folder for the store and the two runs.
+        log: takes a line about each step.
+        progress: shows the rounds of a run.
+        stop: is asked after each round.
+
+    Returns:
+        What the two runs came to; None when it was asked to stop.
+    """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise SottoError(f"{str(out)!r} is not an empty folder; delete it or name another with --out")
     recipe = Recipe.load("demo")
     privacy = recipe.privacy
     plan = make_plan(
-        users=privacy.users, cohort=int(privacy.cohort), rounds=recipe.run.rounds, delta=privacy.delta,
+        users=privacy.users,
+        cohort=int(privacy.cohort),
+        rounds=recipe.run.rounds,
+        delta=privacy.delta,
         epsilon=privacy.epsilon,
-    )  # fmt: skip
-    say(
+    )
+    log(
         f"plan     {privacy.cohort:g} of {privacy.users:,} users a round, {recipe.run.rounds} rounds: "
         f"ε = {rounded_up(plan.epsilon)} at δ = {privacy.delta:g} needs noise multiplier {plan.noise_multiplier:g}"
     )
     out.mkdir(parents=True, exist_ok=True)
     summary = prepare_demo(out / "store", int(recipe.data.store.removeprefix("demo:")))
-    say(f"prepare  {summary.train_users:,} users to train on, {summary.test_users:,} held out")
+    log(f"prepare  {summary.train_users:,} users to train on, {summary.test_users:,} held out")
     recipe = recipe.replace(data={"store": str(out / "store")})
     twin = recipe.replace(privacy={"mode": "none", "clipping": "none", "estimator": "true_average"})
     results = []
@@ -54,9 +67,9 @@ def run_demo(
             results.append(train(chosen, out / name, observer=observer, stop=stop))
         if results[-1].ended == "stopped":
             return None
-    private, plain = (replace(result, evaluation=evaluate_run(result.path)[0]) for result in results)
+    private, plain = (replace(result, evaluation=sottovoce.evaluate_run(result.path)[0]) for result in results)
     baseline = most_frequent_word_baseline(Store.open(out / "store"), Store.open(out / "store", "test"))
-    report_run(private.path, baseline=baseline, beside=plain.path)
-    report_run(plain.path, baseline=baseline)
-    say("report   done")
+    sottovoce.report_run(private.path, baseline=baseline, beside=plain.path)
+    sottovoce.report_run(plain.path, baseline=baseline)
+    log("report   done")
     return DemoResult(private, plain, baseline)

@@ -27,7 +27,7 @@ from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger, write_releas
 from sottovoce.runs.secrets import Secrets
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024
-AUDITS = {"rounds": "--rounds 2000", "canaries": "--canaries"}
+AUDITS = ("rounds", "canaries")
 _ROUNDING = 1e-6  # the same charges in another order
 
 
@@ -53,7 +53,7 @@ def release_run(
         reasons += [reason for reason in found if reason not in reasons]
         missing = [one["audit"] for one in audits if one["result"] == "not run"]
         if require_audit:
-            reasons += [f"no audit by {name} of this model: sotto audit {path} {AUDITS[name]}" for name in missing]
+            reasons += [f"no audit by {name} of this model: sotto audit {name} {path}" for name in missing]
         result = {
             "run": run.path.resolve().name, "released": not reasons, "out": str(out), "reasons": reasons,
             "audits": audits, "not_run": missing, "check": _how_to_check(run, out),

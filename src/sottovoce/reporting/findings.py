@@ -100,7 +100,7 @@ def _one_run(found: Found, statement: dict[str, Any]) -> Finding:
     """Written by the audit of canaries. The noised updates it reads are not released one by one: the owner's."""
     row = Finding(
         "one_run", "One run, canary users", "lower bound", NOT_RUN,
-        "canary users, each in or out by a coin, guessed from one run", "sotto audit RUN --canaries", owner=True,
+        "canary users, each in or out by a coin, guessed from one run", "sotto audit canaries RUN", owner=True,
     )  # fmt: skip
     if not is_private(statement):
         return replace(row, result=NO_CLAIM, found=found)
@@ -113,7 +113,7 @@ def _one_run(found: Found, statement: dict[str, Any]) -> Finding:
 def _rounds(found: Found, statement: dict[str, Any]) -> Finding:
     row = Finding(
         "rounds", "Single rounds, a canary", "lower bound", NOT_RUN,
-        "rounds of made-up users, with and without a canary", "sotto audit RUN --rounds 2000",
+        "rounds of made-up users, with and without a canary", "sotto audit rounds RUN --rounds 2000",
     )  # fmt: skip
     if not is_private(statement):
         return replace(row, result=NO_CLAIM, found=found)
@@ -145,7 +145,7 @@ def _tails(found: Found, statement: dict[str, Any]) -> Finding:
     del statement
     row = Finding(
         "tails", "Tails of c(s)", "estimate", NOT_RUN, "models with and without a user",
-        "sotto audit RUN --tails --leave-out 5", owner=True,
+        "sotto audit tails RUN --leave-out 5", owner=True,
     )  # fmt: skip
     if found is None:
         return row
@@ -162,7 +162,7 @@ def _canaries(found: Found, statement: dict[str, Any]) -> Finding:
     del statement
     row = Finding(
         "canaries", "Exposure of canaries", "measured", NOT_RUN, "secret texts that were planted, ranked among others",
-        "sotto audit RUN --canaries", owner=not _is_itself(found),
+        "sotto audit canaries RUN", owner=not _is_itself(found),
     )  # fmt: skip
     if found is None:
         return row
@@ -178,7 +178,7 @@ def _membership(found: Found, statement: dict[str, Any]) -> Finding:
     del statement
     row = Finding(
         "membership", "Membership of users", "measured", NOT_RUN, "users to train on told from users held out",
-        "sotto audit RUN --membership --references 8", owner=True,
+        "sotto audit membership RUN --references 8", owner=True,
     )  # fmt: skip
     if found is None:
         return row

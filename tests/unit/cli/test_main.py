@@ -1,0 +1,65 @@
+"""One way to fail: status 2, one line, in the words of the command line."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+import sottovoce.cli
+from sottovoce.cli import main as entry
+from sottovoce.cli.main import app, main
+from sottovoce.errors import LostProcess, SettingError, SottoError
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def raise_it(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(entry, "app", type("App", (), {"__call__": raise_it, "parse_commands": app.parse_commands})())
+
+
+def status_of(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_a_setting_is_named_by_the_option_that_the_command_has(monkeypatch, capsys):
+    failing(
+        monkeypatch,
+        SettingError("{min_tokens} is above {user_rate}; lower {min_tokens.name}", min_tokens=3, user_rate=1),
+    )
+    assert status_of(["prepare", "corpus.jsonl"]) == 2
+    assert capsys.readouterr().err == "error: --min-tokens 3 is above user_rate=1; lower --min-tokens\n"
+
+
+def test_what_is_in_an_error_is_left_as_it_is(monkeypatch, capsys):
+    """A path that looks like a setting is a path."""
+    failing(monkeypatch, SottoError("runs/min_tokens=3 holds no run; see min_tokens"))
+    assert status_of(["prepare", "corpus.jsonl"]) == 2
+    assert capsys.readouterr().err == "error: runs/min_tokens=3 holds no run; see min_tokens\n"
+
+
+def test_a_lost_process_is_no_wrong_input(monkeypatch):
+    failing(monkeypatch, LostProcess("process 1 is gone"))
+    assert status_of(["train", "demo"]) == 1
+
+
+def test_an_endless_value_does_not_make_an_endless_line(monkeypatch, capsys):
+    failing(monkeypatch, SottoError("first " + "9" * 100_000 + " last"))
+    assert status_of(["plan"]) == 2
+    err = capsys.readouterr().err
+    assert len(err) < 1300
+    assert err.startswith("error: first 9")
+    assert err.endswith("9 last\n")
+
+
+@pytest.mark.parametrize("verb", [name for name in app if not name.startswith("-")])
+def test_every_verb_has_a_file_of_its_name(verb):
+    module = importlib.import_module(f"sottovoce.cli.{verb}")
+    assert module.__file__ is not None
+    assert Path(module.__file__).parent == Path(sottovoce.cli.__file__).parent
+    assert hasattr(module, "app") or callable(getattr(module, verb))
