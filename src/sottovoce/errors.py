@@ -33,22 +33,22 @@ class LostProcess(SottoError):
 class SettingError(SottoError):
     """A setting has a value that cannot be used. The error knows the settings that it names.
 
-    The template names them in braces: `{cohort}` is the setting with its value, `{cohort.name}` its name alone. As a
-    text they are written as in Python; the command line asks for its options instead.
+    The template names them in braces: `{cohort}` is the setting with its value, `{cohort.name}` its name alone, and
+    `{}` another value. As a text settings are written as in Python; the command line asks for its options instead.
 
     >>> error = SettingError("{cohort} must be 1 or more; raise {cohort.name}", cohort=0)
     >>> str(error), error.text({"cohort": "--cohort"})
     ('cohort=0 must be 1 or more; raise cohort', '--cohort 0 must be 1 or more; raise --cohort')
     """
 
-    def __init__(self, template: str, **settings: object) -> None:
-        self.template, self.settings = template, settings
+    def __init__(self, template: str, *values: object, **settings: object) -> None:
+        self.template, self.values, self.settings = template, values, settings
         super().__init__(self.text({}))
 
     def text(self, options: Mapping[str, str]) -> str:
         """The sentence with options in place of the settings that have one."""
         named = {name: _Setting(name, value, options.get(name)) for name, value in self.settings.items()}
-        return self.template.format(**named)
+        return self.template.format(*self.values, **named)
 
 
 @dataclass(frozen=True, repr=False)

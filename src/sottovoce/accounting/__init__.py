@@ -41,7 +41,7 @@ from sottovoce.accounting.events import (
     ThresholdedHistogram,
     event_from_json,
 )
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 
 __all__ = [
     "ACCOUNTANTS", "Covered", "Curve", "Event", "NonPrivate", "SampledGaussian", "Spent", "ThresholdedHistogram",
@@ -153,7 +153,7 @@ def epsilon_curve(spent: Spent, delta: float, accountant: str = "pld", before: S
     check_delta(delta)
     rounds = sum(counted(spent).values())
     if rounds < 1:
-        raise SottoError(f"rounds={rounds} must be 1 or more")
+        raise SettingError("{rounds} must be 1 or more", rounds=rounds)
     known = _known_rounds([count for _, count in spent], _EXACT_ROUNDS[accountant])
     # One relation for all of it, also before the first round that is of it.
     replaced = relation_of(counted([*before, *spent])) == REPLACED

@@ -16,7 +16,7 @@ from sottovoce.accounting.composition import (
     counted,
 )
 from sottovoce.accounting.events import SampledGaussian
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e6  # where the smallest noise multiplier is looked for
 LEAST_EPSILON = 1e-3  # below it the search would take minutes, for noise that no model survives
@@ -32,10 +32,12 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     check_accountant(accountant)
     check_delta(delta)
     if not (math.isfinite(epsilon) and epsilon > 0):
-        raise SottoError(f"epsilon={epsilon} must be a positive number; it is the privacy budget, often 1 to 10")
+        raise SettingError(
+            "{epsilon} must be a positive number; it is the privacy budget, often 1 to 10", epsilon=epsilon
+        )
     if epsilon < LEAST_EPSILON:
-        raise SottoError(
-            f"epsilon={epsilon:g} must be {LEAST_EPSILON:g} or more to find noise for; often it is 1 to 10"
+        raise SettingError(
+            f"{{epsilon:g}} must be {LEAST_EPSILON:g} or more to find noise for; often it is 1 to 10", epsilon=epsilon
         )
     rounds = {event: n for event, n in counted(spent).items() if isinstance(event, SampledGaussian)}
     as_they_are = [*before, *(pair for pair in spent if not isinstance(pair[0], SampledGaussian))]
@@ -70,12 +72,14 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     else:
         found = _smallest(exact, epsilon, found, lowest, highest)
     if found is None:
-        raise SottoError(_unreachable(epsilon, exact(highest), delta, accountant))
+        raise _unreachable(epsilon, exact(highest), delta, accountant)
     if found * least <= _LEAST_NOISE:
         rate, total = max(event.user_rate for event in rounds), sum(rounds.values())
-        raise SottoError(
-            f"delta={delta:g} is so large that hardly any noise meets epsilon={epsilon:g} (user_rate {rate:g}, "
-            f"{total} rounds): δ then allows to give users away; choose δ well below 1/users"
+        raise SettingError(
+            f"{{delta:g}} is so large that hardly any noise meets {{epsilon:g}} (user_rate {rate:g}, "
+            f"{total} rounds): δ then allows to give users away; choose δ well below 1/users",
+            delta=delta,
+            epsilon=epsilon,
         )
     found, more = _up_to_four_digits(found), 1e-4
     while exact(found) > epsilon:  # the search was on a grid of its own, and its bracket has a width
@@ -87,18 +91,23 @@ def _check_before(before: Spent, epsilon: float, delta: float, accountant: str) 
     made = composition_of(counted(before), accountant)
     spent = math.inf if made is None else made.epsilon(delta, accountant)
     if spent >= epsilon:
-        raise SottoError(
-            f"epsilon={epsilon:g} cannot be reached: what is charged before the rounds has ε = {spent:.4g} at "
-            f"delta={delta:g}, however much noise they get; raise epsilon"
+        raise SettingError(
+            f"{{epsilon:g}} cannot be reached: what is charged before the rounds has ε = {spent:.4g} at "
+            f"{{delta:g}}, however much noise they get; raise epsilon",
+            epsilon=epsilon,
+            delta=delta,
         )
 
 
-def _unreachable(epsilon: float, floor: float, delta: float, accountant: str) -> str:
+def _unreachable(epsilon: float, floor: float, delta: float, accountant: str) -> SettingError:
     why = " (its floor is ln(1/δ)/32)" if accountant == "moments" else ""
     other = "ask for a larger epsilon or delta" if accountant == "pld" else "accountant='pld' can"
-    return (
-        f"epsilon={epsilon:g} cannot be reached with accountant={accountant!r}: at delta={delta:g} it never answers "
-        f"below {floor:.4g}{why}, however much noise; {other}"
+    return SettingError(
+        f"{{epsilon:g}} cannot be reached with {{accountant!r}}: at {{delta:g}} it never answers below "
+        f"{floor:.4g}{why}, however much noise; {other}",
+        epsilon=epsilon,
+        accountant=accountant,
+        delta=delta,
     )
 
 

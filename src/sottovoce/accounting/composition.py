@@ -15,7 +15,7 @@ from sottovoce.accounting.events import REPLACED, Covered, Event, NonPrivate, Sa
 from sottovoce.accounting.moments import QUICK_ORDERS, moments_epsilon
 from sottovoce.accounting.pld import Grid, Round
 from sottovoce.accounting.rdp import renyi_epsilon
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 ACCOUNTANTS = ("pld", "rdp", "moments")
 Spent = Sequence[tuple[Event, int]]
@@ -73,9 +73,10 @@ class Composition:
 
     def left(self, delta: float) -> float:
         if delta <= self.shown:
-            raise SottoError(
-                f"delta={delta:g} must be above {self.shown:.3g}, the chance that the histograms among the charges "
-                f"show a name of one user alone: no ε holds below it. Ask at a larger δ"
+            raise SettingError(
+                f"{{delta:g}} must be above {self.shown:.3g}, the chance that the histograms among the charges "
+                f"show a name of one user alone: no ε holds below it. Ask at a larger δ",
+                delta=delta,
             )
         return delta - self.shown
 
@@ -192,23 +193,25 @@ def check(accountant: str, sampling: str) -> None:
     """Refuses an accountant that has no valid answer for this sampling."""
     check_accountant(accountant)
     if sampling == "fixed" and accountant == "moments":
-        raise SottoError(
-            f"accountant={accountant!r} has no valid accounting for cohorts of fixed size (sampling='fixed'), nor for "
-            f"replacing a user; use accountant='pld' or 'rdp', or sampling='poisson'"
+        raise SettingError(
+            "{accountant!r} has no valid accounting for cohorts of fixed size (sampling='fixed'), nor for "
+            "replacing a user; use accountant='pld' or 'rdp', or sampling='poisson'",
+            accountant=accountant,
         )
 
 
 def check_accountant(accountant: str) -> None:
     if accountant not in ACCOUNTANTS:
-        raise SottoError(
-            f"accountant={accountant!r} must be one of {', '.join(ACCOUNTANTS)}"
-            + did_you_mean(str(accountant), ACCOUNTANTS)
+        raise SettingError(
+            f"{{accountant!r}} must be one of {', '.join(ACCOUNTANTS)}" + did_you_mean(str(accountant), ACCOUNTANTS),
+            accountant=accountant,
         )
 
 
 def check_delta(delta: float) -> None:
     if not _LEAST_DELTA <= delta < 1:
-        raise SottoError(
-            f"delta={delta} must be in (0, 1), and at least {_LEAST_DELTA:g}; it is the chance that the guarantee "
-            f"fails: take well below 1/users"
+        raise SettingError(
+            f"{{delta}} must be in (0, 1), and at least {_LEAST_DELTA:g}; it is the chance that the guarantee "
+            f"fails: take well below 1/users",
+            delta=delta,
         )

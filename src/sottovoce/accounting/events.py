@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 SAMPLINGS = ("poisson", "fixed")
 ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
@@ -28,25 +28,28 @@ class SampledGaussian:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise SottoError(
-                f"noise_multiplier={self.noise_multiplier} must be 0 (no noise, no privacy) or more; "
-                f"it is the noise over the sensitivity of the query, often 0.5 to 5"
+            raise SettingError(
+                "{noise_multiplier} must be 0 (no noise, no privacy) or more; "
+                "it is the noise over the sensitivity of the query, often 0.5 to 5",
+                noise_multiplier=self.noise_multiplier,
             )
         if self.sampling not in SAMPLINGS:
-            raise SottoError(
-                f"sampling={self.sampling!r} must be one of {', '.join(SAMPLINGS)}"
-                + did_you_mean(str(self.sampling), SAMPLINGS)
+            raise SettingError(
+                f"{{sampling!r}} must be one of {', '.join(SAMPLINGS)}" + did_you_mean(str(self.sampling), SAMPLINGS),
+                sampling=self.sampling,
             )
         _check_user_rate(self.user_rate)
         if self.sampling == "fixed":
             if self.cohort is None or self.users is None:
                 raise SottoError("sampling='fixed' needs cohort and users: their numbers decide what a round charges")
             if not 1 <= self.cohort <= self.users:
-                raise SottoError(f"cohort={self.cohort} must be from 1 to users={self.users}; lower the cohort")
+                raise SettingError(
+                    "{cohort} must be from 1 to {users}; lower the cohort", cohort=self.cohort, users=self.users
+                )
             if not math.isclose(self.user_rate, self.cohort / self.users, rel_tol=1e-9):
-                raise SottoError(
-                    f"user_rate={self.user_rate:g} must be cohort/users = {self.cohort / self.users:g} "
-                    f"when sampling='fixed'"
+                raise SettingError(
+                    f"{{user_rate:g}} must be cohort/users = {self.cohort / self.users:g} when sampling='fixed'",
+                    user_rate=self.user_rate,
                 )
 
     @property
@@ -71,9 +74,11 @@ class ThresholdedHistogram:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
-            raise SottoError(f"noise_multiplier={self.noise_multiplier} of a histogram must be above 0")
+            raise SettingError(
+                "{noise_multiplier} of a histogram must be above 0", noise_multiplier=self.noise_multiplier
+            )
         if not 0 < self.delta < 1:
-            raise SottoError(f"delta={self.delta} of a histogram must be in (0, 1)")
+            raise SettingError("{delta} of a histogram must be in (0, 1)", delta=self.delta)
 
     @property
     def relation(self) -> str:
@@ -136,7 +141,8 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
 
 def _check_user_rate(rate: float) -> None:
     if not 0 < rate <= 1:
-        raise SottoError(
-            f"user_rate={rate:g} must be in (0, 1]; it is the chance that a user joins a round "
-            f"(cohort {rate * 100:g} of 100 users?)"
+        raise SettingError(
+            f"{{user_rate:g}} must be in (0, 1]; it is the chance that a user joins a round "
+            f"(cohort {rate * 100:g} of 100 users?)",
+            user_rate=rate,
         )

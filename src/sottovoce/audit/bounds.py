@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 from scipy import optimize, special
 
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 
 CONFIDENCE = 0.95
 CHOOSING = 0.25  # share of the trials that choose the threshold: it needs to be good, not the best
@@ -224,13 +224,14 @@ def _checked(scores: np.ndarray, present: np.ndarray, delta: float, confidence: 
 
 def check_trials(trials: int, name: str = "trials") -> None:
     if trials < FEWEST:
-        raise SottoError(f"{name}={trials} must be at least {FEWEST}: fewer show next to nothing, however they end")
+        text = f"{{{name}}} must be at least {FEWEST}: fewer show next to nothing, however they end"
+        raise SettingError(text, **{name: trials})
 
 
 def check_level(delta: float, confidence: float) -> None:
     if not 0 <= delta < 1:
-        raise SottoError(f"delta={delta:g} must be in [0, 1); it is the δ of the claim that is put to the test")
+        raise SettingError("{delta:g} must be in [0, 1); it is the δ of the claim that is put to the test", delta=delta)
     if not 0.5 <= confidence < 1:
-        raise SottoError(
-            f"confidence={confidence:g} must be in [0.5, 1), often 0.95; the rest is the chance of an error"
+        raise SettingError(
+            "{confidence:g} must be in [0.5, 1), often 0.95; the rest is the chance of an error", confidence=confidence
         )

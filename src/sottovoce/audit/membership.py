@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special, stats
 
 from sottovoce.audit.bounds import CONFIDENCE, at_most
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 
 RATES = (0.001, 0.01)  # of false alarms: an attack that is right about few, but sure of them, is one too
 FEWEST = 5  # users on either side
@@ -170,7 +170,8 @@ def check_users(inside: int, outside: int) -> None:
 
 def check_references(references: int) -> None:
     if references and (references < FEWEST_REFERENCES or references % 2):
-        raise SottoError(
-            f"references={references} must be 0 (none) or an even number from {FEWEST_REFERENCES} on: everybody is in "
-            f"half of them, and out of the other half"
+        raise SettingError(
+            f"{{references}} must be 0 (none) or an even number from {FEWEST_REFERENCES} on: everybody is in "
+            f"half of them, and out of the other half",
+            references=references,
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store, made_up_names
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
 from sottovoce.privacy.sampling import Poisson, Sampler
@@ -71,7 +71,9 @@ def choose_users(assembly: Assembly, store: Store, count: int, rounds: int, secr
     """Different rows by chance, from among those whom some round of a twin draws: the others change nothing."""
     drawn = np.unique(np.concatenate([_cohort(assembly, store, number + 1, secrets) for number in range(rounds)]))
     if not 1 <= count <= len(drawn):
-        raise SottoError(f"leave_out={count} must be from 1 to {len(drawn)}, the users who take part in any round")
+        raise SettingError(
+            f"{{leave_out}} must be from 1 to {len(drawn)}, the users who take part in any round", leave_out=count
+        )
     return philox(secrets.keys(1, "users").sampling).choice(drawn, size=count, replace=False)
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 
 FEWEST = 100  # texts: below, a tail of 2√n is no longer a small part of them
 LEVEL = 0.05  # a tail whose p-value is below is not taken for Pareto's
@@ -100,15 +100,18 @@ def exponentiality(excesses: np.ndarray) -> tuple[float, float]:
 
 def check_texts(texts: int) -> None:
     if texts < FEWEST:
-        raise SottoError(f"texts={texts} must be at least {FEWEST}; a tail is estimated from the 2√n largest of them")
+        raise SettingError(
+            f"{{texts}} must be at least {FEWEST}; a tail is estimated from the 2√n largest of them", texts=texts
+        )
 
 
 def check_delta(delta: float, texts: int) -> None:
     """The fit says nothing of what is not in the tail."""
     share = tail_size(texts) / texts
     if not 0 < delta < share:
-        raise SottoError(
-            f"delta={delta:g} must be above 0 and below {share:.3g}, the share of {texts:,} texts that is the tail"
+        raise SettingError(
+            f"{{delta:g}} must be above 0 and below {share:.3g}, the share of {texts:,} texts that is the tail",
+            delta=delta,
         )
 
 

@@ -19,7 +19,7 @@ from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.stores import open_users
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.prediction import count_hits
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
@@ -49,7 +49,9 @@ def audit_membership(
     membership.check_references(references)
     check_level(0.0, confidence)
     if users < membership.FEWEST:
-        raise SottoError(f"users={users} must be at least {membership.FEWEST}; so many of each kind are told apart")
+        raise SettingError(
+            f"{{users}} must be at least {membership.FEWEST}; so many of each kind are told apart", users=users
+        )
     recipe = Recipe.load(run.recipe_file)
     statement = run.read_statement()
     model, _ = load_run(run)

@@ -24,7 +24,7 @@ from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import FORMAT, VOCABULARY_FILE, Store, write_facts
 from sottovoce.data.vocabulary import FRAME, Vocabulary
 from sottovoce.data.writing import SplitWriter
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.kernels.lstm_users import Products
 from sottovoce.models.contract import parameter_count
 from sottovoce.recipe import Recipe
@@ -142,7 +142,11 @@ def measure_each(
         for cohort in cohorts:
             _, users = _check(name, cohort)
             if population is not None and users > population:
-                raise SottoError(f"cohort={users} is larger than the population={population} that it is drawn from")
+                raise SettingError(
+                    "{cohort} is larger than the {population} that it is drawn from",
+                    cohort=users,
+                    population=population,
+                )
     for population in populations:
         with tempfile.TemporaryDirectory() as work:
             folder = None
@@ -163,10 +167,12 @@ def apart(work: Callable[..., Any], *inputs: Any) -> Any:
 
 def _check(name: str, cohort: int | None) -> tuple[Workload, int]:
     if name not in WORKLOADS:
-        raise SottoError(f"workload={name!r} must be one of {', '.join(WORKLOADS)}{did_you_mean(name, WORKLOADS)}")
+        raise SettingError(
+            f"{{workload!r}} must be one of {', '.join(WORKLOADS)}{did_you_mean(name, WORKLOADS)}", workload=name
+        )
     cohort = WORKLOADS[name].cohort if cohort is None else cohort
     if cohort < 1:
-        raise SottoError(f"cohort={cohort} must be 1 or more")
+        raise SettingError("{cohort} must be 1 or more", cohort=cohort)
     return WORKLOADS[name], cohort
 
 
@@ -192,9 +198,11 @@ def make_population(folder: Path, workload: Workload, users: int) -> None:
     """A store on disk of any number of users, as `sotto prepare` leaves one."""
     needed, free = users * (2 * workload.tokens + 40), shutil.disk_usage(folder).free
     if users < 1 or needed > free:
-        raise SottoError(
-            f"population={users} must be 1 or more and fit on disk: it takes {needed / 1e9:.3g} GB, and "
-            f"{free / 1e9:.3g} GB are free in {folder.parent}; ask for fewer, or name another place in TMPDIR"
+        raise SettingError(
+            f"{{population}} must be 1 or more and fit on disk: it takes {needed / 1e9:.3g} GB, and "
+            f"{free / 1e9:.3g} GB are free in {{}}; ask for fewer, or name another place in TMPDIR",
+            folder.parent,
+            population=users,
         )
     vocabulary = _vocabulary(workload)
     tokens = _tokens(workload, min(users, DIFFERENT_USERS)).astype(np.uint16)

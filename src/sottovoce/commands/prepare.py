@@ -14,7 +14,7 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, new_store, write_store
 from sottovoce.data.private_vocabulary import count_users
 from sottovoce.data.vocabulary import FRAME, Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 from sottovoce.privacy.histogram import MOST_NAMES, NoisyHistogram
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
@@ -41,23 +41,28 @@ class PrivateVocabulary:
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= _LARGEST_EPSILON:
-            raise SottoError(
-                f"epsilon={self.epsilon:g} must be above 0 and at most {_LARGEST_EPSILON:g}; it is what the vocabulary "
-                "may cost, often 0.5 to 4"
+            raise SettingError(
+                f"{{epsilon:g}} must be above 0 and at most {_LARGEST_EPSILON:g}; it is what the vocabulary "
+                "may cost, often 0.5 to 4",
+                epsilon=self.epsilon,
             )
         if not _SMALLEST_DELTA <= self.delta < _LARGEST_DELTA:
-            raise SottoError(
-                f"delta={self.delta:g} must be below {_LARGEST_DELTA:g}, and at least {_SMALLEST_DELTA:g}; "
-                "half of it is the chance that a word of one user alone is shown: take well below 1/users"
+            raise SettingError(
+                f"{{delta:g}} must be below {_LARGEST_DELTA:g}, and at least {_SMALLEST_DELTA:g}; "
+                "half of it is the chance that a word of one user alone is shown: take well below 1/users",
+                delta=self.delta,
             )
         if self._epsilon_of_counts <= 0:
-            raise SottoError(
-                f"epsilon={self.epsilon:g} must be above {-math.log1p(-self.delta / 2):.4g}, which hiding the words of "
-                f"one user alone costs by itself at delta={self.delta:g}; take a larger epsilon or a smaller delta"
+            raise SettingError(
+                f"{{epsilon:g}} must be above {-math.log1p(-self.delta / 2):.4g}, which hiding the words of "
+                f"one user alone costs by itself at {{delta:g}}; take a larger epsilon or a smaller delta",
+                epsilon=self.epsilon,
+                delta=self.delta,
             )
         if self.words_per_user is not None and not 1 <= self.words_per_user <= MOST_NAMES:
-            raise SottoError(
-                f"words_per_user={self.words_per_user} must be in [1, {MOST_NAMES}]; it is how many a user brings"
+            raise SettingError(
+                f"{{words_per_user}} must be in [1, {MOST_NAMES}]; it is how many a user brings",
+                words_per_user=self.words_per_user,
             )
         Vocabulary.from_words((), self.size)  # it refuses a size that leaves no place for a word
 
@@ -67,9 +72,11 @@ class PrivateVocabulary:
         try:
             noise_multiplier = _noise_multiplier(self._epsilon_of_counts, self.delta / 2)
         except SottoError as error:
-            raise SottoError(
-                f"no noise keeps a vocabulary within epsilon={self.epsilon:g} at delta={self.delta:g}: "
-                f"{self._epsilon_of_counts:.4g} of it is left for the counts of words; take a larger epsilon"
+            raise SettingError(
+                f"no noise keeps a vocabulary within {{epsilon:g}} at {{delta:g}}: "
+                f"{self._epsilon_of_counts:.4g} of it is left for the counts of words; take a larger epsilon",
+                epsilon=self.epsilon,
+                delta=self.delta,
             ) from error
         return NoisyHistogram(words, noise_multiplier, self.delta / 2)
 

@@ -15,7 +15,7 @@ from sottovoce.accounting import Covered, Event, event_from_json
 from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.stores import TURNS_BY_PLACE, store_folder
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import made_aside, sealed
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import restate, store_total
@@ -43,7 +43,7 @@ def release_run(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     if most_exposure is not None and not most_exposure > 0:
-        raise SottoError(f"most_exposure={most_exposure:g} must be above 0; it is in bits, often 10")
+        raise SettingError("{most_exposure:g} must be above 0; it is in bits, often 10", most_exposure=most_exposure)
     with run.locked():
         reasons = _faults(run)
         try:

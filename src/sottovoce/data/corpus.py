@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sottovoce.data.tokenizer import tokenise
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -38,7 +38,12 @@ def records(
 ) -> Iterator[tuple[str, str]]:
     """The (user, text) pairs of a corpus, in order. Paths and formats are checked at the call, before any reading."""
     if user_field == text_field:
-        raise SottoError(f"user_field and text_field are both {user_field!r}; name two different fields")
+        raise SettingError(
+            "{user_field.name} and {text_field.name} are both {}; name two different fields",
+            repr(user_field),
+            user_field=user_field,
+            text_field=text_field,
+        )
     files = corpus_files(paths)
     return (record for path in files for record in _read(path, user_field, text_field))
 
@@ -336,7 +341,14 @@ def _readable(path: Path) -> Generator[None, None, None]:
 
 
 def _missing(path: Path, place: int | str, field: str, found: str) -> SottoError:
-    return SottoError(f"{path}:{place}: no field {field!r}; {found}; name the fields with user_field and text_field")
+    return SettingError(
+        "{}: no field {!r}; {}; name the fields with {user_field.name} and {text_field.name}",
+        f"{path}:{place}",
+        field,
+        found,
+        user_field=None,
+        text_field=None,
+    )
 
 
 def _fields(count: int) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from sottovoce.data.corpus import PACKED, corpus_files, pieces, records
 from sottovoce.data.store import LARGEST_USER
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError
 
 PART_BYTES = 2**27
 BUFFER_TOKENS = 2**24
@@ -37,21 +37,27 @@ class Grouping:
 
     def __post_init__(self) -> None:
         if not 2 <= self.tokens_per_user <= LARGEST_USER:
-            raise SottoError(
-                f"tokens_per_user={self.tokens_per_user} must be in [2, {LARGEST_USER}]; "
-                "it is the length users are cut to"
+            raise SettingError(
+                f"{{tokens_per_user}} must be in [2, {LARGEST_USER}]; it is the length users are cut to",
+                tokens_per_user=self.tokens_per_user,
             )
         if self.min_tokens < 1:
-            raise SottoError(f"min_tokens={self.min_tokens} must be at least 1; smaller users are dropped")
+            raise SettingError("{min_tokens} must be at least 1; smaller users are dropped", min_tokens=self.min_tokens)
         if self.min_tokens > self.tokens_per_user:
-            raise SottoError(
-                f"min_tokens={self.min_tokens} is above tokens_per_user={self.tokens_per_user}, to which users are "
-                "cut; lower the one or raise the other"
+            raise SettingError(
+                "{min_tokens} is above {tokens_per_user}, to which users are cut; lower the one or raise the other",
+                min_tokens=self.min_tokens,
+                tokens_per_user=self.tokens_per_user,
             )
         if not 0 <= self.test_users < 1:
-            raise SottoError(f"test_users={self.test_users} must be in [0, 1); it is the share of users held out")
+            raise SettingError(
+                "{test_users} must be in [0, 1); it is the share of users held out", test_users=self.test_users
+            )
         if not self.split_key:
-            raise SottoError("split_key is empty; give any text, it decides which users are held out")
+            raise SettingError(
+                "{split_key.name} is empty; give any text, it decides which users are held out",
+                split_key=self.split_key,
+            )
 
     def files(self, paths: str | Path | Iterable[str | Path]) -> list[Path]:
         return corpus_files(paths, plain_text=self.plain_text)

@@ -23,7 +23,7 @@ from sottovoce.data.store import (
 )
 from sottovoce.data.vocabulary import LONGEST_COUNTED, Vocabulary
 from sottovoce.data.writing import SplitWriter
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import made_aside
 
 PREPARATION_FILE = "preparation.json"
@@ -188,14 +188,17 @@ def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: G
             unknown += len(letters)
     kept, tokens_kept = train.users + test.users, train.tokens + test.tokens
     if not kept:
-        raise SottoError(
-            f"min_tokens={grouping.min_tokens} keeps none of the {seen} users; the largest has {largest} tokens; "
-            "lower min_tokens, or give more text"
+        raise SettingError(
+            f"{{min_tokens}} keeps none of the {seen} users; the largest has {largest} tokens; "
+            f"lower {{min_tokens.name}}, or give more text",
+            min_tokens=grouping.min_tokens,
         )
     if not train.users:
-        raise SottoError(
-            f"test_users={grouping.test_users} holds out all {kept} users that have min_tokens={grouping.min_tokens}; "
-            "lower test_users, or give more users"
+        raise SettingError(
+            f"{{test_users}} holds out all {kept} users that have {{min_tokens}}; "
+            f"lower {{test_users.name}}, or give more users",
+            test_users=grouping.test_users,
+            min_tokens=grouping.min_tokens,
         )
     return PreparationSummary(
         records=spill.records,

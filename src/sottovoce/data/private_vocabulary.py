@@ -10,7 +10,7 @@ import numpy as np
 from sottovoce.data.grouping import Grouping, Spill, parts_for
 from sottovoce.data.tokenizer import tokenise
 from sottovoce.data.vocabulary import is_word
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 
 _NO_WORD = 0  # begin, end, marks, placeholders and the words that are known already
 PROGRESS_EVERY = 1000
@@ -32,7 +32,9 @@ def count_users(
     `known` words are left out. Exact counts are private. `folder` is for work files and must not exist.
     """
     if words_per_user < 1:
-        raise SottoError(f"words_per_user={words_per_user} must be at least 1; it is how many words a user brings")
+        raise SettingError(
+            "{words_per_user} must be at least 1; it is how many words a user brings", words_per_user=words_per_user
+        )
     ids = _Ids(known)
     spill = Spill(folder, parts_for(files), wide=True)
     number = 0

@@ -16,7 +16,7 @@ import numpy as np
 
 from sottovoce.data.public_text import PublicText
 from sottovoce.data.vocabulary import UNK, Vocabulary
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import pretty, read_sealed, sealed, sha256_of, write_aside
 
 FORMAT = 1
@@ -90,7 +90,9 @@ class Store:
         """
         folder = Path(folder)
         if split not in SPLITS:
-            raise SottoError(f"split={split!r} must be one of {', '.join(SPLITS)}{did_you_mean(split, SPLITS)}")
+            raise SettingError(
+                f"{{split!r}} must be one of {', '.join(SPLITS)}{did_you_mean(split, SPLITS)}", split=split
+            )
         facts = _facts(folder)
         hashes = facts.get("files", {})
         mapping, batches = _mapped(folder / f"{split}.arrow", {} if not check or os.environ.get(SKIP) else hashes)
@@ -128,7 +130,10 @@ class Store:
         longest = max(map(len, users), default=0)
         cap = longest if tokens_per_user is None else tokens_per_user
         if not 1 <= cap <= LARGEST_USER:
-            raise SottoError(f"tokens_per_user={cap} must be in [1, {LARGEST_USER}]; it is the length users are cut to")
+            raise SettingError(
+                f"{{tokens_per_user}} must be in [1, {LARGEST_USER}]; it is the length users are cut to",
+                tokens_per_user=cap,
+            )
         rows = [np.asarray(user, dtype=np.int64)[:cap] for user in users]
         values = np.concatenate([*rows, np.empty(0, np.int64)])
         if values.size and not (values.min() >= 0 and values.max() < vocabulary.size):

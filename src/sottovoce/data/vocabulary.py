@@ -14,7 +14,7 @@ import numpy as np
 
 from sottovoce.data.corpus import lines
 from sottovoce.data.tokenizer import PLACEHOLDER, tokenise
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 
 BOS, EOS, UNK = 0, 1, 2
 SPECIALS = ("<bos>", "<eos>", "<unk>")
@@ -52,7 +52,9 @@ class Vocabulary:
         listed = (w for w in wordfreq.top_n_list("en", 2 * size + 1000) if len(w) == 1 or not any(map(str.isdigit, w)))
         vocabulary = cls.from_words(listed, size)
         if vocabulary.size < size:
-            raise SottoError(f"vocabulary_size={size} is too much for the list; the largest is {vocabulary.size}")
+            raise SettingError(
+                f"{{vocabulary_size}} is too much for the list; the largest is {vocabulary.size}", vocabulary_size=size
+            )
         return vocabulary
 
     @classmethod
@@ -141,7 +143,8 @@ def is_word(token: str) -> bool:
 
 def _check_size(size: int) -> None:
     if size < SMALLEST:
-        raise SottoError(
-            f"vocabulary_size={size} is too small; the smallest is {SMALLEST}: "
-            f"{len(FRAME)} special tokens and marks, and one word"
+        raise SettingError(
+            f"{{vocabulary_size}} is too small; the smallest is {SMALLEST}: "
+            f"{len(FRAME)} special tokens and marks, and one word",
+            vocabulary_size=size,
         )

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import PLACEHOLDERS, SPECIALS, Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError
 from sottovoce.evaluation.prediction import blocks_of, sum_over_targets
 from sottovoce.evaluation.suggestions import offer
 from sottovoce.models.contract import LanguageModel
@@ -115,8 +115,9 @@ def typing_of(vocabulary: Vocabulary, suggestions: int = SUGGESTIONS) -> Typing:
 def count_keystrokes(model: LanguageModel, store: Store, suggestions: int = SUGGESTIONS) -> KeystrokeCounts:
     """The sums of every user, each as an array over users."""
     if not 1 <= suggestions <= _MOST_SUGGESTIONS:
-        raise SottoError(
-            f"suggestions={suggestions} must be in [1, {_MOST_SUGGESTIONS}]; it is how many words the keyboard shows"
+        raise SettingError(
+            f"{{suggestions}} must be in [1, {_MOST_SUGGESTIONS}]; it is how many words the keyboard shows",
+            suggestions=suggestions,
         )
     typing = typing_of(store.vocabulary, suggestions)
     parts = []

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError
 from sottovoce.local.objective import Objective, plain
 from sottovoce.local.update import FedAvg, User
 from sottovoce.models.contract import LanguageModel
@@ -29,9 +29,13 @@ class Personalise:
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
-            raise SottoError(f"epochs={self.epochs} must be at least 1; it is how often the user's text is read")
+            raise SettingError(
+                "{epochs} must be at least 1; it is how often the user's text is read", epochs=self.epochs
+            )
         if not 0 < self.learning_rate < float("inf"):
-            raise SottoError(f"learning_rate={self.learning_rate:g} must be a number above 0, often 0.1 to 6")
+            raise SettingError(
+                "{learning_rate:g} must be a number above 0, often 0.1 to 6", learning_rate=self.learning_rate
+            )
 
     def __call__(self, model: LanguageModel, user: User, key: PRNGKeyArray, last: Any = None) -> LanguageModel:
         """The model after training on a user's tokens; `model` itself where the training ran away to no finite numbers.

@@ -10,7 +10,7 @@ from typing import Any
 
 from sottovoce import accounting
 from sottovoce.accounting import Event
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 from sottovoce.planning.plan import plain_json
 from sottovoce.runs.ledger import PREPARATION, LedgerContents, read_ledger
 
@@ -46,7 +46,9 @@ def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: st
     """ε at each δ of all that ledgers, or those of folders, say was released, apart and together."""
     accountant = accountant or accounting.default_accountant("poisson")
     if not deltas:
-        raise SottoError("delta is missing: give one or more, well below 1/users; an ε holds at its δ only")
+        raise SettingError(
+            "{delta.name} is missing: give one or more, well below 1/users; an ε holds at its δ only", delta=None
+        )
     ledgers = [read_ledger(path / "ledger.jsonl" if path.is_dir() else path) for path in paths]
     _refuse_double_counting(ledgers)
     total: Counter[Event] = Counter()

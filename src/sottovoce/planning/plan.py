@@ -9,7 +9,7 @@ from typing import Any
 
 from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError
 from sottovoce.privacy.sampling import InTurn
 
 CURVE_POINTS = 50
@@ -77,7 +77,12 @@ def make_plan(
     """
     if (noise_multiplier is None) == (epsilon is None):
         given = "both are given" if epsilon is not None else "neither is given"
-        raise SottoError(f"give either noise_multiplier=... or epsilon=..., the budget it is chosen for; {given}")
+        raise SettingError(
+            "give either {noise_multiplier.name} or {epsilon.name}, the budget it is chosen for; {}",
+            given,
+            noise_multiplier=noise_multiplier,
+            epsilon=epsilon,
+        )
     _check_numbers(users, cohort, rounds)
     positive = {
         "clip_norm": clip_norm,
@@ -87,7 +92,8 @@ def make_plan(
     }
     for name, value in positive.items():
         if value is not None and not 0 < value < 1e300:  # a whole number may be too large to be any other
-            raise SottoError(f"{name}={value} must be a positive number; leave it out if it is not known")
+            text = f"{{{name}}} must be a positive number; leave it out if it is not known"
+            raise SettingError(text, **{name: value})
 
     accountant = accountant or accounting.default_accountant(sampling)
     event, charged = _charges(sampling, users, cohort, rounds)
@@ -166,11 +172,13 @@ def _check_numbers(users: int, cohort: int, rounds: int) -> None:
     for name, value in {"users": users, "cohort": cohort, "rounds": rounds}.items():
         if not 1 <= value <= MOST_ROUNDS or value != int(value):
             shown = value if abs(value) <= MOST_ROUNDS else "so large a number"
-            raise SottoError(f"{name}={shown} must be a whole number from 1 to {MOST_ROUNDS:g}")
+            raise SettingError(f"{{{name}}} must be a whole number from 1 to {MOST_ROUNDS:g}", **{name: shown})
     if cohort > users:
-        raise SottoError(
-            f"cohort={cohort} must be at most users={users}; it is how many of them join a round, on average. "
-            f"Lower the cohort, or declare more users"
+        raise SettingError(
+            "{cohort} must be at most {users}; it is how many of them join a round, on average. "
+            "Lower the cohort, or declare more users",
+            cohort=cohort,
+            users=users,
         )
 
 

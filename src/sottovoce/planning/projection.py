@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sottovoce.accounting import ACCOUNTANTS, SampledGaussian, epsilon
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ def cohort_for(noise_std: float, clip_norm: float, noise_multiplier: float = 1.0
     """The users a round at which the noise on the average update is `noise_std`: σ = z · S / cohort."""
     for name, value in {"noise_std": noise_std, "clip_norm": clip_norm, "noise_multiplier": noise_multiplier}.items():
         if not (math.isfinite(value) and value > 0):
-            raise SottoError(f"{name}={value} must be a positive number: a cohort follows from σ = z · S / cohort")
+            text = f"{{{name}}} must be a positive number: a cohort follows from σ = z · S / cohort"
+            raise SettingError(text, **{name: value})
     # Not one user too many for 15 / 0.003, which is 5,000 and a little in binary.
     return math.ceil(noise_multiplier * clip_norm / noise_std - 1e-6)
 
@@ -40,9 +41,11 @@ def project(
     """ε of training with the cohort that turns a measured σ into z (McMahan et al. 2018, Table 2)."""
     cohort = cohort_for(noise_std, clip_norm, noise_multiplier)
     if cohort > users:
-        raise SottoError(
-            f"noise_std={noise_std:g} at clip_norm={clip_norm:g} needs {cohort:,} users a round, more than the "
-            f"{users:,} there are; a larger noise_std, a smaller clip_norm or more users would do"
+        raise SettingError(
+            f"{{noise_std:g}} at {{clip_norm:g}} needs {cohort:,} users a round, more than the "
+            f"{users:,} there are; a larger {{noise_std.name}}, a smaller {{clip_norm.name}} or more users would do",
+            noise_std=noise_std,
+            clip_norm=clip_norm,
         )
     event = SampledGaussian(noise_multiplier, "poisson", cohort / users)
     found = {accountant: epsilon([(event, rounds)], delta, accountant) for accountant in accountants}

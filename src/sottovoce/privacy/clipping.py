@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError
 
 Update = Any  # a pytree of float arrays, shaped like the model
 ClipNorms = Float[Array, " parts"]
@@ -144,4 +144,4 @@ def finite_or_zero(update: Update) -> tuple[Update, Float[Array, ""]]:
 
 def _positive(clip_norm: float) -> None:
     if not (math.isfinite(clip_norm) and clip_norm > 0):
-        raise SottoError(f"clip_norm={clip_norm} must be above 0; it is the longest update a user may send")
+        raise SettingError("{clip_norm} must be above 0; it is the longest update a user may send", clip_norm=clip_norm)

@@ -15,7 +15,7 @@ from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import BOS, SPECIALS, UNK, Vocabulary
-from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.recipe import Recipe
@@ -57,7 +57,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
     Both graphs in float32 must agree with JAX to `BOUND`, else nothing is written.
     """
     if weights not in WEIGHTS:
-        raise SottoError(f"weights={weights!r} must be {' or '.join(WEIGHTS)}")
+        raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)
     run, out = RunFolder.open(path), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
