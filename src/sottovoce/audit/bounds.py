@@ -224,8 +224,10 @@ def _checked(scores: np.ndarray, present: np.ndarray, delta: float, confidence: 
 
 def check_trials(trials: int, name: str = "trials") -> None:
     if trials < FEWEST:
-        text = f"{{{name}}} must be at least {FEWEST}: fewer show next to nothing, however they end"
-        raise SettingError(text, **{name: trials})
+        text = f"must be at least {FEWEST}: fewer show next to nothing, however they end"
+        if name.isidentifier():
+            raise SettingError(f"{{{name}}} {text}", **{name: trials})
+        raise SottoError(f"{name}={trials} {text}")  # a key of a recipe
 
 
 def check_level(delta: float, confidence: float) -> None:
