@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whenever the process dies."""
+"""Files and folders that exist whole or not at all, whenever the process dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]  # a parsed JSON object
 PARTIAL, CHECKSUM = ".partial", "checksum"
 _BLANK = "0" * 64
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_IN_USE = ".sottovoce-in-use"  # in a folder of work: locked for as long as somebody is at it
+_IN_USE = ".sottovoce-in-use"  # in a work folder: locked while a process uses it
 _WORK = re.compile(r"\..*-[a-z0-9_]{8}")
 _log = logging.getLogger("sottovoce.files")
 
@@ -54,17 +54,16 @@ def sha256_of(path: Path) -> str:
 
 
 def sealed(value: Json) -> Json:
-    """The same facts with a checksum of the file that `pretty` makes of them.
+    """The same facts with a checksum: the SHA-256 of the file that `pretty` makes, with zeros in the checksum's place.
 
-    It is the SHA-256 of that file with zeros in the checksum's place. It finds accidents; whoever edits the file on
-    purpose can compute it anew.
+    It finds accidents. A person who edits the file on purpose can compute it again.
     """
     blank = {**{name: each for name, each in value.items() if name != CHECKSUM}, CHECKSUM: _BLANK}
     return {**blank, CHECKSUM: hashlib.sha256(pretty(blank)).hexdigest()}
 
 
 def read_sealed(path: Path) -> Json:
-    """What a file of facts says. One that was changed is a ValueError; those of version 0.1 have no checksum."""
+    """The facts in a file. A file that was changed is a ValueError; those of version 0.1 have no checksum."""
     contents = path.read_bytes()
     try:
         value = json.loads(contents)
@@ -82,13 +81,13 @@ def read_sealed(path: Path) -> Json:
 
 
 def pretty(value: Json) -> bytes:
-    """Facts as a file of JSON for people to read."""
+    """Facts as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 @contextmanager
-def told_if_full(folder: Path, then: str) -> Generator[None, None, None]:
-    """A full disk is an error that a person can put right; `then` is what to do afterwards."""
+def explain_full_disk(folder: Path, then: str) -> Generator[None, None, None]:
+    """Turn a full disk into an error that says where, and what to do afterwards (`then`)."""
     try:
         yield
     except OSError as error:
@@ -99,7 +98,7 @@ def told_if_full(folder: Path, then: str) -> Generator[None, None, None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename or a new file in it survive a power cut."""
+    """Make renames and new files in the folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -109,7 +108,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, busy: str) -> Generator[None, None, None]:
-    """Keep a second process out, which is told that it is `busy`. The lock goes with the process."""
+    """Keep a second process out: there, `busy` is the error. The lock ends with the process."""
     with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,20 +119,20 @@ def locked(path: Path, busy: str) -> Generator[None, None, None]:
 
 @contextmanager
 def work_folder(parent: Path, name: str) -> Generator[Path, None, None]:
-    """An empty folder for its owner alone, to work in; it is removed at the end.
+    """An empty folder to work in, for its owner alone. It is removed at the end.
 
-    A process that is killed cannot do that. So each such folder holds a file that is locked while somebody is at it,
-    and whoever makes the next one in the same place removes those that nobody is at.
+    A process that is killed cannot remove it. So each work folder holds a file that is locked while it is in use, and
+    the next process that makes one in the same place removes those not in use.
     """
     _remove_remains(parent)
     while True:
         folder = Path(mkdtemp(prefix=f".{name}-", dir=parent))
         held = os.open(folder / _IN_USE, os.O_WRONLY | os.O_CREAT, 0o600)
-        with suppress(OSError):  # where a file system has no locks, nobody removes anything
+        with suppress(OSError):  # where a file system has no locks, nothing is removed
             fcntl.flock(held, fcntl.LOCK_EX)
         if (folder / _IN_USE).exists():
             break
-        os.close(held)  # taken for remains in the moment before it was locked
+        os.close(held)  # another process removed it before it was locked
     try:
         yield folder
     finally:
@@ -142,7 +141,7 @@ def work_folder(parent: Path, name: str) -> Generator[Path, None, None]:
 
 
 def _remove_remains(parent: Path) -> None:
-    """Remove the folders of work in a place whose processes are gone: they may hold people's text. It is said."""
+    """Remove work folders whose processes are gone, and log it: they may hold people's text."""
     removed = [entry.name for entry in os.scandir(parent) if _WORK.fullmatch(entry.name) and _is_left(Path(entry.path))]
     if removed:
         _log.warning(
@@ -151,7 +150,7 @@ def _remove_remains(parent: Path) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Remove a folder of work if it is one, ours, and nobody is at it."""
+    """Remove a work folder if it is ours and not in use. Was it removed?"""
     try:
         held = os.open(folder / _IN_USE, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -170,7 +169,7 @@ def _is_left(folder: Path) -> bool:
 
 
 def remove_partial(folders: Iterable[Path]) -> None:
-    """Remove what `write_aside` could not finish in folders that nobody else is writing to."""
+    """Remove what `write_aside` could not finish, in folders that no other process writes to."""
     for folder in folders:
         for path in folder.glob(f"*{PARTIAL}"):
             path.unlink(missing_ok=True)
@@ -178,7 +177,7 @@ def remove_partial(folders: Iterable[Path]) -> None:
 
 @contextmanager
 def made_aside(out: Path) -> Generator[Path, None, None]:
-    """An empty folder beside `out` to fill, which becomes `out` at the end; after an error or Ctrl-C nothing remains.
+    """An empty folder to fill, which becomes `out` at the end. After an error or Ctrl-C nothing remains.
 
     `out` must not exist, or be an empty folder.
     """

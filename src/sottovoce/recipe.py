@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, get_args, get_origin, get_type_hints
 
 from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.files import Json
@@ -224,6 +224,13 @@ class Audit:
         return bool(self.users or self.secrets)
 
 
+class HasRecipe(Protocol):
+    """A run's folder. `runs` does not know recipes, and recipes do not know `runs`."""
+
+    @property
+    def recipe_file(self) -> Path: ...
+
+
 @dataclass(frozen=True)
 class Recipe:
     """All that defines a run, before any data is read."""
@@ -254,6 +261,11 @@ class Recipe:
                 f"{did_you_mean(str(source), names)}"
             )
         return Recipe.parse(shipped.read_text(encoding="utf-8"), str(source))
+
+    @staticmethod
+    def of(run: HasRecipe) -> Recipe:
+        """The recipe of a run's folder."""
+        return Recipe.of(run)
 
     @staticmethod
     def parse(text: str, name: str = "recipe") -> Recipe:

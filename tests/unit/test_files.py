@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import SottoError
-from sottovoce.files import made_aside, remove_partial, told_if_full, work_folder, write_aside
+from sottovoce.files import explain_full_disk, made_aside, remove_partial, work_folder, write_aside
 
 AT_WORK = """
 import sys, time
@@ -90,10 +90,10 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_no_half_of_one(
     write_aside(tmp_path / "model", b"before")
     monkeypatch.setattr(os, "fsync", full)
     message = rf"cannot write {tmp_path}/model \(No space left on device\); free some space there, then go on"
-    with pytest.raises(SottoError, match=message), told_if_full(tmp_path, "then go on"):
+    with pytest.raises(SottoError, match=message), explain_full_disk(tmp_path, "then go on"):
         write_aside(tmp_path / "model", b"after")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"model": b"before"}
-    with pytest.raises(PermissionError), told_if_full(tmp_path, "then go on"):
+    with pytest.raises(PermissionError), explain_full_disk(tmp_path, "then go on"):
         raise PermissionError(errno.EACCES, "Permission denied")
 
 

@@ -71,7 +71,7 @@ def audit_canaries(
     are drawn `beside` it. What is found goes into the run's folder, for its owner alone.
     """
     run = RunFolder.open(path)
-    recipe = Recipe.load(run.recipe_file)
+    recipe = Recipe.of(run)
     delta = recipe.privacy.delta if delta is None else delta
     check_level(delta, confidence)
     if recipe.audit.plants and settings:

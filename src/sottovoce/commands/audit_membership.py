@@ -52,7 +52,7 @@ def audit_membership(
         raise SettingError(
             f"{{users}} must be at least {membership.FEWEST}; so many of each kind are told apart", users=users
         )
-    recipe = Recipe.load(run.recipe_file)
+    recipe = Recipe.of(run)
     statement = run.read_statement()
     model, _ = load_run(run)
     store, held_out = open_users(recipe, run)

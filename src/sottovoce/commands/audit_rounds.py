@@ -145,7 +145,7 @@ def audit_rounds(
     Gaussian of multiplier z, and the ε that follows.
     """
     run = RunFolder.open(path)
-    recipe = Recipe.load(run.recipe_file)
+    recipe = Recipe.of(run)
     if recipe.privacy.mode != "private":
         raise SottoError(f"{run.path} claims nothing (privacy.mode={recipe.privacy.mode!r}); audit a private run")
     delta = recipe.privacy.delta if delta is None else delta
@@ -220,7 +220,7 @@ def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
             f"{run.path} and {other.path} have different vocabularies, and no text the same meaning in both; prepare "
             f"both stores with the same words (sotto prepare --vocabulary)"
         )
-    mine, theirs = (Recipe.load(folder.recipe_file).to_dict() for folder in (run, other))
+    mine, theirs = (Recipe.of(folder).to_dict() for folder in (run, other))
     for section in SECTIONS:
         some, others = mine.get(section, {}), theirs.get(section, {})
         for key in sorted({*some, *others} - {"store"}):
@@ -233,7 +233,7 @@ def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
 
 
 def _leave_out(run: RunFolder, count: int, rounds: int, secrets: Secrets, progress: Progress) -> Iterator[Pair]:
-    recipe = Recipe.load(run.recipe_file)
+    recipe = Recipe.of(run)
     store, _ = open_users(recipe, run)
     assembly = assemble(recipe, store, before=vocabulary_charges(store))
     refuse_own_code(run, assembly)

@@ -1,4 +1,4 @@
-"""How fast rounds are here: named workloads, timed, against what the device could do at best."""
+"""`sotto bench`: named workloads, timed, next to the best that the device could do."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from sottovoce.data.store import FORMAT, VOCABULARY_FILE, Store, write_facts
 from sottovoce.data.vocabulary import FRAME, Vocabulary
 from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SettingError, SottoError, did_you_mean
+from sottovoce.files import Json
 from sottovoce.kernels.lstm_users import Products
 from sottovoce.models.contract import parameter_count
 from sottovoce.recipe import Recipe
@@ -39,7 +40,7 @@ DIFFERENT_USERS = 1000  # of a population on disk: they take turns
 
 @dataclass(frozen=True)
 class Workload:
-    """A recipe, and users made up for it: as many tokens each as the recipe's users have."""
+    """A recipe, and made-up users for it, each with as many tokens as the recipe's users have."""
 
     recipe: str
     vocabulary: int
@@ -59,8 +60,8 @@ WORKLOADS = {
 class Measurement:
     """`arithmetic_share` and `bandwidth_share` are of a large product and a large copy timed here.
 
-    `cohort` is the expected one where it is drawn from a larger population. Core seconds are of all cores of the host
-    together, and are swayed less by other work.
+    `cohort` is the expected one where it is drawn from a larger population. Core seconds add up all cores of the host;
+    other work on it disturbs them less.
     """
 
     workload: str
@@ -81,17 +82,25 @@ class Measurement:
     arithmetic_share: float
     bandwidth_share: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return asdict(self)
 
 
 def measure(
     name: str, cohort: int | None = None, block: int = 0, kernels: str = "auto", population: Path | None = None
 ) -> Measurement:
-    """Whole rounds (gathering, training, summing, noise, server step), the median of a few after those that compile.
+    """Time whole rounds: gathering, training, summing, noise, server step.
 
-    `population` is a store of `make_population`, from which cohorts are drawn as a run draws them. Without one, the
-    cohort is all the users there are.
+    Args:
+        name: the workload.
+        cohort: users a round.
+        block: users computed at once; 0 chooses.
+        kernels: "off" is the general program.
+        population: a store of `make_population`, from which cohorts are drawn as in a run. Without one, the cohort is
+            all the users there are.
+
+    Returns:
+        The median of a few rounds, after those that compile.
     """
     workload, cohort = _check(name, cohort)
     begun = time.perf_counter()
@@ -134,7 +143,7 @@ def measure(
 def measure_each(
     name: str, cohorts: Sequence[int | None], populations: Sequence[int | None], block: int = 0, kernels: str = "auto"
 ) -> Iterator[Measurement]:
-    """Every cohort in every population, each in a process of its own: what it compiles and its peak memory are its own.
+    """Measure every cohort in every population, each in a new process: compilation and peak memory are then its own.
 
     A population is made on disk, in a temporary folder.
     """
@@ -157,7 +166,7 @@ def measure_each(
 
 
 def apart(work: Callable[..., Any], *inputs: Any) -> Any:
-    """What the work answers, done in a new process."""
+    """Do the work in a new process, and return its result."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         try:
             return process.submit(work, *inputs).result()
@@ -181,16 +190,22 @@ def _assemble(
 ) -> Assembly:
     store = make_users(workload, cohort) if store is None else store
     sampling = "fixed" if store.users == cohort else "poisson"
-    recipe = Recipe.load(workload.recipe).replace(
-        privacy={"users": store.users, "cohort": cohort, "sampling": sampling, "noise_multiplier": 1.0, "epsilon": None,
-                 "secrets": "seeded", "allow_large_delta": True, "accountant": "rdp"},
-        run={"block": block, "kernels": kernels, "devices": devices},
-    )  # fmt: skip
-    return assemble(recipe, store)
+    privacy = {
+        "users": store.users,
+        "cohort": cohort,
+        "sampling": sampling,
+        "accountant": "rdp",
+        "noise_multiplier": 1.0,
+        "epsilon": None,
+        "secrets": "seeded",
+        "allow_large_delta": True,
+    }
+    run = {"block": block, "kernels": kernels, "devices": devices}
+    return assemble(Recipe.load(workload.recipe).replace(privacy=privacy, run=run), store)
 
 
 def make_users(workload: Workload, cohort: int) -> Store:
-    """Users who draw words as people do, the frequent ones often; the same ones every time."""
+    """Made-up users, the same every time. They draw frequent words often, as people do."""
     return Store.from_users(list(_tokens(workload, cohort)), _vocabulary(workload), tokens_per_user=workload.tokens)
 
 
@@ -213,9 +228,11 @@ def make_population(folder: Path, workload: Workload, users: int) -> None:
                 writer.add(f"{number:032x}", tokens[number % len(tokens)])
     vocabulary.save(folder / VOCABULARY_FILE)
     facts = {
-        "format": FORMAT, "tokens_per_user": workload.tokens, "vocabulary_size": vocabulary.size,
+        "format": FORMAT,
+        "tokens_per_user": workload.tokens,
+        "vocabulary_size": vocabulary.size,
         "splits": {split: {"users": n} for split, n in splits.items()},
-    }  # fmt: skip
+    }
     write_facts(folder, facts)
 
 

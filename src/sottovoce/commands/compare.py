@@ -34,7 +34,7 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
         raise SottoError(f"--users {users} must not be negative; 0 measures on all held-out users")
     runs = [RunFolder.open(path) for path in paths]
     compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
-    held_out = held_out_users(Recipe.load(runs[0].recipe_file), runs[0])
+    held_out = held_out_users(Recipe.of(runs[0]), runs[0])
     if held_out is None:
         return Comparison(compared, "", internal, [("Not measured", "There are no held-out users at hand.")])
     rows = range(min(users, held_out.users) if users else held_out.users)
@@ -58,7 +58,7 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
 
 
 def _read(run: RunFolder, name: str) -> Compared:
-    recipe = Recipe.load(run.recipe_file)
+    recipe = Recipe.of(run)
     kind = recipe.model.kind.replace("_", " ") if is_of_recipe(run) else "own"
     return Compared(
         name=name,
@@ -71,7 +71,7 @@ def _read(run: RunFolder, name: str) -> Compared:
 
 
 def _store(run: RunFolder) -> Path:
-    return store_folder(Recipe.load(run.recipe_file), run).resolve()
+    return store_folder(Recipe.of(run), run).resolve()
 
 
 def _measure(run: RunFolder, compared: Compared, store: Store, rows: range, *, internal: bool) -> Compared:

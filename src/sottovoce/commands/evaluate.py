@@ -67,7 +67,7 @@ def evaluate_run(
     `beside` is another run whose model is measured on the same people.
     """
     run = RunFolder.open(path)
-    local = Recipe.load(run.recipe_file).local
+    local = Recipe.of(run).local
     training = Personalise(
         epochs=local.epochs if local_epochs is None else local_epochs,
         learning_rate=local.learning_rate if local_learning_rate is None else local_learning_rate,
@@ -80,7 +80,7 @@ def evaluate_run(
     if corpus:
         users = collect(corpus, vocabulary, user_field=user_field, text_field=text_field)
     else:
-        recipe = Recipe.load(run.recipe_file)
+        recipe = Recipe.of(run)
         users = store if isinstance(store, Store) else _open_users(recipe, run, store, split)
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
             raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
@@ -159,7 +159,7 @@ def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -
     run = path if isinstance(path, RunFolder) else RunFolder.open(path)
     weights = run.load_weights()
     vocabulary = load_vocabulary(run)
-    like = model if model is not None else build_model(Recipe.load(run.recipe_file), vocabulary.size)
+    like = model if model is not None else build_model(Recipe.of(run), vocabulary.size)
     return load_model(like, weights), vocabulary
 
 
@@ -179,7 +179,7 @@ def report_run(
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
     other = RunFolder.open(beside) if beside is not None else None
-    recipe = Recipe.load(run.recipe_file).to_dict()
+    recipe = Recipe.of(run).to_dict()
     recipe["data"]["store"] = Path(recipe["data"]["store"]).name  # a page for others tells no paths of this machine
     if "initial" in recipe["model"]:
         recipe["model"]["initial"] = Path(recipe["model"]["initial"]).name
@@ -209,7 +209,7 @@ def report_run(
 
 def _statement_of_today(run: RunFolder) -> dict[str, Any]:
     """A run's statement, with what all runs on its store cost by now; a store that never charged it is another one."""
-    recipe, told = Recipe.load(run.recipe_file), run.read_statement()
+    recipe, told = Recipe.of(run), run.read_statement()
     ledger = store_folder(recipe, run) / "ledger.jsonl"
     if not told["private"]:
         return told
@@ -241,7 +241,7 @@ def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> dic
 
     None where there are none, where the other model is a caller's own, or where no word means the same in both.
     """
-    if held_out_users(Recipe.load(run.recipe_file), run) is None or not is_of_recipe(other):
+    if held_out_users(Recipe.of(run), run) is None or not is_of_recipe(other):
         return None
     if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
         return None

@@ -101,7 +101,7 @@ def serve_again(
 ) -> RunResult:  # fmt: skip
     """Go on with a run over devices. The round that was broken off is asked for again, and paid for again."""
     needs_flower()
-    roster = Roster.open(Recipe.load(RunFolder.open(run).recipe_file).data.store)
+    roster = Roster.open(Recipe.of(RunFolder.open(run)).data.store)
     with _reach(roster, serving, stop, say) as coordinator:
         return resume(run, observer=observer, stop=stop, coordinator=coordinator)
 

@@ -97,7 +97,7 @@ def _ancestors(run: RunFolder) -> Iterator[RunFolder]:
     """A run, the one it started from, and so on."""
     while True:
         yield run
-        start, before = _header(run).get("start"), Recipe.load(run.recipe_file).model.initial
+        start, before = _header(run).get("start"), Recipe.of(run).model.initial
         if start is None or before is None:
             return
         earlier = RunFolder(Path(before))
@@ -111,7 +111,7 @@ def _ancestors(run: RunFolder) -> Iterator[RunFolder]:
 
 def _trained_on(run: RunFolder, store: Store) -> bool:
     """Did a run use this store, or what lay in its place?"""
-    recipe = Recipe.load(run.recipe_file)
+    recipe = Recipe.of(run)
     if not has_own_store(recipe) and store.path is not None and Path(recipe.data.store) == store.path.resolve():
         return True
     try:

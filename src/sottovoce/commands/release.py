@@ -68,7 +68,7 @@ def _write(run: RunFolder, out: Path, audits: list[dict[str, Any]]) -> None:
         for name in (WEIGHTS, VOCABULARY):
             (draft / name).write_bytes(run.model_file(name).read_bytes())
         # Later runs on the same people count: the total is the one of today.
-        recipe, told = Recipe.load(run.recipe_file), run.read_statement()
+        recipe, told = Recipe.of(run), run.read_statement()
         people = _people(run, recipe)
         total = store_total(people.spent(), told["delta"], recipe.privacy.accountant)
         statement = sealed(restate(told, audits=audits, **total))
@@ -83,7 +83,7 @@ def _write(run: RunFolder, out: Path, audits: list[dict[str, Any]]) -> None:
 
 def _how_to_check(run: RunFolder, out: Path) -> str:
     """What whoever has the released folder alone calls to find the ε of its statement."""
-    privacy = Recipe.load(run.recipe_file).privacy
+    privacy = Recipe.of(run).privacy
     return f"sotto plan --ledger {out / 'ledger.jsonl'} --delta {privacy.delta} --accountant {privacy.accountant}"
 
 
@@ -96,7 +96,7 @@ def _faults(run: RunFolder) -> list[str]:
 
 
 def _check(run: RunFolder) -> Iterator[str]:
-    recipe, statement, weights = Recipe.load(run.recipe_file), run.read_statement(), run.load_weights()
+    recipe, statement, weights = Recipe.of(run), run.read_statement(), run.load_weights()
     ledger = Ledger.open(run.ledger_file)
     if not statement["private"]:
         yield "the run gives no guarantee (ε is infinite): there is nothing to keep"

@@ -20,7 +20,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.federation.rounds import Coordinator
-from sottovoce.files import told_if_full
+from sottovoce.files import explain_full_disk
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.multiprocess.group import Group
@@ -132,7 +132,7 @@ def _go_on(
     run: RunFolder, context: Context, observer: Observer | None, stop: Stop, opened: Opened | None = None
 ) -> RunResult:
     command = "sotto federate resume" if context.across_devices else "sotto resume"
-    with run.locked(), told_if_full(run.path, f"then go on with `{command} {run.path}`: what was saved is safe"):
+    with run.locked(), explain_full_disk(run.path, f"then go on with `{command} {run.path}`: what was saved is safe"):
         asked = context.group.stop_requested if context.group else never
         return Training(run, context, opened).run(observer, lambda: stop() or asked())
 

@@ -77,7 +77,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
             ),
             **asdict(_loss(run, model, sessions["sequence"], open_session(plain["sequence"]), vocabulary)),
         }
-    recipe = Recipe.load(run.recipe_file)
+    recipe = Recipe.of(run)
     words = run.model_file(VOCABULARY).read_bytes()
     manifest = sealed({
         "export": 1,
@@ -155,7 +155,7 @@ def _states(model: LanguageModel) -> list[dict[str, Any]]:
 
 def _loss(run: RunFolder, model: LanguageModel, small: Session, plain: Session, vocabulary: Vocabulary) -> Loss:
     try:
-        users = Store.open(store_folder(Recipe.load(run.recipe_file), run), "test")
+        users = Store.open(store_folder(Recipe.of(run), run), "test")
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
             raise SottoError("another vocabulary")
     except (SottoError, OSError):

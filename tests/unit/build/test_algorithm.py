@@ -1,0 +1,59 @@
+"""From a recipe to the parts of its algorithm."""
+
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.build.algorithm import build_objective, build_strategy, build_user_update
+from sottovoce.local.objective import Penalised, WithoutForgetting, plain
+from sottovoce.local.update import FedAvg, FedSGD
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.recipe import Recipe
+from sottovoce.training.strategy import FederatedAveraging
+from sottovoce.training.variants.central import Central
+from sottovoce.training.variants.distillation import Distillation
+from sottovoce.training.variants.stale_updates import StaleUpdates
+
+BASE = Recipe().replace(privacy={"users": 20, "cohort": 6})
+
+
+@pytest.mark.parametrize(
+    ("changes", "strategy"),
+    [
+        ({}, FederatedAveraging()),
+        ({"run": {"algorithm": "central", "seed": 3}}, Central(6, 3)),
+        ({"server": {"update": "transfer", "tokens": 90}}, Distillation(90, 6, 1, True)),
+        ({"run": {"deploy_every": 2}}, StaleUpdates(2, (1.0,))),
+        ({"run": {"delays": [0.7, 0.3]}}, StaleUpdates(1, (0.7, 0.3))),
+    ],
+    ids=str,
+)
+def test_a_recipe_has_one_strategy(changes, strategy):
+    assert build_strategy(BASE.replace(**changes)) == strategy
+
+
+@pytest.mark.parametrize(
+    ("objective", "built"),
+    [("plain", plain), ("rehearsal", plain), ("without_forgetting", WithoutForgetting(0.5))],
+)
+def test_objectives_are_those_of_the_recipe(objective, built):
+    assert build_objective(BASE.replace(local={"objective": objective, "user_share": 0.5})) == built
+
+
+def test_what_a_device_does_is_that_of_the_recipe():
+    local = {
+        "epochs": 3,
+        "batch": 2,
+        "penalty": 0.01,
+        "gradient_clip": 0.5,
+        "objective": "rehearsal",
+        "user_share": 0.5,
+    }
+    update = build_user_update(BASE.replace(local=local), FlatClip(1.0), plain)
+    assert isinstance(update, FedAvg)
+    assert (update.epochs, update.batch, update.gradient_clip, update.user_share) == (3, 2, 0.5, 0.5)
+    assert update.objective == Penalised(plain, 0.01)
+    assert update.compression is None
+    one = build_user_update(BASE.replace(run={"algorithm": "fedsgd"}, local={"tokens": 7}), FlatClip(1.0), plain)
+    assert isinstance(one, FedSGD)
+    assert one.tokens == 7

@@ -1,0 +1,67 @@
+"""How results reach a terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from sottovoce.cli.display import (
+    gentle_stop,
+    least_epsilon,
+    print_columns,
+    print_json,
+    print_rows,
+    progress_of_rounds,
+    progress_of_steps,
+    shown_epsilon,
+)
+from sottovoce.commands.train import Progress
+
+
+def test_a_cost_is_rounded_up_and_what_was_shown_down():
+    assert float(shown_epsilon(1.2341)) >= 1.2341
+    assert float(least_epsilon(1.2349)) <= 1.2349
+    assert shown_epsilon("infinity") == shown_epsilon(float("inf"))
+
+
+def test_no_number_that_is_none_gets_into_json():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json({"epsilon": float("nan")})
+
+
+def test_a_column_may_lack_rows(capsys):
+    print_columns("Evaluation", {"users": {"top-1": "9%", "spread": "2%"}, "public": {"top-1": "7%"}})
+    page = capsys.readouterr().out
+    assert all(word in page for word in ("users", "public", "top-1", "9%", "7%", "spread", "2%"))
+    print_rows("By words", [{"part": "rare", "top-1": "1%"}, {"part": "common", "top-1": "9%"}])
+    assert "common" in capsys.readouterr().out
+
+
+def test_the_first_signal_asks_and_the_second_stops(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    with gentle_stop("finishing") as stop:
+        assert not stop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert capsys.readouterr().err.count("finishing") == 1
+
+
+def test_rounds_are_shown_as_lines_where_there_is_no_terminal(capsys):
+    with progress_of_rounds("run") as show:
+        show(Progress(0, 9, 0.0, 2.0, 0, 0.0, None))
+        show(Progress(1, 9, 0.5, 2.0, 10, 1.0, None))
+        show(Progress(9, 9, 1.5, 2.0, 10, 0.5, None))
+    err = capsys.readouterr().err
+    assert "round 1 of 9  ε 0.5 of 2" in err
+    assert "round 9 of 9" in err
+    assert "20 users/s" in err
+    with progress_of_rounds("run", quiet=True) as show:
+        show(Progress(9, 9, 1.5, 2.0, 10, 0.5, None))
+    with progress_of_steps("audit") as step:
+        step(3, 3)
+    assert capsys.readouterr().err == "audit: 3 of 3\n"
