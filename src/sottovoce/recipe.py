@@ -265,7 +265,7 @@ class Recipe:
     @staticmethod
     def of(run: HasRecipe) -> Recipe:
         """The recipe of a run's folder."""
-        return Recipe.of(run)
+        return Recipe.load(run.recipe_file)
 
     @staticmethod
     def parse(text: str, name: str = "recipe") -> Recipe:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,6 +127,12 @@ def test_every_key_is_described_with_its_kind_its_limits_and_its_default():
 @pytest.mark.parametrize("row", [row for row in describe() if row.default is not None], ids=lambda row: row.name)
 def test_every_default_is_within_its_own_limits(row):
     assert Recipe().replace(**{row.section: {row.name: row.default}}) == Recipe()
+
+
+def test_the_recipe_of_a_run_is_the_one_in_its_folder(tmp_path):
+    recipe = Recipe.load("demo").replace(run={"rounds": 7})
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml(), encoding="utf-8")
+    assert Recipe.of(SimpleNamespace(recipe_file=tmp_path / "recipe.toml")) == recipe
 
 
 def test_an_unknown_recipe_names_the_shipped_ones():
