@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -236,9 +237,9 @@ def _entry(name: str, home: Path, node: ast.FunctionDef | ast.ClassDef) -> Itera
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and (_is_public(item.name) or item.name == "__init__"):
             called = f"{name}.{item.name}" if item.name != "__init__" else name
-            marks = {ast.unparse(mark) for mark in item.decorator_list}
+            marks = {_source(mark) for mark in item.decorator_list}
             if marks & {"property", "cached_property", "functools.cached_property"}:
-                result = f" -> {ast.unparse(item.returns)}" if item.returns else ""
+                result = f" -> {_source(item.returns)}" if item.returns else ""
                 yield f"`{called}{result}`\n"
             else:
                 yield f"`{_signature(item, called, method='staticmethod' not in marks)}`\n"
@@ -249,7 +250,7 @@ def _entry(name: str, home: Path, node: ast.FunctionDef | ast.ClassDef) -> Itera
 def _signature(node: ast.FunctionDef, called: str = "", *, method: bool = False) -> str:
     """On one line where it fits or is a method's, else an argument a line."""
     arguments = list(_arguments(node.args))[1 if method else 0 :]
-    result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    result = f" -> {_source(node.returns)}" if node.returns else ""
     text = f"{called or node.name}({', '.join(arguments)}){result}"
     if len(text) <= 100 or called:
         return text
@@ -272,19 +273,24 @@ def _arguments(given: ast.arguments) -> Iterator[str]:
 
 
 def _argument(argument: ast.arg, default: ast.expr | None) -> str:
-    text = f"{argument.arg}: {ast.unparse(argument.annotation)}" if argument.annotation else argument.arg
+    text = f"{argument.arg}: {_source(argument.annotation)}" if argument.annotation else argument.arg
     if default is None:
         return text
-    return f"{text} = {ast.unparse(default)}" if argument.annotation else f"{text}={ast.unparse(default)}"
+    return f"{text} = {_source(default)}" if argument.annotation else f"{text}={_source(default)}"
 
 
 def _field(item: ast.AnnAssign) -> str:
-    line = f"{_name_of(item)}: {ast.unparse(item.annotation)}"
-    return f"{line} = {ast.unparse(item.value)}" if item.value is not None else line
+    line = f"{_name_of(item)}: {_source(item.annotation)}"
+    return f"{line} = {_source(item.value)}" if item.value is not None else line
 
 
 def _name_of(item: ast.AnnAssign) -> str:
-    return ast.unparse(item.target)
+    return _source(item.target)
+
+
+def _source(node: ast.AST) -> str:
+    """The code of a node, with the double quotes of the rest of the code."""
+    return re.sub(r"'([^'\"]*)'", r'"\1"', ast.unparse(node))
 
 
 def _is_public(name: str) -> bool:
