@@ -43,8 +43,8 @@ devices.Device.answer = answer
 # A server for which the time of a round is up when a file says so, and one device alone is waited for.
 TIME_IS_UP = """
 from pathlib import Path
-from sottovoce.federation import link
-real = link.Asking.left.fget
+from sottovoce.federation.flower import superlink_server
+real = superlink_server.PendingTask.left.fget
 
 def left(self):
     up = Path({folder!r}) / "up"
@@ -53,7 +53,7 @@ def left(self):
         self.until = 0.0
     return real(self)
 
-link.Asking.left = property(left)
+superlink_server.PendingTask.left = property(left)
 """
 
 
@@ -136,7 +136,7 @@ def kill_superlink(world: World, server: subprocess.Popen) -> None:
     """The grandchild of the server: its tether comes between. Until the server has noticed."""
     for tether in _children(server.pid):
         for child in _children(tether):
-            if "sottovoce.federation.flower.superlink" in Path(f"/proc/{child}/cmdline").read_text():
+            if "flower-superlink" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
                 world.until("another SuperLink", lambda: "the SuperLink is gone" in world.said(server))
                 return
