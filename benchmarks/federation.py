@@ -167,7 +167,7 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supernode.fleet_http_connection import http_request_response
 
-    from sottovoce.federation.messages import Task
+    from sottovoce.federation.messages import read_request
 
     bundle = federation / "devices" / name
     key = load_ssh_private_key((bundle / keys.NODE_KEY).read_bytes(), None)
@@ -191,7 +191,7 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
             contents = pull_objects(wanted, pull_object_fn=lambda each, run=run: pull_object(run, each))
             confirm(run, identity)
             asked = payload.unpack(inflate_object_from_contents(identity, contents))
-            answer = make_up(Task.from_bytes(asked), digest(asked), generator)
+            answer = make_up(read_request(asked), digest(asked), generator)
             TaskIdentity.run_id, TaskIdentity.node_id = run, node
             reply = Message(payload.pack(answer), reply_to=message)
             reply.metadata.__dict__["_src_node_id"] = node  # threads share what Flower keeps of a process
@@ -219,7 +219,7 @@ def _wait_for(server: str) -> None:
 
 def make_up(task, name: str, generator: np.random.Generator) -> bytes:
     if generator.random() < 0.5:
-        return Nothing(Code.NOBODY).to_bytes()
+        return Nothing(Code.NOT_DRAWN).to_bytes()
     leaves = [generator.integers(-1000, 1000, leaf.shape) for leaf in task.leaves]
     return Contribution(name, 1, 2**24, np.ones(1, np.int64), leaves).to_bytes()
 

@@ -28,11 +28,11 @@ MAIN = "from sottovoce.cli.main import main\nmain(sys.argv[1:])\n"
 HOLDING = """
 from pathlib import Path
 from sottovoce.federation import device as devices
-from sottovoce.federation.messages import Task
+from sottovoce.federation.messages import read_request
 real = devices.Device.answer
 
 def answer(self, message):
-    hold = Path({folder!r}) / f"hold-{{Task.from_bytes(message).round}}"
+    hold = Path({folder!r}) / f"hold-{{read_request(message).round}}"
     hold.with_name(hold.name + "-" + self._enrolled.name).touch()
     while hold.exists():
         time.sleep(0.1)

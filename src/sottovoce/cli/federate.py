@@ -31,19 +31,14 @@ class Creation:
 
     host: str = "127.0.0.1"
     "Name or address at which devices find the server."
-
     port: int = 8443
     "Port of the server."
-
     vocabulary: Path | None = None
     "A public word list, one word a line, most frequent first; without it, the most frequent English words."
-
     vocabulary_size: int = 10_000
     "Number of tokens in the vocabulary."
-
     tokens_per_user: int = 1600
     "Length to which every user's text is cut."
-
     held_out: Path | None = None
     "A store whose held-out users the server evaluates on; they are not protected."
 
@@ -55,13 +50,10 @@ class ServingOptions:
 
     seconds: float = 120.0
     "How long a round waits for devices; those that are later contribute nothing."
-
     at_least: int = 1
     "Devices that must be connected before a round begins."
-
     bind: str | None = None
     "Address to listen on, if not the federation's host."
-
     state: Path | None = None
     "A folder in memory (tmpfs) where the link keeps its state, so that rounds survive if the SuperLink is killed."
 

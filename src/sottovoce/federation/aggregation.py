@@ -15,16 +15,7 @@ import jax
 import numpy as np
 
 from sottovoce.errors import SottoError
-from sottovoce.federation.messages import (
-    Code,
-    Contribution,
-    Facts,
-    Nothing,
-    Refused,
-    digest,
-    largest_answer,
-    read_answer,
-)
+from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, digest, largest_answer, read_answer
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import SAFE_SHARE, Clipping, FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import WEIGHT_STEP
@@ -46,10 +37,10 @@ class DeviceSum(NamedTuple):
     answers: Mapping[str, int]  # how many devices contributed, and how many did not, by `Code`
     sizes: tuple[int, int] = (0, 0)  # bytes of the task, and of all answers
 
-    def diagnostics(self) -> Facts:
+    def diagnostics(self) -> dict[str, object]:
         """Exact figures of the cohort: private."""
-        facts = {"users": self.users, "weight": float(self.weight), "answers": dict(self.answers)}
-        return facts | {"task_bytes": self.sizes[0], "answer_bytes": self.sizes[1]}
+        sizes = {"task_bytes": self.sizes[0], "answer_bytes": self.sizes[1]}
+        return {"users": self.users, "weight": float(self.weight), "answers": dict(self.answers), **sizes}
 
 
 class Phase(Protocol):
@@ -58,16 +49,13 @@ class Phase(Protocol):
     @property
     def messages(self) -> Mapping[str, bytes]:
         """What goes to which device."""
-        ...
 
     @property
     def max_answer_bytes(self) -> int:
         """The most bytes in an honest answer."""
-        ...
 
     def take(self, device: str, answer: bytes) -> str:
         """Count an answer: "joined", or the code that says why it adds nothing. It never raises."""
-        ...
 
 
 class Aggregation(Protocol):
@@ -75,11 +63,9 @@ class Aggregation(Protocol):
 
     def phases(self) -> Iterator[Phase]:
         """The next phase is made when the one before it has its answers: it may depend on them."""
-        ...
 
     def total(self) -> DeviceSum:
         """The sums, after the last phase."""
-        ...
 
 
 class Aggregator:
@@ -101,9 +87,9 @@ class Aggregator:
         self.messages = dict.fromkeys(registered, task)
         self._task, self._task_bytes, self._registered = digest(task), len(task), registered
         self._clip_norms, self._grid = np.asarray(clip_norms, np.float64), mechanism.grid(clip_norms)
-        self._weight_aware = mechanism.clipping.weight_aware
+        self._clipping = mechanism.clipping
         leaves, self._structure = jax.tree.flatten(params)
-        self._parts = _parts(mechanism.clipping, len(leaves))
+        _parts(self._clipping, leaves)  # refuses a clip that cannot be checked here
         self._shapes = [leaf.shape for leaf in leaves]
         self.max_answer_bytes = largest_answer(sum(leaf.size for leaf in leaves), len(leaves), len(clip_norms))
         dtype = np.int64 if self._grid is not None else np.float64
@@ -167,7 +153,7 @@ class Aggregator:
 
     def _add(self, answer: Contribution) -> None:
         # With weight-aware clips w·Δ is within S for each user, for any weights.
-        share = answer.users if self._weight_aware else answer.weight * WEIGHT_STEP
+        share = answer.users if self._clipping.weight_aware else answer.weight * WEIGHT_STEP
         leaves = answer.leaves if self._grid is None else self._clip(answer.leaves, self._clip_norms * share)
         totals = [total + leaf for total, leaf in zip(self._leaves, leaves, strict=True)]
         bits = self._bits + answer.bits
@@ -179,19 +165,17 @@ class Aggregator:
     def _clip(self, leaves: list[np.ndarray], bounds: np.ndarray) -> list[np.ndarray]:
         """Each part within its bound. A part that is within it stays as it is, to the bit; others shrink to it."""
         assert self._grid is not None
-        clipped = list(leaves)
-        for part, bound in zip(self._parts, bounds, strict=True):
-            clipped[part] = _within(leaves[part], bound / self._grid)
-        return clipped
+        parts = zip(_parts(self._clipping, leaves), bounds / self._grid, strict=True)
+        return [leaf for part, bound in parts for leaf in _within(part, bound)]
 
 
-def _parts(clipping: Clipping, leaves: int) -> list[slice]:
-    """The leaves of each part that has a norm of its own."""
+def _parts(clipping: Clipping, leaves: list[Any]) -> list[list[Any]]:
+    """The leaves in groups, one for each norm of a clip."""
     match clipping:
         case FlatClip() | NoClip():
-            return [slice(0, leaves)]
+            return [leaves]
         case PerLayerClip():
-            return [slice(leaf, leaf + 1) for leaf in range(leaves)]
+            return [[leaf] for leaf in leaves]
     raise SottoError(f"the server cannot check {type(clipping).__name__} again; across devices use flat or per_layer")
 
 

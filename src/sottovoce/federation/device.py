@@ -81,7 +81,7 @@ class Device:
         rows = self._participation.join(task, message, drawn, self._limits)
         rows = rows[rows < self._store.users]  # a registered user without text here
         if not len(rows):
-            return Nothing(Code.NOBODY)
+            return Nothing(Code.NOT_DRAWN)
         return self._train(task, assembly, model, rows, digest(message))
 
     def _check_origin(self, task: Task) -> None:

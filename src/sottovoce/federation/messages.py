@@ -33,7 +33,7 @@ _HEAD_OF_ARRAY = 2**8  # bytes that describe one array
 class Code(StrEnum):
     """Why a device contributed nothing to a round. The server learns nothing else about it."""
 
-    NOBODY = "nobody"  # no user of the device was drawn
+    NOT_DRAWN = "nobody"  # no user of the device was drawn
     VERSION = "version"  # another sottovoce than the server's
     MALFORMED = "malformed"  # a message that cannot be read
     STRANGER = "stranger"  # another federation or vocabulary, or a device that is not on the roster
@@ -75,10 +75,6 @@ class Task:
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK_FACTS}}
         return _pack(facts, {"clip_norms": self.clip_norms, "key": self.key}, self.leaves)
-
-    @staticmethod
-    def from_bytes(message: bytes) -> Task:
-        return read_request(message)
 
 
 @dataclass(frozen=True)

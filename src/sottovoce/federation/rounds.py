@@ -69,6 +69,6 @@ def aggregate(aggregation: Aggregation, transport: Transport, name: str, seconds
         exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes)
         for device, answer in transport.exchange(exchange):
             code = phase.take(device, answer)
-            if code not in (JOINED, Code.NOBODY):
+            if code not in (JOINED, Code.NOT_DRAWN):
                 log.warning("%s contributes nothing: %s", device, code)
     return aggregation.total()

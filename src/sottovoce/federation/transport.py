@@ -32,4 +32,3 @@ class Transport(Protocol):
         Guarantee: an answer comes under the name of the device that sent it; the transport vouches for that. A device
         answers at most once.
         """
-        ...

@@ -185,8 +185,8 @@ def test_a_device_counts_once_and_a_stranger_never():
     assert one.take("nobody knows", message) == Code.STRANGER
     assert one.total().users == 1
     assert one.total().answers == {"joined": 1, Code.AWAY: 1}
-    assert one.take("silo", Nothing(Code.NOBODY).to_bytes()) == Code.NOBODY
-    assert one.total().answers == {"joined": 1, Code.NOBODY: 1}
+    assert one.take("silo", Nothing(Code.NOT_DRAWN).to_bytes()) == Code.NOT_DRAWN
+    assert one.total().answers == {"joined": 1, Code.NOT_DRAWN: 1}
 
 
 def test_without_a_clip_sums_are_plain_and_not_a_number_counts_for_nothing():

@@ -22,7 +22,7 @@ def with_facts(message: bytes, **more: object) -> bytes:
 
 
 def test_a_task_is_the_same_after_the_wire():
-    again = Task.from_bytes(TASK.to_bytes())
+    again = read_request(TASK.to_bytes())
     assert again.to_bytes() == TASK.to_bytes()
     for field in fields(Task):
         assert str(getattr(again, field.name)) == str(getattr(TASK, field.name))

@@ -83,7 +83,7 @@ def main(host: str, port: int, keys: Path, folder: Path, socket: str) -> None:
 
     limits = httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=60.0)
     # httpx looks for sniffio on the disk at every step of a request if it is not installed. This answers at once.
-    modules: dict[str, Any] = sys.modules
+    modules: Any = sys.modules
     modules.setdefault("sniffio", None)
     transport = httpx.AsyncHTTPTransport(uds=socket, limits=limits)
     client = httpx.AsyncClient(base_url="http://localhost", transport=transport, timeout=60.0)
