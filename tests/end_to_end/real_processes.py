@@ -133,9 +133,9 @@ def world_of(folder: Path) -> Iterator[World]:
 
 
 def kill_superlink(world: World, server: subprocess.Popen) -> None:
-    """The grandchild of the server: its tether comes between. Until the server has noticed."""
-    for tether in _children(server.pid):
-        for child in _children(tether):
+    """The grandchild of the server: `die_with_parent` comes between. Until the server has noticed."""
+    for wrapper in _children(server.pid):
+        for child in _children(wrapper):
             if "flower-superlink" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
                 world.until("another SuperLink", lambda: "the SuperLink is gone" in world.said(server))
