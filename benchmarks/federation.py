@@ -29,9 +29,8 @@ from sottovoce.commands import federate
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.federation import keys
-from sottovoce.federation.flower import internals
+from sottovoce.federation.flower import payload, serverapp
 from sottovoce.federation.flower.subprocesses import Child, free_port
-from sottovoce.federation.limits import Limits
 from sottovoce.federation.messages import Code, Contribution, Nothing, digest
 from sottovoce.recipe import Recipe
 from sottovoce.runs.record import Lines
@@ -62,18 +61,16 @@ def make_recipe(arguments: argparse.Namespace, users: int) -> Recipe:
     )
 
 
-def found(folder: Path, devices: list[tuple[str, int]]) -> Path:
-    federate.found_federation(
-        folder / "federation", devices, vocabulary=demo_vocabulary(), tokens_per_user=DEMO_TOKENS_PER_USER,
-        host="127.0.0.1", port=free_port(), limits=Limits(),
-    )  # fmt: skip
+def create(folder: Path, devices: list[tuple[str, int]]) -> Path:
+    settings = federate.FederationSettings(demo_vocabulary(), DEMO_TOKENS_PER_USER, "127.0.0.1", free_port())
+    federate.create_federation(folder / "federation", devices, settings)
     return folder / "federation"
 
 
 def measure_trainer(folder: Path, arguments: argparse.Namespace) -> dict:
     names = [f"silo-{number}" for number in range(arguments.silos)]
     users = [prepare_demo(folder / name, arguments.users, seed=seed).train_users for seed, name in enumerate(names)]
-    federation = found(folder, list(zip(names, users, strict=True)))
+    federation = create(folder, list(zip(names, users, strict=True)))
     with ExitStack() as stack:
         for name in names:
             bundle = federation / "devices" / name
@@ -101,17 +98,17 @@ client, server = ClientApp(), ServerApp()
 
 @client.train("sottovoce")
 def answer(message, context):
-    from sottovoce.federation.flower import bytes_of, content_of
+    from sottovoce.federation.flower.payload import pack, unpack
     from sottovoce.commands.federate import open_device
 
     device, _ = open_device(Path(context.node_config["bundle"]), Path(context.node_config["data"]))
-    return Message(content_of(device.answer(bytes_of(message))), reply_to=message)
+    return Message(pack(device.answer(unpack(message))), reply_to=message)
 """
 
 
 def per_message(federation: Path, bundle: Path, store: Path) -> Child:
     """A SuperNode as Flower starts it, with an app that trains in the process that Flower starts for it."""
-    internals._APP["sottovoce_app/__init__.py"] = CLIENT
+    serverapp._APP["sottovoce_app/__init__.py"] = CLIENT
     os.environ["PATH"] = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"  # where Flower looks for its own commands
     server = json.loads((bundle / "device.json").read_text())["server"]
     return Child(
@@ -145,10 +142,10 @@ def rounds_of(run: Path) -> dict:
 
 def measure_messages(folder: Path, arguments: argparse.Namespace) -> dict:
     names = [f"d{number}" for number in range(arguments.devices)]
-    federation = found(folder, [(name, 1) for name in names])
+    federation = create(folder, [(name, 1) for name in names])
     over = threading.Event()
     recipe = make_recipe(arguments, arguments.devices)
-    with watching({"federation.superlink": "superlink", "federation.proxy": "proxy"}) as watched:
+    with watching({"flower-superlink": "superlink", "flower.proxy": "proxy"}) as watched:
         for name in names:
             threading.Thread(target=pretend, args=(federation, name, over), daemon=True).start()
         run = serve(federation, folder, recipe, arguments.devices)
@@ -170,7 +167,7 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supernode.fleet_http_connection import http_request_response
 
-    from sottovoce.federation.messages import Task
+    from sottovoce.federation.messages import read_request
 
     bundle = federation / "devices" / name
     key = load_ssh_private_key((bundle / keys.NODE_KEY).read_bytes(), None)
@@ -193,10 +190,10 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
             wanted = [each.object_id for each in iterate_object_tree(tree)]
             contents = pull_objects(wanted, pull_object_fn=lambda each, run=run: pull_object(run, each))
             confirm(run, identity)
-            asked = internals.bytes_of(inflate_object_from_contents(identity, contents))
-            answer = make_up(Task.from_bytes(asked), digest(asked), generator)
+            asked = payload.unpack(inflate_object_from_contents(identity, contents))
+            answer = make_up(read_request(asked), digest(asked), generator)
             TaskIdentity.run_id, TaskIdentity.node_id = run, node
-            reply = Message(internals.content_of(answer), reply_to=message)
+            reply = Message(payload.pack(answer), reply_to=message)
             reply.metadata.__dict__["_src_node_id"] = node  # threads share what Flower keeps of a process
             reply.metadata.__dict__["_message_id"] = reply.object_id
             with no_object_id_recompute():
@@ -222,7 +219,7 @@ def _wait_for(server: str) -> None:
 
 def make_up(task, name: str, generator: np.random.Generator) -> bytes:
     if generator.random() < 0.5:
-        return Nothing(Code.NOBODY).to_bytes()
+        return Nothing(Code.NOT_DRAWN).to_bytes()
     leaves = [generator.integers(-1000, 1000, leaf.shape) for leaf in task.leaves]
     return Contribution(name, 1, 2**24, np.ones(1, np.int64), leaves).to_bytes()
 

@@ -1,18 +1,18 @@
-"""Devices in one process: a federation of a few people, and a fleet that hands messages over without a network."""
+"""Devices in one process: a federation of a few people, and a transport without a network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.federation.aggregation import Collected
-from sottovoce.federation.device import Device, Enrolment
+from sottovoce.federation.device import Device
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.roster import VOCABULARY, Member, Roster
+from sottovoce.federation.roster import VOCABULARY, Enrolment, Member, Roster
+from sottovoce.federation.transport import Exchange
 from sottovoce.recipe import Recipe
 
 FEDERATION = "0123456789abcdef"
@@ -49,23 +49,21 @@ def make_roster(folder: Path, vocabulary: Vocabulary, tokens: int, shares: dict[
 
 
 class InProcess:
-    """A fleet without a network. `spoil` may change what a device sends, or swallow it."""
+    """A transport without a network. `spoil` may change what a device sends, or swallow it."""
 
     def __init__(self, devices: dict[str, Device], spoil: Callable[[str, bytes], bytes | None] | None = None):
         self.devices, self.spoil = devices, spoil
         self.tasks: list[bytes] = []
-        self.codes: list[dict[str, str]] = []
 
-    def ask(self, number: int, message: bytes, seconds: float, collected: Collected) -> None:
-        del number, seconds
-        self.tasks.append(message)
-        for name, device in self.devices.items():
-            answer: bytes | None = device.answer(message)
-            if self.spoil is not None and answer is not None:
-                answer = self.spoil(name, answer)
-            if answer is not None:
-                collected.take(name, answer)
-        self.codes.append(collected.codes())
+    def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
+        self.tasks += set(exchange.messages.values())
+        for name, message in exchange.messages.items():
+            if name in self.devices:
+                answer: bytes | None = self.devices[name].answer(message)
+                if self.spoil is not None and answer is not None:
+                    answer = self.spoil(name, answer)
+                if answer is not None:
+                    yield name, answer
 
 
 def tiny_recipe(federation: Path, **sections: dict) -> Recipe:

@@ -28,11 +28,11 @@ MAIN = "from sottovoce.cli.main import main\nmain(sys.argv[1:])\n"
 HOLDING = """
 from pathlib import Path
 from sottovoce.federation import device as devices
-from sottovoce.federation.messages import Task
+from sottovoce.federation.messages import read_request
 real = devices.Device.answer
 
 def answer(self, message):
-    hold = Path({folder!r}) / f"hold-{{Task.from_bytes(message).round}}"
+    hold = Path({folder!r}) / f"hold-{{read_request(message).round}}"
     hold.with_name(hold.name + "-" + self._enrolled.name).touch()
     while hold.exists():
         time.sleep(0.1)
@@ -43,8 +43,8 @@ devices.Device.answer = answer
 # A server for which the time of a round is up when a file says so, and one device alone is waited for.
 TIME_IS_UP = """
 from pathlib import Path
-from sottovoce.federation import link
-real = link.Asking.left.fget
+from sottovoce.federation.flower import superlink_server
+real = superlink_server.PendingTask.left.fget
 
 def left(self):
     up = Path({folder!r}) / "up"
@@ -53,7 +53,7 @@ def left(self):
         self.until = 0.0
     return real(self)
 
-link.Asking.left = property(left)
+superlink_server.PendingTask.left = property(left)
 """
 
 
@@ -133,10 +133,10 @@ def world_of(folder: Path) -> Iterator[World]:
 
 
 def kill_superlink(world: World, server: subprocess.Popen) -> None:
-    """The grandchild of the server: its tether comes between. Until the server has noticed."""
-    for tether in _children(server.pid):
-        for child in _children(tether):
-            if "sottovoce.federation.flower.superlink" in Path(f"/proc/{child}/cmdline").read_text():
+    """The grandchild of the server: `die_with_parent` comes between. Until the server has noticed."""
+    for wrapper in _children(server.pid):
+        for child in _children(wrapper):
+            if "flower-superlink" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
                 world.until("another SuperLink", lambda: "the SuperLink is gone" in world.said(server))
                 return

@@ -16,7 +16,6 @@ import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
 from sottovoce.commands import federate, federate_demo, new_run, train
 from sottovoce.errors import LostProcess, SottoError
-from sottovoce.federation import keys
 from sottovoce.federation.messages import Code, Contribution, read_answer
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.runs import payments
@@ -122,9 +121,9 @@ def test_a_server_killed_before_it_paid_asks_again_and_pays_once(federation, tmp
     run = tmp_path / "run"
 
     class Dying(InProcess):
-        def ask(self, number, message, seconds, collected):
-            super().ask(number, message, seconds, collected)
-            if number == 2:
+        def exchange(self, exchange):
+            yield from super().exchange(exchange)
+            if exchange.name == "round 2":
                 raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
@@ -135,7 +134,7 @@ def test_a_server_killed_before_it_paid_asks_again_and_pays_once(federation, tmp
     fleet = InProcess(federation.devices)
     sottovoce.resume(run, coordinator=federation.coordinator(fleet))
     assert [entry.round for entry in Ledger.open(run / "ledger.jsonl").entries] == [1, 2, 3]
-    assert all(set(codes.values()) <= {"joined", "nobody"} for codes in fleet.codes)
+    assert all(set(line["answers"]) <= {"joined", "nobody"} for line in Lines(run / "diagnostics.jsonl").read())
     # What travels says nothing of the server's disk.
     assert all(str(tmp_path).encode() not in task for task in fleet.tasks)
 
@@ -150,9 +149,8 @@ def test_hostile_late_and_old_devices_change_nothing_but_their_own_part(federati
     recipe = tiny_recipe(federation.path, run={"rounds": 1})
     fleet = InProcess(federation.devices, lambda name, answer: spoiled[name](answer))
     sottovoce.train(recipe, tmp_path / "spoiled", coordinator=federation.coordinator(fleet))
-    assert fleet.codes[0]["phone"] == Code.MALFORMED
-    assert fleet.codes[0]["silo"] == Code.VERSION
-    assert fleet.codes[0]["clinic"] in ("joined", "nobody")
+    (line,) = Lines(tmp_path / "spoiled" / "diagnostics.jsonl").read()
+    assert line["answers"] in ({Code.MALFORMED: 1, Code.VERSION: 1, other: 1} for other in ("joined", "nobody"))
 
 
 def test_recipes_that_devices_cannot_train_are_refused_before_anything_is_made(federation, tmp_path):
@@ -184,7 +182,7 @@ def test_the_seed_of_a_run_does_not_travel(federation, tmp_path):
 
 
 def test_a_demonstration_without_flower_makes_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(keys, "find_spec", lambda name: None)
+    monkeypatch.setattr(federate, "find_spec", lambda name: None)
     assert call("federate", "demo", "--out", tmp_path / "demo") == 2
     assert "pip install -e '.[federation]'" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
@@ -203,17 +201,17 @@ def test_a_demonstration_whose_device_ended_says_so(tmp_path, monkeypatch):
             if self.name == "south":
                 raise LostProcess("south ended (status 1)")
 
-    monkeypatch.setattr(federate_demo, "needs_flower", lambda: None)
+    monkeypatch.setattr(federate_demo, "require_flower", lambda: None)
     monkeypatch.setattr(federate_demo, "prepare_demo", lambda *_, **__: SimpleNamespace(train_users=20))
     monkeypatch.setattr(federate_demo, "Child", Device)
     monkeypatch.setattr(
-        federate_demo, "found_federation",
-        lambda out, *_, **__: SimpleNamespace(path=out, port=1, bundle=lambda name: out / name),
+        federate_demo, "create_federation",
+        lambda out, *_: SimpleNamespace(path=out, bundle=lambda name: out / name),
     )  # fmt: skip
     monkeypatch.setattr(federate_demo, "serve", lambda *_, stop, **__: stop() or pytest.fail("it goes on"))
     with pytest.raises(LostProcess, match="south ended"):
         federate_demo.run_federation_demo(
-            tmp_path / "demo", users=40, say=lambda text: None, progress=lambda name: nullcontext()
+            tmp_path / "demo", users=40, notify=lambda text: None, progress=lambda name: nullcontext()
         )
     assert devices == []
 
@@ -225,15 +223,15 @@ def test_a_server_that_is_stopped_or_lost_while_it_waits_says_how_to_go_on(
     run = tmp_path / "run"
 
     class Waiting(InProcess):
-        def ask(self, number, message, seconds, collected):
+        def exchange(self, exchange):
             raise fault
 
     @contextmanager
     def reach(*_):
         yield federation.coordinator(Waiting(federation.devices))
 
-    monkeypatch.setattr(federate, "_reach", reach)
-    monkeypatch.setattr(federate, "needs_flower", lambda: None)
+    monkeypatch.setattr(federate, "_coordinator", reach)
+    monkeypatch.setattr(federate, "require_flower", lambda: None)
     (tmp_path / "recipe.toml").write_text(tiny_recipe(federation.path).to_toml())
     code = call("federate", "server", tmp_path / "recipe.toml", "--federation", federation.path, "--out", run, "--json")
     assert code == status

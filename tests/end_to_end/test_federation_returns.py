@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SLOW = """
 from pathlib import Path
 from sottovoce.federation import device as devices
-from sottovoce.federation.messages import Task
+from sottovoce.federation.messages import read_request
 real = devices.Device.answer
 
 def answer(self, message):
     slow = Path({folder!r}) / "slow"
     while slow.exists():
-        slow.with_name(f"slow-{{Task.from_bytes(message).round}}").touch()
+        slow.with_name(f"slow-{{read_request(message).round}}").touch()
         time.sleep(0.1)
     return real(self, message)
 

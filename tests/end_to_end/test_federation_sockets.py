@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from real_processes import _children
@@ -17,7 +16,7 @@ from sottovoce.commands import federate
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation.flower.sockets import private_folder
 from sottovoce.federation.flower.subprocesses import free_port
-from sottovoce.federation.flower.supernode_client import Host
+from sottovoce.federation.flower.supernode_client import SuperNodeClient
 
 pytest.importorskip("flwr")
 pytestmark = [
@@ -32,8 +31,8 @@ import httpx
 from pathlib import Path
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, StopRunRequest
 from flwr.supercore.control import ControlHttpClient
-from sottovoce.federation.flower import internals
-client = internals.at_socket(ControlHttpClient, Path(sys.argv[1]), [])
+from sottovoce.federation.flower.task_queue import connect
+client = connect(ControlHttpClient, Path(sys.argv[1]))
 os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
 try:
     print("devices", len(client.ListNodes(ListNodesRequest()).nodes_info))
@@ -69,8 +68,7 @@ def listening(processes: list[int]) -> set[int]:
 @contextmanager
 def a_device(bundle: Path, server: str) -> Iterator[None]:
     """The SuperNode of a device, which has nothing to answer."""
-    device: Any = None
-    host = Host(bundle, server, device)
+    host = SuperNodeClient(bundle, server, lambda message: b"")
     with private_folder() as host._sockets:
         try:
             host._connect()
@@ -81,14 +79,13 @@ def a_device(bundle: Path, server: str) -> Iterator[None]:
 
 
 def test_the_declared_port_is_all_that_listens_and_the_control_api_is_for_its_owner_alone(tmp_path):
-    from sottovoce.federation.flower.superlink_server import Link
+    from sottovoce.federation.flower.superlink_server import Serving, SuperLinkServer
 
-    roster = federate.found_federation(
-        tmp_path / "federation", [("phone", 1)], vocabulary=Vocabulary.from_words(["red", "green"]), tokens_per_user=16,
-        host="127.0.0.1", port=free_port(),
-    )  # fmt: skip
+    settings = federate.FederationSettings(Vocabulary.from_words(["red", "green"]), 16, "127.0.0.1", free_port())
+    roster = federate.create_federation(tmp_path / "federation", [("phone", 1)], settings)
     (tmp_path / "link").mkdir(mode=0o700)
-    with Link(roster, tmp_path / "link", bind="127.0.0.1") as link, a_device(roster.bundle("phone"), roster.server):
+    server = SuperLinkServer(roster, tmp_path / "link", Serving())
+    with server as link, a_device(roster.bundle("phone"), roster.server):
         assert listening(family(os.getpid())) == {roster.port}
         if os.getuid() == 0:
             said = {}

@@ -1,4 +1,4 @@
-"""`sotto federate`: train where the text lies."""
+"""`sotto federate`: train across devices or silos; the text stays on them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +19,52 @@ from sottovoce.cli.train import print_result
 from sottovoce.errors import LostProcess, SottoError
 
 if TYPE_CHECKING:
+    from sottovoce.commands.federate import Serving
     from sottovoce.federation.limits import Limits
 
-app = cyclopts.App(name="federate", help="Train across devices or silos, where the text lies.")
+app = cyclopts.App(name="federate", help="Train across devices or silos; the text stays on them.")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Creation:
+    """Options of a new federation."""
+
+    host: str = "127.0.0.1"
+    "Name or address at which devices find the server."
+    port: int = 8443
+    "Port of the server."
+    vocabulary: Path | None = None
+    "A public word list, one word a line, most frequent first; without it, the most frequent English words."
+    vocabulary_size: int = 10_000
+    "Number of tokens in the vocabulary."
+    tokens_per_user: int = 1600
+    "Length to which every user's text is cut."
+    held_out: Path | None = None
+    "A store whose held-out users the server evaluates on; they are not protected."
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ServingOptions:
+    """Options of a server."""
+
+    seconds: float = 120.0
+    "How long a round waits for devices; those that are later contribute nothing."
+    at_least: int = 1
+    "Devices that must be connected before a round begins."
+    bind: str | None = None
+    "Address to listen on, if not the federation's host."
+    state: Path | None = None
+    "A folder in memory (tmpfs) where the link keeps its state, so that rounds survive if the SuperLink is killed."
+
+    def serving(self) -> Serving:
+        from sottovoce.commands.federate import Serving
+
+        return Serving(**vars(self), notify=_notify)
+
+
+DEFAULT_CREATION, DEFAULT_SERVING = Creation(), ServingOptions()
 
 
 @app.command
@@ -28,50 +72,31 @@ def init(
     federation: Path,
     *,
     devices: Annotated[list[str], Parameter(name="--device", negative=())],
-    host: str = "127.0.0.1",
-    port: int = 8443,
-    vocabulary: Path | None = None,
-    vocabulary_size: int = 10_000,
-    tokens_per_user: int = 1600,
-    held_out: Path | None = None,
+    creation: Creation = DEFAULT_CREATION,
     allow_not_private: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Found a federation: certificates, keys, the roster, and a folder to carry to each device.
+    """Create a federation: certificates, keys, the roster, and a folder to carry to each device.
 
     Parameters
     ----------
     federation
         Folder of the new federation, which stays at the server.
     devices
-        A device and how many users it holds: NAME=USERS, or NAME for one user. Give it once a device.
-    host
-        Name or address at which devices find the server.
-    port
-        Port of it.
-    vocabulary
-        A public word list, one word a line, most frequent first; without it, the most frequent English words.
-    vocabulary_size
-        Tokens in all.
-    tokens_per_user
-        Length to which every user's text is cut.
-    held_out
-        A store whose held-out users the server evaluates on; they are not protected.
+        A device and its number of users: NAME=USERS, or NAME for one user. Give the option once for each device.
     allow_not_private
-        Let devices take part in runs that promise nothing (written to their limits.toml).
+        Let devices take part in runs without a privacy guarantee (written to their limits.toml).
     json
         One JSON object, and nothing else.
     """
-    from sottovoce.commands.federate import found_federation
+    from sottovoce.commands.federate import FederationSettings, create_federation
     from sottovoce.data.vocabulary import Vocabulary
 
-    if not 0 < port < 2**16:
-        raise SottoError(f"--port {port} must be from 1 to 65535")
-    words = Vocabulary.from_file(vocabulary, vocabulary_size) if vocabulary else Vocabulary.public(vocabulary_size)
-    roster = found_federation(
-        federation, [_device(text) for text in devices], vocabulary=words, tokens_per_user=tokens_per_user, host=host,
-        port=port, held_out=held_out, limits=_limits(allow_not_private),
-    )  # fmt: skip
+    file, size = creation.vocabulary, creation.vocabulary_size
+    words = Vocabulary.from_file(file, size) if file else Vocabulary.public(size)
+    settings = FederationSettings(words, creation.tokens_per_user, creation.host, creation.port, creation.held_out)
+    shares = [_device(text) for text in devices]
+    roster = create_federation(federation, shares, settings, _limits(allow_not_private))
     bundles = {member.name: str(roster.bundle(member.name)) for member in roster.members}
     if json:
         return print_json({"federation": str(federation), "id": roster.federation, "devices": bundles})
@@ -95,7 +120,7 @@ def enrol(federation: Path, device: str, *, allow_not_private: Flag = False) -> 
     device
         NAME=USERS, or NAME for one user.
     allow_not_private
-        Let it take part in runs that promise nothing.
+        Let it take part in runs without a privacy guarantee.
     """
     from sottovoce.commands import federate
 
@@ -126,10 +151,7 @@ def server(
     federation: Path,
     out: Path,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
-    seconds: float = 120.0,
-    at_least: int = 1,
-    bind: str | None = None,
-    state: Path | None = None,
+    options: ServingOptions = DEFAULT_SERVING,
     json: Flag = False,
 ) -> None:
     """Train the model of a recipe with the devices of a federation.
@@ -144,61 +166,36 @@ def server(
         Folder of the new run.
     settings
         Change one value of the recipe: section.key=value. May be given many times.
-    seconds
-        How long a round waits for devices; those that are later contribute nothing.
-    at_least
-        Devices that must be connected before a round begins.
-    bind
-        Address to listen on, if not the federation's host.
-    state
-        A folder in memory (tmpfs) where the link keeps its state, so that rounds survive if the SuperLink is killed.
     json
         One JSON object at the end, no progress.
     """
-    from sottovoce.commands.federate import Serving, serve
+    from sottovoce.commands.federate import serve
     from sottovoce.recipe import Recipe
 
     _log()
-    chosen = Recipe.load(recipe).with_settings(settings or ())
-    serving = Serving(seconds, at_least, bind, state)
+    chosen, serving = Recipe.load(recipe).with_settings(settings or ()), options.serving()
     with _how_to_go_on(out), gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
-        result = serve(chosen, federation, out, serving, observer=observer, stop=stop, say=_say)
+        result = serve(chosen, federation, out, serving, observer=observer, stop=stop)
     return print_result(result, json=json, again="sotto federate resume")
 
 
 @app.command
-def resume(
-    run: Path,
-    *,
-    seconds: float = 120.0,
-    at_least: int = 1,
-    bind: str | None = None,
-    state: Path | None = None,
-    json: Flag = False,
-) -> None:
+def resume(run: Path, *, options: ServingOptions = DEFAULT_SERVING, json: Flag = False) -> None:
     """Go on with a run over devices that was stopped or killed.
 
     Parameters
     ----------
     run
         Folder of the run.
-    seconds
-        How long a round waits for devices; those that are later contribute nothing.
-    at_least
-        Devices that must be connected before a round begins.
-    bind
-        Address to listen on, if not the federation's host.
-    state
-        A folder in memory (tmpfs) where the link keeps its state.
     json
         One JSON object at the end, no progress.
     """
-    from sottovoce.commands.federate import Serving, serve_again
+    from sottovoce.commands.federate import serve_again
 
     _log()
-    serving = Serving(seconds, at_least, bind, state)
+    serving = options.serving()
     with _how_to_go_on(run), gentle_stop() as stop, progress_of_rounds(run.name, quiet=json) as observer:
-        result = serve_again(run, serving, observer=observer, stop=stop, say=_say)
+        result = serve_again(run, serving, observer=observer, stop=stop)
     return print_result(result, json=json, again="sotto federate resume")
 
 
@@ -219,7 +216,7 @@ def device(bundle: Path, *, data: Path, server: str | None = None) -> None:
 
     _log()
     with gentle_stop("finishing this answer; once more stops at once") as stop:
-        run_device(bundle, data, server=server, stop=stop, say=_say)
+        run_device(bundle, data, server=server, stop=stop, notify=_notify)
 
 
 @app.command
@@ -231,7 +228,7 @@ def demo(*, out: Path = Path("federation-demo"), users: int = 2000) -> None:
     out
         Folder for all of it.
     users
-        People in both silos together.
+        Users in both silos together.
     """
     from sottovoce.commands.federate_demo import run_federation_demo
 
@@ -239,7 +236,7 @@ def demo(*, out: Path = Path("federation-demo"), users: int = 2000) -> None:
         raise SottoError(f"--users {users} must be 40 or more, to share out over two silos")
     _log()
     with gentle_stop() as stop:
-        result = run_federation_demo(out, users=users, say=_say, progress=progress_of_rounds, stop=stop)
+        result = run_federation_demo(out, users=users, notify=_notify, progress=progress_of_rounds, stop=stop)
     if result.ended == "stopped":
         return print(f"stopped after round {result.round}; delete {out} and run `sotto federate demo` again")
     print_result(result, json=False, next_step=f"report: {result.path / 'report.html'}")
@@ -248,12 +245,12 @@ def demo(*, out: Path = Path("federation-demo"), users: int = 2000) -> None:
 
 @contextmanager
 def _how_to_go_on(run: Path) -> Iterator[None]:
-    """A server that is stopped while it waits for devices, at once, or by its link, has a run all the same."""
+    """Print how to resume a run whose server was stopped while it waited for devices, or lost its link."""
     try:
         yield
     except (KeyboardInterrupt, LostProcess):
         if (run / "recipe.toml").exists():
-            _say(f"stopped; go on with: sotto federate resume {run}")
+            _notify(f"stopped; go on with: sotto federate resume {run}")
         raise
 
 
@@ -276,5 +273,5 @@ def _log() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _say(text: str) -> None:
+def _notify(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -1,174 +1,159 @@
-"""Found a federation, serve a run to its devices, and be one of them."""
+"""Create a federation, serve a run to its devices, and be one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from sottovoce.commands.train import Observer, RunResult, resume, train
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.federation import keys
-from sottovoce.federation.device import Device, Enrolment, own_secret
+from sottovoce.federation import keys, roster
+from sottovoce.federation.device import Device, own_secret
 from sottovoce.federation.device_rules import check_scope
-from sottovoce.federation.keys import needs_flower
+from sottovoce.federation.flower.superlink_server import Serving, SuperLinkServer
+from sottovoce.federation.flower.supernode_client import SuperNodeClient
 from sottovoce.federation.limits import Limits, Participation, read_json
-from sottovoce.federation.roster import DEVICE, LIMITS, Roster, found
+from sottovoce.federation.messages import Facts
+from sottovoce.federation.roster import DEVICE, LIMITS, VOCABULARY, Enrolment, FederationSettings, Roster
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.files import locked
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 Stop = Callable[[], bool]
 
 
-@dataclass(frozen=True)
-class Serving:
-    """How a server reaches its devices."""
-
-    seconds: float = 120.0  # that a round waits for answers
-    at_least: int = 1  # devices that must be here before a round begins
-    bind: str | None = None  # the address to listen on, if not the one that devices know
-    state: Path | None = None  # a folder in memory for the state of the link, to survive a SuperLink that is killed
-
-    def __post_init__(self) -> None:
-        if not self.seconds > 0:
-            raise SottoError(
-                f"--seconds {self.seconds:g} must be above 0; it is how long a round waits for its devices"
-            )
-        if self.at_least < 1:
-            raise SottoError(f"--at-least {self.at_least} must be 1 or more; with nobody there, rounds would be noise")
+def require_flower() -> None:
+    """Say what to install, before anything is made."""
+    if find_spec("flwr") is None:
+        raise SottoError("`sotto federate` needs Flower: pip install -e '.[federation]'")
 
 
-def found_federation(
-    out: Path, devices: Sequence[tuple[str, int]], *, vocabulary: Vocabulary, tokens_per_user: int, host: str,
-    port: int, held_out: Path | None = None, limits: Limits | None = None,
-) -> Roster:  # fmt: skip
+def create_federation(
+    out: Path, devices: Sequence[tuple[str, int]], settings: FederationSettings, limits: Limits | None = None
+) -> Roster:
     """A new federation in a folder: its certificates, its roster, and a folder to carry to each device."""
-    needs_flower()
-    return found(
-        out, vocabulary, devices, host=host, port=port, tokens_per_user=tokens_per_user, held_out=held_out,
-        limits=limits or Limits(),
-    )  # fmt: skip
+    require_flower()
+    return roster.create(out, devices, settings, limits or Limits())
 
 
 def enrol(federation: Path, name: str, users: int, limits: Limits | None = None) -> Path:
-    """Register one more device; the folder to carry to it."""
-    needs_flower()
-    with _changing(federation) as roster:
-        return roster.enrol(name, users, limits or Limits()).bundle(name)
+    """Register one more device. Gives the folder to carry to it."""
+    require_flower()
+    with _locked_roster(federation) as found:
+        return found.enrol(name, users, limits or Limits()).bundle(name)
 
 
 def renew(federation: Path) -> Path:
-    """New certificates for a federation; the file that every device needs."""
-    needs_flower()
-    with _changing(federation) as roster, _serving(roster):
-        roster.renew()
-    return roster.keys / keys.AUTHORITY
+    """Make new certificates for a federation. Gives the file that every device needs."""
+    require_flower()
+    with _locked_roster(federation) as found, _link_folder(found):
+        found.renew()
+    return found.keys / keys.AUTHORITY
 
 
 @contextmanager
-def _changing(federation: Path) -> Iterator[Roster]:
-    """The roster, for this process alone to change: two would give out one place twice, or certificates that ended."""
-    Roster.open(federation)  # or say that it is none
+def _locked_roster(federation: Path) -> Iterator[Roster]:
+    """The roster, for this process to change. Two processes could give one place to two devices."""
+    Roster.open(federation)  # refuses a folder that is no federation
     with locked(federation / ".lock", f"{federation} is being changed by another process; try again"):
         yield Roster.open(federation)
 
 
 def serve(
-    recipe: Recipe, federation: Path, out: Path, serving: Serving, *, observer: Observer | None = None,
-    stop: Stop = lambda: False, say: Say = lambda text: None,
-) -> RunResult:  # fmt: skip
-    """Train what a recipe describes with the devices of a federation."""
-    needs_flower()
-    roster = Roster.open(federation)
-    if not roster.members:
+    recipe: Recipe,
+    federation: Path,
+    out: Path,
+    serving: Serving,
+    *,
+    observer: Observer | None = None,
+    stop: Stop = lambda: False,
+) -> RunResult:
+    """Train the model of a recipe with the devices of a federation."""
+    require_flower()
+    found = Roster.open(federation)
+    if not found.members:
         raise SottoError(f"{federation} has no devices; register some with `sotto federate enrol`")
     recipe = recipe.replace(data={"store": str(federation)})
     check_scope(recipe)
-    with _reach(roster, serving, stop, say) as coordinator:
+    with _coordinator(found, serving, stop) as coordinator:
         return train(recipe, out, observer=observer, stop=stop, coordinator=coordinator)
 
 
 def serve_again(
-    run: Path, serving: Serving, *, observer: Observer | None = None, stop: Stop = lambda: False,
-    say: Say = lambda text: None,
-) -> RunResult:  # fmt: skip
-    """Go on with a run over devices. The round that was broken off is asked for again, and paid for again."""
-    needs_flower()
-    roster = Roster.open(Recipe.of(RunFolder.open(run)).data.store)
-    with _reach(roster, serving, stop, say) as coordinator:
+    run: Path, serving: Serving, *, observer: Observer | None = None, stop: Stop = lambda: False
+) -> RunResult:
+    """Go on with a run over devices. An interrupted round is asked for again, and paid for again."""
+    require_flower()
+    found = Roster.open(Recipe.of(RunFolder.open(run)).data.store)
+    with _coordinator(found, serving, stop) as coordinator:
         return resume(run, observer=observer, stop=stop, coordinator=coordinator)
 
 
 @contextmanager
-def _reach(roster: Roster, serving: Serving, stop: Stop, say: Say) -> Iterator[Coordinator]:
-    """A coordinator whose link is up while the block lasts."""
-    from sottovoce.federation.flower.superlink_server import Link
-
-    if serving.at_least > len(roster.members):
-        raise SottoError(f"--at-least {serving.at_least} is more than the {len(roster.members)} devices registered")
-    left = keys.days_left(roster.keys / keys.SERVER, "make new ones with `sotto federate renew`")
+def _coordinator(found: Roster, serving: Serving, stop: Stop) -> Iterator[Coordinator]:
+    """A coordinator, and its transport while the block lasts."""
+    if serving.at_least > len(found.members):
+        raise SottoError(f"--at-least {serving.at_least} is more than the {len(found.members)} devices registered")
+    left = keys.days_left(found.keys / keys.SERVER, "make new ones with `sotto federate renew`")
     if left < keys.SOON_DAYS:
-        say(f"the certificate of {roster.path} ends in {left} days; make another with `sotto federate renew`")
-    with _serving(roster) as folder:
-        link = Link(
-            roster, folder, bind=serving.bind or roster.host, state=serving.state, at_least=serving.at_least, say=say,
-            stop=stop,
-        )  # fmt: skip
-        with link:
-            yield Coordinator(roster, link, serving.seconds)
+        serving.notify(f"the certificate of {found.path} ends in {left} days; make another with `sotto federate renew`")
+    with _link_folder(found) as folder, SuperLinkServer(found, folder, serving, stop) as transport:
+        yield Coordinator(found, transport, serving.seconds)
 
 
 @contextmanager
-def _serving(roster: Roster) -> Iterator[Path]:
-    """The folder of the link, for this process alone."""
-    folder = roster.path / "link"
+def _link_folder(found: Roster) -> Iterator[Path]:
+    """The folder of Flower's processes at the server, for this process alone."""
+    folder = found.path / "link"
     folder.mkdir(mode=0o700, exist_ok=True)
-    busy = f"{roster.path} is served by another process; devices follow one server at a time: stop it first"
+    busy = f"{found.path} is served by another process; devices follow one server at a time: stop it first"
     with locked(folder / ".lock", busy):
         yield folder
 
 
 def run_device(
-    bundle: Path, data: Path, *, server: str | None = None, stop: Stop = lambda: False, say: Say = lambda text: None
+    bundle: Path,
+    data: Path,
+    *,
+    server: str | None = None,
+    stop: Stop = lambda: False,
+    notify: Notify = lambda text: None,
 ) -> None:
-    """Be a device of a federation, with the users of a store, until told to stop."""
-    needs_flower()
-    from sottovoce.federation.flower.supernode_client import Host
-
+    """Be a device of a federation, with the users of a store, until it is stopped."""
+    require_flower()
     _device_facts(bundle)
     with locked(bundle / ".lock", f"{bundle} is in use by another process: a device answers once; stop it first"):
         device, address = open_device(bundle, data)
-        keys.days_left(
-            bundle / keys.AUTHORITY,
-            f"ask for {keys.AUTHORITY} of the server, which makes another with `sotto federate renew`",
-        )
-        say(f"{device.description}; server {server or address}")
-        Host(bundle, server or address, device, say).run(stop)
+        remedy = f"ask for {keys.AUTHORITY} of the server, which makes another with `sotto federate renew`"
+        keys.days_left(bundle / keys.AUTHORITY, remedy)
+        notify(f"{device.description}; server {server or address}")
+        SuperNodeClient(bundle, server or address, device.answer, notify).run(stop)
 
 
 def open_device(bundle: Path, data: Path) -> tuple[Device, str]:
-    """A device from its folder and the store of its users, and where its server is."""
+    """A device from its folder and the store of its users, and the address of its server."""
     facts = _device_facts(bundle)
-    enrolled = Enrolment(**{name: facts[name] for name in Enrolment.__dataclass_fields__})
+    enrolment = Enrolment(facts["federation"], facts["name"], facts["first"], facts["users"])
     store = Store.open(data)
     if not store.people:
         raise SottoError(f"{data} was prepared from plain text: its users are no persons; prepare records with users")
-    _check_words(store, bundle, facts)
-    device = Device(
-        enrolled, store, own_secret(bundle), Participation(bundle / "participation.jsonl"),
-        Limits.load(bundle / LIMITS),
-    )  # fmt: skip
-    return device, facts["server"]
+    words, size = Vocabulary.load(bundle / VOCABULARY), facts["tokens_per_user"]
+    if words.fingerprint != store.vocabulary.fingerprint or store.tokens_per_user != size:
+        raise SottoError(
+            f"{store.path} was prepared with other words or another length than the federation's; prepare it with "
+            f"--vocabulary {bundle / VOCABULARY} --vocabulary-size {words.size} --tokens-per-user {size}"
+        )
+    participation = Participation(bundle / "participation.jsonl")
+    return Device(enrolment, store, own_secret(bundle), participation, Limits.load(bundle / LIMITS)), facts["server"]
 
 
-def _device_facts(bundle: Path) -> dict[str, Any]:
+def _device_facts(bundle: Path) -> Facts:
     if not (bundle / DEVICE).is_file():
         raise SottoError(f"{bundle} is not the folder of a device; it is made by `sotto federate init` or `enrol`")
     facts = read_json(bundle / DEVICE)
@@ -176,13 +161,3 @@ def _device_facts(bundle: Path) -> dict[str, Any]:
     if missing:
         raise SottoError(f"{bundle / DEVICE} lacks {', '.join(sorted(missing))}; copy the folder again from the server")
     return facts
-
-
-def _check_words(store: Store, bundle: Path, facts: dict[str, Any]) -> None:
-    words = Vocabulary.load(bundle / "vocabulary.txt")
-    size = facts["tokens_per_user"]
-    if words.fingerprint != store.vocabulary.fingerprint or store.tokens_per_user != size:
-        raise SottoError(
-            f"{store.path} was prepared with other words or another length than the federation's; prepare it with "
-            f"--vocabulary {bundle / 'vocabulary.txt'} --vocabulary-size {words.size} --tokens-per-user {size}"
-        )

@@ -1,4 +1,4 @@
-"""What a device does when it is asked for a round: check, draw, train, clip, add up, answer. Nothing here knows Flower.
+"""What a device does with a task: check, draw, train, clip, add up, answer.
 
 The code is what the device's owner installed; a task holds numbers and a recipe, never a program.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets as os_entropy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,8 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.federation.device_rules import check_scope
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, refuse
+from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_request, refuse
+from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
 from sottovoce.local.update import FedAvg
 from sottovoce.models.contract import LanguageModel, parameter_count
@@ -37,46 +38,38 @@ VERSION = version("sottovoce")
 SECRET = "coin.secret"
 
 
-@dataclass(frozen=True)
-class Enrolment:
-    """How a device stands in the roster: its users are rows `first` to `first + users` of the population."""
-
-    federation: str
-    name: str
-    first: int
-    users: int
-
-
 class Device:
     """Answers tasks for the users of one store.
 
-    Guarantee: who joins a release follows from the device's own secret and the release (run, round, attempt), whoever
-    asks and how often; and nothing but a `Contribution` or a `Code` leaves.
+    Guarantee: the device's own secret and the release (run, round, attempt) decide who joins. It does not matter who
+    asks, or how often. Nothing but a `Contribution` or a `Code` leaves.
     """
 
     def __init__(self, enrolled: Enrolment, store: Store, secret: bytes, participation: Participation, limits: Limits):
         if store.users > enrolled.users:
             raise SottoError(
                 f"the store {store.path} has {store.users} users, and {enrolled.name} is registered for "
-                f"{enrolled.users}: the others would have no place in the population; enrol as many"
+                f"{enrolled.users}: the others have no place in the population; enrol it for {store.users} users"
             )
         self._enrolled, self._secret = enrolled, secret
         self._store = replace(store, first=enrolled.first)
         self._participation, self._limits = participation, limits
         self._assemblies: dict[str, Assembly] = {}
+        self._answers = {Task: self._contribute}  # by the kind of the message
 
     @property
     def description(self) -> str:
         return f"{self._enrolled.name}: {self._store.users} users, registered for {self._enrolled.users}"
 
     def answer(self, message: bytes) -> bytes:
-        """What is sent back. It never raises: what went wrong is told to the device's owner, in the log."""
+        """The answer to a message, by its kind. It never raises: the owner of the device finds errors in the log."""
         try:
-            return self._contribute(Task.from_bytes(message), message).to_bytes()
+            request = read_request(message)
+            return self._answers[type(request)](request, message).to_bytes()
         except Refused as refused:
             log.warning("a task was refused: %s", refused.code.value)
             return Nothing(refused.code).to_bytes()
-        except Exception:  # whatever it is, its text stays here
+        except Exception:  # the text of an error stays here
             log.exception("a task failed")
             return Nothing(Code.FAILED).to_bytes()
 
@@ -88,7 +81,7 @@ class Device:
         rows = self._participation.join(task, message, drawn, self._limits)
         rows = rows[rows < self._store.users]  # a registered user without text here
         if not len(rows):
-            return Nothing(Code.NOBODY)
+            return Nothing(Code.NOT_DRAWN)
         return self._train(task, assembly, model, rows, digest(message))
 
     def _check_origin(self, task: Task) -> None:
@@ -102,7 +95,7 @@ class Device:
         try:
             recipe = Recipe.from_dict(task.recipe)
             check_scope(recipe)
-            # How users are laid out on this machine is this machine's affair.
+            # This machine chooses how it lays out its users.
             recipe = recipe.replace(run={"block": 0, "devices": 0, "kernels": "auto"})
             name = recipe.sha256()
             if name not in self._assemblies:
@@ -113,7 +106,7 @@ class Device:
             refuse(Code.LIMITS)
 
     def _check(self, task: Task, assembly: Assembly) -> LanguageModel:
-        """Refuse more than the owner allows; the model that was sent, if it is one."""
+        """The model that was sent. Refuse a task that exceeds what the owner allows, or that has another shape."""
         limits, update, mechanism = self._limits, assembly.algorithm.user_update, assembly.algorithm.mechanism
         assert isinstance(mechanism.sampler, Poisson)
         clip_norms = np.asarray(task.clip_norms)
@@ -128,7 +121,7 @@ class Device:
         private = assembly.is_private
         within = (
             (private or not limits.private_only)
-            # Without a clip there is no promise, and only an owner who allows that gets here.
+            # Without a clip there is no guarantee; `private_only` decides about such runs.
             and (joint_norm(clip_norms) <= limits.clip_norm or not private)
             and bool(np.all(clip_norms > 0))
             and mechanism.sampler.user_rate <= limits.user_rate
@@ -140,17 +133,17 @@ class Device:
         return structure.unflatten([jax.numpy.asarray(leaf) for leaf in task.leaves])
 
     def _draw(self, task: Task, assembly: Assembly) -> np.ndarray:
-        """The coin of every registered user. Asked again, it falls as it fell."""
+        """Flip the coin of every registered user. The same release gives the same coins."""
         coin = blake2b(f"coin {task.release}".encode(), key=self._secret, digest_size=32).digest()
         sampler = assembly.algorithm.mechanism.sampler
         assert isinstance(sampler, Poisson)
         return sampler.sample(range(self._enrolled.users), coin)
 
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
-        """Of what users draw for themselves: not the key of the task alone, which all devices know.
+        """The key of the users' own randomness. It depends on the device's secret too: all devices know the task's key.
 
-        A user more or less moves the rows of others here, and what these draw must then be as likely as before to
-        whoever sees the release.
+        One user more or less shifts the rows of the others. What those draw must stay as likely to anyone who sees the
+        release.
         """
         words = f"training {release} ".encode() + np.asarray(key).tobytes()
         return noise_key(blake2b(words, key=self._secret, digest_size=8).digest())
@@ -177,11 +170,13 @@ def _steps(whole: Whole) -> np.ndarray:
 
 
 def own_secret(folder: Path) -> bytes:
-    """The secret of a device's coins, drawn where it is used: the server never had it."""
+    """The secret of a device's coins. It is drawn on the device: the server never has it."""
     path = folder / SECRET
     if not path.exists():
         write_aside(path, os_entropy.token_bytes(32), private=True)
     secret = path.read_bytes()
     if len(secret) != 32:
-        raise SottoError(f"{path} is damaged; put it back (a new one would draw the coins of past rounds again)")
+        raise SottoError(
+            f"{path} is damaged; restore it from a backup (a new secret would flip the coins of past rounds again)"
+        )
     return secret

@@ -1,10 +1,9 @@
-"""Certificates of the server and keys of the devices, made with `cryptography`, which comes with Flower."""
+"""Certificates of the server, and the keys that devices sign with."""
 
 from __future__ import annotations
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,11 @@ from sottovoce.files import work_folder, write_aside
 
 AUTHORITY, SERVER, SERVER_KEY, NODE_KEY = "authority.pem", "server.pem", "server.key", "node.key"
 VALID_DAYS = 825
-SOON_DAYS = 60  # before the end, at which to be reminded
-
-
-def needs_flower() -> None:
-    """Say what to install, before anything is made."""
-    if find_spec("flwr") is None:
-        raise SottoError("`sotto federate` needs Flower: pip install -e '.[federation]'")
+SOON_DAYS = 60  # before the end: then the server reminds its owner
 
 
 def write_authority(folder: Path, host: str) -> None:
-    """An authority of the federation's own, and the server's certificate by it. The authority's key is not kept."""
+    """Make a certificate authority and the server's certificate. The authority's key is not kept."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -48,19 +41,15 @@ def write_authority(folder: Path, host: str) -> None:
         .add_extension(issuer, critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    write_aside(folder / AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
-    write_aside(folder / SERVER, server.public_bytes(serialization.Encoding.PEM))
-    write_aside(
-        folder / SERVER_KEY,
-        server_key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-        private=True,
-    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    write_aside(folder / AUTHORITY, authority.public_bytes(pem))
+    write_aside(folder / SERVER, server.public_bytes(pem))
+    private = server_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    write_aside(folder / SERVER_KEY, private, private=True)
 
 
 def renew_authority(folder: Path, host: str) -> None:
-    """Another authority and another certificate of the server in place of those in a folder."""
+    """Replace the authority and the server's certificate in a folder."""
     with work_folder(folder, "keys") as draft:
         made = draft / "keys"
         write_authority(made, host)
@@ -69,7 +58,7 @@ def renew_authority(folder: Path, host: str) -> None:
 
 
 def days_left(path: Path, then: str) -> int:
-    """For how long a certificate is valid; one that is not is refused. `then` says how to come by another."""
+    """The days until a certificate ends. One that is not valid now is refused; `then` says how to get another."""
     from cryptography import x509
 
     try:
@@ -86,15 +75,13 @@ def days_left(path: Path, then: str) -> int:
 
 
 def write_node_key(folder: Path) -> str:
-    """The key a device is known by; what is returned is its public half."""
+    """Make the key that a device signs with; give its public half, as OpenSSH writes it."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    write_aside(folder / NODE_KEY, private, private=True)
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    write_aside(folder / NODE_KEY, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain), private=True)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return public.decode()
 
@@ -128,3 +115,25 @@ def _address(host: str) -> Any:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def public_key_pem(public_key: str) -> bytes:
+    """A key of the roster, in the form in which devices name it."""
+    from cryptography.hazmat.primitives import serialization
+
+    loaded: Any = serialization.load_ssh_public_key(public_key.encode())
+    return loaded.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def is_signed_by(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Does a signature (ECDSA with SHA-256) of a message belong to a public key in PEM? False for any other bytes."""
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        key: Any = serialization.load_pem_public_key(public_key)
+        key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError, AttributeError):
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""What the owner of a device allows to be asked of it, and what was asked of it so far."""
+"""What the owner of a device allows a server to ask, and the record of what was asked so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DamagedRun, SottoError, did_you_mean
-from sottovoce.federation.messages import Code, Refused, Task, digest
+from sottovoce.federation.messages import Code, Facts, Refused, Task, digest
 from sottovoce.files import sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain
 
@@ -25,27 +25,27 @@ class Limits:
     steps: int = 10_000  # of local training, for a user with as much text as the store allows
     parameters: int = 20_000_000  # of the model
     rounds: int = 0  # that one user joins in all runs together; 0 is any number
-    min_separation: int = 1  # rounds of a run from one that a user joins to the next; 1 is "not the same one again"
-    private_only: bool = True  # refuse a run that promises nothing
+    min_separation: int = 1  # rounds of a run between two that the same user joins; 1 is "each round at most once"
+    private_only: bool = True  # refuse a run without a privacy guarantee
 
     @staticmethod
     def load(path: Path) -> Limits:
-        """From a TOML file; what it does not say is as above."""
+        """From a TOML file. A limit that is not in it has its default."""
         if not path.exists():
             return Limits()
         try:
-            said = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SottoError(f"cannot read the limits {path}: {error}") from None
         known: dict[str, type] = {field.name: type(field.default) for field in fields(Limits)}
-        for name, value in said.items():
+        for name, value in values.items():
             if name not in known:
                 raise SottoError(f"{path}: unknown limit {name!r}{did_you_mean(name, known)}")
             if not _fits(value, known[name]):
                 raise SottoError(f"{path}: {name}={value!r} must be a {known[name].__name__} that is not negative")
-        if said.get("min_separation", 1) < 1:
-            raise SottoError(f"{path}: min_separation must be 1 or more: nobody joins one round twice")
-        return Limits(**said)
+        if values.get("min_separation", 1) < 1:
+            raise SottoError(f"{path}: min_separation must be 1 or more: a user joins a round at most once")
+        return Limits(**values)
 
     def save(self, path: Path) -> None:
         import tomli_w
@@ -60,28 +60,28 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 class Participation:
-    """Which rounds the users of a device joined: written before an answer leaves, and kept for good.
+    """Which rounds the users of a device joined. It is written before an answer leaves, and kept for good.
 
     Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        self._answered: dict[str, str] = {}  # the task that was answered for a release
-        self._joined: dict[str, list[int]] = {}
+        self._answered: dict[str, str] = {}  # the digest of the task that was answered, by release
+        self._joined: dict[str, list[int]] = {}  # rows, by release
         self._count: dict[int, int] = {}
-        self._last: dict[tuple[str, int], list[int]] = {}  # rounds of a run that a user joined
+        self._rounds: dict[tuple[str, int], list[int]] = {}  # that a user joined, by run
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
         for number, line in enumerate(self._chain.lines, 1):
             try:
                 self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]])
             except (KeyError, TypeError, ValueError):
                 raise DamagedRun(
-                    f"line {number} of {path} is damaged: who joined cannot be told; put it back"
+                    f"line {number} of {path} is damaged: it is unknown who joined; restore the file from a backup"
                 ) from None
 
     def join(self, task: Task, message: bytes, drawn: np.ndarray, limits: Limits) -> np.ndarray:
-        """Of the users that were drawn, those who may join; on disk before this returns."""
+        """The drawn users who may join; on disk before this returns."""
         name = digest(message)
         if task.release in self._answered:
             if self._answered[task.release] != name:
@@ -98,18 +98,18 @@ class Participation:
     def _may_join(self, task: Task, row: int, limits: Limits) -> bool:
         if limits.rounds and self._count.get(row, 0) >= limits.rounds:
             return False
-        before = self._last.get((task.run, row), [])
-        return all(abs(task.round - other) >= limits.min_separation for other in before)
+        earlier = self._rounds.get((task.run, row), [])
+        return all(abs(task.round - other) >= limits.min_separation for other in earlier)
 
     def _note(self, release: str, task: str, rows: list[int]) -> None:
         run, number, _ = release.rsplit(" ", 2)
         self._answered[release], self._joined[release] = task, rows
         for row in rows:
             self._count[row] = self._count.get(row, 0) + 1
-            self._last.setdefault((run, row), []).append(int(number))
+            self._rounds.setdefault((run, row), []).append(int(number))
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Facts:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:

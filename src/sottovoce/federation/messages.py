@@ -1,15 +1,16 @@
-"""What the server asks of a device, and what a device answers, as bytes: named arrays and plain facts, no code.
+"""Messages between the server and a device, as bytes: named arrays and a JSON object of facts, no code.
 
-A contribution travels in whole steps of the round's grid, so that sums at the server are exact. What goes wrong on a
-device travels as a code: the text of an error could hold the text of a person.
+A contribution is sent in whole steps of the round's grid, so sums at the server are exact. An error on a device is
+sent as a code: the text of an error could hold the text of a person.
 
-Whoever sends a message may be hostile: sizes, depths and numbers are bounded before they are used, and whatever cannot
-be read is `Refused`, and nothing else is raised.
+The sender of a message may be hostile. Sizes, depths and numbers are bounded before they are used. A message that
+cannot be read raises `Refused`, and nothing else.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -17,27 +18,29 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+Facts = dict[str, Any]  # a parsed JSON object
+
 PROTOCOL = 1
-MOST_BYTES = 2**31  # of a message
-MOST_HEAD = 2**20  # bytes of the list of its arrays
-MOST_FACTS = 2**20  # bytes of what a task says beside its arrays: a recipe, mostly
-MOST_LISTS = 200  # lists and tables in what is said, one in another or not
-MOST_DIGITS = 18  # of a whole number, which then has 64 bits
-_FEW_FACTS = 2**10  # bytes of what an answer says
-_HEAD_OF_ARRAY = 2**8  # bytes of what is said of one array
+MAX_BYTES = 2**31  # of a message
+MAX_HEAD = 2**20  # bytes of the list of its arrays
+MAX_FACTS = 2**20  # bytes of the facts of a task: a recipe, mostly
+MAX_LISTS = 200  # lists and objects in the facts, nested or not
+MAX_DIGITS = 18  # of a whole number, which then has 64 bits
+_MAX_ANSWER_FACTS = 2**10  # bytes
+_HEAD_OF_ARRAY = 2**8  # bytes that describe one array
 
 
 class Code(StrEnum):
-    """Why a device contributed nothing to a round: all that is ever said of it."""
+    """Why a device contributed nothing to a round. The server learns nothing else about it."""
 
-    NOBODY = "nobody"  # no user of the device was drawn
+    NOT_DRAWN = "nobody"  # no user of the device was drawn
     VERSION = "version"  # another sottovoce than the server's
     MALFORMED = "malformed"  # a message that cannot be read
-    STRANGER = "stranger"  # of another federation or vocabulary, or from a device that is not on the roster
-    LIMITS = "limits"  # more was asked than the device's owner allows
+    STRANGER = "stranger"  # another federation or vocabulary, or a device that is not on the roster
+    LIMITS = "limits"  # the task exceeds what the device's owner allows
     TWICE = "twice"  # the round was answered already
     BOUNDS = "bounds"  # more users or weight than are registered
-    FAILED = "failed"  # anything else
+    FAILED = "failed"  # any other error
     AWAY = "away"  # no answer in time
 
 
@@ -51,17 +54,17 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """One round, as every device is asked for it. All of it is public to whoever takes part."""
+    """One round, as every device is asked for it. All of it is public to the devices."""
 
     version: str  # of sottovoce: both sides must compute alike
     federation: str
     vocabulary: str  # its fingerprint
     run: str
     round: int
-    attempt: str  # names the release: a round that was broken off is asked for again, with fresh coins and noise
-    recipe: dict[str, Any]
+    attempt: str  # names the release: an interrupted round is asked for again, with fresh coins and noise
+    recipe: Facts
     clip_norms: np.ndarray
-    key: np.ndarray  # of the users' own randomness
+    key: np.ndarray  # for the users' own randomness
     leaves: list[np.ndarray]  # of the model
 
     @property
@@ -70,31 +73,15 @@ class Task:
         return f"{self.run} {self.round} {self.attempt}"
 
     def to_bytes(self) -> bytes:
-        facts = {
-            "protocol": PROTOCOL, "version": self.version, "federation": self.federation,
-            "vocabulary": self.vocabulary, "run": self.run, "round": self.round, "attempt": self.attempt,
-            "recipe": self.recipe,
-        }  # fmt: skip
+        facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK_FACTS}}
         return _pack(facts, {"clip_norms": self.clip_norms, "key": self.key}, self.leaves)
-
-    @staticmethod
-    def from_bytes(message: bytes) -> Task:
-        facts, arrays, leaves = _unpack(message, MOST_FACTS)
-        try:
-            return Task(
-                str(facts["version"]), str(facts["federation"]), str(facts["vocabulary"]), _word(facts["run"]),
-                _whole(facts["round"]), _word(facts["attempt"]), dict(facts["recipe"]), arrays["clip_norms"],
-                arrays["key"], leaves,
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError):
-            refuse(Code.MALFORMED)
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """Sums over the users of one device that joined a round: one of them, or as many as a silo has."""
+    """Sums over the users of one device that joined a round: one user on a phone, many in a silo."""
 
-    task: str  # which task it answers: its digest
+    task: str  # the digest of the task that it answers
     users: int
     weight: int  # Σ w_k, in steps of `estimators.WEIGHT_STEP`
     bits: np.ndarray  # in halves
@@ -102,12 +89,12 @@ class Contribution:
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, "task": self.task, "users": self.users, "weight": self.weight}
-        return _pack(facts, {"bits": self.bits}, [_smallest(leaf) for leaf in self.leaves])
+        return _pack(facts, {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves])
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """A device has nothing to add, and why. A user who was not drawn looks like one who is away."""
+    """A device adds nothing, and why. A user who was not drawn looks like one who is away."""
 
     code: Code
 
@@ -115,22 +102,36 @@ class Nothing:
         return _pack({"protocol": PROTOCOL, "nothing": self.code.value}, {}, [])
 
 
+def read_request(message: bytes) -> Task:
+    """What the server asks of a device, by the kind of the message: a message without a kind is a task.
+
+    Raises `Refused` if the message cannot be read, or if its kind is not known here.
+    """
+    facts, arrays, leaves = _unpack(message, MAX_FACTS)
+    try:
+        kind = _text(facts.get("kind", "task"))
+        if kind not in _REQUESTS:
+            raise Refused(Code.VERSION)  # a newer server
+        return _REQUESTS[kind](facts, arrays, leaves)
+    except (KeyError, TypeError, ValueError):
+        refuse(Code.MALFORMED)
+
+
 def read_answer(message: bytes) -> Contribution | Nothing:
-    """What a device sent; `Refused` when it cannot be understood."""
-    facts, arrays, leaves = _unpack(message, _FEW_FACTS)
+    """What a device sent. Raises `Refused` if it cannot be read."""
+    facts, arrays, leaves = _unpack(message, _MAX_ANSWER_FACTS)
     try:
         if "nothing" in facts:
-            return Nothing(Code(_short(facts["nothing"])))
-        return Contribution(
-            _short(facts["task"]), _whole(facts["users"]), _whole(facts["weight"]), arrays["bits"], leaves
-        )  # fmt: skip
+            return Nothing(Code(_text(facts["nothing"])))
+        users, weight = _whole(facts["users"]), _whole(facts["weight"])
+        return Contribution(_text(facts["task"]), users, weight, arrays["bits"], leaves)
     except (KeyError, TypeError, ValueError):
         refuse(Code.MALFORMED)
 
 
 def largest_answer(parameters: int, leaves: int, bits: int) -> int:
-    """The most bytes that the answer of an honest device has."""
-    return 8 * (parameters + bits) + _FEW_FACTS + _HEAD_OF_ARRAY * (leaves + 3)
+    """The most bytes in the answer of an honest device."""
+    return 8 * (parameters + bits) + _MAX_ANSWER_FACTS + _HEAD_OF_ARRAY * (leaves + 3)
 
 
 def digest(message: bytes) -> str:
@@ -147,66 +148,85 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _short(value: Any) -> str:
+def _text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError(value)
     return value
 
 
 def _word(value: Any) -> str:
-    """A name without spaces: with them, two releases could be called alike."""
+    """A name without spaces: with them, two releases could have the same name."""
     if not (isinstance(value, str) and value.isalnum()):
         raise TypeError(value)
     return value
 
 
-def _smallest(leaf: np.ndarray) -> np.ndarray:
-    """Whole numbers in 32 bits where they fit, as those of up to 15 users always do: half of the bytes."""
+_TASK_FACTS: dict[str, Callable[[Any], Any]] = {
+    "version": str,
+    "federation": str,
+    "vocabulary": str,
+    "run": _word,
+    "round": _whole,
+    "attempt": _word,
+    "recipe": dict,
+}
+
+
+def _read_task(facts: Facts, arrays: Mapping[str, np.ndarray], leaves: list[np.ndarray]) -> Task:
+    known = {name: read(facts[name]) for name, read in _TASK_FACTS.items()}
+    return Task(**known, clip_norms=arrays["clip_norms"], key=arrays["key"], leaves=leaves)
+
+
+_REQUESTS = {"task": _read_task}
+
+
+def _narrow(leaf: np.ndarray) -> np.ndarray:
+    """Whole numbers in 32 bits where they fit. Those of up to 15 users always do, which halves the message."""
     if leaf.dtype != np.int64 or np.abs(leaf).max(initial=0) >= 2**31:
         return leaf
     return leaf.astype(np.int32)
 
 
-def _pack(facts: dict[str, Any], arrays: dict[str, np.ndarray], leaves: list[np.ndarray]) -> bytes:
+def _pack(facts: Facts, arrays: Mapping[str, np.ndarray], leaves: list[np.ndarray]) -> bytes:
     from safetensors.numpy import save
 
-    said = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
+    encoded = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
     named = {f"{number:04d}": leaf for number, leaf in enumerate(leaves)}
-    tensors = {"facts": np.frombuffer(said, np.uint8), **arrays, **named}
+    tensors = {"facts": np.frombuffer(encoded, np.uint8), **arrays, **named}
     return save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
 
 
-def _unpack(message: bytes, most_facts: int) -> tuple[dict[str, Any], dict[str, np.ndarray], list[np.ndarray]]:
+def _unpack(message: bytes, max_facts: int) -> tuple[Facts, dict[str, np.ndarray], list[np.ndarray]]:
     from safetensors.numpy import load
 
-    if len(message) > MOST_BYTES or int.from_bytes(message[:8], "little") > MOST_HEAD:
+    if len(message) > MAX_BYTES or int.from_bytes(message[:8], "little") > MAX_HEAD:
         raise Refused(Code.MALFORMED)
     try:
         arrays = load(message)
-        said = arrays.pop("facts")
-        if said.dtype != np.uint8 or said.ndim != 1 or said.size > most_facts:
-            raise ValueError(said.shape)
-        facts = _facts(said.tobytes())
+        encoded = arrays.pop("facts")
+        if encoded.dtype != np.uint8 or encoded.ndim != 1 or encoded.size > max_facts:
+            raise ValueError(encoded.shape)
+        facts = _parse(encoded.tobytes())
         leaves = [arrays.pop(name) for name in sorted(name for name in arrays if name.isdecimal())]
-    except Exception:  # noqa: BLE001 -- whatever the readers of arrays and of JSON raise on bytes that anybody may send
+    except Exception:  # noqa: BLE001 -- anything that the readers of arrays and of JSON raise on hostile bytes
         refuse(Code.MALFORMED)
-    # An older or newer protocol may have other facts: it is the one thing to look at first.
+    # First of all facts: another protocol may have other ones.
     if type(facts.get("protocol")) is not int or facts["protocol"] != PROTOCOL:
         raise Refused(Code.VERSION)
     return facts, arrays, leaves
 
 
-def _facts(said: bytes) -> dict[str, Any]:
-    """A JSON object: nothing twice, nothing deep, no number that is endless, large or none."""
-    if said.count(b"[") + said.count(b"{") > MOST_LISTS:  # Python's own reader fails on a thousand in one another
+def _parse(encoded: bytes) -> Facts:
+    """A JSON object without repeated keys, deep nesting, large integers, infinity or NaN."""
+    if encoded.count(b"[") + encoded.count(b"{") > MAX_LISTS:  # Python's reader fails on a thousand nested ones
         raise ValueError("deep")
-    facts = json.loads(said, object_pairs_hook=_once, parse_int=_bounded, parse_constant=_no_number)
+    facts = json.loads(encoded, object_pairs_hook=_unique, parse_int=_bounded, parse_constant=_no_number)
     if not isinstance(facts, dict):
         raise ValueError("no object")
     return facts
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> Facts:
     facts = dict(pairs)
     if len(facts) != len(pairs):
         raise ValueError("twice")
@@ -214,7 +234,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise ValueError("large")
     return int(digits)
 

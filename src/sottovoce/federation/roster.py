@@ -1,7 +1,7 @@
-"""The folder of a federation at its server: who is registered, for how many users, which words, and what was spent.
+"""The folder of a federation at its server: registered devices and their users, the vocabulary, and the ledger.
 
 Users keep their place for good: a coin, a weight and a charge belong to a registered user, connected or not. The folder
-stands where a store stands in other runs, so that every run on these people is charged to its ledger.
+takes the place of a store, so every run on these people is charged to its ledger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from sottovoce.data.store import LARGEST_USER, Batch, Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
-from sottovoce.federation.device import Enrolment
 from sottovoce.federation.limits import Limits, read_json
 from sottovoce.files import made_aside, write_aside
 
@@ -31,8 +30,41 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 @dataclass(frozen=True)
+class Enrolment:
+    """The place of a device: its users are rows `first` to `first + users` of the population."""
+
+    federation: str
+    name: str
+    first: int
+    users: int
+
+
+@dataclass(frozen=True)
+class FederationSettings:
+    """What a federation is created with, and keeps."""
+
+    vocabulary: Vocabulary
+    tokens_per_user: int
+    host: str
+    port: int
+    held_out: Path | None = None  # a store whose held-out users the server evaluates on
+
+    def __post_init__(self) -> None:
+        if not _HOST.fullmatch(self.host):
+            raise SottoError(
+                f"--host {self.host!r} must be a name or an address, such as train.example.org or 192.0.2.7"
+            )
+        if not 0 < self.port < 2**16:
+            raise SottoError(f"--port {self.port} must be from 1 to 65535")
+        if not 2 <= self.tokens_per_user <= LARGEST_USER:
+            raise SottoError(
+                f"--tokens-per-user {self.tokens_per_user} must be in [2, {LARGEST_USER}]; users are cut to this length"
+            )
+
+
+@dataclass(frozen=True)
 class Member:
-    """A registered device: its place, its users, and the key it is known by."""
+    """A registered device: its place, its users, and its public key."""
 
     name: str
     first: int
@@ -48,7 +80,7 @@ class Roster:
     port: int
     tokens_per_user: int
     members: tuple[Member, ...]
-    held_out: str | None = None  # a store whose held-out users the server evaluates on
+    held_out: str | None = None
 
     @staticmethod
     def open(folder: str | Path) -> Roster:
@@ -62,7 +94,7 @@ class Roster:
             members = tuple(Member(**member) for member in facts.pop("members"))
             return Roster(folder, members=members, **facts)
         except (KeyError, TypeError) as error:
-            raise SottoError(f"{folder / ROSTER} is damaged ({error}); put it back") from None
+            raise SottoError(f"{folder / ROSTER} is damaged ({error}); restore it from a backup") from None
 
     def save(self) -> None:
         facts = {name: value for name, value in asdict(self).items() if name != "path"}
@@ -86,7 +118,7 @@ class Roster:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def bundle(self, name: str) -> Path:
-        """What is carried to a device."""
+        """The folder that is carried to a device."""
         return self.path / "devices" / name
 
     @cached_property
@@ -94,11 +126,10 @@ class Roster:
         return Vocabulary.load(self.path / VOCABULARY)
 
     def as_store(self) -> Store:
-        """The registered users, whose text is elsewhere."""
-        nobody = Batch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64))
-        return Store(
-            self.vocabulary, self.tokens_per_user, (nobody,), path=self.path, named=f"federation {self.federation}"
-        )
+        """The registered users as a store without text, which is on the devices."""
+        empty = Batch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64))
+        name = f"federation {self.federation}"
+        return Store(self.vocabulary, self.tokens_per_user, (empty,), path=self.path, named=name)
 
     def held_out_users(self) -> Store | None:
         if self.held_out is None:
@@ -111,7 +142,7 @@ class Roster:
         return store if store.users else None
 
     def enrol(self, name: str, users: int, limits: Limits) -> Roster:
-        """With one more device, after the others; the folder to carry to it is made."""
+        """The roster with one more device, after the others. The device's folder is made."""
         if not _NAME.fullmatch(name):
             raise SottoError(f"the device name {name!r} must be small letters, digits and hyphens, 63 at most")
         if name in self.registered:
@@ -121,11 +152,8 @@ class Roster:
         folder = self.bundle(name)
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         public_key = keys.write_node_key(folder)
-        for file, contents in (
-            (keys.AUTHORITY, (self.keys / keys.AUTHORITY).read_bytes()),
-            (VOCABULARY, (self.path / VOCABULARY).read_bytes()),
-        ):
-            write_aside(folder / file, contents)
+        for path in (self.keys / keys.AUTHORITY, self.path / VOCABULARY):
+            write_aside(folder / path.name, path.read_bytes())
         limits.save(folder / LIMITS)
         place = asdict(Enrolment(self.federation, name, self.users, users))
         facts = {**place, "server": self.server, "tokens_per_user": self.tokens_per_user}
@@ -135,34 +163,24 @@ class Roster:
         roster.save()
         return roster
 
-    def renew(self) -> list[Path]:
-        """With new certificates; those of the devices' folders that are still here, which have them too."""
+    def renew(self) -> None:
+        """Make new certificates, also in those devices' folders that are still here."""
         keys.renew_authority(self.keys, self.host)
-        here = [self.bundle(member.name) for member in self.members if self.bundle(member.name).is_dir()]
-        for folder in here:
-            write_aside(folder / keys.AUTHORITY, (self.keys / keys.AUTHORITY).read_bytes())
-        return here
+        for folder in (self.bundle(member.name) for member in self.members):
+            if folder.is_dir():
+                write_aside(folder / keys.AUTHORITY, (self.keys / keys.AUTHORITY).read_bytes())
 
 
-def found(
-    out: Path, vocabulary: Vocabulary, devices: Sequence[tuple[str, int]], *, host: str, port: int,
-    tokens_per_user: int, held_out: Path | None, limits: Limits,
-) -> Roster:  # fmt: skip
-    """Make the folder of a new federation, with its certificates and its first devices."""
+def create(out: Path, devices: Sequence[tuple[str, int]], settings: FederationSettings, limits: Limits) -> Roster:
+    """Make the folder of a new federation: certificates, the roster, and a folder for each of its first devices."""
     if out.exists():
         raise SottoError(f"{out} exists; choose another folder, or add devices to it with `sotto federate enrol`")
-    if not _HOST.fullmatch(host):
-        raise SottoError(f"--host {host!r} must be a name or an address, such as train.example.org or 192.0.2.7")
-    if not 2 <= tokens_per_user <= LARGEST_USER:
-        raise SottoError(
-            f"--tokens-per-user {tokens_per_user} must be in [2, {LARGEST_USER}]; it is the length users are cut to"
-        )
     with made_aside(out) as draft:
-        vocabulary.save(draft / VOCABULARY)
-        keys.write_authority(draft / "keys", host)
+        settings.vocabulary.save(draft / VOCABULARY)
+        keys.write_authority(draft / "keys", settings.host)
+        held_out = str(settings.held_out.resolve()) if settings.held_out is not None else None
         name = os_entropy.token_hex(8)
-        place = str(held_out.resolve()) if held_out is not None else None
-        roster = Roster(draft, name, host, port, tokens_per_user, (), place)
+        roster = Roster(draft, name, settings.host, settings.port, settings.tokens_per_user, (), held_out)
         roster.save()
         for device, users in devices:
             roster = roster.enrol(device, users, limits)

@@ -1,45 +1,37 @@
-"""The rounds of a run whose users are on devices: ask everybody who is registered, add up what comes, pay, noise, step.
+"""The rounds of a run over devices: ask every registered device, add up the answers, pay, add noise, step.
 
-Who is drawn is each device's own affair. Whoever is away, late or wrong adds nothing; denominator and noise stay.
+Each device draws its own users. A device that is away, late or wrong adds nothing; denominator and noise stay the same.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import jax
 import numpy as np
 
 from sottovoce.build.assembly import Assembly
-from sottovoce.federation.aggregation import Collected, DeviceSum
+from sottovoce.federation.aggregation import JOINED, Aggregation, Aggregator, DeviceSum
 from sottovoce.federation.device import VERSION
 from sottovoce.federation.device_rules import for_devices
-from sottovoce.federation.messages import Task, digest
+from sottovoce.federation.messages import Code, Task
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.privacy.noise import noise_key
 from sottovoce.training.round import release
 from sottovoce.training.server import ServerState
 from sottovoce.training.types import Payment, Payments
 
-
-class Fleet(Protocol):
-    """Whatever carries messages between the server and the devices on the roster."""
-
-    def ask(self, number: int, message: bytes, seconds: float, collected: Collected) -> None:
-        """Send a round's task to every device that can be reached, and hand over answers until all came, or time is up.
-
-        An answer is handed over under the name of the device that sent it: the transport vouches for that.
-        """
-        ...
+log = logging.getLogger("sottovoce.rounds")
 
 
 @dataclass(frozen=True)
 class Coordinator:
     roster: Roster
-    fleet: Fleet
-    seconds: float  # that a round waits for its devices
+    transport: Transport
+    seconds: float  # that each phase of a round waits for its devices
 
     def rounds(
         self, assembly: Assembly, run: str, state: ServerState, payments: Payments
@@ -50,11 +42,9 @@ class Coordinator:
             number = state.round + 1
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
-            message = self._task(assembly, run, state, clip_norms, payment).to_bytes()
-            registered = self.roster.registered
-            collected = Collected(digest(message), registered, algorithm.mechanism, clip_norms, state.params)
-            self.fleet.ask(number, message, self.seconds, collected)
-            summed = collected.summed(len(message))
+            task = self._task(assembly, run, state, clip_norms, payment).to_bytes()
+            aggregator = Aggregator(task, self.roster.registered, algorithm.mechanism, clip_norms, state.params)
+            summed = aggregate(aggregator, self.transport, f"round {number}", self.seconds)
             state, _ = release(algorithm, state, summed, clip_norms, payment)
             yield state, summed
 
@@ -71,3 +61,14 @@ class Coordinator:
             key=np.asarray(jax.random.key_data(noise_key(payment.keys.local))),
             leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(state.params)],
         )
+
+
+def aggregate(aggregation: Aggregation, transport: Transport, name: str, seconds: float) -> DeviceSum:
+    """Play the phases of an aggregation over a transport."""
+    for phase in aggregation.phases():
+        exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes)
+        for device, answer in transport.exchange(exchange):
+            code = phase.take(device, answer)
+            if code not in (JOINED, Code.NOT_DRAWN):
+                log.warning("%s contributes nothing: %s", device, code)
+    return aggregation.total()

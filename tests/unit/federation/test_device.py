@@ -51,13 +51,6 @@ def code_of(device, message: bytes) -> Code | None:
     return answer.code if isinstance(answer, Nothing) else None
 
 
-def test_a_task_is_the_same_after_the_wire(task):
-    again = Task.from_bytes(task.to_bytes())
-    assert again.to_bytes() == task.to_bytes()
-    assert (again.run, again.round) == (task.run, task.round)
-    assert Recipe.from_dict(again.recipe) == Recipe.from_dict(task.recipe)
-
-
 def test_a_coin_follows_from_the_secret_and_the_release_alone(task, store, tmp_path):
     """Asked again, or after a restart, it falls as it fell; another secret or attempt is another coin."""
     devices = [make_device(tmp_path / str(n), store, "silo", 0, 13, secret=s) for n, s in enumerate((0, 0, 1))]
@@ -232,17 +225,3 @@ def test_the_secret_is_drawn_once_and_for_its_owner_alone(tmp_path):
     assert len(set(secret)) > 8
     assert devices.own_secret(tmp_path) == secret
     assert (tmp_path / devices.SECRET).stat().st_mode & 0o077 == 0
-
-
-def test_limits_are_read_and_misspelt_ones_refused(tmp_path):
-    Limits(clip_norm=3.0, rounds=7).save(tmp_path / "limits.toml")
-    assert Limits.load(tmp_path / "limits.toml") == Limits(clip_norm=3.0, rounds=7)
-    for text, what in (
-        ("clip_nrom = 3", "did you mean 'clip_norm'"),
-        ("rounds = -1", "not negative"),
-        ("min_separation = 0", "nobody joins one round twice"),
-        ("=", "cannot"),
-    ):
-        (tmp_path / "bad.toml").write_text(text)
-        with pytest.raises(SottoError, match=what):
-            Limits.load(tmp_path / "bad.toml")

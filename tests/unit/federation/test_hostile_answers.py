@@ -13,8 +13,8 @@ import pytest
 
 import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
-from sottovoce.federation.aggregation import Collected
-from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, read_answer
+from sottovoce.federation.aggregation import Aggregator
+from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_answer, read_request
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.privacy.clipping import FlatClip, NoClip
 from sottovoce.privacy.estimators import WEIGHT_STEP, FixedDenominator
@@ -23,7 +23,8 @@ from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.record import Lines
 
 LIKE = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
-S, TASK, ONE = 0.5, "0123456789abcdef" * 2, round(1 / WEIGHT_STEP)
+S, ASKED, ONE = 0.5, b"task", round(1 / WEIGHT_STEP)
+TASK = digest(ASKED)
 CLIPPED = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(4.0), 1.0)
 PLAIN = Mechanism(Poisson(0.5), NoClip(), FixedDenominator(4.0), 0.0)
 MANY, ROUND = 10_400, 20
@@ -165,8 +166,8 @@ def honest(generator: np.random.Generator, clipped: bool) -> bytes:
     return packed(written(answer["facts"]), answer["arrays"])
 
 
-def sums(collected: Collected) -> list[np.ndarray]:
-    found = collected.summed()
+def sums(aggregator: Aggregator) -> list[np.ndarray]:
+    found = aggregator.total()
     return [*jax.tree.leaves(found.total), np.asarray(found.weight), found.bits, np.asarray(found.users)]
 
 
@@ -177,7 +178,7 @@ def test_whatever_a_device_sends_it_counts_for_nothing_or_for_one_honest_device(
         codes += play_a_round(generator, clipped)
     # Nobody met what was not thought of, and every kind of fault was among them.
     assert codes[Code.MALFORMED] > MANY / 6, codes
-    assert {"joined", Code.MALFORMED, Code.BOUNDS, Code.TWICE, Code.VERSION, Code.NOBODY} == set(codes), codes
+    assert {"joined", Code.MALFORMED, Code.BOUNDS, Code.TWICE, Code.VERSION, Code.NOT_DRAWN} == set(codes), codes
 
 
 def play_a_round(generator: np.random.Generator, clipped: bool) -> Counter:
@@ -185,14 +186,14 @@ def play_a_round(generator: np.random.Generator, clipped: bool) -> Counter:
     mechanism, codes = (CLIPPED if clipped else PLAIN), Counter()
     rogues = [f"rogue-{number}" for number in range(ROUND)]
     norms = mechanism.clip_norms(1, mechanism.start())
-    collected = Collected(TASK, {"first": 1, **dict.fromkeys(rogues, 1), "last": 1}, mechanism, norms, LIKE)
-    assert collected.take("first", honest(generator, clipped)) == "joined"
-    before = sums(collected)
+    aggregator = Aggregator(ASKED, {"first": 1, **dict.fromkeys(rogues, 1), "last": 1}, mechanism, norms, LIKE)
+    assert aggregator.take("first", honest(generator, clipped)) == "joined"
+    before = sums(aggregator)
     for rogue in rogues:
         message = mutated(generator, clipped)
-        code = collected.take(rogue, message)
+        code = aggregator.take(rogue, message)
         codes[code] += 1
-        after = sums(collected)
+        after = sums(aggregator)
         if code != "joined":
             assert all((old == new).all() for old, new in zip(before, after, strict=True)), message
         else:  # what was changed may be a number that a device may send
@@ -203,8 +204,8 @@ def play_a_round(generator: np.random.Generator, clipped: bool) -> Counter:
             assert not clipped or length <= S * (1 + 1e-12), message
             assert all(np.isfinite(part).all() for part in after)
         before = after
-    assert collected.take("last", honest(generator, clipped)) == "joined"
-    assert collected.summed().users == 2 + codes["joined"]
+    assert aggregator.take("last", honest(generator, clipped)) == "joined"
+    assert aggregator.total().users == 2 + codes["joined"]
     return codes
 
 
@@ -230,21 +231,21 @@ def test_what_a_device_says_is_bounded_before_it_is_used(name, value, code):
     answer = contribution(np.random.default_rng(0), clipped=True)
     message = packed(written({**answer["facts"], name: value}), answer["arrays"])
     norms = CLIPPED.clip_norms(1, CLIPPED.start())
-    collected = Collected(TASK, {"phone": 1}, CLIPPED, norms, LIKE)
-    collected.most_bytes = 2**30
-    assert collected.take("phone", message) == code
-    assert collected.summed().users == 0
+    aggregator = Aggregator(ASKED, {"phone": 1}, CLIPPED, norms, LIKE)
+    aggregator.max_answer_bytes = 2**30
+    assert aggregator.take("phone", message) == code
+    assert aggregator.total().users == 0
 
 
 def test_an_answer_longer_than_an_honest_one_is_not_even_read(monkeypatch):
     norms = CLIPPED.clip_norms(1, CLIPPED.start())
     leaves = [np.full(leaf.shape, 2**40) for leaf in jax.tree.leaves(LIKE)]
     longest = Contribution(TASK, 1, ONE, np.array([1]), leaves).to_bytes()  # in 64 bits
-    collected = Collected(TASK, {"one": 1, "two": 1}, CLIPPED, norms, LIKE)
-    assert len(longest) <= collected.most_bytes < len(longest) + 3000
-    assert collected.take("one", longest) == "joined"
+    aggregator = Aggregator(ASKED, {"one": 1, "two": 1}, CLIPPED, norms, LIKE)
+    assert len(longest) <= aggregator.max_answer_bytes < len(longest) + 3000
+    assert aggregator.take("one", longest) == "joined"
     monkeypatch.setattr("sottovoce.federation.aggregation.read_answer", None)
-    assert collected.take("two", b"\0" * (collected.most_bytes + 1)) == Code.MALFORMED
+    assert aggregator.take("two", b"\0" * (aggregator.max_answer_bytes + 1)) == Code.MALFORMED
 
 
 def test_any_bytes_are_a_message_or_are_refused():
@@ -252,7 +253,7 @@ def test_any_bytes_are_a_message_or_are_refused():
     generator = np.random.default_rng(3)
     for _ in range(2000):
         message = mutated(generator, clipped=True)
-        for read in (read_answer, Task.from_bytes):
+        for read in (read_answer, read_request):
             with suppress(Refused):
                 assert isinstance(read(message), Contribution | Nothing | Task)
 
@@ -269,7 +270,7 @@ def test_a_run_goes_on_with_the_others_and_again_after_resume(tmp_path, store, v
 
     class Rogue:
         def answer(self, message: bytes) -> bytes:
-            return (BOMB, LARGE)[Task.from_bytes(message).round % 2]
+            return (BOMB, LARGE)[read_request(message).round % 2]
 
     recipe = tiny_recipe(roster.path, run={"rounds": 4}, privacy={"cohort": 12, "users": 13})
     played = []

@@ -1,1 +1,1 @@
-"""Flower as the transport: the only room that imports flwr."""
+"""Flower as the transport. No other folder imports flwr; `docs/decisions` says which of its private parts are used."""

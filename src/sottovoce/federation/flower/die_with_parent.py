@@ -1,4 +1,4 @@
-"""Run a command that ends when whoever started it does, however that ends: its standard input is then closed.
+"""Run a command that ends when its parent does, for any reason: standard input is closed then.
 
 A script, not a module of the package: it starts at once and imports nothing but the standard library.
 """
@@ -13,7 +13,7 @@ GRACE = 5.0
 
 
 def main(command: list[str]) -> int:
-    # Ctrl-C in a terminal reaches every process of it: who started this one says when to end.
+    # Ctrl-C in a terminal reaches every process of it. The parent decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())

@@ -1,4 +1,4 @@
-"""Messages from the server to devices, and what they answer, by way of a SuperLink: nobody is waited for here."""
+"""Messages from the server to devices, and their answers, through a SuperLink. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sottovoce.federation.flower import internals
+from sottovoce.federation.flower.payload import MAX_HEAD, unpack_parts
 
-log = logging.getLogger("sottovoce.post")
-MOST_HEADS = 4  # objects of an answer that are not a part of its bytes: a message, its content, a record, an array
+log = logging.getLogger("sottovoce.flower")
+MAX_HEADS = 4  # objects of an answer that hold no data: a message, its content, a record, an array
 
 
 class Reply(NamedTuple):
-    to: str  # Flower's name of the message that is answered, as the SuperLink has it: a device may write another
-    error: int | None  # Flower's code, where it answers in the name of a device
-    data: bytes  # none where it cannot be read
+    to: str  # Flower's name of the answered message, from the SuperLink: a device may write another one
+    error: int | None  # Flower's code, if Flower answers for a device
+    data: bytes  # none if it cannot be read
 
 
 @dataclass
-class _Half:
-    """A reply of which some parts have come."""
+class _Partial:
+    """A reply that has come in part."""
 
     name: str
     parts: list[str]
@@ -33,66 +33,65 @@ class _Half:
         return sum(map(len, self.contents.values()))
 
 
-class Post:
-    """Flower's grid, but for what comes back.
+class Mailbox:
+    """Flower's grid, with another way to fetch replies.
 
-    Flower waits for every part of a reply, for three minutes after the last that came: meanwhile the time of the others
-    runs out. And what a device wrote may be anything: Flower fails on what it cannot read.
+    Flower waits for every part of a reply, up to three minutes after the last one, while the time of the others runs
+    out. And a device may have written anything: Flower fails on a reply that it cannot read.
     """
 
     def __init__(self, grid: Any, client: Any):
         self._grid, self._client = grid, client
-        self._halves: dict[str, _Half] = {}  # by the message that they answer
+        self._partial: dict[str, _Partial] = {}  # by the message that they answer
 
     def online(self) -> Collection[int]:
         return self._grid.get_node_ids()
 
     def push(self, messages: Sequence[Any]) -> Sequence[str]:
-        """Send messages; their names, or nothing for one that is not taken. The same again is not sent twice."""
+        """Send messages. Gives their names; an empty one if Flower refuses a message. Resending does not duplicate."""
         return self._grid.push_messages(messages) or [""] * len(messages)
 
-    def pull(self, names: Collection[str], most: int) -> Iterator[Reply]:
-        """What was answered to some messages, and came as a whole. Of more bytes than `most` nothing is read."""
+    def pull(self, names: Collection[str], max_bytes: int) -> Iterator[Reply]:
+        """The complete replies to some messages. A reply of more than `max_bytes` is not read."""
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
-        if waiting := [name for name in names if name not in self._halves]:
+        if waiting := [name for name in names if name not in self._partial]:
             found = self._client.PullMessages(PullAppMessagesRequest(message_ids=waiting))
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 parts = [part.object_id for part in iterate_object_tree(tree)]
-                self._halves[message.metadata.reply_to_message_id] = _Half(message.metadata.message_id, parts)
-        for name in [name for name in self._halves if name in names]:
-            if (reply := self._complete(name, self._halves[name], most)) is not None:
+                self._partial[message.metadata.reply_to_message_id] = _Partial(message.metadata.message_id, parts)
+        for name in [name for name in self._partial if name in names]:
+            if (reply := self._complete(name, self._partial[name], max_bytes)) is not None:
                 if reply.error is not None:
                     self._discard(name)
-                del self._halves[name]  # last: the SuperLink does not tell of it again
+                del self._partial[name]  # last: the SuperLink announces a reply once
                 yield reply
 
-    def _complete(self, name: str, half: _Half, most: int) -> Reply | None:
+    def _complete(self, name: str, partial: _Partial, max_bytes: int) -> Reply | None:
         from flwr.common.constant import ErrorCode
         from flwr.proto.message_pb2 import PullObjectRequest
 
-        for part in half.parts:
-            if part in half.contents:
+        for part in partial.parts:
+            if part in partial.contents:
                 continue
-            found = self._client.PullObject(
-                PullObjectRequest(node=self._grid.node, run_id=self._grid.run.run_id, object_id=part)
-            )
-            if not found.object_found:  # the sender was lost halfway, and Flower gave it up
+            run = self._grid.run.run_id
+            found = self._client.PullObject(PullObjectRequest(node=self._grid.node, run_id=run, object_id=part))
+            if not found.object_found:  # the sender was lost, and Flower dropped its reply
                 return Reply(name, ErrorCode.NODE_UNAVAILABLE, b"")
             if not found.object_available:
                 return None
-            half.contents[part] = found.object_content
-            if half.size > most + MOST_HEADS * internals.HEAD:
-                break  # it is not read
-        self._discard(half.name)
-        return _read(name, half, most)
+            partial.contents[part] = found.object_content
+            if partial.size > max_bytes + MAX_HEADS * MAX_HEAD:
+                break  # it will not be read
+        self._discard(partial.name)
+        return _read(name, partial, max_bytes)
 
     def take_back(self, names: Collection[str]) -> None:
-        """Let nobody begin with messages that are no longer waited for; and the SuperLink not keep them for ever."""
+        """Withdraw messages: no device begins with them, and the SuperLink does not keep them."""
         import httpx
 
-        late = [self._halves.pop(name).name for name in list(self._halves) if name in names]
+        late = [self._partial.pop(name).name for name in list(self._partial) if name in names]
         with suppress(httpx.HTTPError):
             for name in (*names, *late):
                 self._discard(name)
@@ -100,16 +99,26 @@ class Post:
     def _discard(self, name: str) -> None:
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
-        self._client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(
-                node=self._grid.node, run_id=self._grid.run.run_id, message_object_id=name
-            )
-        )  # fmt: skip
+        run = self._grid.run.run_id
+        request = ConfirmMessageReceivedRequest(node=self._grid.node, run_id=run, message_object_id=name)
+        self._client.ConfirmMessageReceived(request)
 
 
-def _read(name: str, half: _Half, most: int) -> Reply:
+def _read(name: str, partial: _Partial, max_bytes: int) -> Reply:
     try:
-        return Reply(name, *internals.data_of(half.name, half.contents, most))
+        return Reply(name, *unpack_parts(partial.name, partial.contents, max_bytes))
     except Exception:
         log.debug("an answer cannot be read", exc_info=True)
         return Reply(name, None, b"")
+
+
+def error_text(code: int) -> str:
+    """Why Flower answers for a device, by Flower's error code."""
+    from flwr.common.constant import ErrorCode
+
+    texts = {
+        ErrorCode.MESSAGE_UNAVAILABLE: "time is up",
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "time is up",
+        ErrorCode.NODE_UNAVAILABLE: "the connection is lost",
+    }
+    return texts.get(code, f"Flower's code {code}")

@@ -1,11 +1,11 @@
-"""What the outside may reach of the SuperLink: the fleet's own calls and nothing else.
+"""A proxy in front of the SuperLink: it passes on the fleet's calls and nothing else. TLS ends here.
 
-Flower's open SuperLink serves three interfaces at one place, and only the fleet's asks who is calling: whoever reaches
-the others can start programs on the server. So the SuperLink listens at a socket of its owner alone, and this passes on
-`/v1/fleet/`. TLS ends here.
+Flower's open SuperLink serves three interfaces at one address, and only the fleet's asks who is calling: a caller of
+the others can start programs on the server. So the SuperLink listens at a socket of its owner, and the proxy passes on
+`/v1/fleet/` only.
 
-What the SuperLink would keep is taken from registered devices alone, so much of it in a round, and so large a piece at
-a time; of anything else only what is short is read.
+Data that the SuperLink would keep is accepted from registered devices only, up to a quota in a round and a size of
+each request. All other requests must be short.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sottovoce.federation.flower import internals
-from sottovoce.federation.flower.quota import Gate
+from sottovoce.federation.flower.payload import MAX_HEAD, MAX_PART, is_one_answer
+from sottovoce.federation.flower.quota import Quota
 from sottovoce.federation.keys import SERVER, SERVER_KEY
 
 OPEN = "/v1/fleet/"
-PUSHES = {b"/v1/fleet/push-messages": internals.HEAD, b"/v1/fleet/push-object": internals.PART + internals.HEAD}
+PUSHES = {b"/v1/fleet/push-messages": MAX_HEAD, b"/v1/fleet/push-object": MAX_PART + MAX_HEAD}
 CONNECTIONS = 8  # to the SuperLink, which devices share: it uses one core, and a few keep it busy
-# Of one connection, not of a request: each side has its own.
+# Headers of one connection, not of a request: each side has its own.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host"}
 
 
-def build_app(client: Any, gate: Gate) -> Any:
+def build_app(client: Any, quota: Quota) -> Any:
     """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink; refuse all else with 403."""
     import httpx
     from starlette.applications import Starlette
@@ -36,24 +36,24 @@ def build_app(client: Any, gate: Gate) -> Any:
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import Route
 
-    # Those who wait do so here: httpx looks at all who wait, and at every connection, for each request that it sends.
+    # Requests wait here: httpx looks at all waiting requests and all connections for each request that it sends.
     turns = asyncio.Semaphore(CONNECTIONS)
 
     async def forward(request: Request) -> Response:
-        # The path as it came: what is checked must be what is passed on, with nothing decoded in between.
+        # The path as it came: the checked path must be the forwarded one, with nothing decoded in between.
         path = request.scope["raw_path"].partition(b"?")[0]
         if not path.startswith(OPEN.encode()) or b".." in path or b"%" in path or b"//" in path:
             return PlainTextResponse("only the fleet is reachable here", status_code=403)
         pushes = path in PUSHES
-        sender = gate.sender(request.headers) if pushes else None
+        sender = quota.sender(request.headers) if pushes else None
         if pushes and sender is None:
             return PlainTextResponse("no device of this federation signed this", status_code=401)
-        body, most = bytearray(), PUSHES.get(path, internals.HEAD)
+        body, most = bytearray(), PUSHES.get(path, MAX_HEAD)
         async for piece in request.stream():
             body += piece
-            if len(body) > most or (sender is not None and not gate.take(sender, len(piece))):
+            if len(body) > most or (sender is not None and not quota.take(sender, len(piece))):
                 return PlainTextResponse("too long", status_code=413)
-        if path == b"/v1/fleet/push-messages" and not internals.is_one_answer(bytes(body)):
+        if path == b"/v1/fleet/push-messages" and not is_one_answer(bytes(body)):
             return PlainTextResponse("not an answer", status_code=400)
         headers = [(name, value) for name, value in request.headers.raw if name.decode().lower() not in _HOP]
         url = client.base_url.copy_with(raw_path=path)
@@ -82,16 +82,22 @@ def main(host: str, port: int, keys: Path, folder: Path, socket: str) -> None:
     import uvicorn
 
     limits = httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=60.0)
-    # Where it is not installed, httpx looks for it on the disk at every step of a request. No is an answer too.
-    modules: dict[str, Any] = sys.modules
+    # httpx looks for sniffio on the disk at every step of a request if it is not installed. This answers at once.
+    modules: Any = sys.modules
     modules.setdefault("sniffio", None)
     transport = httpx.AsyncHTTPTransport(uds=socket, limits=limits)
     client = httpx.AsyncClient(base_url="http://localhost", transport=transport, timeout=60.0)
     uvicorn.run(
-        build_app(client, Gate(folder)), host=host, port=port, ssl_certfile=keys / SERVER,
-        ssl_keyfile=str(keys / SERVER_KEY), log_level="warning", access_log=False, server_header=False,
+        build_app(client, Quota(folder)),
+        host=host,
+        port=port,
+        ssl_certfile=keys / SERVER,
+        ssl_keyfile=str(keys / SERVER_KEY),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
         timeout_graceful_shutdown=1,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

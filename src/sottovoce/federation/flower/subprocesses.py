@@ -1,4 +1,4 @@
-"""The processes of Flower that a server or a device needs, started, watched and ended by it."""
+"""The processes that a server or a device starts, watches and ends."""
 
 from __future__ import annotations
 
@@ -9,42 +9,52 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from sottovoce.errors import LostProcess, SottoError
 
-# Flower reports its use and asks for newer versions unless told otherwise. Neither happens.
+# By default Flower reports its use and asks for newer versions. Neither happens here.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-LONGEST_LOG = 10_000_000  # bytes; a device may be connected for years
-FREE_IN = 10.0  # seconds in which the processes of a server that was killed give their port back
+MAX_LOG = 10_000_000  # bytes; a device may be connected for years
+PORT_WAIT = 10.0  # seconds in which the processes of a killed server release their port
 
 
 class Child:
-    """A process with a log of its own; it ends with this process, whatever ends that."""
+    """A process with a log of its own. It ends with this process, for any reason."""
 
     def __init__(self, name: str, command: Sequence[str | Path], folder: Path):
         self.name, self._command, self._folder = name, [str(part) for part in command], folder
         self.log = folder / f"{name}.log"
         self._process: subprocess.Popen | None = None
-        self._begun = self._written()  # where in the log this start of it begins
+        self._log_start = self._log_size()  # where in the log this start of it begins
+
+    @staticmethod
+    def of_flower(name: str, script: str, options: Mapping[str, str | Path], folder: Path, *flags: str) -> Child:
+        """One of Flower's commands. `start` takes the unix socket at which it listens."""
+        run = [sys.executable, "-m", "sottovoce.federation.flower.run_at_socket", script, *flags]
+        return Child(name, [*run, *(part for option in options.items() for part in option)], folder)
 
     def start(self, *more: str | Path) -> None:
-        """Start it, with more arguments than it was made with."""
+        """Start the process, with more arguments at the end."""
         self.stop()
         self.keep_log_short()
-        self._begun = self._written()
-        # What others set for Flower could open further doors of it.
+        self._log_start = self._log_size()
+        # Settings for Flower in the environment could open more of its interfaces.
         mine = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
         environment = {**mine, **QUIET, "FLWR_HOME": str(self._folder / "flower"), "PYTHONUNBUFFERED": "1"}
-        tether = Path(__file__).with_name("tether.py")
+        wrapper = [sys.executable, "-S", str(Path(__file__).with_name("die_with_parent.py"))]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", str(tether), *self._command, *map(str, more)], stdin=subprocess.PIPE,
-                stdout=log, stderr=log, env=environment, start_new_session=True,  # Ctrl-C is for this process alone
-            )  # fmt: skip
+                [*wrapper, *self._command, *map(str, more)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for this process alone
+            )
 
     @property
     def ended(self) -> int | None:
@@ -65,15 +75,17 @@ class Child:
 
     def check_running(self) -> None:
         if self.ended is not None:
-            raise LostProcess(f"{self.name} ended (status {self.ended}): {self._last_words()}; its log is {self.log}")
+            lines = [line.strip() for line in self.output().split("\n") if line.strip()]
+            last = lines[-1] if lines else "without output"
+            raise LostProcess(f"{self.name} ended (status {self.ended}): {last}; its log is {self.log}")
 
     def wait_until_listening(self, port: int, host: str = "127.0.0.1", seconds: float = 120.0) -> None:
-        """Until the process takes connections at an address of this machine."""
+        """Wait until the process takes connections at an address of this machine."""
         connect = partial(socket.create_connection, (host, port), timeout=1)
         self._wait_until(connect, f"on port {port} of {host}", seconds)
 
     def wait_until_at(self, path: Path, seconds: float = 120.0) -> None:
-        """Until the process takes connections at a socket."""
+        """Wait until the process takes connections at a unix socket."""
         self._wait_until(partial(_connect_at, path), f"at {path}", seconds)
 
     def _wait_until(self, connect: Callable[[], socket.socket], where: str, seconds: float) -> None:
@@ -85,27 +97,23 @@ class Child:
             time.sleep(0.2)
         raise LostProcess(f"{self.name} does not listen {where} after {seconds:g} s; its log is {self.log}")
 
-    def said(self, most: int = 10_000) -> str:
-        """The end of what it wrote since it was started."""
+    def output(self, max_bytes: int = 10_000) -> str:
+        """The end of what it wrote since its start."""
         with suppress(OSError), open(self.log, "rb") as log:
-            log.seek(max(self._begun, self._written() - most))
+            log.seek(max(self._log_start, self._log_size() - max_bytes))
             return log.read().decode(errors="replace")
         return ""
 
-    def _written(self) -> int:
+    def _log_size(self) -> int:
         return self.log.stat().st_size if self.log.exists() else 0
 
     def keep_log_short(self) -> None:
-        """Begin the log anew when it is long. What was in it is kept once, beside it."""
-        if self._written() > LONGEST_LOG:
-            with suppress(OSError):  # the disk may be full, and what fills it is the log
+        """Empty a long log. One copy of its contents is kept, as `.old`."""
+        if self._log_size() > MAX_LOG:
+            with suppress(OSError):  # the disk may be full, because of the log
                 shutil.copyfile(self.log, self.log.with_suffix(".old"))
-            os.truncate(self.log, 0)  # who writes to it appends, so goes on from there
-            self._begun = 0
-
-    def _last_words(self) -> str:
-        lines = self.said().split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+            os.truncate(self.log, 0)  # the process appends, so it goes on from here
+            self._log_start = 0
 
 
 def _connect_at(path: Path) -> socket.socket:
@@ -124,14 +132,14 @@ def free_port() -> int:
 
 
 def check_not_taken(port: int, host: str) -> None:
-    """Refuse a port at which somebody else listens."""
-    family, deadline = socket.AF_INET6 if ":" in host else socket.AF_INET, time.monotonic() + FREE_IN
+    """Refuse a port at which another process listens."""
+    family, deadline = socket.AF_INET6 if ":" in host else socket.AF_INET, time.monotonic() + PORT_WAIT
     while True:
         try:
             return socket.create_server((host, port), family=family).close()
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return None  # whoever is to listen says it better
+                return None  # the process that is to listen reports it better
         if time.monotonic() > deadline:
             raise SottoError(
                 f"port {port} of {host} is taken by another process (another server?), and devices look for this one "

@@ -1,4 +1,4 @@
-"""The server's end of Flower: a SuperLink on this machine, the proxy before it, and messages to the devices."""
+"""The server's end of Flower: a SuperLink on this machine, the proxy in front of it, and messages to the devices."""
 
 from __future__ import annotations
 
@@ -6,54 +6,71 @@ import logging
 import secrets as os_entropy
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import LostProcess
-from sottovoce.federation.aggregation import Collected
-from sottovoce.federation.flower import internals, joining
-from sottovoce.federation.flower.mailbox import Post
-from sottovoce.federation.flower.quota import write_gate
+from sottovoce.errors import LostProcess, SottoError
+from sottovoce.federation.flower import payload, serverapp
+from sottovoce.federation.flower.mailbox import Mailbox, error_text
+from sottovoce.federation.flower.quota import write_quota
 from sottovoce.federation.flower.sockets import private_folder
 from sottovoce.federation.flower.subprocesses import Child, check_not_taken
+from sottovoce.federation.flower.task_queue import TaskQueue
 from sottovoce.federation.flower.tmpfs import in_memory, new_state, remove_states
 from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.transport import Exchange
 from sottovoce.files import write_aside
 
-log = logging.getLogger("sottovoce.link")
+log = logging.getLogger("sottovoce.flower")
 POLL = 0.3  # seconds between looks for answers
 IN_MEMORY = ":flwr-in-memory:"
-MOST_REFUSALS = 5  # of a SuperLink, one after another
-MOST_LOSSES = 5  # of a SuperLink in one round
-SILENT = 300.0  # seconds without an answer, after which a SuperLink that runs is taken for lost
-AGAIN = 5.0  # seconds before a device that failed is asked again; and those that must be left for it
-GRACE = 20.0  # seconds in which a device may come back to a round that would be over without it
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where to knock when a process listens on every address
+MAX_REFUSALS = 5  # of a SuperLink, one after another
+MAX_LOSSES = 5  # of a SuperLink in one exchange
+SILENT = 300.0  # seconds without an answer, after which a running SuperLink counts as lost
+AGAIN = 5.0  # seconds before a failed device is asked again; if less time is left, it is not asked
+GRACE = 20.0  # seconds in which a lost device may come back, if the exchange would end without it
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # the address to connect to if a process listens on every address
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a server reaches its devices."""
+
+    seconds: float = 120.0  # to wait for answers in a round
+    at_least: int = 1  # devices that must be connected before a round begins
+    bind: str | None = None  # the address to listen on, if it is not the one that devices know
+    state: Path | None = None  # a folder in memory for the SuperLink's state, which then survives its end
+    notify: Callable[[str], None] = lambda text: None  # gets status lines for the owner of the server
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise SottoError(f"--seconds {self.seconds:g} must be above 0; it is how long a round waits for devices")
+        if self.at_least < 1:
+            raise SottoError(f"--at-least {self.at_least} must be 1 or more; a round without devices is only noise")
 
 
 @dataclass
-class Asking:
-    """A round's task on its way to devices."""
+class PendingTask:
+    """An exchange that is under way: who has been asked, who owes an answer, who is lost."""
 
-    number: int
-    task: bytes
-    seconds: float
+    exchange: Exchange
     until: float = 0.0  # when time is up
-    asked: bool = False  # somebody was
-    sent: dict[str, str] = field(default_factory=dict)  # messages that are not answered, and whom they went to
-    unsent: list[tuple[Any, str]] = field(default_factory=list)  # such as the SuperLink may have in part
-    lost: dict[str, float] = field(default_factory=dict)  # devices that failed, and when they did first
+    asked: bool = False  # at least one device was
+    answered: set[str] = field(default_factory=set)
+    sent: dict[str, str] = field(default_factory=dict)  # unanswered messages, and their devices
+    unsent: list[tuple[Any, str]] = field(default_factory=list)  # the SuperLink may have a part of them
+    lost: dict[str, float] = field(default_factory=dict)  # devices that failed, and when they first did
     pause: dict[str, float] = field(default_factory=dict)  # and when they may be asked again
 
     def begin(self) -> None:
-        """From now on, and anew if the SuperLink forgot all: then whoever was asked has to find back to it."""
+        """Start the clock. Also after the SuperLink lost its state: then devices have to connect again."""
         now = time.monotonic()
         asked = [*self.lost, *self.sent.values(), *(name for _, name in self.unsent)]
-        self.until, self.lost = now + self.seconds, dict.fromkeys(asked, now)
+        self.until, self.lost = now + self.exchange.seconds, dict.fromkeys(asked, now)
         self.sent, self.unsent = {}, []
 
     @property
@@ -62,17 +79,19 @@ class Asking:
 
     @property
     def late(self) -> bool:
-        """Whoever is asked now would work for nothing."""
-        return self.left < min(AGAIN, self.seconds / 2)
+        """Is it too late for a device to begin?"""
+        return self.left < min(AGAIN, self.exchange.seconds / 2)
 
     @property
     def over(self) -> bool:
-        """Nobody owes an answer, nor may come back with one."""
+        """No device owes an answer, or may come back with one."""
         if self.sent or not self.asked:
             return False
         return self.late or all(time.monotonic() > lost + GRACE for lost in self.lost.values())
 
     def may_ask(self, name: str) -> bool:
+        if name not in self.exchange.messages or name in self.answered or name in self.sent.values():
+            return False
         return not self.late and time.monotonic() >= self.pause.get(name, 0.0)
 
     def failed(self, name: str) -> None:
@@ -81,53 +100,48 @@ class Asking:
         self.pause[name] = now + AGAIN
 
 
-class Link:
-    """A fleet reached through Flower.
+class SuperLinkServer:
+    """A `Transport` by Flower.
 
-    State of the link, which holds updates without noise, is in the memory of the SuperLink, or in a file of a folder
-    that is itself in memory, and goes with the link. When the SuperLink is lost it is started again, and whoever has
-    not answered is asked again: the same task, so the same answer.
+    The SuperLink's state holds updates without noise. It is in the SuperLink's memory, or in a file in a folder in
+    memory, and is removed at the end. If the SuperLink is lost, it is started again, and devices that have not answered
+    are asked again: the same task, so the same answer.
     """
 
-    def __init__(
-        self, roster: Roster, folder: Path, *, bind: str, state: Path | None = None, at_least: int = 1,
-        say: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
-    ):  # fmt: skip
-        self._roster, self._say, self._stop, self._at_least = roster, say, stop, at_least
-        keys = roster.keys
-        self._folder, self._inside = folder, ExitStack()
+    def __init__(self, roster: Roster, folder: Path, serving: Serving, stop: Callable[[], bool] = lambda: False):
+        self._roster, self._folder, self._stop = roster, folder, stop
+        self._at_least, self._notify, self._bind = serving.at_least, serving.notify, serving.bind or roster.host
+        self._stack, self._task = ExitStack(), ExitStack()
         secret_file = folder / "desk.secret"
         self._secret = os_entropy.token_bytes(32)
         write_aside(secret_file, self._secret, private=True)
         self._socket = Path()  # none yet
-        self._state = None if state is None else in_memory(state)
+        self._queue = TaskQueue(self._socket, self._secret)
+        self._state = None if serving.state is None else in_memory(serving.state)
         database = IN_MEMORY if self._state is None else new_state(self._state, roster.federation)
-        self._desk = internals.Desk(self._socket, self._secret)
-        self.superlink = Child(
-            "superlink",
-            [
-                sys.executable, "-m", "sottovoce.federation.flower.superlink", "--isolation", "process", "--database",
-                database, "--ssl-ca-certfile", keys / AUTHORITY, "--ssl-certfile", keys / SERVER, "--ssl-keyfile",
-                keys / SERVER_KEY, "--enable-supernode-auth", "--superexec-auth-secret-file", secret_file,
-            ],
-            folder,
-        )  # fmt: skip
-        self._bind = bind
-        proxy = [sys.executable, "-m", "sottovoce.federation.flower.proxy", bind, str(roster.port)]
-        self.proxy = Child("proxy", [*proxy, keys, folder], folder)
-        self._names: dict[int, str] = {}  # of devices, by Flower's number
+        options = {
+            "--isolation": "process",
+            "--database": database,
+            "--ssl-ca-certfile": roster.keys / AUTHORITY,
+            "--ssl-certfile": roster.keys / SERVER,
+            "--ssl-keyfile": roster.keys / SERVER_KEY,
+            "--superexec-auth-secret-file": secret_file,
+        }
+        self.superlink = Child.of_flower("superlink", "flower-superlink", options, folder, "--enable-supernode-auth")
+        proxy = [sys.executable, "-m", "sottovoce.federation.flower.proxy", self._bind, str(roster.port)]
+        self.proxy = Child("proxy", [*proxy, roster.keys, folder], folder)
+        self._names: dict[int, str] = {}  # of devices, by Flower's node number
         self._refusals = 0
-        self._heard = 0.0  # when the SuperLink last answered
-        self._task: Any = None
-        self._post: Post | None = None
+        self._last_reply = 0.0  # when the SuperLink last answered
+        self._mailbox: Mailbox | None = None
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> SuperLinkServer:
         import httpx
 
         try:
-            self._socket = self._inside.enter_context(private_folder()) / "superlink"
-            self._desk = internals.Desk(self._socket, self._secret)
-            self._admit(0)
+            self._socket = self._stack.enter_context(private_folder()) / "superlink"
+            self._queue = TaskQueue(self._socket, self._secret)
+            self._set_quota(0)
             try:
                 self._start()
             except httpx.HTTPError as error:
@@ -139,189 +153,188 @@ class Link:
         return self
 
     def _open(self) -> None:
-        """Let devices in: until the proxy runs, nobody reaches the SuperLink."""
-        check_not_taken(self._roster.port, self._bind)  # somebody else who listens there would be taken for the proxy
+        """Start the proxy: until it runs, no device reaches the SuperLink."""
+        check_not_taken(self._roster.port, self._bind)  # another process that listens there would pass for the proxy
         self.proxy.start(self._socket)
-        self.proxy.wait_until_listening(self._roster.port, _ANY.get(self._bind, self._bind))
+        self.proxy.wait_until_listening(self._roster.port, _LOOPBACK.get(self._bind, self._bind))
 
     def __exit__(self, *error: object) -> None:
         self.proxy.stop()
-        # First: the SuperLink ends when the last connection to it does.
-        self._forget()
-        self._desk.close()
+        # First: the SuperLink ends when its last connection does.
+        self._leave()
+        self._queue.close()
         self.superlink.stop()
         if self._state is not None:
             remove_states(self._state, self._roster.federation)
-        self._inside.close()
+        self._stack.close()
 
-    def _admit(self, answer: int) -> None:
-        """Let every device send answers of so many bytes, from now on."""
-        write_gate(self._folder, {member.name: member.public_key for member in self._roster.members}, answer)
+    def _set_quota(self, answer: int) -> None:
+        """Let every device send answers of up to `answer` bytes, from now on."""
+        write_quota(self._folder, {member.name: member.public_key for member in self._roster.members}, answer)
 
     def _start(self) -> None:
         self.superlink.start(self._socket)
         self.superlink.wait_until_at(self._socket)
-        self._heard = time.monotonic()
-        if self._post is None or self._state is None:
+        self._last_reply = time.monotonic()
+        if self._mailbox is None or self._state is None:
             self._join()
 
     def _join(self) -> None:
-        self._forget()
-        self._names = joining.register(self._socket, self._roster.members)
-        token = joining.wait_for_task(self._desk)
+        self._leave()
+        self._names = serverapp.register(self._socket, self._roster.members)
+        token = serverapp.wait_for_task(self._queue)
         if token is None:
             raise LostProcess(f"the SuperLink has no task for its server; its log is {self.superlink.log}")
-        self._task = self._desk.task(token)
-        self._post = joining.open_post(self._task.__enter__(), token)
+        self._mailbox = serverapp.open_mailbox(self._task.enter_context(self._queue.task(token)), token)
 
-    def _forget(self) -> None:
-        if self._task is not None:
-            self._task.__exit__(None, None, None)
-        self._task = self._post = None
-        self._names = {}
+    def _leave(self) -> None:
+        self._mailbox, self._names = None, {}
+        self._task.close()
 
     def online(self) -> dict[int, str]:
-        """The devices that are connected now, by Flower's number."""
-        assert self._post is not None
-        return {number: self._names[number] for number in self._post.online() if number in self._names}
+        """The devices that are connected now, by Flower's node number."""
+        assert self._mailbox is not None
+        return {number: self._names[number] for number in self._mailbox.online() if number in self._names}
 
-    def ask(self, number: int, message: bytes, seconds: float, collected: Collected) -> None:
+    def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
         import httpx
         from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
-        self._heard = time.monotonic()  # between rounds it is not asked
-        self._admit(collected.most_bytes)
+        self._last_reply = time.monotonic()  # it is not asked between exchanges
+        self._set_quota(exchange.max_answer_bytes)
         self._wait_for_devices()
-        asking, losses = Asking(number, message, seconds), 0
-        asking.begin()
+        pending, losses = PendingTask(exchange), 0
+        pending.begin()
         while True:
             try:
-                self._send(asking, collected)
-                self._receive(asking, collected)
-                self._refusals, self._heard = 0, time.monotonic()
-                if asking.over:
+                self._send(pending)
+                yield from self._receive(pending)
+                self._refusals, self._last_reply = 0, time.monotonic()
+                if pending.over:
                     return
             except (httpx.HTTPError, ObjectPushError) as error:
                 if self._recover(error):
                     losses += 1
-                    if losses > MOST_LOSSES:
+                    if losses > MAX_LOSSES:
                         raise LostProcess(
-                            f"the SuperLink was lost {losses} times in round {number}; its log is {self.superlink.log}"
+                            f"the SuperLink was lost {losses} times in {exchange.name}; its log is {self.superlink.log}"
                         ) from error
                     self._wait_for_devices()
-                    asking.begin()
-            if asking.left < 0:
+                    pending.begin()
+            if pending.left < 0:
                 break
-            self._look_after_proxy()
+            self._look_after_processes()
             time.sleep(POLL)
-        if asking.sent:
-            late = ", ".join(sorted(asking.sent.values()))
-            log.warning("round %d: no answer in %g s (--seconds) from %s", number, seconds, late)
-        if self._post is not None:
-            # Of one that was sent in part, a device would wait for the rest into the next round.
-            self._post.take_back([*asking.sent, *(message.metadata.message_id for message, _ in asking.unsent)])
+        if pending.sent:
+            late = ", ".join(sorted(pending.sent.values()))
+            log.warning("%s: no answer in %g s (--seconds) from %s", exchange.name, exchange.seconds, late)
+        if self._mailbox is not None:
+            # A device would wait into the next exchange for the rest of a message that was sent in part.
+            self._mailbox.take_back([*pending.sent, *(message.metadata.message_id for message, _ in pending.unsent)])
 
-    def _send(self, asking: Asking, collected: Collected) -> None:
-        """To whoever is connected and was not asked: devices may come while a round is on, or come back."""
-        assert self._post is not None
-        if not asking.unsent:
-            asking.unsent = self._messages(asking, collected)
-        if not asking.unsent or asking.left <= 0:
+    def _send(self, pending: PendingTask) -> None:
+        """Send to connected devices that were not asked: devices may connect during an exchange, or come back."""
+        assert self._mailbox is not None
+        if not pending.unsent:
+            pending.unsent = self._messages(pending)
+        if not pending.unsent or pending.left <= 0:
             return
-        # The same ones until they are sent: of another, a device would have two, one of them without its contents.
-        identities = self._post.push([message for message, _ in asking.unsent])
-        for identity, (_, name) in zip(identities, asking.unsent, strict=True):
+        # The same objects until they are sent: with new ones, a device would have two, one of them without contents.
+        identities = self._mailbox.push([message for message, _ in pending.unsent])
+        for identity, (_, name) in zip(identities, pending.unsent, strict=True):
             if identity:
-                asking.sent[identity], asking.asked = name, True
+                pending.sent[identity], pending.asked = name, True
             else:
-                asking.failed(name)
-        asking.unsent = []
+                pending.failed(name)
+        pending.unsent = []
 
-    def _messages(self, asking: Asking, collected: Collected) -> list[tuple[Any, str]]:
+    def _messages(self, pending: PendingTask) -> list[tuple[Any, str]]:
         from flwr.app import Message
 
-        waiting = collected.missing() - set(asking.sent.values())
-        there = [(node, name) for node, name in self.online().items() if name in waiting and asking.may_ask(name)]
-        if not there:
-            return []
-        content, group = internals.content_of(asking.task), str(asking.number)
-        return [(Message(content, node, internals.CALL, ttl=asking.left, group_id=group), name) for node, name in there]
+        exchange = pending.exchange
+        here = [(node, name) for node, name in self.online().items() if pending.may_ask(name)]
+        contents = {data: payload.pack(data) for data in {exchange.messages[name] for _, name in here}}
 
-    def _receive(self, asking: Asking, collected: Collected) -> None:
-        assert self._post is not None
-        if not asking.sent:
+        def message(node: int, name: str) -> Any:
+            content = contents[exchange.messages[name]]
+            return Message(content, node, payload.CALL, ttl=pending.left, group_id=exchange.name)
+
+        return [(message(node, name), name) for node, name in here]
+
+    def _receive(self, pending: PendingTask) -> Iterator[tuple[str, bytes]]:
+        assert self._mailbox is not None
+        if not pending.sent:
             return
-        for reply in self._post.pull(list(asking.sent), collected.most_bytes):
-            # By what it replies to: Flower answers in the name of a device that is lost.
-            name = asking.sent.pop(reply.to, None)
+        for reply in self._mailbox.pull(list(pending.sent), pending.exchange.max_answer_bytes):
+            # By the message that it replies to: Flower answers for a device that is lost.
+            name = pending.sent.pop(reply.to, None)
             if name is None:
                 continue
             if reply.error is not None:
-                log.warning("%s did not answer: %s", name, internals.why(reply.error))
-                asking.failed(name)
+                log.warning("%s did not answer: %s", name, error_text(reply.error))
+                pending.failed(name)
                 continue
-            asking.lost.pop(name, None)
-            code = collected.take(name, reply.data)
-            if code not in ("joined", "nobody"):
-                log.warning("%s contributes nothing: %s", name, code)
+            pending.lost.pop(name, None)
+            pending.answered.add(name)
+            yield name, reply.data
 
     def _wait_for_devices(self) -> None:
         import httpx
 
-        said = False
+        notified = False
         while True:
             here = 0
             try:
-                here, self._heard = len(self.online()), time.monotonic()
+                here, self._last_reply = len(self.online()), time.monotonic()
             except httpx.HTTPError as error:
                 self._recover(error)
             if here >= self._at_least:
                 return
-            if not said:
-                self._say(f"{here} of {self._at_least} devices are here; waiting for more")
-                said = True
+            if not notified:
+                self._notify(f"{here} of {self._at_least} devices are here; waiting for more")
+                notified = True
             if self._stop():
                 raise KeyboardInterrupt
-            self._look_after_proxy()
+            self._look_after_processes()
             time.sleep(POLL)
 
-    def _look_after_proxy(self) -> None:
+    def _look_after_processes(self) -> None:
         self.proxy.keep_log_short()
-        self.superlink.keep_log_short()  # it writes a line for every request, and devices make any number of them
+        self.superlink.keep_log_short()  # it writes a line for every request of a device
         if self.proxy.ended is not None:
-            self._say(f"the proxy is gone (status {self.proxy.ended}), and is started again")
+            self._notify(f"the proxy is gone (status {self.proxy.ended}), and is started again")
             self._open()
 
     def _recover(self, error: Exception) -> bool:
-        """Start the SuperLink again if it is gone. True if it forgot what it held: then all is to be asked again."""
+        """Start the SuperLink again if it is gone. True if it lost its state: then all devices must be asked again."""
         import httpx
 
-        before = self._post
-        for _ in range(MOST_REFUSALS):
+        before = self._mailbox
+        for _ in range(MAX_REFUSALS):
             time.sleep(POLL)
             try:
-                self._mend(error)
-                return self._post is not before
+                self._repair(error)
+                return self._mailbox is not before
             except httpx.HTTPError as another:  # it is lost again
                 error = another
         raise LostProcess(f"the SuperLink cannot be reached: {error}; its log is {self.superlink.log}") from error
 
-    def _mend(self, error: Exception) -> None:
+    def _repair(self, error: Exception) -> None:
         import httpx
 
         if self.superlink.ended is None and not isinstance(error, httpx.HTTPStatusError):
-            if self._post is None:
+            if self._mailbox is None:
                 return self._join()
-            if time.monotonic() < self._heard + SILENT:
-                return None  # it was a moment's trouble
-            self._say(f"the SuperLink does not answer for {SILENT:g} s")
+            if time.monotonic() < self._last_reply + SILENT:
+                return None  # a short failure
+            self._notify(f"the SuperLink does not answer for {SILENT:g} s")
             self.superlink.stop()
         if self.superlink.ended is not None:
-            self._say(f"the SuperLink is gone (status {self.superlink.ended}), and is started again")
+            self._notify(f"the SuperLink is gone (status {self.superlink.ended}), and is started again")
             return self._start()
         self._refusals += 1
-        if self._refusals > MOST_REFUSALS:
+        if self._refusals > MAX_REFUSALS:
             raise LostProcess(f"the SuperLink refuses its server: {error}; its log is {self.superlink.log}") from error
-        # This process was held up for so long that Flower took it for lost: a run of Flower's is begun anew.
-        self._say("the SuperLink took this server for lost; going on with it anew")
+        # This process was suspended for so long that Flower took it for lost: begin another run of Flower's.
+        self._notify("the SuperLink took this server for lost; going on with it anew")
         return self._join()

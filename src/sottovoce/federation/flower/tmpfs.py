@@ -1,4 +1,4 @@
-"""Folders in memory: what must not reach a disk."""
+"""Folders in memory, for data that must not reach a disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # how a space in a name is written there
 
 
 def in_memory(folder: Path) -> Path:
-    """A folder that is in memory: updates that are not noised must not reach a disk."""
+    """Refuse a folder that is not in memory: updates without noise must not reach a disk."""
     if not folder.is_dir():
         raise SottoError(
             f"{folder} is not a folder; make one in memory (on Linux below /dev/shm), for the link's state"
@@ -33,17 +33,17 @@ def in_memory(folder: Path) -> Path:
 
 
 def remove_states(folder: Path, federation: str) -> None:
-    """Remove every state of a federation's link. SQLite keeps files beside its own, and deleted rows in all of them."""
+    """Remove every database of a federation, and the files that SQLite makes next to it, which keep deleted rows."""
     for path in folder.glob(f"link-{federation}-*"):
         path.unlink(missing_ok=True)
 
 
 def new_state(folder: Path, federation: str) -> Path:
-    """An empty database, for its owner alone, in place of those that were left behind.
+    """An empty database for its owner alone; older ones of the federation are removed.
 
-    Under a new name: a SuperLink whose server was just killed still removes files of the old one.
+    It has a new name: a SuperLink whose server was just killed still removes files of the old one.
     """
     remove_states(folder, federation)
     path = folder / f"link-{federation}-{os_entropy.token_hex(4)}.db"
-    path.touch(mode=0o600)  # what SQLite keeps beside it gets the same mode
+    path.touch(mode=0o600)  # SQLite's other files get the same mode
     return path

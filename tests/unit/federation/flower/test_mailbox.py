@@ -27,9 +27,8 @@ from flwr.superlink.grid import HttpGrid
 from flwr.superlink.servicer.fleet import fleet_handlers
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from sottovoce.federation.flower import internals
-from sottovoce.federation.flower import mailbox as posts
-from sottovoce.federation.flower.mailbox import Post, Reply
+from sottovoce.federation.flower import mailbox, payload
+from sottovoce.federation.flower.mailbox import Mailbox, Reply
 
 MOST = 1000  # bytes of an answer
 HANDLERS = {
@@ -128,19 +127,19 @@ def link() -> SuperLink:
 
 
 @pytest.fixture
-def post(link) -> Post:
+def post(link) -> Mailbox:
     from flwr.supercore.run import Run
 
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = link.task.task_id, link.run_id, 1
     grid = HttpGrid(token="t")
     grid._client = link
     grid.set_run(Run.create_empty(link.run_id))
-    return Post(grid, link)
+    return Mailbox(grid, link)
 
 
 def task_for(*devices: Device, data: bytes = b"task") -> list[Message]:
-    content = internals.content_of(data)
-    return [Message(content, device.number, internals.CALL, ttl=100.0, group_id="1") for device in devices]
+    content = payload.pack(data)
+    return [Message(content, device.number, payload.CALL, ttl=100.0, group_id="1") for device in devices]
 
 
 def test_a_task_goes_there_and_an_answer_comes_back_and_nothing_is_left(link, post):
@@ -149,8 +148,8 @@ def test_a_task_goes_there_and_an_answer_comes_back_and_nothing_is_left(link, po
     (name,) = post.push(task_for(device))
     assert list(post.pull([name], MOST)) == []
     message = device.receive()
-    assert internals.bytes_of(message) == b"task"
-    device.reply(message, internals.content_of(b"answer"))
+    assert payload.unpack(message) == b"task"
+    device.reply(message, payload.pack(b"answer"))
     assert list(post.pull([name], MOST)) == [Reply(name, None, b"answer")]
     assert link.objects == 0
 
@@ -159,8 +158,8 @@ def test_an_answer_of_which_parts_are_missing_holds_nobody_up(link, post):
     """Flower would wait for them for minutes, until the time of all the others is up."""
     slow, quick = link.device(b"a"), link.device(b"b")
     names = post.push(task_for(slow, quick))
-    rest = slow.reply(slow.receive(), internals.content_of(b"at last"), parts=2)
-    quick.reply(quick.receive(), internals.content_of(b"at once"))
+    rest = slow.reply(slow.receive(), payload.pack(b"at last"), parts=2)
+    quick.reply(quick.receive(), payload.pack(b"at once"))
     assert list(post.pull(names, MOST)) == [Reply(names[1], None, b"at once")]
     assert list(post.pull(names[:1], MOST)) == []
     for send in rest:
@@ -172,7 +171,7 @@ def test_an_answer_of_which_parts_are_missing_holds_nobody_up(link, post):
 def test_an_answer_whose_sender_is_lost_halfway_is_given_up_when_flower_does(link, post, monkeypatch):
     device = link.device(b"a")
     (name,) = post.push(task_for(device))
-    device.reply(device.receive(), internals.content_of(b"x"), parts=2)
+    device.reply(device.receive(), payload.pack(b"x"), parts=2)
     assert list(post.pull([name], MOST)) == []
     link.state.object_store.clear()
     assert list(post.pull([name], MOST)) == [Reply(name, ErrorCode.NODE_UNAVAILABLE, b"")]
@@ -192,7 +191,7 @@ def test_messages_whose_sending_broke_off_are_sent_again_and_arrive_once(link, p
         post.push(messages)
     left.clear()
     (name,) = post.push(messages)
-    device.reply(device.receive(), internals.content_of(b"answer"))
+    device.reply(device.receive(), payload.pack(b"answer"))
     assert device.receive() is None
     assert list(post.pull([name], MOST)) == [Reply(name, None, b"answer")]
     assert link.objects == 0
@@ -211,7 +210,7 @@ def test_a_part_that_flower_has_already_is_a_fault_that_passes(link, post):
     with pytest.raises(ObjectPushError):
         post.push(messages)
     (name,) = post.push(messages)
-    device.reply(device.receive(), internals.content_of(b"answer"))
+    device.reply(device.receive(), payload.pack(b"answer"))
     assert list(post.pull([name], MOST)) == [Reply(name, None, b"answer")]
 
 
@@ -219,7 +218,7 @@ def test_answers_that_were_fetched_outlive_a_connection_that_breaks_off(link, po
     one, other = link.device(b"a"), link.device(b"b")
     names = post.push(task_for(one, other))
     for device in (one, other):
-        device.reply(device.receive(), internals.content_of(b"answer"))
+        device.reply(device.receive(), payload.pack(b"answer"))
     left = ["PullObject"]
 
     def broken(name: str) -> None:
@@ -246,12 +245,12 @@ def test_what_is_taken_back_is_not_begun_with_and_not_kept(link, post):
     busy, away, sending = link.device(b"a"), link.device(b"b"), link.device(b"c")
     names = post.push(task_for(busy, away, sending))
     message = busy.receive()
-    sending.reply(sending.receive(), internals.content_of(b"x"), parts=3)
+    sending.reply(sending.receive(), payload.pack(b"x"), parts=3)
     assert list(post.pull(names, MOST)) == []
     post.take_back(names)
     assert away.receive() is None
     assert link.objects == 0
-    busy.reply(message, internals.content_of(b"late"))  # it is not waited for
+    busy.reply(message, payload.pack(b"late"))  # it is not waited for
     assert list(post.pull([], MOST)) == []
 
 
@@ -280,7 +279,7 @@ def test_an_error_whose_receipt_breaks_off_is_passed_on_the_next_time(link, post
     """The SuperLink tells of an answer once: the device would be waited for until time is up."""
     device = link.device(b"a")
     (name,) = post.push(task_for(device))
-    device.reply(device.receive(), internals.content_of(b"x"), parts=2)
+    device.reply(device.receive(), payload.pack(b"x"), parts=2)
     assert list(post.pull([name], MOST)) == []
     link.state.object_store.clear()
     left = ["ConfirmMessageReceived"]
@@ -300,7 +299,7 @@ def test_an_answer_that_is_no_message_counts_as_noise(link, post):
     device = link.device(b"a")
     (name,) = post.push(task_for(device))
     said = Message(RecordDict(), reply_to=device.receive())
-    device.push(said, internals.content_of(b"x"))  # an object of another kind
+    device.push(said, payload.pack(b"x"))  # an object of another kind
     assert list(post.pull([name], MOST)) == [Reply(name, None, b"")]
 
 
@@ -309,7 +308,7 @@ def test_an_answer_is_that_of_the_device_which_the_superlink_knows_to_have_sent_
     alice, rogue = link.device(b"a"), link.device(b"b")
     names = post.push(task_for(alice, rogue))
     to_alice, to_rogue = alice.receive(), rogue.receive()
-    forged = Message(internals.content_of(b"forged"), reply_to=to_alice)
+    forged = Message(payload.pack(b"forged"), reply_to=to_alice)
     rogue.push(Message(RecordDict(), reply_to=to_rogue), forged)
     assert list(post.pull(names, MOST)) == [Reply(names[1], None, b"forged")]
 
@@ -339,7 +338,7 @@ def parts_of(content: Any, to: Message) -> tuple[Message, dict[str, bytes]]:
 def test_an_answer_of_more_bytes_than_are_allowed_is_not_read(link, post):
     device = link.device(b"a")
     (name,) = post.push(task_for(device))
-    device.reply(device.receive(), internals.content_of(b"x" * (MOST + 5 * internals.HEAD)))
+    device.reply(device.receive(), payload.pack(b"x" * (MOST + 5 * payload.MAX_HEAD)))
     assert list(post.pull([name], MOST)) == [Reply(name, None, b"")]
     assert link.objects == 0
 
@@ -348,17 +347,17 @@ def test_an_array_that_names_a_part_again_and_again_is_not_put_together(link, po
     """A megabyte that is named ten million times."""
     device = link.device(b"a")
     post.push(task_for(device))
-    message, contents = parts_of(internals.content_of(b"x" * 900), device.receive())
-    assert internals.data_of(message.object_id, contents, 1000) == (None, b"x" * 900)
+    message, contents = parts_of(payload.pack(b"x" * 900), device.receive())
+    assert payload.unpack_parts(message.object_id, contents, 1000) == (None, b"x" * 900)
     (array,) = (part for part, content in contents.items() if content.startswith(b"Array "))
     head, body = contents[array].split(b"\x00", 1)
     body = body.replace(b"[0]", b"[" + b",".join([b"0"] * 100) + b"]")
     contents[array] = head.rpartition(b" ")[0] + b" %d\x00" % len(body) + body
     with pytest.raises(ValueError, match="bytes"):
-        internals.data_of(message.object_id, contents, 1000)
-    contents[array] = head.rpartition(b" ")[0] + b" %d\x00" % internals.HEAD + b"[" * internals.HEAD
+        payload.unpack_parts(message.object_id, contents, 1000)
+    contents[array] = head.rpartition(b" ")[0] + b" %d\x00" % payload.MAX_HEAD + b"[" * payload.MAX_HEAD
     with pytest.raises(ValueError, match="Array of"):
-        internals.data_of(message.object_id, contents, 1000)
+        payload.unpack_parts(message.object_id, contents, 1000)
 
 
 def test_parts_of_any_bytes_are_an_answer_or_are_refused(link, post, caplog):
@@ -367,7 +366,7 @@ def test_parts_of_any_bytes_are_an_answer_or_are_refused(link, post, caplog):
 
     device, generator = link.device(b"a"), np.random.default_rng(5)
     post.push(task_for(device))
-    message, honest = parts_of(internals.content_of(b"x" * 100), device.receive())
+    message, honest = parts_of(payload.pack(b"x" * 100), device.receive())
     for _ in range(2000):
         contents = dict(honest)
         part = str(generator.choice([*contents]))
@@ -385,7 +384,7 @@ def test_parts_of_any_bytes_are_an_answer_or_are_refused(link, post, caplog):
         else:
             found[start:end] = contents[str(generator.choice([*contents]))]
         contents[part] = bytes(found)
-        half = posts._Half(message.object_id, [*contents], contents)
-        read = posts._read("name", half, MOST)
+        half = mailbox._Partial(message.object_id, [*contents], contents)
+        read = mailbox._read("name", half, MOST)
         assert (read.to, type(read.data)) == ("name", bytes)
-        assert len(read.data) <= MOST + internals.HEAD
+        assert len(read.data) <= MOST + payload.MAX_HEAD

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 
 import pytest
 
@@ -11,10 +10,9 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, ObjectTree
-from flwr.supercore.primitives.asymmetric import sign_message
 
 from sottovoce.federation import keys
-from sottovoce.federation.flower import internals, proxy, quota
+from sottovoce.federation.flower import payload, proxy, quota
 
 
 async def _in_pieces(*pieces: bytes):
@@ -22,7 +20,7 @@ async def _in_pieces(*pieces: bytes):
         yield piece
 
 
-class AnyGate:
+class AnyQuota:
     """Whoever signs as somebody is believed, and may send so much."""
 
     def __init__(self, most: int = 10**9):
@@ -48,7 +46,7 @@ def ask(
 
     async def run() -> httpx.Response:
         inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(target or serve))
-        app = proxy.build_app(inner, quota or AnyGate())
+        app = proxy.build_app(inner, gate or AnyQuota())
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(base_url="https://front", transport=transport) as client:
             url = httpx.URL("https://front").copy_with(raw_path=path.encode())
@@ -95,9 +93,9 @@ def test_nothing_else_passes(path, method):
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("pull-messages", internals.HEAD),
-        ("activate-node", internals.HEAD),
-        ("push-object", internals.PART + internals.HEAD),
+        ("pull-messages", payload.MAX_HEAD),
+        ("activate-node", payload.MAX_HEAD),
+        ("push-object", payload.MAX_PART + payload.MAX_HEAD),
     ],
 )
 def test_a_request_too_long_is_refused(path, most):
@@ -150,7 +148,7 @@ def test_a_few_requests_at_a_time_reach_the_superlink_and_all_are_answered():
 
     async def run() -> list[bytes]:
         inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(serve))
-        transport = httpx.ASGITransport(app=proxy.build_app(inner, AnyGate()))
+        transport = httpx.ASGITransport(app=proxy.build_app(inner, AnyQuota()))
         async with httpx.AsyncClient(base_url="https://front", transport=transport) as client:
             asked = [client.post("/v1/fleet/pull-messages", content=b"%d" % number) for number in range(50)]
             answers = await asyncio.wait_for(asyncio.gather(*asked), 60)
@@ -177,7 +175,7 @@ def test_a_path_that_leads_elsewhere_does_not_pass_as_it_came(path):
         serve = lambda request: seen.append(request) or httpx.Response(200, content=_in_pieces(b""))  # noqa: E731
         inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(serve))
         scope = {"type": "http", "method": "POST", "path": path.decode(), "raw_path": path, "headers": []}
-        await proxy.build_app(inner, AnyGate())({**scope, "query_string": b"", "http_version": "1.1"}, receive, send)
+        await proxy.build_app(inner, AnyQuota())({**scope, "query_string": b"", "http_version": "1.1"}, receive, send)
         await inner.aclose()
 
     asyncio.run(run())
@@ -187,39 +185,9 @@ def test_a_path_that_leads_elsewhere_does_not_pass_as_it_came(path):
 # --- what a device may send in a round --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def devices(tmp_path) -> dict[str, dict[str, str]]:
-    """Two devices of a gate in the folder, a stranger who is not: how each signs."""
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-    headers, public = {}, {}
-    for name in ("phone", "silo", "stranger"):
-        (tmp_path / name).mkdir()
-        public[name] = keys.write_node_key(tmp_path / name)
-        private = load_ssh_private_key((tmp_path / name / keys.NODE_KEY).read_bytes(), None)
-        headers[name] = {
-            "flwr-public-key": b64encode(internals.key_bytes(public[name])).decode(), "flwr-timestamp": "2026-01-01",
-            "flwr-signature": b64encode(sign_message(private, b"2026-01-01")).decode(),
-        }  # fmt: skip
-    del public["stranger"]
-    quota.write_gate(tmp_path, public, 1000)
-    return headers
-
-
-def test_a_device_is_known_by_its_signature(tmp_path, devices):
-    held = quota.Gate(tmp_path)
-    assert [held.sender(devices[name]) for name in ("phone", "silo", "stranger")] == ["phone", "silo", None]
-    forged = {**devices["stranger"], "flwr-public-key": devices["phone"]["flwr-public-key"]}
-    for headers in (
-        forged, {}, {**devices["phone"], "flwr-timestamp": "2026-01-02"}, {**devices["phone"], "flwr-signature": "é"},
-        {**devices["phone"], "flwr-public-key": "AAAA"}, {**devices["phone"], "flwr-timestamp": "\udcff"},
-    ):  # fmt: skip
-        assert held.sender(headers) is None
-
-
 def test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not(tmp_path, devices, capfd):
     """Three hundred megabytes of one device reached the SuperLink, which keeps them in memory."""
-    held, most = quota.Gate(tmp_path), quota.ANSWERS * 1000 + quota.TALK
+    held, most = quota.Quota(tmp_path), quota.ANSWERS * 1000 + quota.OVERHEAD
 
     def push(name: str, size: int) -> int:
         answer, seen = ask("POST", "/v1/fleet/push-object", b"x" * size, gate=held, headers=devices[name])
@@ -228,7 +196,7 @@ def test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_ot
 
     assert [push("phone", most - 10), push("phone", 11), push("phone", 1), push("silo", most)] == [200, 413, 413, 200]
     assert capfd.readouterr().out == "phone sends more than a device may in a round; it is not passed on\n"
-    quota.write_gate(tmp_path, {name: ssh_of(tmp_path, name) for name in ("phone", "silo")}, 1000)
+    quota.write_quota(tmp_path, {name: ssh_of(tmp_path, name) for name in ("phone", "silo")}, 1000)
     assert [push("phone", most), push("phone", 1)] == [200, 413]
 
 
@@ -241,8 +209,8 @@ def ssh_of(folder, name: str) -> str:
 
 
 def test_many_connections_at_once_share_what_a_device_may_send(tmp_path, devices):
-    held, seen = quota.Gate(tmp_path), []
-    most = quota.ANSWERS * 1000 + quota.TALK
+    held, seen = quota.Quota(tmp_path), []
+    most = quota.ANSWERS * 1000 + quota.OVERHEAD
 
     def serve(request: httpx.Request) -> httpx.Response:
         seen.append(len(request.content))

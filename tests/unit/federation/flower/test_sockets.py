@@ -24,7 +24,7 @@ NOBODY = 65534
 # A server as Flower starts its own: it asks for a port of every address.
 SERVER = """
 import sys, uvicorn
-from sottovoce.federation.flower.sockets import listen_at
+from sottovoce.federation.flower.run_at_socket import listen_at
 
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -87,7 +87,7 @@ def test_where_others_could_enter_or_the_name_is_too_long_it_is_refused(tmp_path
     with pytest.raises(SottoError, match="other users of the machine could see who takes part and stop the run"):
         check_private(tmp_path)
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(sockets, "LONGEST", 5)
+    monkeypatch.setattr(sockets, "MAX_NAME", 5)
     with pytest.raises(SottoError, match="too long a name for a socket"):
         check_private(tmp_path)
     monkeypatch.delattr(socket, "AF_UNIX")
@@ -103,5 +103,5 @@ def test_what_the_environment_says_to_flower_is_not_passed_on(tmp_path, monkeypa
     assert child._process is not None
     child._process.wait(60)
     child.stop()
-    assert "FLWR_INTERNAL_GRPC_CONTROL_API" not in child.said()
-    assert "FLWR_HOME" in child.said()
+    assert "FLWR_INTERNAL_GRPC_CONTROL_API" not in child.output()
+    assert "FLWR_HOME" in child.output()

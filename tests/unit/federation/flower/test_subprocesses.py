@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -66,26 +62,26 @@ def test_a_port_that_is_given_back_in_time_is_not_refused(monkeypatch):
 
 def test_a_log_does_not_grow_for_ever(tmp_path, monkeypatch):
     """Not even that of a process that goes on: it appends to what is left."""
-    monkeypatch.setattr(subprocesses, "LONGEST_LOG", 100)
+    monkeypatch.setattr(subprocesses, "MAX_LOG", 100)
     part = child(tmp_path, "for _ in range(3): print('x' * 60)")
     until(lambda: part.ended is not None)
-    assert part.said().count("x" * 60) == 3
+    assert part.output().count("x" * 60) == 3
     part.keep_log_short()
-    assert (part.log.read_text(), part.said()) == ("", "")
+    assert (part.log.read_text(), part.output()) == ("", "")
     assert part.log.with_suffix(".old").read_text().count("\n") == 3
     part.start()
     until(lambda: part.ended is not None)
     part.start("more")
     until(lambda: part.ended is not None)
-    assert part.said().count("\n") == 3  # of the last start alone
-    assert Child("part", [], tmp_path).said() == ""  # nor of an earlier process
+    assert part.output().count("\n") == 3  # of the last start alone
+    assert Child("part", [], tmp_path).output() == ""  # nor of an earlier process
     assert part.log.with_suffix(".old").read_text().count("\n") == 3
     part.stop()
 
 
 def test_a_log_that_cannot_be_kept_is_begun_anew_all_the_same(tmp_path, monkeypatch):
     """A device whose disk its log has filled would end."""
-    monkeypatch.setattr(subprocesses, "LONGEST_LOG", 10)
+    monkeypatch.setattr(subprocesses, "MAX_LOG", 10)
     part = Child("part", [], tmp_path)
     part.log.write_text("x" * 60)
 
@@ -97,39 +93,8 @@ def test_a_log_that_cannot_be_kept_is_begun_anew_all_the_same(tmp_path, monkeypa
     assert part.log.read_text() == ""
 
 
-STARTER = """
-import sys, time
-from pathlib import Path
-from sottovoce.federation.flower.subprocesses import Child
-Child("part", [sys.executable, "-S", "-c", sys.argv[2]], Path(sys.argv[1])).start()
-time.sleep(600)
-"""
-SAY_WHO = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-
-
-def test_a_child_ends_with_the_process_that_started_it_however_that_ends(tmp_path):
-    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path), SAY_WHO])
-    log = tmp_path / "part.log"
-    try:
-        until(lambda: log.exists() and log.read_text().endswith("\n"))
-        number = int(log.read_text())
-        os.kill(number, 0)  # it is there
-    finally:
-        starter.send_signal(signal.SIGKILL)
-        starter.wait()
-    until(lambda: not runs(number))
-
-
 def until(happened) -> None:
     deadline = time.monotonic() + 60
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def runs(number: int) -> bool:
-    status = Path(f"/proc/{number}/stat")
-    try:
-        return status.read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

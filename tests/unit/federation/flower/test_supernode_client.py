@@ -2,67 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr")
 import httpx
 
-from sottovoce.federation.flower import internals, supernode, supernode_client
-from sottovoce.federation.flower.internals import Desk
-from sottovoce.federation.flower.sockets import private_folder
-from sottovoce.federation.flower.supernode_client import Host
-
-NO_TASK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
-
-
-@contextmanager
-def breaking_off(times: int) -> Iterator[tuple[Path, list[bytes]]]:
-    """A listener that reads requests, closes the connections of the first ones without a word, and answers the rest."""
-    requests: list[bytes] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:  # it was closed
-                return
-            with connection:
-                requests.append(connection.recv(2**16))
-                if len(requests) > times:
-                    connection.sendall(NO_TASK)
-
-    with private_folder() as folder, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(folder / "desk"))
-        listener.listen()
-        threading.Thread(target=serve, daemon=True).start()
-        yield folder / "desk", requests
-        listener.shutdown(socket.SHUT_RDWR)
-
-
-def test_a_request_whose_connection_breaks_off_is_made_again():
-    with breaking_off(internals.TRIES - 1) as (address, requests):
-        desk = Desk(address, b"s" * 32)
-        assert desk.acquire("clientapp") is None
-        desk.close()
-    assert len(requests) == internals.TRIES
-
-
-def test_a_desk_that_breaks_off_every_time_is_given_up():
-    with breaking_off(100) as (address, requests):
-        desk = Desk(address, b"s" * 32)
-        with pytest.raises(httpx.TransportError):
-            desk.acquire("clientapp")
-        desk.close()
-    assert len(requests) == internals.TRIES
+from sottovoce.federation.flower import supernode_client
+from sottovoce.federation.flower.supernode_client import SuperNodeClient
 
 
 class SuperNode:
@@ -77,7 +25,7 @@ class SuperNode:
         self.arguments.append(more)
         self.ended = None
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.words
 
     def keep_log_short(self) -> None: ...
@@ -87,7 +35,7 @@ class SuperNode:
         self.ended = 0
 
 
-class TasksOnDesk:
+class TwoTasks:
     """Two tasks; the first cannot be answered."""
 
     def __init__(self, fault: Exception):
@@ -105,22 +53,22 @@ class TasksOnDesk:
         self.answered.append(token)
 
 
-def hosted(desk: TasksOnDesk, monkeypatch) -> Host:
+def hosted(desk: TwoTasks, monkeypatch) -> SuperNodeClient:
     """A host whose SuperNode is played, and whose desk is at hand as soon as that runs."""
     monkeypatch.setattr(supernode_client, "AGAIN", 0.0)
     monkeypatch.setattr(supernode_client, "POLL", 0.0)
-    monkeypatch.setattr(internals, "Desk", lambda socket, secret: desk)
-    made = object.__new__(Host)
-    made.supernode, made._secret, made._said, made.told, made._desk = SuperNode(), b"", "", [], desk
+    monkeypatch.setattr(supernode_client, "TaskQueue", lambda socket, secret: desk)
+    made = object.__new__(SuperNodeClient)
+    made.supernode, made._secret, made._status, made.told, made._queue = SuperNode(), b"", "", [], desk
     made._starts, made._sockets = 0, Path("sockets")
-    made._say, made._answer = made.told.append, desk.answer
+    made._notify, made._answer = made.told.append, desk.answer
     return made
 
 
 @pytest.mark.parametrize("fault", [httpx.ReadError("reset"), RuntimeError("the push session expired")])
 def test_a_supernode_that_has_a_part_of_an_answer_is_started_anew(fault, monkeypatch, caplog):
     """It would wait for the rest for ever, and the device would be away for good."""
-    desk = TasksOnDesk(fault)
+    desk = TwoTasks(fault)
     made = hosted(desk, monkeypatch)
     made.run(stop=lambda: bool(desk.answered))
     assert made.supernode.did == ["start", "stop", "start", "stop"]
@@ -133,7 +81,7 @@ def test_a_supernode_that_has_a_part_of_an_answer_is_started_anew(fault, monkeyp
     [(httpx.ConnectError("refused"), 1), (httpx.ReadTimeout("timed out"), 2), (httpx.ReadError("reset"), 2)],
 )
 def test_a_supernode_that_hangs_is_started_anew_and_one_that_is_not_there_yet_is_waited_for(fault, stops, monkeypatch):
-    desk = TasksOnDesk(ValueError())
+    desk = TwoTasks(ValueError())
     desk.left, faults, acquire = ["second"], [fault], desk.acquire
     desk.acquire = lambda kind: _raise(faults.pop()) if faults else acquire(kind)
     made = hosted(desk, monkeypatch)
@@ -148,7 +96,7 @@ def _raise(error: Exception):
 
 def test_a_supernode_that_ends_is_started_again_at_another_socket(monkeypatch):
     """The one before may still be in use by what is left of it."""
-    desk = TasksOnDesk(ValueError())
+    desk = TwoTasks(ValueError())
     made, rounds = hosted(desk, monkeypatch), iter(range(4))
     made._answer_one = lambda: setattr(made.supernode, "ended", 1) or True
     made.run(stop=lambda: next(rounds) == 3)
@@ -158,7 +106,7 @@ def test_a_supernode_that_ends_is_started_again_at_another_socket(monkeypatch):
 
 
 def test_the_owner_is_told_how_a_device_is_connected_when_that_changes(monkeypatch):
-    made = hosted(TasksOnDesk(ValueError()), monkeypatch)
+    made = hosted(TwoTasks(ValueError()), monkeypatch)
     made.supernode.ended = None
     started = "INFO : Starting Flower SuperNode\n"
     for words, said in [
@@ -183,45 +131,3 @@ def test_the_owner_is_told_how_a_device_is_connected_when_that_changes(monkeypat
     assert made.told == [
         f"the SuperNode ended (status {status}); its log is supernode.log; trying again" for status in (3, -9)
     ]
-
-
-def test_a_task_that_cannot_be_finished_is_a_fault_and_one_that_is_finished_is_none(monkeypatch):
-    """Flower would take it for crashed after a minute, and say so in the name of the next one."""
-    monkeypatch.setattr("flwr.common.serde.context_to_proto", lambda context: None)
-    request = httpx.Request("POST", "http://x")
-    over = httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))
-
-    def client(fault: Exception) -> SimpleNamespace:
-        def push(output) -> None:
-            assert output.sub_status == "completed"
-            raise fault
-
-        return SimpleNamespace(PushTaskOutput=push)
-
-    internals.finish(client(over), None)
-    with pytest.raises(httpx.ReadTimeout):
-        internals.finish(client(httpx.ReadTimeout("no answer")), None)
-
-
-def test_a_supernode_whose_connection_is_given_up_ends(monkeypatch):
-    """The process of Flower's goes on, and nobody would start it again."""
-    monkeypatch.setattr("flwr.supernode.cli.flower_supernode", lambda: None)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    monkeypatch.setattr("sys.argv", ["supernode", "--option", "socket"])
-    monkeypatch.setattr(supernode, "listen_at", lambda path: ended.append(path))
-    ended = []
-    monkeypatch.setattr("os._exit", ended.append)
-    supernode.main()
-    assert ended == ["socket", 1]
-
-
-def test_a_supernode_whose_heartbeat_fails_ends(monkeypatch, capsys):
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    sent = []
-    monkeypatch.setattr("os.kill", lambda process, signal: sent.append((process, signal)))
-    supernode.end_with_any_thread()
-    beating = threading.Thread(target=lambda: 1 / 0)
-    beating.start()
-    beating.join()
-    assert sent == [(os.getpid(), signal.SIGTERM)]
-    assert "ZeroDivisionError" in capsys.readouterr().err

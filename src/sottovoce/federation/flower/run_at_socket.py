@@ -1,0 +1,55 @@
+"""Run a command of Flower at a unix socket: `python -m sottovoce.federation.flower.run_at_socket COMMAND … SOCKET`.
+
+A SuperNode goes on when its connection to the server or its heartbeat fails: it looks alive, and the device would stay
+away for good. Here its process ends with any of its threads, and is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from importlib.metadata import entry_points
+from typing import Any
+
+
+def listen_at(path: str) -> None:
+    """Make any server that this process starts listen at a socket only, without TLS: nothing is between."""
+    import uvicorn
+
+    configuration: Any = uvicorn.Config
+    real = configuration.__init__
+
+    def at_socket(config: Any, *arguments: Any, **options: Any) -> None:
+        real(config, *arguments, **{**options, "uds": path, "ssl_certfile": None, "ssl_keyfile": None})
+
+    configuration.__init__ = at_socket
+
+
+def end_with_any_thread() -> None:
+    """End the process when one of its threads fails."""
+
+    def end(failed: Any) -> None:
+        sys.__excepthook__(failed.exc_type, failed.exc_value, failed.exc_traceback)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.excepthook = end
+
+
+def main() -> None:
+    command, socket = sys.argv.pop(1), sys.argv.pop()
+    (script,) = entry_points(group="console_scripts", name=command)
+    run = script.load()
+    if command == "flower-supernode":
+        end_with_any_thread()
+    listen_at(socket)
+    run()
+    if command == "flower-supernode":
+        # It returns when the server gave an unexpected answer; a thread of it would keep the process alive.
+        print("the connection to the server was given up", flush=True)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Create, serve and be a device: what is refused before anything is started."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import ssl
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from sottovoce.commands import federate
+from sottovoce.data.prepare import prepare
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.federation import keys
+from sottovoce.federation.limits import Limits
+from sottovoce.federation.roster import FederationSettings, Roster
+from sottovoce.files import locked
+from sottovoce.recipe import Recipe
+
+WORDS = Vocabulary.from_words(["red", "green"])
+
+
+def create(folder, *devices, **more) -> Roster:
+    settings = {"vocabulary": WORDS, "tokens_per_user": 16, "host": "127.0.0.1", "port": 1234, **more}
+    return federate.create_federation(folder, devices, FederationSettings(**settings))
+
+
+def test_a_recipe_that_devices_cannot_train_is_refused_before_a_process_is_started(tmp_path, monkeypatch):
+    roster = create(tmp_path / "f", ("phone", 1))
+    monkeypatch.setattr(
+        "sottovoce.federation.flower.superlink_server.SuperLinkServer.__init__",
+        lambda *_, **__: pytest.fail("a link was made"),
+    )
+    recipe = Recipe().replace(privacy={"sampling": "fixed"})
+    with pytest.raises(SottoError, match="flip their own coins"):
+        federate.serve(recipe, roster.path, tmp_path / "run", federate.Serving())
+
+
+def test_wrong_folders_and_numbers_are_refused(tmp_path):
+    roster = create(tmp_path / "f", ("phone", 1))
+    with pytest.raises(SottoError, match="exists"):
+        create(tmp_path / "f", ("phone", 1))
+    with pytest.raises(SottoError, match="no federation"):
+        Roster.open(tmp_path)
+    with pytest.raises(SottoError, match="not the folder of a device"):
+        federate.run_device(tmp_path, tmp_path)
+    with pytest.raises(SottoError, match="more than the 1 devices"):
+        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving(at_least=2))
+    (roster.path / "link").mkdir()
+    with locked(roster.path / "link" / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
+        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving())
+    for wrong in ({"host": ""}, {"host": "https://x.org"}, {"host": "a b"}, {"tokens_per_user": 1}):
+        with pytest.raises(SottoError, match="must be"):
+            create(tmp_path / "g", ("phone", 1), **wrong)
+        assert not (tmp_path / "g").exists()
+    for wrong in ({"seconds": 0}, {"at_least": 0}):
+        with pytest.raises(SottoError, match="must be"):
+            federate.Serving(**wrong)
+
+
+def test_certificates_that_have_ended_are_refused_before_anything_is_started_and_can_be_renewed(tmp_path, monkeypatch):
+    """Devices would knock for ever, and a server wait."""
+    monkeypatch.setattr(keys, "VALID_DAYS", 0)
+    roster = create(tmp_path / "f", ("phone", 4))
+    link = tmp_path / "f" / "link"
+    with pytest.raises(SottoError, match=r"server.pem is valid from .*sotto federate renew"):
+        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving())
+    store = prepared(tmp_path, "store")
+    with pytest.raises(SottoError, match=r"authority.pem is valid from .*ask for authority.pem"):
+        federate.run_device(roster.bundle("phone"), store, stop=lambda: True)
+    assert not (roster.bundle("phone") / "host").exists()
+    assert not link.exists()
+
+    monkeypatch.setattr(keys, "VALID_DAYS", 30)
+    before = (roster.bundle("phone") / keys.NODE_KEY).read_bytes()
+    shutil.rmtree(create(tmp_path / "g", ("phone", 4), ("gone", 1)).bundle("gone"))
+    for name in ("f", "g"):
+        authority = federate.renew(tmp_path / name)
+        assert (tmp_path / name / "devices" / "phone" / keys.AUTHORITY).read_bytes() == authority.read_bytes()
+    assert (roster.bundle("phone") / keys.NODE_KEY).read_bytes() == before
+    assert sorted(path.name for path in roster.keys.iterdir()) == [keys.AUTHORITY, keys.SERVER_KEY, keys.SERVER]
+    assert (roster.keys / keys.SERVER_KEY).stat().st_mode & 0o077 == 0
+    issuer = ssl.create_default_context(cafile=roster.keys / keys.AUTHORITY)
+    ssl.create_default_context().load_cert_chain(roster.keys / keys.SERVER, roster.keys / keys.SERVER_KEY)
+    assert issuer.cert_store_stats()["x509_ca"] == 1
+    said = []
+    monkeypatch.setattr(
+        "sottovoce.federation.flower.superlink_server.SuperLinkServer.__init__",
+        lambda *_, **__: pytest.fail("a link was made"),
+    )
+    with pytest.raises(pytest.fail.Exception):
+        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving(notify=said.append))
+    assert said == [f"the certificate of {roster.path} ends in 29 days; make another with `sotto federate renew`"]
+    with locked(link / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
+        federate.renew(roster.path)
+    with locked(roster.path / ".lock", "busy"), pytest.raises(SottoError, match="changed by another process"):
+        federate.renew(roster.path)  # a device that is enrolled just then would carry the old one away
+
+
+def prepared(folder, name: str, words: Vocabulary = WORDS, tokens: int = 16, plain: bool = False):
+    corpus = folder / ("corpus.txt" if plain else "corpus.jsonl")
+    rows = [json.dumps({"user": user, "text": "red green red"}) for user in ("ann", "bob", "cleo")]
+    corpus.write_text("red green\n" * 9 if plain else "\n".join(rows) + "\n")
+    prepare([corpus], folder / name, vocabulary=words, tokens_per_user=tokens, test_users=0, plain_text=plain)
+    return folder / name
+
+
+def test_a_device_has_its_owners_limits_the_words_of_the_federation_and_people(tmp_path):
+    bundle = create(tmp_path / "f", ("clinic", 4)).bundle("clinic")
+    (bundle / "limits.toml").write_text("clip_norm = 0.5\nrounds = 3\n")
+    store = prepared(tmp_path, "store")
+    device, server = federate.open_device(bundle, store)
+    assert device._limits == Limits(clip_norm=0.5, rounds=3)
+    assert (device.description, server) == ("clinic: 3 users, registered for 4", "127.0.0.1:1234")
+    others = Vocabulary.from_words(["blue", "green"])
+    for wrong in (prepared(tmp_path, "words", others), prepared(tmp_path, "short", tokens=8)):
+        with pytest.raises(SottoError, match="other words or another length"):
+            federate.open_device(bundle, wrong)
+    with pytest.raises(SottoError, match="its users are no persons"):
+        federate.open_device(bundle, prepared(tmp_path, "plain", plain=True))
+    with locked(bundle / ".lock", "busy"), pytest.raises(SottoError, match="in use by another process"):
+        federate.run_device(bundle, store, stop=lambda: True)

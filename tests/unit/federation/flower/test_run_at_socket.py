@@ -1,0 +1,46 @@
+"""Flower's own commands, at a socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from sottovoce.federation.flower import run_at_socket
+
+
+@pytest.mark.parametrize("command", ["flower-superlink", "flower-supernode"])
+def test_flower_has_the_commands(command):
+    (script,) = run_at_socket.entry_points(group="console_scripts", name=command)
+    assert callable(script.load())
+
+
+def test_a_supernode_whose_connection_is_given_up_ends(monkeypatch):
+    """The process of Flower's goes on, and nobody would start it again."""
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr("sys.argv", ["run_at_socket", "flower-supernode", "--option", "socket"])
+    monkeypatch.setattr(run_at_socket, "listen_at", lambda path: ended.append(path))
+    script = SimpleNamespace(load=lambda: lambda: ended.append(sys.argv[1:]))
+    monkeypatch.setattr(run_at_socket, "entry_points", lambda group, name: [script] if "supernode" in name else [])
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
+    run_at_socket.main()
+    assert ended == ["socket", ["--option"], 1]
+
+
+def test_a_supernode_whose_heartbeat_fails_ends(monkeypatch, capsys):
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    sent = []
+    monkeypatch.setattr("os.kill", lambda process, signal: sent.append((process, signal)))
+    run_at_socket.end_with_any_thread()
+    beating = threading.Thread(target=lambda: 1 / 0)
+    beating.start()
+    beating.join()
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+    assert "ZeroDivisionError" in capsys.readouterr().err

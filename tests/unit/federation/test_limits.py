@@ -1,0 +1,56 @@
+"""Limits of a device's owner, and the record of who joined."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.federation.limits import Limits, Participation
+from sottovoce.federation.messages import Code, Refused, Task
+
+
+def task(run: str = "spring", number: int = 1, attempt: str = "a") -> Task:
+    return Task("1", "f", "v", run, number, attempt, {}, np.ones(1), np.ones(2), [])
+
+
+def test_limits_are_read_and_misspelt_ones_refused(tmp_path):
+    Limits(clip_norm=3.0, rounds=7).save(tmp_path / "limits.toml")
+    assert Limits.load(tmp_path / "limits.toml") == Limits(clip_norm=3.0, rounds=7)
+    for text, what in (
+        ("clip_nrom = 3", "did you mean 'clip_norm'"),
+        ("rounds = -1", "not negative"),
+        ("min_separation = 0", "a user joins a round at most once"),
+        ("=", "cannot"),
+    ):
+        (tmp_path / "bad.toml").write_text(text)
+        with pytest.raises(SottoError, match=what):
+            Limits.load(tmp_path / "bad.toml")
+
+
+def test_a_release_is_joined_once_and_by_the_same_users_when_it_is_asked_again(tmp_path):
+    path, drawn = tmp_path / "joined.jsonl", np.array([1, 3])
+    for _ in range(2):  # the second time after a restart
+        participation = Participation(path)
+        assert participation.join(task(), b"message", drawn, Limits()).tolist() == [1, 3]
+        assert participation.join(task(), b"message", np.array([0]), Limits()).tolist() == [1, 3]
+        with pytest.raises(Refused) as refused:
+            participation.join(task(), b"another", drawn, Limits())
+        assert refused.value.code == Code.TWICE
+    # Another attempt at the round: a user joins a round of a run once.
+    assert participation.join(task(attempt="b"), b"again", np.array([1, 2]), Limits()).tolist() == [2]
+    assert participation.join(task(run="autumn"), b"autumn", drawn, Limits()).tolist() == [1, 3]
+    assert participation.join(task(number=2), b"two", drawn, Limits(rounds=2)).tolist() == []
+    assert participation.join(task(number=3), b"three", np.array([2]), Limits(min_separation=3)).tolist() == []
+    assert participation.join(task(number=4), b"four", np.array([2]), Limits(min_separation=3)).tolist() == [2]
+
+
+def test_a_damaged_record_is_refused(tmp_path):
+    path = tmp_path / "joined.jsonl"
+    Participation(path).join(task(), b"message", np.array([1]), Limits())
+    line = json.loads(path.read_text())
+    path.write_text(json.dumps({**line, "rows": "all"}) + "\n")
+    with pytest.raises(DamagedRun):
+        Participation(path)

@@ -1,0 +1,62 @@
+"""An aggregation over a transport: phases follow one another, and lost devices are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sottovoce.federation.aggregation import DeviceSum
+from sottovoce.federation.rounds import aggregate
+from sottovoce.federation.transport import Exchange
+
+
+class Echo:
+    """A transport over which devices answer their own message; those in `lost` answer one exchange and are gone."""
+
+    def __init__(self, *lost: str):
+        self.lost, self.exchanges = lost, []
+
+    def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
+        self.exchanges.append(exchange)
+        for name, message in exchange.messages.items():
+            if name not in self.lost or len(self.exchanges) == 1:
+                yield name, message
+
+
+class Phase:
+    max_answer_bytes = 7
+
+    def __init__(self, messages: dict[str, bytes]):
+        self.messages, self.answers = messages, {}
+
+    def take(self, device: str, answer: bytes) -> str:
+        self.answers[device] = answer
+        return "limits" if device == "rogue" else "joined"
+
+
+class TwoPhases:
+    """Each device is asked first for a number, then for the sum of all numbers that came."""
+
+    def phases(self) -> Iterator[Phase]:
+        first = Phase({"alice": b"1", "clinic": b"2", "rogue": b"4"})
+        yield first
+        numbers = sum(map(int, first.answers.values()))
+        self.last = Phase({name: b"%d" % numbers for name in first.answers if name != "rogue"})
+        yield self.last
+
+    def total(self) -> DeviceSum:
+        return DeviceSum(sum(map(int, self.last.answers.values())), np.float64(0), [], 0, {})
+
+
+def test_what_a_phase_asks_may_depend_on_the_answers_to_the_one_before(caplog):
+    transport = Echo()
+    assert aggregate(TwoPhases(), transport, "round 3", 5.0).total == 14
+    first, second = transport.exchanges
+    assert (first.name, first.seconds, first.max_answer_bytes) == ("round 3", 5.0, 7)
+    assert second.messages == {"alice": b"7", "clinic": b"7"}
+    assert [record.getMessage() for record in caplog.records] == ["rogue contributes nothing: limits"]
+
+
+def test_a_device_that_is_lost_between_phases_is_left_out():
+    assert aggregate(TwoPhases(), Echo("clinic"), "round 3", 5.0).total == 7
