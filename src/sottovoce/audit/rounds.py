@@ -21,8 +21,7 @@ import optax
 from jaxtyping import Array, Float
 
 from sottovoce.accounting import Covered, Event, SampledGaussian
-from sottovoce.data.public_text import PublicText
-from sottovoce.data.store import Store, made_up_names
+from sottovoce.data.store import PublicText, Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.models.contract import LanguageModel

@@ -72,7 +72,7 @@ def _check_public(recipe: Recipe, store: Store, needed: int, what: str, otherwis
         )
 
 
-def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) -> UserUpdate:
+def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective, bos: int) -> UserUpdate:
     local = recipe.local
     if local.penalty:
         if recipe.run.algorithm == "central":
@@ -104,12 +104,12 @@ def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) 
             clipping, recipe.privacy.clip_when == "every_step", epochs=local.epochs, batch=local.batch,
             unroll=local.unroll, learning_rate=local.learning_rate, objective=objective,
             user_share=local.user_share if local.objective == "rehearsal" else 1.0, compression=compression,
-            gradient_clip=local.gradient_clip,
+            gradient_clip=local.gradient_clip, bos=bos,
         )  # fmt: skip
     # Central training takes the steps of FedSGD, on other people's text each.
     return FedSGD(
         clipping, batch=local.batch, unroll=local.unroll, learning_rate=local.learning_rate, tokens=local.tokens,
-        objective=objective, compression=compression,
+        objective=objective, compression=compression, bos=bos,
     )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def assemble(
     turns = store.names_fingerprint if passes is None and isinstance(mechanism.sampler, InTurn) else None
     algorithm = Algorithm(
         mechanism=mechanism,
-        user_update=build_user_update(recipe, mechanism.clipping, objective),
+        user_update=build_user_update(recipe, mechanism.clipping, objective, store.vocabulary.specials.bos),
         server=build_server(recipe),
         weight_cap=recipe.privacy.weight_cap,
     )
@@ -266,17 +266,17 @@ def _check_model(model: LanguageModel, vocabulary: int) -> None:
             )
     tokens = jax.ShapeDtypeStruct((3,), "int32")
 
-    def score(model: LanguageModel, tokens: Any, key: Any) -> Any:
-        model.read(tokens, model.start(), key)  # as it is trained
-        return model.score(model.read(tokens, model.start())[0])
+    def logits_of(model: LanguageModel, tokens: Any, key: Any) -> Any:
+        model.read(tokens, model.initial_state(), key)  # as it is trained
+        return model.logits(model.read(tokens, model.initial_state())[0])
 
     try:
-        scores = jax.eval_shape(score, model, tokens, jax.random.key(0))
+        logits = jax.eval_shape(logits_of, model, tokens, jax.random.key(0))
     except Exception as error:
-        contract = "start(), read(tokens, state, key=None), score(outputs)"
+        contract = "initial_state(), read(tokens, state, key=None), logits(outputs)"
         raise SottoError(f"the model does not keep the contract ({contract}): {_one_line(error)}") from error
-    if scores.shape != (3, vocabulary):
+    if logits.shape != (3, vocabulary):
         raise SottoError(
-            f"the model's score of 3 outputs has shape {scores.shape}, not {(3, vocabulary)}: it must score every "
-            f"word of the store's vocabulary"
+            f"the model's logits of 3 outputs have shape {logits.shape}, not {(3, vocabulary)}: it must have a logit "
+            f"for every token of the store's vocabulary"
         )

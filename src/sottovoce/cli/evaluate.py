@@ -14,7 +14,7 @@ from sottovoce.cli.display import print_beside, print_json, print_rows, print_ta
 if TYPE_CHECKING:
     from sottovoce.commands.bench import Measurement
     from sottovoce.commands.evaluate import Measured
-    from sottovoce.evaluation.fine_tuning import Personalised
+    from sottovoce.evaluation.fine_tuning import FineTuningGain
     from sottovoce.evaluation.keystrokes import KeystrokeSaving
     from sottovoce.evaluation.prediction import Evaluation
 
@@ -173,7 +173,7 @@ def _part_row(row: dict[str, Any], run: str, beside: str) -> dict[str, str]:
     }
 
 
-def _gain_columns(gain: Personalised) -> dict[str, dict[str, str]]:
+def _gain_columns(gain: FineTuningGain) -> dict[str, dict[str, str]]:
     def column(evaluation: Evaluation, keystrokes: KeystrokeSaving) -> dict[str, str]:
         saved = keystrokes.keystroke_saving_in_vocabulary
         return {

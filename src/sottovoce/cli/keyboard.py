@@ -97,5 +97,5 @@ def keyboard(run: Path, other_run: Path | None = None, /, *, port: int = 8018, o
             webbrowser.open(address)
 
     runs = [run] if other_run is None else [run, other_run]
-    app = keyboard_app(runs, say=lambda line: print(line, file=sys.stderr, flush=True))
+    app = keyboard_app(runs, log=lambda line: print(line, file=sys.stderr, flush=True))
     serve(app, port=port, ready=ready)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,7 +99,7 @@ def prepare(
         _refuse_stray(epsilon=epsilon, delta=delta, words_per_user=words_per_user, extend_public=extend_public or None)
         words = Vocabulary.from_file(vocabulary, vocabulary_size) if vocabulary else Vocabulary.public(vocabulary_size)
         facts = {"source": "file", "file": vocabulary.name} if vocabulary else {"source": "public", "list": "wordfreq"}
-        summary = preparation.prepare(files, out, vocabulary=words, source=facts, **asdict(grouping))
+        summary = preparation.prepare(files, out, words, grouping, facts)
     shown = summary.to_json() | ({"vocabulary": facts} if private_vocabulary else {})
     if json:
         print_json(shown)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.store import LARGEST_USER, Batch, Store
+from sottovoce.data.rows import RecordBatch, Rows
+from sottovoce.data.store import LARGEST_USER, Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
@@ -95,10 +96,8 @@ class Roster:
 
     def as_store(self) -> Store:
         """The registered users, whose text is elsewhere."""
-        nobody = Batch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64))
-        return Store(
-            self.vocabulary, self.tokens_per_user, (nobody,), path=self.path, named=f"federation {self.federation}"
-        )
+        rows = Rows((RecordBatch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64)),))
+        return Store(self.vocabulary, self.tokens_per_user, rows, path=self.path, named=f"federation {self.federation}")
 
     def held_out_users(self) -> Store | None:
         if self.held_out is None:

@@ -1,4 +1,4 @@
-"""The contract of a next-word model."""
+"""The contract of a language model: next-token logits from the tokens read so far."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import jax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-State = Any  # a pytree of arrays: what one lane remembers from one unroll to the next
+State = Any  # a pytree of arrays: the hidden state that one lane carries from one unroll to the next
 
 
 class LanguageModel(Protocol):
@@ -16,22 +16,22 @@ class LanguageModel(Protocol):
     There is no batch axis: the caller maps over lanes and users.
     """
 
-    def start(self) -> State:
-        """The state before any token was read."""
+    def initial_state(self) -> State:
+        """The hidden state before any token is read."""
         ...
 
     def read(
         self, tokens: Int[Array, " time"], state: State, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time output"], State]:
-        """Read tokens one after another: an output for each, and the state after the last.
+        """Read tokens one after another: an output for each, and the hidden state after the last.
 
-        `key` is the randomness of training, such as dropout: one for each unroll of each lane. It is None where the
-        model is used.
+        Args:
+            key: the randomness of training, such as dropout: one for each unroll of each lane. None in inference.
         """
         ...
 
-    def score(self, outputs: Float[Array, "*any output"]) -> Float[Array, "*any vocabulary"]:
-        """Unnormalised log-probabilities of the next token."""
+    def logits(self, outputs: Float[Array, "*any output"]) -> Float[Array, "*any vocabulary"]:
+        """Unnormalised log-probabilities of the next token, for each output."""
         ...
 
 

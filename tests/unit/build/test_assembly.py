@@ -11,7 +11,7 @@ from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.build.algorithm import build_objective
 from sottovoce.build.assembly import assemble
-from sottovoce.data.public_text import PublicText
+from sottovoce.data.store import PublicText
 from sottovoce.errors import SottoError
 from sottovoce.kernels.cpu import ONE_USER
 from sottovoce.local.objective import plain

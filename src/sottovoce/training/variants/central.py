@@ -101,7 +101,7 @@ def train_centrally(
     text = join_texts(store, rows)
     payment.charge(algorithm.mechanism.event(number), None)
     steps = int(local_steps(text.length, local.batch, local.unroll))
-    batches = in_lanes(text, local.batch, local.unroll)
+    batches = in_lanes(text, local.batch, local.unroll, local.bos)
     lesson = Lesson(batches, steps, central.key(number), local.learning_rate, algorithm.server.factor(number))
     params, optimiser, loss, not_finite = descend(
         local.objective, algorithm.server, state.params, state.optimiser, lesson
@@ -119,7 +119,7 @@ def join_texts(store: Store, rows: np.ndarray) -> User:
     return User(stream, np.int32(length))  # pyrefly: ignore
 
 
-in_lanes = jax.jit(cut_into_lanes, static_argnums=(1, 2))
+in_lanes = jax.jit(cut_into_lanes, static_argnums=(1, 2, 3))
 
 
 class Lesson(NamedTuple):

@@ -55,7 +55,8 @@ class Distillation:
     def text(self, model: LanguageModel, store: Store, lanes: int, cycle: int, secret: bytes) -> User:
         each = -(-self.tokens // lanes)
         if self.generated:
-            tokens = write_stream(model, lanes, each, jax.random.fold_in(noise_key(secret), cycle))
+            key = jax.random.fold_in(noise_key(secret), cycle)
+            tokens = write_stream(model, store.vocabulary.specials, lanes, each, key)
         else:
             assert store.public is not None
             tokens = store.public.excerpts(np.array([cycle]), lanes * each, secret)[0]
@@ -135,7 +136,7 @@ def distil(
     not_finite: list[Array] = []
     for cycle in range(distillation.cycles if returned else 0):
         text = distillation.text(params, store, local.batch, cycle, secret)
-        batches = in_lanes(text, local.batch, local.unroll)
+        batches = in_lanes(text, local.batch, local.unroll, local.bos)
         # The returned models stay as they are: what they predict is worked out once for all passes over a text.
         batches = batches._replace(targets=mean_predictions(state.params, returned, batches))
         steps = int(local_steps(text.length, local.batch, local.unroll))
@@ -154,7 +155,7 @@ def soft_targets(
     """Equation 1: cross-entropy with the distributions that stand in the batch in place of words."""
     del received
     outputs, state = jax.vmap(model.read)(batch.inputs, state, jax.random.split(key, len(batch.inputs)))
-    return soft_cross_entropy(model.score(outputs), batch.targets), state
+    return soft_cross_entropy(model.logits(outputs), batch.targets), state
 
 
 def mean_predictions(
@@ -181,8 +182,8 @@ def _add_predictions(
     def step(states: State, read: tuple[Array, Array | None]) -> tuple[State, Array]:
         tokens, mean = read
         outputs, states = jax.vmap(model.read)(tokens, states)
-        chances = share * jax.nn.softmax(model.score(outputs))
+        chances = share * jax.nn.softmax(model.logits(outputs))
         return states, chances if mean is None else mean + chances
 
-    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[1], *leaf.shape)), model.start())
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[1], *leaf.shape)), model.initial_state())
     return jax.lax.scan(step, start, (inputs, mean))[1]
