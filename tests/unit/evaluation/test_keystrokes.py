@@ -21,7 +21,6 @@ from sottovoce.evaluation.keystrokes import (
     spread_of_saving,
     typing_of,
 )
-from sottovoce.evaluation.suggestions import offer
 
 # Words that are beginnings of others, single letters, numbers, apostrophes, other alphabets, a lone first letter.
 WORDS = [

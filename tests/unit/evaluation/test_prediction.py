@@ -17,7 +17,6 @@ from sottovoce.evaluation.prediction import (
     spread,
     summarise,
 )  # fmt: skip
-from sottovoce.evaluation.suggestions import suggest
 
 
 class Parrot:

@@ -78,7 +78,7 @@ def changed(model, seed, scale=0.3):
 def test_soft_labels_are_the_weighted_mean_of_what_every_model_predicts(model):
     """Equation 4, written a second time: whole lanes at once, in float64."""
     tokens = np.array([BOS, 5, 9, 7, EOS, BOS, 8, 8, 30, 4, 6, EOS, BOS, 11], np.int32)
-    batches = cut_into_lanes(User(jnp.asarray(tokens), jnp.int32(len(tokens))), LANES, UNROLL)
+    batches = cut_into_lanes(User(jnp.asarray(tokens), jnp.int32(len(tokens))), LANES, UNROLL, BOS)
     returned = [
         ClientModel(1.0, changed(model, 1)),
         ClientModel(0.25, changed(model, 2)),
