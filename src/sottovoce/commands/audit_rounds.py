@@ -25,7 +25,7 @@ from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.stores import open_users, with_public_text
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.models.contract import LanguageModel, layer_names
+from sottovoce.models.contract import LanguageModel, layer_names, split
 from sottovoce.models.generate import LENGTH, log_ratios
 from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import SECTIONS, Recipe
@@ -156,7 +156,7 @@ def audit_rounds(
     store = with_public_text(recipe, Store.from_users([[vocabulary.size - 1]], vocabulary, _longest(recipe)))
     assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
     refuse_own_code(run, assembly)
-    mechanism = build_mechanism(recipe, layer_names(model))
+    mechanism = build_mechanism(recipe, layer_names(split(model)[0]))
     number = min(range(1, recipe.run.rounds + 1), key=mechanism.noise_schedule)
     stage = set_stage(
         dataclasses.replace(assembly.algorithm, mechanism=mechanism), assembly.sum_updates, model, vocabulary,

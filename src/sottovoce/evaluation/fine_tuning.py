@@ -33,7 +33,7 @@ from sottovoce.evaluation.prediction import (
 )
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.local.update import User, local_steps
-from sottovoce.models.contract import LanguageModel
+from sottovoce.models.contract import LanguageModel, join, split
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,12 @@ def _measure_block(
         )
 
     def one(tokens: Array, length: Array, half: Array, key: Array) -> Any:
-        own = fine_tune(model, User(tokens, half), key, last)
-        both = jax.tree.map(lambda released, changed: jnp.stack([released, changed]), model, own)
-        return jax.vmap(lambda each: sum_over_targets(each, kinds.bos, tokens, length, measure, start=half))(both)
+        params, frozen = split(model)
+        own, _ = split(fine_tune(model, User(tokens, half), key, last))
+        both = jax.tree.map(lambda released, changed: jnp.stack([released, changed]), params, own)
+        return jax.vmap(
+            lambda each: sum_over_targets(join(each, frozen), kinds.bos, tokens, length, measure, start=half)
+        )(both)
 
     return jax.vmap(one, out_axes=1)(tokens, lengths, halves, keys)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
 
@@ -47,6 +49,15 @@ def check_scope(recipe: Recipe) -> None:
     for wrong, sentence in refusals:
         if wrong:
             raise SottoError(sentence)
+
+
+def check_frozen(frozen: Any) -> None:
+    """Refuse a model with a frozen part: tasks carry `params` alone, and devices do not get the seed of the rest."""
+    if frozen is not None:
+        raise SottoError(
+            "the model has a frozen part, which devices cannot build from the recipe and which is not sent to them; "
+            "train all of it across devices, or train this model in a simulated run"
+        )
 
 
 def for_devices(recipe: Recipe) -> Recipe:

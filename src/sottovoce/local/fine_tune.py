@@ -12,7 +12,7 @@ from jaxtyping import PRNGKeyArray
 from sottovoce.errors import SottoError
 from sottovoce.local.objective import Objective, plain
 from sottovoce.local.update import FedAvg, User
-from sottovoce.models.contract import LanguageModel
+from sottovoce.models.contract import LanguageModel, join, split
 from sottovoce.privacy.clipping import NoClip
 
 
@@ -53,4 +53,5 @@ class FineTune:
         )
         steps = training.steps(user.tokens.shape[0]) if last is None else last
         update = training(model, user, key, jnp.asarray(NoClip().clip_norms), steps).update
-        return jax.tree.map(jnp.add, model, update)
+        params, frozen = split(model)
+        return join(jax.tree.map(jnp.add, params, update), frozen)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.contract import LanguageModel, State
+from sottovoce.models.contract import LanguageModel, State, split
 from sottovoce.models.head import cross_entropy, soft_cross_entropy
 
 
@@ -89,6 +89,6 @@ class Penalised:
         self, model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
     ) -> tuple[Float[Array, "lanes unroll"], State]:
         losses, state = self.objective(model, received, batch, state, key)
-        pairs = zip(jax.tree.leaves(model), jax.tree.leaves(received), strict=True)
+        pairs = zip(*(jax.tree.leaves(split(each)[0]) for each in (model, received)), strict=True)
         # Equal for every target, so it is in the mean once.
         return losses + self.weight * sum(jnp.sum(jnp.square(now - before)) for now, before in pairs), state

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sottovoce.local.objective import Batch, Objective, initial_state, plain
 from sottovoce.local.quantise import EightBit
-from sottovoce.models.contract import LanguageModel
+from sottovoce.models.contract import LanguageModel, join, split
 from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm, project
 
 TRAINING = 0x7261696E  # the key that FedSGD trains with is not the one that chooses its tokens
@@ -143,12 +143,13 @@ class FedAvg:
                 targets changes nothing.
         """
         steps = cut_into_lanes(self.text(user), self.batch, self.unroll, self.bos)
+        params, frozen = split(received)
 
         def step(epoch_key: PRNGKeyArray, index: Array, carry: tuple) -> tuple:
             update, state, clipped, length, losses = carry
             step_key = jax.random.fold_in(epoch_key, index)
             batch = jax.tree.map(lambda part: part[index], steps)
-            model = jax.tree.map(jnp.add, received, update)
+            model = join(jax.tree.map(jnp.add, params, update), frozen)
             (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state, step_key)
             if self.gradient_clip is not None:
                 gradient, _ = project(gradient, self.gradient_clip)
@@ -168,7 +169,7 @@ class FedAvg:
             )
             return update, clipped, length, losses
 
-        zeros = jax.tree.map(jnp.zeros_like, received)
+        zeros = jax.tree.map(jnp.zeros_like, params)
         begin = (zeros, jnp.zeros(len(self.clipping.clip_norms), bool), jnp.zeros(()), jnp.zeros(()))
         update, clipped, length, losses = jax.lax.fori_loop(0, self.epochs, epoch, begin)
         loss = losses / jnp.maximum(jnp.sum(steps.mask), 1)
@@ -217,7 +218,7 @@ class FedSGD:
             return gradient, state, losses + loss * share
 
         states = fresh_states(self.objective, received, self.batch)
-        begin = (jax.tree.map(jnp.zeros_like, received), states, jnp.zeros(()))
+        begin = (jax.tree.map(jnp.zeros_like, split(received)[0]), states, jnp.zeros(()))
         gradient, _, loss = jax.lax.fori_loop(0, last, step, begin)
         update = jax.tree.map(lambda part: -self.learning_rate * part, gradient)
         return Trained(update, norm(update), jnp.array(False), loss)
@@ -238,19 +239,21 @@ UserUpdate = FedAvg | FedSGD
 def mean_loss_and_gradient(
     objective: Objective, model: LanguageModel, received: LanguageModel, batch: Batch, state: Any, key: PRNGKeyArray
 ) -> tuple[tuple[Array, Any], LanguageModel]:
-    """The mean loss over the targets of one batch, and its gradient.
+    """The mean loss over the targets of one batch, and its gradient for the trained parameters.
 
     Guarantee: both are 0 without targets, also where the model has diverged. A user takes such steps only in a program
     shared with users who have more text, and must send the same update then; but 0 times a value that is not finite is
     not 0.
     """
 
-    def mean_loss(model: LanguageModel) -> tuple[Array, Any]:
-        losses, new_state = objective(model, received, batch, state, key)
+    params, frozen = split(model)
+
+    def mean_loss(params: Any) -> tuple[Array, Any]:
+        losses, new_state = objective(join(params, frozen), received, batch, state, key)
         return jnp.sum(losses * batch.mask) / jnp.maximum(jnp.sum(batch.mask), 1), new_state
 
     # The carried state is a constant of the next step: gradients stop at the unroll.
-    (loss, new_state), gradient = jax.value_and_grad(mean_loss, has_aux=True)(model)
+    (loss, new_state), gradient = jax.value_and_grad(mean_loss, has_aux=True)(params)
     counts = jnp.any(batch.mask > 0)
     gradient = jax.tree.map(lambda part: jnp.where(counts, part, 0), gradient)
     return (jnp.where(counts, loss, 0), new_state), gradient

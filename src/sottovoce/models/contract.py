@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 State = Any  # a pytree of arrays: the hidden state that one lane carries from one unroll to the next
 
 
 class LanguageModel(Protocol):
-    """A pytree whose array leaves are its parameter vectors (the layers of per-layer clipping).
+    """A pytree of arrays. Each trained array is a parameter vector (a layer of per-layer clipping).
 
-    There is no batch axis: the caller maps over lanes and users.
+    There is no batch axis: the caller maps over lanes and users. A model may have a method `trained()`, which gives a
+    pytree of bool (or a prefix of one) in its own shape: True where an array is trained. By default all arrays of
+    floats are.
     """
 
     def initial_state(self) -> State:
@@ -35,10 +39,29 @@ class LanguageModel(Protocol):
         ...
 
 
-def parameter_count(model: LanguageModel) -> int:
+def split(model: Any) -> tuple[Any, Any]:
+    """`params`, which are trained, clipped, noised and sent, and `frozen`, which is the rest of the model.
+
+    Both have the shape of the model, with None in the places of the other. `frozen` is None where all is trained.
+    """
+    trained = getattr(model, "trained", None)
+    params, frozen = eqx.partition(model, _is_inexact if trained is None else trained())
+    return params, frozen if jax.tree.leaves(frozen) else None
+
+
+def join(params: Any, frozen: Any) -> Any:
+    """The model of both parts that `split` gave."""
+    return params if frozen is None else eqx.combine(params, frozen)
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def parameter_count(model: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(model))
 
 
-def layer_names(model: LanguageModel) -> list[str]:
-    """A name for each parameter vector, in the order of the pytree's leaves."""
+def layer_names(model: Any) -> list[str]:
+    """A name for each array of a model or of a part of it, in the order of the pytree's leaves."""
     return [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(model)]

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sottovoce.data.store import Store
 from sottovoce.local.objective import Batch
 from sottovoce.local.update import User, UserResult, local_steps
-from sottovoce.models.contract import LanguageModel, State
+from sottovoce.models.contract import LanguageModel, State, join, split
 from sottovoce.models.generate import write_stream
 from sottovoce.models.head import soft_cross_entropy
 from sottovoce.privacy.noise import noise_key
@@ -135,14 +135,14 @@ def distil(
     losses: list[Array] = []
     not_finite: list[Array] = []
     for cycle in range(distillation.cycles if returned else 0):
-        text = distillation.text(params, store, local.batch, cycle, secret)
+        text = distillation.text(algorithm.model(params), store, local.batch, cycle, secret)
         batches = in_lanes(text, local.batch, local.unroll, local.bos)
         # The returned models stay as they are: what they predict is worked out once for all passes over a text.
-        batches = batches._replace(targets=mean_predictions(state.params, returned, batches))
+        batches = batches._replace(targets=mean_predictions(algorithm.model(state.params), returned, batches))
         steps = int(local_steps(text.length, local.batch, local.unroll))
         for epoch in range(distillation.epochs):
             key = jax.random.fold_in(jax.random.fold_in(noise_key(secret), distillation.cycles + cycle), epoch)
-            lesson = Lesson(batches, steps, key, factor=factor)
+            lesson = Lesson(batches, steps, key, factor=factor, frozen=algorithm.frozen)
             params, optimiser, loss, failed = descend(soft_targets, server, params, optimiser, lesson)
             losses.append(loss)
             not_finite.append(failed)
@@ -177,7 +177,8 @@ def mean_predictions(
 def _add_predictions(
     mean: Array | None, received: LanguageModel, update: Any, share: Any, inputs: Array
 ) -> Float[Array, "steps lanes unroll vocabulary"]:
-    model = jax.tree.map(jnp.add, received, update)
+    params, frozen = split(received)
+    model = join(jax.tree.map(jnp.add, params, update), frozen)
 
     def step(states: State, read: tuple[Array, Array | None]) -> tuple[State, Array]:
         tokens, mean = read
