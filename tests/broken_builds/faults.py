@@ -391,13 +391,13 @@ def clip_before_the_last_step():
 
     from sottovoce.local import update as module
 
-    def send(clipping, clip_norms, update, length, cut, loss):
-        update, clipped = clipping.clip(update, clip_norms)
+    def clip_update(local, trained, clip_norms, key=None):
+        update, clipped = local.clipping.clip(trained.update, clip_norms)
         update = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.sign(leaf), update)  # what the last step adds
         update, sound = module.finite_or_zero(update)
-        return module.UserResult(update, sound, length, cut | clipped, loss)
+        return module.UserResult(update, sound, trained.norm, trained.clipped | clipped, trained.loss)
 
-    module.send = send
+    module.clip_update = clip_update
 
 
 @caught_by("unit/local/test_update.py", "test_no_update_is_longer_than_the_clip_norm")
@@ -845,8 +845,8 @@ def as_many_words_as_one_likes():
     """A user's share in a private vocabulary is not bounded."""
     from sottovoce.data import private_vocabulary
 
-    real = private_vocabulary._brought
-    private_vocabulary._brought = lambda name, tokens, limit: real(name, tokens, 10**9)
+    real = private_vocabulary._words_of
+    private_vocabulary._words_of = lambda name, tokens, limit: real(name, tokens, 10**9)
 
 
 @caught_by("statistical/test_thresholds.py", "test_the_noise_of_a_histogram_has_the_declared_scale")

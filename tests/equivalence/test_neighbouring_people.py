@@ -54,8 +54,8 @@ def write_store(folder, change) -> Store:
     lines = [json.dumps({"user": user, "text": text}) for user, text in texts.items() if text is not None]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     vocabulary = Vocabulary.from_words(WORDS)
-    options = {"vocabulary": vocabulary, "tokens_per_user": 16, "min_tokens": 6, "test_users": 0.0}
-    prepare([folder / "corpus.jsonl"], folder / "store", **options)
+    grouping = Grouping(tokens_per_user=16, min_tokens=6, test_users=0.0)
+    prepare([folder / "corpus.jsonl"], folder / "store", vocabulary, grouping)
     return Store.open(folder / "store")
 
 

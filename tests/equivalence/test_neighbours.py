@@ -16,7 +16,7 @@ import optax
 import pytest
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.data.words import BOS, EOS
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy.adaptive import QuantileTracking

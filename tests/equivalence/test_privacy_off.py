@@ -26,7 +26,7 @@ LANES, UNROLL, RATE, CAP = 3, 4, 2.0, 20.0
 def plain_user_update(model, tokens, key):
     """SGD over one user, by hand. `key` is the user's, for models with dropout."""
     lanes = lanes_of(tokens, LANES)
-    states = [model.start() for _ in lanes]
+    states = [model.initial_state() for _ in lanes]
     start = model = jax.tree.map(np.asarray, model)
     first_pass = jax.random.fold_in(key, 0)
     for number, step in enumerate(range(0, len(lanes[0][0]), UNROLL)):

@@ -12,9 +12,8 @@ import pytest
 
 from family import FAMILY, of_family
 from free import Free
-from sottovoce.data.public_text import PublicText
-from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.data.store import PublicText, Store
+from sottovoce.data.words import BOS, EOS
 from sottovoce.kernels.lstm_users import PLAIN
 from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD

@@ -89,10 +89,11 @@ def train_twin(
     after_round: Callable[[], None], observe: RoundObserver | None = None,
 ) -> LanguageModel:  # fmt: skip
     """A model of the recipe, of which nothing leaves the process."""
+    assembly = assembly.with_frozen_of(start)
     state = assembly.start(start)
     # Twins are compared, so they share their noise though their sums differ.
     played = assembly.rounds(state, Unpaid(secrets, _RELEASE), Work(store, assembly.sum_updates, observe))
     while state.round < rounds:
         state, _ = next(played)
         after_round()
-    return state.params
+    return assembly.algorithm.model(state.params)

@@ -21,11 +21,10 @@ import optax
 from jaxtyping import Array, Float
 
 from sottovoce.accounting import Covered, Event, SampledGaussian
-from sottovoce.data.public_text import PublicText
-from sottovoce.data.store import Store, made_up_names
+from sottovoce.data.store import PublicText, Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.models.contract import LanguageModel
+from sottovoce.models.contract import LanguageModel, split
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.rng import philox
@@ -104,9 +103,10 @@ def set_stage(
     round_number: int = 1, public: PublicText | None = None,
 ) -> Stage:  # fmt: skip
     """The algorithm as it is, with everybody in every cohort and θ + Δ as the server's step, and a loud canary."""
-    algorithm = _everybody_joins(algorithm)
+    params, _ = split(model)
+    algorithm = _everybody_joins(algorithm).with_frozen_of(model)
     mechanism = algorithm.mechanism
-    start = algorithm.server.start(model, mechanism.start())._replace(round=round_number - 1)
+    start = algorithm.server.start(params, mechanism.start())._replace(round=round_number - 1)
     clip_norms = mechanism.clip_norms(round_number, start.clip_norms)
     step = algorithm.user_update.batch * algorithm.user_update.unroll
     # As long as it takes for full weight, at least.

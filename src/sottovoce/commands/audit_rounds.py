@@ -20,12 +20,12 @@ from sottovoce.audit.rounds import set_stage
 from sottovoce.audit.tails import LEVEL, Tail, check_delta, check_texts, fit_tail
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.build.mechanism import build_mechanism
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.evaluate import load_run, load_vocabulary
 from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.stores import open_users, with_public_text
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.models.contract import LanguageModel, layer_names
+from sottovoce.models.contract import LanguageModel, layer_names, split
 from sottovoce.models.generate import LENGTH, log_ratios
 from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import SECTIONS, Recipe
@@ -125,11 +125,11 @@ def fit_tails(
     secrets = Secrets.seeded(seed, "audit by tails")
     rounds = run.read_statement()["rounds_done"]
     pairs = _leave_out(run, leave_out, rounds, secrets, progress) if leave_out else _compare(run, without, progress)
-    key = noise_key(secrets.keys(1, "texts").sampling)
+    key, specials = noise_key(secrets.keys(1, "texts").sampling), load_vocabulary(run).specials
     found: list[PairTail] = []
     for number, (name, everybody, fewer) in enumerate(pairs):
         for way, (texts_of, writer, other) in enumerate((("with", everybody, fewer), ("without", fewer, everybody))):
-            ratios = log_ratios(writer, other, texts, jax.random.fold_in(key, 2 * number + way))
+            ratios = log_ratios(writer, other, specials, texts, jax.random.fold_in(key, 2 * number + way))
             found.append(PairTail(name, texts_of, fit_tail(ratios), ratios))
     return found
 
@@ -156,7 +156,7 @@ def audit_rounds(
     store = with_public_text(recipe, Store.from_users([[vocabulary.size - 1]], vocabulary, _longest(recipe)))
     assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
     refuse_own_code(run, assembly)
-    mechanism = build_mechanism(recipe, layer_names(model))
+    mechanism = build_mechanism(recipe, layer_names(split(model)[0]))
     number = min(range(1, recipe.run.rounds + 1), key=mechanism.noise_schedule)
     stage = set_stage(
         dataclasses.replace(assembly.algorithm, mechanism=mechanism), assembly.sum_updates, model, vocabulary,

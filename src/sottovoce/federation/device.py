@@ -11,6 +11,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,13 +20,13 @@ from jaxtyping import PRNGKeyArray
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.federation.device_rules import check_scope
+from sottovoce.federation.device_rules import check_frozen, check_scope
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_request, refuse
 from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
 from sottovoce.local.update import FedAvg
-from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.fixed_point import Whole
 from sottovoce.privacy.noise import noise_key
@@ -76,13 +77,13 @@ class Device:
     def _contribute(self, task: Task, message: bytes) -> Contribution | Nothing:
         self._check_origin(task)
         assembly = self._assemble(task)
-        model = self._check(task, assembly)
+        params = self._check(task, assembly)
         drawn = self._draw(task, assembly)
         rows = self._participation.join(task, message, drawn, self._limits)
         rows = rows[rows < self._store.users]  # a registered user without text here
         if not len(rows):
             return Nothing(Code.NOT_DRAWN)
-        return self._train(task, assembly, model, rows, digest(message))
+        return self._train(task, assembly, params, rows, digest(message))
 
     def _check_origin(self, task: Task) -> None:
         if task.version != VERSION:
@@ -99,21 +100,23 @@ class Device:
             recipe = recipe.replace(run={"block": 0, "devices": 0, "kernels": "auto"})
             name = recipe.sha256()
             if name not in self._assemblies:
-                self._assemblies = {name: assemble(recipe, self._store)}
+                assembly = assemble(recipe, self._store)
+                check_frozen(assembly.algorithm.frozen)
+                self._assemblies = {name: assembly}
             return self._assemblies[name]
         except (SottoError, TypeError, ValueError) as error:
             log.warning("a recipe was refused: %s", error)
             refuse(Code.LIMITS)
 
-    def _check(self, task: Task, assembly: Assembly) -> LanguageModel:
-        """The model that was sent. Refuse a task that exceeds what the owner allows, or that has another shape."""
+    def _check(self, task: Task, assembly: Assembly) -> Any:
+        """The parameters that were sent. Refuse a task beyond what the owner allows, or of another shape."""
         limits, update, mechanism = self._limits, assembly.algorithm.user_update, assembly.algorithm.mechanism
         assert isinstance(mechanism.sampler, Poisson)
         clip_norms = np.asarray(task.clip_norms)
         expected = np.asarray(mechanism.clip_norms(1, mechanism.start()))
         if clip_norms.shape != expected.shape or clip_norms.dtype != expected.dtype or task.round < 1:
             raise Refused(Code.MALFORMED)
-        leaves, structure = jax.tree.flatten(assembly.model)
+        leaves, structure = jax.tree.flatten(assembly.params)
         sent = [(leaf.shape, leaf.dtype) for leaf in task.leaves]
         if sent != [(leaf.shape, leaf.dtype) for leaf in leaves] or task.key.shape != (2,):
             raise Refused(Code.MALFORMED)
@@ -126,7 +129,7 @@ class Device:
             and bool(np.all(clip_norms > 0))
             and mechanism.sampler.user_rate <= limits.user_rate
             and steps <= limits.steps
-            and parameter_count(assembly.model) <= limits.parameters
+            and parameter_count(assembly.params) <= limits.parameters
         )
         if not within:
             raise Refused(Code.LIMITS)
@@ -148,12 +151,12 @@ class Device:
         words = f"training {release} ".encode() + np.asarray(key).tobytes()
         return noise_key(blake2b(words, key=self._secret, digest_size=8).digest())
 
-    def _train(self, task: Task, assembly: Assembly, model: LanguageModel, rows: np.ndarray, name: str) -> Contribution:
+    def _train(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
         key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         blocks = in_blocks.blocks(algorithm, self._store, rows)
         sums, _ = in_blocks.add_up(
-            blocks, algorithm, CohortTask(model, rows, np.asarray(task.clip_norms), key), self._store
+            blocks, algorithm, CohortTask(params, rows, np.asarray(task.clip_norms), key), self._store
         )
         exact = isinstance(sums.total, Whole)
         leaves = jax.tree.leaves(_steps(sums.total) if exact else sums.total)

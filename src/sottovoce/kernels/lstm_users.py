@@ -92,7 +92,7 @@ def train_users(
     steps = jax.tree.map(
         # [steps, users, tokens], the lanes of one moment side by side.
         lambda part: part.transpose(1, 0, 3, 2).reshape(part.shape[1], count, tokens_a_step),
-        jax.vmap(lambda user: cut_into_lanes(update.text(user), lanes, update.unroll))(users),
+        jax.vmap(lambda user: cut_into_lanes(update.text(user), lanes, update.unroll, update.bos))(users),
     )
     table, recurrent = received.embedding.astype(kind), received.hidden.astype(kind)
     who, bound = jnp.arange(count)[:, None], clip_norms * SAFE_SHARE

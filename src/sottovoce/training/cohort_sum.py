@@ -61,7 +61,7 @@ class SumInBlocks:
         grid = algorithm.mechanism.grid(task.clip_norms)
         spec = self._spec(algorithm, self.devices)
         sums = _start(spec, task.params, grid is not None, len(task.clip_norms))
-        model = _everywhere(task.params, self.devices)
+        model = _everywhere(algorithm.model(task.params), self.devices)
         results: list[UserResult] = []
         for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
             broadcast = Broadcast(model, task.key, task.clip_norms, block.steps)
@@ -80,7 +80,7 @@ class SumInBlocks:
         spec, found = self._spec(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(rows)), self.block)
         for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
-            broadcast = Broadcast(task.params, task.key, task.clip_norms, block.steps)
+            broadcast = Broadcast(algorithm.model(task.params), task.key, task.clip_norms, block.steps)
             for column, part in zip(found, _project(spec, vector, seated, broadcast), strict=True):
                 column[block.places] = part[: len(block.places)]
         return found

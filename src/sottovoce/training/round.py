@@ -84,16 +84,16 @@ def sum_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
 
 def train_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> Iterator[tuple[np.ndarray, UserResult]]:
     """w_k, and what the device of user k sends. A device whose update is not finite has weight 0."""
-    update = algorithm.user_update
+    update, model = algorithm.user_update, algorithm.model(task.params)
     for row, user in users_of(update, store, task.cohort, task.key):
         share = user_weight(user.length, algorithm.weight_cap)  # w_k
         norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(task.clip_norms), share)  # S
         steps = update.steps(int(user.length))
-        result = _update(update, task.params, user, jax.random.fold_in(task.key, row), norms, steps)
+        result = _update(update, model, user, jax.random.fold_in(task.key, row), norms, steps)
         yield np.asarray(result.sound * share), result
 
 
 @partial(jax.jit, static_argnums=0)
-def _update(update: UserUpdate, params: Any, user: Any, key: Any, clip_norms: Any, steps: int) -> UserResult:
-    trained = update.train(params, user, key, clip_norms, steps)  # Δ_k = local SGD(θ) − θ
+def _update(update: UserUpdate, model: Any, user: Any, key: Any, clip_norms: Any, steps: int) -> UserResult:
+    trained = update.train(model, user, key, clip_norms, steps)  # Δ_k = local SGD(θ) − θ
     return clip_update(update, trained, clip_norms, key)  # ‖Δ_k‖ ≤ S

@@ -10,7 +10,7 @@ import pytest
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.build.assembly import assemble
-from sottovoce.data.public_text import PublicText
+from sottovoce.data.store import PublicText
 from sottovoce.errors import SottoError
 from sottovoce.kernels.cpu import ONE_USER
 from sottovoce.local.objective import plain
