@@ -49,7 +49,7 @@ def test_what_a_device_does_is_that_of_the_recipe():
         "objective": "rehearsal",
         "user_share": 0.5,
     }
-    update = build_user_update(BASE.replace(local=local), FlatClip(1.0), plain)
+    update = build_user_update(BASE.replace(local=local), FlatClip(1.0), plain, 0)
     assert isinstance(update, FedAvg)
     assert (update.epochs, update.batch, update.gradient_clip, update.user_share) == (3, 2, 0.5, 0.5)
     assert update.objective == Penalised(plain, 0.01)
