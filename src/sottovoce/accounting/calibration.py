@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from sottovoce.accounting.composition import (
     Composition,
@@ -15,7 +16,7 @@ from sottovoce.accounting.composition import (
     composition_of,
     counted,
 )
-from sottovoce.accounting.events import SampledGaussian
+from sottovoce.accounting.events import Event
 from sottovoce.errors import SottoError
 
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e6  # where the smallest noise multiplier is looked for
@@ -37,10 +38,10 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
         raise SottoError(
             f"epsilon={epsilon:g} must be {LEAST_EPSILON:g} or more to find noise for; often it is 1 to 10"
         )
-    rounds = {event: n for event, n in counted(spent).items() if isinstance(event, SampledGaussian)}
-    as_they_are = [*before, *(pair for pair in spent if not isinstance(pair[0], SampledGaussian))]
+    rounds = {event: n for event, n in counted(spent).items() if event.scalable}
+    as_they_are = [*before, *(pair for pair in spent if not pair[0].scalable)]
     for event in rounds:
-        check(accountant, event.sampling)
+        check(accountant, event.relation)
     least = min((event.noise_multiplier for event in rounds), default=0.0)
     if not least:
         raise SottoError(
@@ -50,7 +51,7 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     _check_before(as_they_are, epsilon, delta, accountant)
 
     def trial(factor: float) -> Composition:
-        noised = [(replace(event, noise_multiplier=factor * event.noise_multiplier), n) for event, n in rounds.items()]
+        noised = [(_with_noise(event, factor * event.noise_multiplier), n) for event, n in rounds.items()]
         made = composition_of(counted([*noised, *as_they_are]), accountant)
         assert made is not None  # `_check_before` has found no release without protection
         return made
@@ -72,7 +73,8 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     if found is None:
         raise SottoError(_unreachable(epsilon, exact(highest), delta, accountant))
     if found * least <= _LEAST_NOISE:
-        rate, total = max(event.user_rate for event in rounds), sum(rounds.values())
+        rate = max(round_.user_rate for event in rounds for round_ in event.gaussians())
+        total = sum(rounds.values())
         raise SottoError(
             f"delta={delta:g} is so large that hardly any noise meets epsilon={epsilon:g} (user_rate {rate:g}, "
             f"{total} rounds): δ then allows to give users away; choose δ well below 1/users"
@@ -81,6 +83,10 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     while exact(found) > epsilon:  # the search was on a grid of its own, and its bracket has a width
         found, more = _up_to_four_digits(found * (1 + more)), 2 * more
     return found
+
+
+def _with_noise(event: Any, noise_multiplier: float) -> Event:
+    return replace(event, noise_multiplier=noise_multiplier)
 
 
 def _check_before(before: Spent, epsilon: float, delta: float, accountant: str) -> None:

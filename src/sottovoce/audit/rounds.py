@@ -21,15 +21,15 @@ import optax
 from jaxtyping import Array, Float
 
 from sottovoce.accounting import Covered, Event, SampledGaussian
+from sottovoce.accounting.events import ADDED
 from sottovoce.data.public_text import PublicText
 from sottovoce.data.store import Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import joint_norm
-from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.rng import philox
-from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import Algorithm, Seen, Summed, SumUpdates, play_round
 from sottovoce.training.server import Server, ServerState
@@ -123,7 +123,7 @@ def set_stage(
     best: Stage | None = None
     for length in lengths:
         present, absent, canary = _populations(algorithm, vocabulary, length, max(lengths), public)
-        alone = sum_updates(algorithm, start.model, present, np.array([canary]), noise_key(bytes(8)), clip_norms)
+        alone = sum_updates(algorithm, start.model, present, np.array([canary]), local_key(bytes(8)), clip_norms)
         sent = float(_length(alone.total))
         if not (math.isfinite(sent) and sent > 0):
             continue
@@ -131,7 +131,7 @@ def set_stage(
         with_it, without_it = (
             _without_noise(
                 algorithm,
-                sum_updates(algorithm, start.model, store, np.arange(store.users), noise_key(bytes(8)), clip_norms),
+                sum_updates(algorithm, start.model, store, np.arange(store.users), local_key(bytes(8)), clip_norms),
                 direction,
             )
             for store in (present, absent)
@@ -149,11 +149,7 @@ def set_stage(
 
 def _everybody_joins(algorithm: Algorithm) -> Algorithm:
     """Add or remove one where users join by chance; replace one by somebody silent where cohorts have a fixed size."""
-    sampler = algorithm.mechanism.sampler
-    if isinstance(sampler, Poisson):
-        sampler = replace(sampler, user_rate=1.0)
-    else:
-        sampler = replace(sampler, cohort=STAND_INS + 1, users=STAND_INS + 1)
+    sampler = algorithm.mechanism.sampler.of_population(STAND_INS + 1, STAND_INS + 1)
     # The estimator keeps the declared qW, and so the noise its scale.
     mechanism = replace(algorithm.mechanism, sampler=sampler)
     return replace(algorithm, mechanism=mechanism, server=Server(_PLAIN_STEP))
@@ -169,7 +165,7 @@ def _populations(
     generator = np.random.default_rng(0)  # words of nobody: any will do
     crowd = [generator.integers(0, vocabulary.size, size=length) for _ in range(STAND_INS)]
     canary = np.full(length, vocabulary.size - 1)  # one rare word over and over: nothing pulls a model further
-    absent = crowd if isinstance(algorithm.mechanism.sampler, Poisson) else [*crowd, np.zeros(0, int)]
+    absent = crowd if algorithm.mechanism.sampler.relation == ADDED else [*crowd, np.zeros(0, int)]
     stores = [
         Store.from_users(users, vocabulary, tokens_per_user=capacity, names=made_up_names(len(users)))
         for users in ([*crowd, canary], absent)
@@ -184,7 +180,7 @@ def _length(update: Any) -> float:
 
 def _without_noise(algorithm: Algorithm, summed: Summed, direction: LanguageModel) -> float:
     """The score of a round that would be released as it is."""
-    exact = algorithm.mechanism.query(summed.total, summed.weight, summed.bits).estimate
+    exact = algorithm.mechanism.estimate(summed.total, summed.weight, summed.bits).update
     parts = zip(jax.tree.leaves(exact), jax.tree.leaves(direction), strict=True)
     return float(sum(np.sum(np.asarray(leaf, np.float64) * way) for leaf, way in parts))
 

@@ -16,7 +16,8 @@ from sottovoce.errors import SottoError
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
 from sottovoce.local.quantise import EightBit
 from sottovoce.local.update import FedAvg, FedSGD, UserUpdate, rehearsed
-from sottovoce.privacy.clipping import Clipping
+from sottovoce.privacy.clipping import Clip
+from sottovoce.privacy.sampling import sampler_named
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
 from sottovoce.training.server import Server
@@ -72,7 +73,7 @@ def _check_public(recipe: Recipe, store: Store, needed: int, what: str, otherwis
         )
 
 
-def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) -> UserUpdate:
+def build_user_update(recipe: Recipe, clipping: Clip, objective: Objective) -> UserUpdate:
     local = recipe.local
     if local.penalty:
         if recipe.run.algorithm == "central":
@@ -194,7 +195,7 @@ def check_canaries(recipe: Recipe, processes: int) -> None:
     if not recipe.audit.plants:
         return
     privacy, run = recipe.privacy, recipe.run
-    if privacy.sampling != "poisson":
+    if not sampler_named(privacy.sampling).independent:
         raise SottoError(
             f"[audit] plants canary users, who would take the places of others with privacy.sampling="
             f"{privacy.sampling!r}; use 'poisson', where one user more changes nobody's chance"

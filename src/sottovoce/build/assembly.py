@@ -26,13 +26,12 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Objective, plain
 from sottovoce.local.quantise import plain_size
 from sottovoce.local.update import FedAvg, User, UserUpdate
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel, layer_names
-from sottovoce.privacy.noise import noise_key
-from sottovoce.privacy.sampling import InTurn
 from sottovoce.recipe import Recipe
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
 from sottovoce.training import cohort_sum
@@ -103,7 +102,7 @@ class Assembly:
     @property
     def is_private(self) -> bool:
         """Is anything promised?"""
-        return not isinstance(self.algorithm.mechanism.event(1), accounting.NonPrivate)
+        return self.algorithm.mechanism.is_private
 
 
 def assemble(
@@ -143,7 +142,7 @@ def assemble(
         )
     mechanism = build_mechanism(recipe, layer_names(model))
     # A store that does not know its users by name is refused here.
-    turns = store.names_fingerprint if passes is None and isinstance(mechanism.sampler, InTurn) else None
+    turns = store.names_fingerprint if passes is None and mechanism.sampler.uses_names else None
     algorithm = Algorithm(
         mechanism=mechanism,
         user_update=build_user_update(recipe, mechanism.clipping, objective),
@@ -184,7 +183,7 @@ def assemble(
 
 def build_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
     seed = hashlib.blake2b(f"initial weights {recipe.run.seed}".encode(), digest_size=8).digest()
-    return registry.build(recipe.model.kind, vocabulary, _model_settings(recipe), noise_key(seed))
+    return registry.build(recipe.model.kind, vocabulary, _model_settings(recipe), local_key(seed))
 
 
 def _model_settings(recipe: Recipe) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from sottovoce import accounting
 from sottovoce.errors import SottoError
 from sottovoce.privacy.adaptive import QuantileTracking
-from sottovoce.privacy.clipping import Clipping, FlatClip, NoClip, PerLayerClip, joint_norm
-from sottovoce.privacy.estimators import ClippedDenominator, Estimator, FixedDenominator, TrueAverage
+from sottovoce.privacy.clipping import PerLayerClip, build_clip, clip_named, joint_norm, takes_layer_norms
+from sottovoce.privacy.estimators import build_estimator, estimator_named
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson, Sampler
+from sottovoce.privacy.sampling import Sampler, build_sampler
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Privacy, Recipe, Server
 
@@ -25,7 +25,9 @@ def resolve(recipe: Recipe, before: accounting.Spent = ()) -> Recipe:
         raise SottoError("privacy.users is not set: declare the population, a public constant (it gives q and W)")
     if privacy.cohort <= 0:
         raise SottoError("privacy.cohort is not set: it is the expected number of users in a round")
-    _build_sampler(recipe)
+    _sampler_of(recipe)
+    clip_named(privacy.clipping)
+    estimator_named(privacy.estimator)
     _check_schedules(recipe)
     if privacy.layer_clip_norms:
         # One meaning of S everywhere: the bound on the whole update.
@@ -90,13 +92,15 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
     privacy = recipe.privacy
     if privacy.noise_std is not None:
         raise SottoError("privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier")
-    if privacy.estimator == "true_average":
+    if not estimator_named(privacy.estimator).bounded:
         raise SottoError(
-            "privacy.estimator='true_average' has no bounded sensitivity: use fixed_denominator or clipped_denominator "
-            "(the true average is for mode 'none')"
+            f"privacy.estimator={privacy.estimator!r} has no bounded sensitivity: use fixed_denominator or "
+            f"clipped_denominator (the true average is for mode 'none')"
         )
-    if privacy.clipping == "none":
-        raise SottoError("privacy.clipping='none' bounds nobody's update; use flat or per_layer, or mode 'none'")
+    if not clip_named(privacy.clipping).bounded:
+        raise SottoError(
+            f"privacy.clipping={privacy.clipping!r} bounds no user's update; use flat or per_layer, or mode 'none'"
+        )
     if privacy.noise_multiplier is None and privacy.epsilon is None:
         raise SottoError("a private run needs privacy.noise_multiplier or privacy.epsilon")
     if privacy.noise_multiplier == 0:
@@ -112,18 +116,16 @@ def _resolve_private(recipe: Recipe, before: accounting.Spent) -> Recipe:
             f"a public constant"
         )
     accountant = accountant_of(privacy)
-    accounting.check(accountant, "poisson" if privacy.sampling == "poisson" else "fixed")
+    sampler = _sampler_of(recipe)
+    accounting.check(accountant, sampler.relation)
     # Kept, so that a run is judged to its end by the one it began with, whatever the default of a later version is.
     recipe = recipe.replace(privacy={"accountant": accountant})
     if before:
         _check_room(before, privacy, accountant)
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
-        # What a round charges depends on z alone, so a plain clip may stand for the model's own.
-        shape = Mechanism(
-            _build_sampler(recipe), FlatClip(1.0), FixedDenominator(1.0), 1.0,
-            noise_schedule=build_schedule(privacy.noise_schedule),
-        ).events(recipe.run.rounds)  # fmt: skip
+        # At z = 1: what a run costs depends on the noise alone, not on the clip or the model.
+        shape = sampler.events(build_schedule(privacy.noise_schedule).stretches(recipe.run.rounds))
         found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
     return recipe
@@ -156,13 +158,13 @@ def _check_schedules(recipe: Recipe) -> None:
             )
     if privacy.clip_schedule and privacy.adaptive_quantile is not None:
         raise SottoError("privacy.clip_schedule and privacy.adaptive_quantile both move the clip norm; keep one")
-    if privacy.clip_schedule and privacy.clipping == "none" and privacy.mode != "experiment":
+    if privacy.clip_schedule and not clip_named(privacy.clipping).bounded and privacy.mode != "experiment":
         raise SottoError("privacy.clip_schedule has nothing to change: privacy.clipping='none'; remove one of them")
     if privacy.clip_path != "steps" and len(privacy.clip_schedule) < 2:
         raise SottoError(f"privacy.clip_path={privacy.clip_path!r} needs a clip_schedule of two pairs or more")
     if privacy.noise_schedule and privacy.mode == "none":
         raise SottoError("privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it")
-    if privacy.layer_clip_norms and privacy.clipping != "per_layer":
+    if privacy.layer_clip_norms and not takes_layer_norms(clip_named(privacy.clipping)):
         raise SottoError(
             f"privacy.layer_clip_norms are for privacy.clipping='per_layer', not {privacy.clipping!r}; change one"
         )
@@ -170,7 +172,7 @@ def _check_schedules(recipe: Recipe) -> None:
 
 def accountant_of(privacy: Privacy) -> str:
     if privacy.accountant == "auto":
-        return accounting.default_accountant(privacy.sampling)
+        return accounting.DEFAULT_ACCOUNTANT
     return privacy.accountant
 
 
@@ -183,12 +185,14 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
             f"{', '.join(layers)}"
         )
     experiment = privacy.mode == "experiment"
-    if experiment and privacy.noise_multiplier and privacy.estimator == "true_average":
+    if experiment and privacy.noise_multiplier and not estimator_named(privacy.estimator).bounded:
         raise SottoError("privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead")
+    layer_norms = privacy.layer_clip_norms or PerLayerClip.even(privacy.clip_norm, len(layers)).clip_norms
+    rate, total = privacy.cohort / privacy.users, privacy.total_weight or float(privacy.users)
     return Mechanism(
-        sampler=_build_sampler(recipe),
-        clipping=_build_clipping(privacy, len(layers)),
-        estimator=_build_estimator(privacy),
+        sampler=_sampler_of(recipe),
+        clipping=build_clip(privacy.clipping, privacy.clip_norm, layer_norms, privacy.clip_weighted),
+        estimator=build_estimator(privacy.estimator, rate * total, rate * (privacy.min_weight or total)),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
         clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),
         noise_schedule=build_schedule(privacy.noise_schedule),
@@ -206,38 +210,12 @@ def _build_tracking(privacy: Privacy) -> QuantileTracking | None:
     return QuantileTracking(privacy.adaptive_quantile, privacy.adaptive_rate, bit_noise, privacy.cohort)
 
 
-def _build_sampler(recipe: Recipe) -> Sampler:
+def _sampler_of(recipe: Recipe) -> Sampler:
     privacy = recipe.privacy
-    if privacy.sampling == "poisson":
-        rate = privacy.cohort / privacy.users
-        if rate > 1:
-            raise SottoError(
-                f"user_rate={rate:g} must be in (0, 1]; it is the chance that a user joins a round "
-                f"(cohort {privacy.cohort:g} of {privacy.users} users?)"
-            )
-        return Poisson(rate, hardened=privacy.randomness == "hardened")
-    if privacy.cohort != int(privacy.cohort):
-        raise SottoError(f"privacy.cohort={privacy.cohort:g} must be a whole number unless privacy.sampling='poisson'")
-    if privacy.sampling == "in_turn":
-        return InTurn(int(privacy.cohort), privacy.users, recipe.run.seed)
-    return FixedSize(int(privacy.cohort), privacy.users, hardened=privacy.randomness == "hardened")
-
-
-def _build_clipping(privacy: Privacy, layers: int) -> Clipping:
-    if privacy.clipping == "flat":
-        return FlatClip(privacy.clip_norm, privacy.clip_weighted)
-    if privacy.clipping == "per_layer":
-        if privacy.layer_clip_norms:
-            return PerLayerClip(privacy.layer_clip_norms, privacy.clip_weighted)
-        return PerLayerClip.even(privacy.clip_norm, layers, privacy.clip_weighted)
-    return NoClip()
-
-
-def _build_estimator(privacy: Privacy) -> Estimator:
-    rate = privacy.cohort / privacy.users
-    total = privacy.total_weight or float(privacy.users)
-    if privacy.estimator == "fixed_denominator":
-        return FixedDenominator(rate * total)
-    if privacy.estimator == "clipped_denominator":
-        return ClippedDenominator(rate * (privacy.min_weight or total))
-    return TrueAverage()
+    return build_sampler(
+        privacy.sampling,
+        cohort=privacy.cohort,
+        users=privacy.users,
+        seed=recipe.run.seed,
+        hardened=privacy.randomness == "hardened",
+    )

@@ -25,7 +25,7 @@ def plan(
     noise_std: float | None = None,
     epsilon: float | None = None,
     accountant: Literal["pld", "rdp", "moments"] | None = None,
-    sampling: Literal["poisson", "fixed", "in_turn"] | None = None,
+    sampling: str | None = None,
     clip_norm: float | None = None,
     total_weight: float | None = None,
     parameters: int | None = None,
@@ -143,7 +143,9 @@ def _show(made: Plan) -> None:
 
 
 def _takes_part(made: Plan) -> str:
-    if made.sampling == "in_turn":
+    from sottovoce.privacy.sampling import sampler_named
+
+    if not sampler_named(made.sampling).amplifies:
         most = made.device_rounds_most
         return f"{most:,} round{'s' if most > 1 else ''} at most, and pays for as many"
     return f"{made.device_rounds_expected:.3g} rounds on average"

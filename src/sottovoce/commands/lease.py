@@ -75,7 +75,7 @@ def _take_up(training: Training) -> bool:
     beside = Meter(training.assembly, [*charged_beside(training), *(() if _is_seeded(training) else left)])
 
     def pay() -> None:
-        if not beside.allows([*training.ledger.spent(), (mechanism.event_again(training.state.round + 1), 1)]):
+        if not beside.allows([*training.ledger.spent(), (mechanism.event(training.state.round + 1, again=True), 1)]):
             raise BudgetExhausted(
                 f"another copy of {training.run_folder.path} was taken up since, or its store was restored: rounds "
                 f"from {training.state.round + 1} on would be charged again and pass the budget ε = {beside.budget:g}; "

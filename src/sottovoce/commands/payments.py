@@ -69,7 +69,7 @@ class RunSpender:
                 f"a usable model"
             )
         mechanism = self._training.assembly.algorithm.mechanism
-        event = mechanism.event_again(round_number) if self._attempt else mechanism.event(round_number)
+        event = mechanism.event(round_number, again=bool(self._attempt))
         if not meter.allows([*spent, (event, 1)]):
             raise BudgetExhausted(
                 f"round {round_number} would pass the budget ε = {meter.budget:g}; {rounded_up(meter(spent), 4)} is "
@@ -91,7 +91,7 @@ class RunSpender:
             if private:
                 self._sums.keep(training.secrets.round, self.lineage, tag)
             if self._attempt:
-                event = training.assembly.algorithm.mechanism.event_again(round_number)
+                event = training.assembly.algorithm.mechanism.event(round_number, again=True)
                 # The store first: a crash in between charges its people once too often, not once too little.
                 charge_store(training.store, training.ledger.header["run"], "a round done again", event, 1)
             training.ledger.spend(Entry(round_number, self._attempt, event, self.lineage))

@@ -12,7 +12,7 @@ import numpy as np
 
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, largest_answer, read_answer
 from sottovoce.models.contract import LanguageModel
-from sottovoce.privacy.clipping import SAFE_SHARE, PerLayerClip
+from sottovoce.privacy.clipping import SAFE_SHARE
 from sottovoce.privacy.estimators import WEIGHT_STEP
 from sottovoce.privacy.fixed_point import BIT_STEP, MOST
 from sottovoce.privacy.mechanism import Mechanism
@@ -127,9 +127,8 @@ class Collected:
     def _clip(self, leaves: list[np.ndarray], bounds: np.ndarray) -> list[np.ndarray]:
         """Each part within its bound. One that is stays as it is, to the bit; what is cut is cut towards zero."""
         assert self._grid is not None
-        if isinstance(self._mechanism.clipping, PerLayerClip):
-            return [_within([leaf], bound / self._grid)[0] for leaf, bound in zip(leaves, bounds, strict=True)]
-        return _within(leaves, bounds[0] / self._grid)
+        parts = zip(self._mechanism.clipping.parts(leaves), bounds, strict=True)
+        return [leaf for part, bound in parts for leaf in _within(part, bound / self._grid)]
 
     def codes(self) -> dict[str, str]:
         """How each device answered; those that did not are away."""

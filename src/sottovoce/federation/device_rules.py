@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sottovoce.errors import SottoError
+from sottovoce.privacy.sampling import sampler_named
 from sottovoce.recipe import Recipe
 
 
@@ -16,7 +17,7 @@ def check_scope(recipe: Recipe) -> None:
             "server.update='transfer' needs everybody's model at the server; across devices use 'average'",
         ),
         (
-            privacy.sampling != "poisson",
+            not sampler_named(privacy.sampling).independent,
             f"privacy.sampling={privacy.sampling!r} is drawn by one who knows everybody; devices flip their own "
             f"coins: use 'poisson'",
         ),

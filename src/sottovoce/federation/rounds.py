@@ -18,7 +18,7 @@ from sottovoce.federation.device import VERSION
 from sottovoce.federation.device_rules import for_devices
 from sottovoce.federation.messages import Task, digest
 from sottovoce.federation.roster import Roster
-from sottovoce.privacy.noise import noise_key
+from sottovoce.local.keys import local_key
 from sottovoce.training.round import Keys, Spender, release
 from sottovoce.training.server import ServerState
 
@@ -70,6 +70,6 @@ class Coordinator:
             attempt=attempt,
             recipe=for_devices(assembly.recipe).to_dict(),
             clip_norms=np.asarray(clip_norms),
-            key=np.asarray(jax.random.key_data(noise_key(keys.local))),
+            key=np.asarray(jax.random.key_data(local_key(keys.local))),
             leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(state.model)],
         )

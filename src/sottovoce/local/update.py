@@ -15,7 +15,7 @@ from sottovoce.data.vocabulary import BOS
 from sottovoce.local.objective import Batch, Objective, plain, start_of
 from sottovoce.local.quantise import EightBit
 from sottovoce.models.contract import LanguageModel
-from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm, project
+from sottovoce.privacy.clipping import Clip, ClipNorms, finite_or_zero, norm, project
 
 TRAINING = 0x7261696E  # what FedSGD trains with is apart from what chooses its tokens: a draw uses the first folds
 
@@ -89,7 +89,7 @@ class FedAvg:
     `gradient_clip` keeps a step from running away. It promises nothing: what is sent is bounded by `clipping`.
     """
 
-    clipping: Clipping
+    clipping: Clip
     clip_every_step: bool
     epochs: int = 1
     batch: int = 8
@@ -160,7 +160,7 @@ class FedAvg:
 class FedSGD:
     """One gradient of the mean loss over `tokens` of the user's tokens (0: all), times -η, clipped."""
 
-    clipping: Clipping
+    clipping: Clip
     batch: int = 8
     unroll: int = 10
     learning_rate: float = 6.0
@@ -235,7 +235,7 @@ def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
 
 
 def send(
-    clipping: Clipping, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array,
+    clipping: Clip, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array,
     compression: EightBit | None = None, key: PRNGKeyArray | None = None,
 ) -> UserResult:  # fmt: skip
     """The last clip, in float32 whatever came before it, and zeros in place of what is not finite.

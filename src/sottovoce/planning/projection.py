@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sottovoce.accounting import ACCOUNTANTS, SampledGaussian, epsilon
+from sottovoce.accounting import ACCOUNTANTS, epsilon
 from sottovoce.errors import SottoError
+from sottovoce.privacy.sampling import Poisson
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,6 @@ def project(
             f"noise_std={noise_std:g} at clip_norm={clip_norm:g} needs {cohort:,} users a round, more than the "
             f"{users:,} there are; a larger noise_std, a smaller clip_norm or more users would do"
         )
-    event = SampledGaussian(noise_multiplier, "poisson", cohort / users)
-    found = {accountant: epsilon([(event, rounds)], delta, accountant) for accountant in accountants}
+    spent = Poisson(cohort / users).events([(noise_multiplier, rounds)])
+    found = {accountant: epsilon(spent, delta, accountant) for accountant in accountants}
     return Projection(noise_std, clip_norm, noise_multiplier, cohort, users, rounds, delta, found)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int
 
 from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks
 
@@ -262,9 +262,3 @@ class _Uniform(NamedTuple):
         for word in words[5 * place + first : 5 * place + last]:
             number = number << 32 | word
         return number, 32 * (last - first)
-
-
-def noise_key(secret: bytes) -> PRNGKeyArray:
-    """A JAX key from 8 secret bytes. (`jax.random.key(int)` would silently keep 32 bits of them.)"""
-    # Not put on the device first: wrapping does that, in half the time.
-    return jax.random.wrap_key_data(np.frombuffer(secret[:8], np.uint32), impl="threefry2x32")  # pyrefly: ignore

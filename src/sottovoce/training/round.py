@@ -14,13 +14,13 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.accounting import Event
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg, User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
-from sottovoce.privacy.fixed_point import steps_of
-from sottovoce.privacy.mechanism import Mechanism, Query
-from sottovoce.privacy.noise import noise_key
+from sottovoce.privacy.fixed_point import quantise
+from sottovoce.privacy.mechanism import Estimate, Mechanism
 from sottovoce.training.server import Server, ServerState
 
 
@@ -135,7 +135,7 @@ class Seen(NamedTuple):
     key: PRNGKeyArray  # of the users' own randomness
     clip_norms: np.ndarray
     summed: CohortSum
-    noised: Query
+    noised: Estimate
 
 
 Watch = Callable[[Seen], None]
@@ -160,23 +160,23 @@ def play_round(
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
     cohort = mechanism.sampler.sample(store, keys.sampling, number)
-    summed = sum_updates(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
+    summed = sum_updates(algorithm, state.model, store, cohort, local_key(keys.local), clip_norms)
     after, noised = release(algorithm, state, summed, clip_norms, ledger)
     if watch is not None:
-        watch(Seen(number, state.model, cohort, noise_key(keys.local), clip_norms, summed, noised))
+        watch(Seen(number, state.model, cohort, local_key(keys.local), clip_norms, summed, noised))
     return after, summed
 
 
 def release(
     algorithm: Algorithm, state: ServerState, summed: Summed, clip_norms: np.ndarray, ledger: Spender
-) -> tuple[ServerState, Query]:
+) -> tuple[ServerState, Estimate]:
     """The half of a round that follows the sum, wherever that was made: estimate, pay, noise, step."""
     mechanism, number = algorithm.mechanism, state.round + 1
-    query = mechanism.query(summed.total, summed.weight, summed.bits)
+    estimate = mechanism.estimate(summed.total, summed.weight, summed.bits)
     key = ledger.spend(number, mechanism.event(number), summed)
-    noised = mechanism.privatise(query, number, clip_norms, key)
-    state = _step(algorithm.server, state, noised.estimate, algorithm.server.factor(number))
-    return state._replace(round=number, clip_norms=mechanism.follow(state.clip_norms, noised)), noised
+    noised = mechanism.add_noise(estimate, number, clip_norms, key)
+    state = _step(algorithm.server, state, noised.update, algorithm.server.factor(number))
+    return state._replace(round=number, clip_norms=mechanism.next_clip_norms(state.clip_norms, noised)), noised
 
 
 @partial(jax.jit, static_argnums=0)
@@ -197,7 +197,7 @@ def sum_one_by_one(
         sent = jax.tree.map(lambda part, share=share: np.asarray(share * part), result.update)
         # Whole multiples of the grid: float64 adds them exactly. Without a clip there is no grid, and no promise.
         if grid is not None:
-            sent = jax.tree.map(lambda part: steps_of(part, grid) * grid, sent)
+            sent = jax.tree.map(lambda part: quantise(part, grid) * grid, sent)
         total = jax.tree.map(np.add, total, sent)
         weight += float(share)
         bits += (share > 0) * (0.5 - np.asarray(result.clipped))

@@ -18,12 +18,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Batch
 from sottovoce.local.update import User, UserResult, local_steps
 from sottovoce.models.contract import LanguageModel, State
 from sottovoce.models.generate import write_stream
 from sottovoce.models.head import soft_cross_entropy
-from sottovoce.privacy.noise import noise_key
 from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, train_one_by_one
 from sottovoce.training.server import ServerState
 from sottovoce.training.variants.central import descend, in_lanes
@@ -44,7 +44,7 @@ class Transfer:
     def text(self, model: LanguageModel, store: Store, lanes: int, cycle: int, secret: bytes) -> User:
         each = -(-self.tokens // lanes)
         if self.generated:
-            tokens = write_stream(model, lanes, each, jax.random.fold_in(noise_key(secret), cycle))
+            tokens = write_stream(model, lanes, each, jax.random.fold_in(local_key(secret), cycle))
         else:
             assert store.public is not None
             tokens = store.public.excerpts(np.array([cycle]), lanes * each, secret)[0]
@@ -85,7 +85,7 @@ def play_round(
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
     cohort = mechanism.sampler.sample(store, keys.sampling, number)
-    returned, known = collect(algorithm, state.model, store, cohort, noise_key(keys.local), clip_norms)
+    returned, known = collect(algorithm, state.model, store, cohort, local_key(keys.local), clip_norms)
     # No noise is drawn: its secret makes the server's own randomness.
     secret = ledger.spend(number, mechanism.event(number), None)
     state, losses, not_finite = imitate(algorithm, transfer, state, store, returned, secret)
@@ -125,7 +125,7 @@ def imitate(
         batches = batches._replace(targets=mean_predictions(received, returned, batches))
         steps = int(local_steps(text.length, local.batch, local.unroll))
         for epoch in range(transfer.epochs):
-            key = jax.random.fold_in(jax.random.fold_in(noise_key(secret), transfer.cycles + cycle), epoch)
+            key = jax.random.fold_in(jax.random.fold_in(local_key(secret), transfer.cycles + cycle), epoch)
             state, loss, failed = descend(imitation, server, state, batches, 1.0, steps, key, factor)
             losses.append(loss)
             not_finite.append(failed)
