@@ -59,19 +59,16 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     def exact(factor: float) -> float:
         return trial(factor).epsilon(delta, accountant)
 
-    lowest, highest, found = _LEAST_NOISE / least, _MOST_NOISE / least, 1 / least
+    found, limits = 1 / least, (_LEAST_NOISE / least, _MOST_NOISE / least)
     if accountant == "pld":
-        # Ever finer, each from where the one before has led: a guess, a coarse grid, the grid that fits the target.
-        found = _smallest(lambda f: trial(f).guess(delta), epsilon, found, lowest, highest) or found
-        coarse = _smallest(lambda f: trial(f).near(4 * epsilon, delta), epsilon, found, lowest, highest, close=1e-2)
-        fine = _smallest(
-            lambda f: trial(f).near(epsilon, delta), epsilon, coarse or highest, lowest, highest, step=1.01
-        )
-        found = fine
+        # Each search is finer and starts where the last one ended: a guess, a coarse grid, the grid that fits.
+        found = _smallest(lambda f: trial(f).guess(delta), epsilon, found, limits) or found
+        coarse = _smallest(lambda f: trial(f).near(4 * epsilon, delta), epsilon, found, limits, close=1e-2)
+        found = _smallest(lambda f: trial(f).near(epsilon, delta), epsilon, coarse or limits[1], limits, step=1.01)
     else:
-        found = _smallest(exact, epsilon, found, lowest, highest)
+        found = _smallest(exact, epsilon, found, limits)
     if found is None:
-        raise SottoError(_unreachable(epsilon, exact(highest), delta, accountant))
+        raise SottoError(_unreachable(epsilon, exact(limits[1]), delta, accountant))
     if found * least <= _LEAST_NOISE:
         rate = max(round_.user_rate for event in rounds for round_ in event.gaussians())
         total = sum(rounds.values())
@@ -109,14 +106,20 @@ def _unreachable(epsilon: float, floor: float, delta: float, accountant: str) ->
 
 
 def _smallest(
-    at: Callable[[float], float], target: float, start: float, lowest: float, highest: float,
-    *, step: float = 1.1, close: float = 1e-4,
-) -> float | None:  # fmt: skip
-    """About the smallest factor with at(factor) <= target, from above; None when `highest` is not enough.
+    at: Callable[[float], float],
+    target: float,
+    start: float,
+    limits: tuple[float, float],
+    step: float = 1.1,
+    close: float = 1e-4,
+) -> float | None:
+    """About the smallest factor with at(factor) <= target, from above; None when the upper limit is not enough.
 
     A bracket around `start` is closed by false position on logarithms, where ε is nearly straight, with every third
-    step a bisection so that a bend cannot stall it.
+    step a bisection so that a bend cannot stall it. (Brent's method gives other last digits, and what a recipe's ε
+    means must not change with the version.)
     """
+    lowest, highest = limits
 
     def excess(factor: float) -> float:
         value = at(factor)

@@ -36,7 +36,7 @@ class Event:
         return 0.0
 
     def gaussians(self) -> tuple[SampledGaussian, ...]:
-        """The rounds that it costs as much as, besides `giveaway`."""
+        """The rounds that it costs as much as, apart from `giveaway`."""
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     if kind not in KINDS:
         raise SottoError(
             f"event kind={kind!r} must be one of {', '.join(KINDS)}; "
-            f"was it written by a newer sottovoce? Its ε cannot be told by this one"
+            f"was it written by a newer sottovoce? This one cannot account for it"
         )
     try:
         return KINDS[kind](**fields)  # pyrefly: ignore

@@ -35,10 +35,16 @@ def cohort_for(noise_std: float, clip_norm: float, noise_multiplier: float = 1.0
 
 
 def project(
-    *, noise_std: float, clip_norm: float, users: int, rounds: int, delta: float, noise_multiplier: float = 1.0,
+    *,
+    noise_std: float,
+    clip_norm: float,
+    users: int,
+    rounds: int,
+    delta: float,
     accountants: Sequence[str] = ACCOUNTANTS,
-) -> Projection:  # fmt: skip
-    """ε of training with the cohort that turns a measured σ into z (McMahan et al. 2018, Table 2)."""
+) -> Projection:
+    """ε of training with the cohort that turns a measured σ into z = 1 (McMahan et al. 2018, Table 2)."""
+    noise_multiplier = 1.0
     cohort = cohort_for(noise_std, clip_norm, noise_multiplier)
     if cohort > users:
         raise SottoError(
