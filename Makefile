@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/p
 # What is installed is what requirements/ names, by hash; the ranges of pyproject.toml are for whoever installs the package.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo federation-demo test test-slow test-browser lint format lock licences install clean
+.PHONY: help demo federation-demo test test-slow test-browser lint format lock licences reference install clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -33,12 +33,13 @@ test-slow: $(VENV)/dev ## the slower tests
 test-browser: $(VENV)/browser ## export, keyboard and watch, in a real browser; screenshots go to test-artefacts/
 	$(PYTEST) -n 0 -m browser tests/browser
 
-lint: $(VENV)/dev ## ruff, types, who may import whom, and licences
+lint: $(VENV)/dev ## ruff, types, who may import whom, licences, and the generated reference
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tools/licences.py --check
+	$(BIN)/python tools/reference.py --check
 
 format: $(VENV)/dev ## put the code in its usual form
 	$(BIN)/ruff check --fix .
@@ -47,8 +48,11 @@ format: $(VENV)/dev ## put the code in its usual form
 lock: $(VENV)/dev ## write requirements/ anew from the ranges; UPGRADE=--upgrade takes the newest
 	$(BIN)/python tools/lock.py $(UPGRADE)
 
-licences: $(VENV)/browser ## write docs/licences.md
+licences: $(VENV)/browser ## write docs/reference/licences.md
 	$(BIN)/python tools/licences.py
+
+reference: $(VENV)/dev ## write the pages of docs/reference that follow from the code
+	$(BIN)/python tools/reference.py
 
 install: $(VENV)/dev ## set up .venv for development
 

@@ -1,15 +1,28 @@
-"""A spender that charges nothing."""
+"""A payment that charges nothing."""
 
 from __future__ import annotations
 
-from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.secrets import RoundKeys, Secrets
 
 
 class Free:
     """The key of a round's noise follows from secrets and the round, whatever its sum is."""
 
-    def __init__(self, secrets: Secrets | None = None):
-        self.secrets = secrets or Secrets.seeded(3)
+    name = "a"
 
-    def spend(self, round_number, event, sums) -> bytes:
-        return self.secrets.noise_key(round_number, "a", b"")
+    def __init__(self, keys: RoundKeys | None = None, secrets: Secrets | None = None, round_number: int = 1):
+        self.secrets, self.round = secrets or Secrets.seeded(3), round_number
+        self.keys = keys or self.secrets.keys(round_number, self.name)
+
+    def charge(self, event, total) -> bytes:
+        return self.secrets.noise_key(self.round, self.name, b"")
+
+
+class AllFree:
+    """Payments that give such a payment for every round."""
+
+    def __init__(self, keys_of, secrets: Secrets | None = None):
+        self.keys_of, self.secrets = keys_of, secrets
+
+    def begin(self, round_number: int) -> Free:
+        return Free(self.keys_of(round_number), self.secrets, round_number)

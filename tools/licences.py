@@ -1,4 +1,4 @@
-"""The licences of everything that `requirements/` names, as docs/licences.md.
+"""The licences of everything that `requirements/` names, as docs/reference/licences.md.
 
     python tools/licences.py            writes the page, from what is installed (requirements/browser.lock in full)
     python tools/licences.py --check    exit status 1 where the page lacks a dependency or a licence is not allowed
@@ -14,7 +14,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "licences.md"
+PAGE = ROOT / "docs" / "reference" / "licences.md"
 LOCKS = {"core": "core.lock", "development": "dev.lock", "keyboard and its tests": "browser.lock"}  # each in the next
 
 # A model or a release that was made with the package is not bound by any of these.
@@ -92,14 +92,16 @@ def on_the_page() -> dict[str, str]:
 def problems() -> list[str]:
     told = on_the_page()
     wanted = {name for lock in LOCKS.values() for name in locked(lock)}
-    found = [f"{name} is not on docs/licences.md; `make licences` writes it" for name in sorted(wanted - set(told))]
-    found += [f"{name} is on docs/licences.md and in no lock file" for name in sorted(set(told) - wanted)]
+    found = [
+        f"{name} is not on docs/reference/licences.md; `make licences` writes it" for name in sorted(wanted - set(told))
+    ]
+    found += [f"{name} is on docs/reference/licences.md and in no lock file" for name in sorted(set(told) - wanted)]
     for name, expression in sorted(told.items()):
         if not is_allowed(expression):
             found.append(f"{name} is under {expression}, which is not among the licences that are allowed")
         says = _installed(name)
         if says is not None and says != expression:
-            found.append(f"{name} says {says}, and docs/licences.md says {expression}")
+            found.append(f"{name} says {says}, and docs/reference/licences.md says {expression}")
     return found
 
 

@@ -21,6 +21,10 @@ class DamagedRun(SottoError):
     """What is on disk contradicts itself, so that the privacy spent cannot be told."""
 
 
+class AnotherSum(Exception):
+    """A round was paid for under this name with another sum: it must be played as another attempt."""
+
+
 class LostProcess(SottoError):
     """Another process of the same run is gone. Nobody's input was wrong: the command line exits with status 1."""
 

@@ -299,14 +299,14 @@ def drawn_twice():
 
     real = module.play_round
 
-    def play_round(algorithm, state, store, keys, ledger, sum_updates, watch=None):
+    def play_round(algorithm, state, store, payment, sum_updates, observe=None):
         sampler = algorithm.mechanism.sampler
 
-        def both(algorithm, model, store, cohort, *rest):
-            more = sampler.sample(store, keys.local)
-            return sum_updates(algorithm, model, store, np.union1d(cohort, more), *rest)
+        def both(algorithm, task, store):
+            more = sampler.sample(store, payment.keys.local)
+            return sum_updates(algorithm, task._replace(cohort=np.union1d(task.cohort, more)), store)
 
-        return real(algorithm, state, store, keys, ledger, both, watch)
+        return real(algorithm, state, store, payment, both, observe)
 
     module.play_round = play_round
 
@@ -316,10 +316,10 @@ def late_by_the_place_in_the_cohort():
     """Which model a user has depends on how many stand before them."""
     import numpy as np
 
-    from sottovoce.training.variants.stale_updates import Queue
+    from sottovoce.training.variants.stale_updates import StaleUpdates
 
-    real = Queue.ages
-    Queue.ages = lambda self, rows, key: real(self, np.arange(len(rows)), key)
+    real = StaleUpdates.ages
+    StaleUpdates.ages = lambda self, rows, key: real(self, np.arange(len(rows)), key)
 
 
 @caught_by("unit/privacy/test_in_turn.py", "test_nobody_joins_more_often_than_is_charged")
@@ -597,9 +597,9 @@ def users_clip_to_the_first_norm():
 
     real, first = SumInBlocks.__call__, []
 
-    def call(self, algorithm, model, store, cohort, key, clip_norms):
-        first.append(clip_norms)
-        return real(self, algorithm, model, store, cohort, key, first[0])
+    def call(self, algorithm, task, store):
+        first.append(task.clip_norms)
+        return real(self, algorithm, task._replace(clip_norms=first[0]), store)
 
     SumInBlocks.__call__ = call
 
@@ -642,7 +642,10 @@ def one_noise_for_two_sums():
     Secrets.noise_key = lambda self, round_number, release, digest: real(self, round_number, release, b"")
 
 
-@caught_by(SUMS, "test_another_sum_under_the_same_name_is_a_new_attempt_that_is_paid_for[entropy]")
+@caught_by(
+    "unit/runs/test_payments.py",
+    "test_a_round_done_again_with_another_sum_is_paid_again_with_a_cohort_and_noise_of_its_own",
+)
 def another_sum_for_free():
     """A round whose sum is another counts as the same release: paid for once, released twice."""
     from sottovoce.runs.secrets import Secrets
@@ -696,9 +699,9 @@ def cohort_drawn_again_after_resume():
 @caught_by("end_to_end/test_origins.py", "test_an_edited_checkpoint_is_refused")
 def any_checkpoint_will_do():
     """A run goes on from a checkpoint that it did not make."""
-    from sottovoce.commands import train
+    from sottovoce.runs import checkpoint
 
-    train.check_origin = lambda run, ledger, saved: None
+    checkpoint.check_origin = lambda run, ledger, saved: None
 
 
 @caught_by("unit/runs/test_hash_chain.py", "test_a_last_line_without_its_newline_counts[store]")
@@ -723,7 +726,7 @@ def checksums_nobody_looks_at():
     hash_chain.Chain._take, hash_chain._read_head = take, lambda path: ""
 
 
-@caught_by("end_to_end/test_paying.py", "test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_noise")
+@caught_by("unit/runs/test_payments.py", "test_a_round_broken_off_elsewhere_or_never_the_same_is_paid_for_twice")
 def second_attempt_for_free():
     """A round done again is not paid for again."""
     from sottovoce.runs.ledger import Ledger
@@ -752,12 +755,14 @@ def secrets_from_the_seed():
     Secrets.fresh = staticmethod(lambda: Secrets.seeded(0))
 
 
-@caught_by("end_to_end/test_paying.py", "test_training_stops_before_the_budget_with_a_usable_model")
+@caught_by("unit/runs/test_payments.py", "test_training_stops_before_the_budget_and_before_a_cohort_is_drawn")
 def hard_stop_one_round_late():
     """One round beyond the budget."""
-    from sottovoce.commands.budget import Meter
+    from sottovoce.runs.budget import Budget
 
-    Meter.allows = lambda self, charged: self(charged[:-1]) <= self.budget
+    real = Budget.rounds_allowed
+    Budget.rounds_allowed = lambda self, *rest: real(self, *rest) + 1
+    Budget.allows = lambda self, charged: self.spent(charged[:-1]) <= self.limit
 
 
 @caught_by("end_to_end/test_paying.py", "test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before")
@@ -768,20 +773,28 @@ def store_known_by_its_place():
     Store.fingerprint = property(lambda self: str(self.path))
 
 
-@caught_by("end_to_end/test_paying.py", "test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_to_the_store_again")
+@caught_by("unit/runs/test_payments.py", "test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_again")
 def held_once_for_all():
-    """Whoever took a run up holds it from then on: a copy made in flight has the same token."""
-    from sottovoce.runs import lease
+    """A folder that acquired the lease holds it from then on: a copy made in flight has the same token."""
+    from sottovoce.runs.lease import Lease
 
-    lease.hold_on = lambda folder, store: True
+    Lease.renew = lambda self, ledger: True
 
 
-@caught_by("end_to_end/test_paying.py", "test_a_run_that_its_store_was_not_charged_for_is_refused")
+@caught_by("unit/runs/test_payments.py", "test_a_run_that_its_store_was_not_charged_for_is_refused")
 def lost_charges_forgiven():
     """A run goes on though its store no longer knows that it was charged."""
-    from sottovoce.commands import lease
+    from sottovoce.runs.payments import Payments
 
-    lease._settle = lambda training: []
+    Payments._charge_missing = lambda self: []
+
+
+@caught_by("unit/runs/test_payments.py", "test_a_charge_is_on_disk_before_the_noise_key_is_given")
+def noise_before_the_charge():
+    """The key of the noise is given, and the charge is left for later."""
+    from sottovoce.runs.ledger import Ledger
+
+    Ledger.spend = lambda self, entry: None
 
 
 @caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort")
@@ -892,15 +905,15 @@ def every_process_adds_noise():
 @caught_by(SHARED, "test_any_number_of_processes_give_the_sum_of_one_to_the_bit[many-2]")
 def cohorts_of_ones_own():
     """Helpers train users whom process 0 did not draw."""
-    from sottovoce.multiprocess.cohort_sum import _Task
+    from sottovoce.multiprocess import cohort_sum
 
-    real = _Task.from_bytes
+    real = cohort_sum._from_bytes
 
-    def other(message):
-        task = real(message)
+    def other(message, like):
+        task = real(message, like)
         return task._replace(cohort=(task.cohort + 1) % 13)
 
-    _Task.from_bytes = staticmethod(other)
+    cohort_sum._from_bytes = other
 
 
 @caught_by(SHARED, "test_any_number_of_processes_give_the_sum_of_one_to_the_bit[many-2]")
@@ -919,10 +932,10 @@ def noise_key_told_to_helpers():
     Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number, "test").local
 
 
-LIFELINES = "unit/multiprocess/test_rendezvous.py"
+RENDEZVOUS = "unit/multiprocess/test_rendezvous.py"
 
 
-@caught_by(LIFELINES, "test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting[who guesses]")
+@caught_by(RENDEZVOUS, "test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting[who guesses]")
 def strangers_let_in():
     """A process is let in whatever it shows of the secret."""
     import hmac
@@ -933,7 +946,7 @@ def strangers_let_in():
     rendezvous.hmac = SimpleNamespace(digest=hmac.digest, compare_digest=lambda one, other: True)
 
 
-@caught_by(LIFELINES, "test_whoever_came_in_by_the_doors_of_jax_is_found_before_a_word_is_said")
+@caught_by("unit/multiprocess/test_group.py", "test_a_process_without_the_secret_is_found_before_anything_is_sent")
 def members_that_jax_let_in():
     """Whoever JAX counts among the processes is told the model and who is drawn."""
     from sottovoce.multiprocess.group import Group
@@ -1051,9 +1064,9 @@ def held_out_people_counted_exactly():
 # --- experiments -----------------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/papers/engine/test_trial.py", "test_only_trials_that_promise_nothing_know_how_many_users_there_are")
+@caught_by("unit/papers/mcmahan2018/test_trials.py", "test_only_unprotected_trials_know_how_many_users_there_are")
 def results_that_tell():
     """A ceiling without noise, on people who are promised something, keeps their cohorts and clipped shares."""
     from sottovoce.papers.engine.trial import Trial
 
-    Trial.is_guarded = property(lambda self: self.is_private)
+    Trial.is_protected = property(lambda self: self.is_private)

@@ -23,7 +23,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
-from sottovoce.training.round import Seen
+from sottovoce.training.types import RoundTrace
 
 PLANTS = ("audit.users=40", "audit.secrets=4", "audit.holders=[1, 2]", "audit.words=2")
 
@@ -159,7 +159,7 @@ def test_a_leaky_build_is_contradicted_with_status_1(
 ) -> None:
     """Scores that give every coin away: what rounds would tell in which nothing is hidden."""
 
-    def tell_all(self: CanaryWatch, seen: Seen) -> None:
+    def tell_all(self: CanaryWatch, seen: RoundTrace) -> None:
         self.scores += self.planted.lengths(self.rows) > 0
 
     monkeypatch.setattr(CanaryWatch, "__call__", tell_all)

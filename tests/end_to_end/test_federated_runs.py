@@ -14,11 +14,12 @@ from small_world import call
 
 import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
-from sottovoce.commands import federate, federate_demo, new_run, payments, train
+from sottovoce.commands import federate, federate_demo, new_run, train
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.messages import Code, Contribution, read_answer
 from sottovoce.federation.rounds import Coordinator
+from sottovoce.runs import payments
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets

@@ -27,6 +27,7 @@ from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import release, sum_one_by_one
+from sottovoce.training.types import Task
 
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -35,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 KNOWN_KEYS = """
 from sottovoce.runs.secrets import Secrets
 Secrets.fresh = staticmethod(lambda: Secrets.seeded(0))
-from sottovoce.commands import payments
+from sottovoce.runs import payments
 payments.digest_of = lambda sums: b""
 """
 # A device that sends what it should not: not a number, what no reader can read, an answer to another task, too long an
@@ -162,13 +163,15 @@ def _equal_to_simulated(world: World, run: Path, last: int) -> None:
         rows = [world.joined("alice").get(asked, []), [1 + row for row in world.joined("clinic").get(asked, [])]]
         cohort = np.array([row for some in rows for row in some], int)
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, state.clip_norms)
-        summed = sum_one_by_one(assembly.algorithm, state.model, everybody, cohort, local_key(keys.local), clip_norms)
-        state, _ = release(assembly.algorithm, state, summed, clip_norms, _Free(secrets, lineage))
+        summed = sum_one_by_one(
+            assembly.algorithm, Task(state.params, cohort, clip_norms, local_key(keys.local)), everybody
+        )
+        state, _ = release(assembly.algorithm, state, summed, clip_norms, _Free(secrets, number, lineage))
         drawn += len(cohort)
     assert drawn
     kept = checkpoints._read(run / "checkpoints" / f"round-{last:08d}.safetensors")
     assert kept is not None
-    for index, leaf in enumerate(jax.tree.leaves(state.model)):
+    for index, leaf in enumerate(jax.tree.leaves(state.params)):
         np.testing.assert_allclose(kept.arrays[f"{index:04d}"], np.asarray(leaf), rtol=0, atol=2e-6)
 
 
@@ -177,10 +180,11 @@ class _Free:
     """The noise of a release, whatever its sum: those of devices and of a simulation are equal to rounding only."""
 
     secrets: Secrets
+    round: int
     lineage: str
 
-    def spend(self, round_number, event, sums):
-        return self.secrets.noise_key(round_number, self.lineage, b"")
+    def charge(self, event, total):
+        return self.secrets.noise_key(self.round, self.lineage, b"")
 
 
 def _only_the_fleet_is_reachable(folder: Path) -> None:

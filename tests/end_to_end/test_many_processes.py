@@ -38,8 +38,8 @@ sys.addaudithook(watch)
 """
 # The process is killed in its sixth round: round 5 was paid for after the checkpoint of round 4.
 KILLED = """
-from sottovoce.training import sharing
-real, calls = sharing._sum_together, []
+from sottovoce.multiprocess import cohort_sum
+real, calls = cohort_sum._sum_together, []
 
 def summed(*arguments):
     calls.append(1)
@@ -47,7 +47,7 @@ def summed(*arguments):
         os.kill(os.getpid(), 9)
     return real(*arguments)
 
-sharing._sum_together = summed
+cohort_sum._sum_together = summed
 """
 
 

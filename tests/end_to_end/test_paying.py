@@ -20,10 +20,9 @@ from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
+from sottovoce.errors import BudgetExhausted, SottoError
 from sottovoce.local.objective import plain
 from sottovoce.recipe import Recipe
-from sottovoce.runs import lease
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
@@ -50,26 +49,6 @@ def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
     assert [line["epsilon"] for line in record] == pytest.approx(
         [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
     )
-
-
-def test_the_store_adds_up_its_runs_and_is_charged_for_planned_rounds_ahead(recipe, store, tmp_path):
-    first = sottovoce.train(recipe, tmp_path / "one", stop=StopAfter(2))
-    assert (first.ended, first.round) == ("stopped", 2)
-    # Two rounds were done, six are paid for: stopping because of what was seen earns nothing back.
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
-    assert first.statement.epsilon > first.statement.facts["epsilon_spent"]
-    sottovoce.resume(tmp_path / "one")
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
-    second = sottovoce.train(recipe.replace(run={"seed": 1}), tmp_path / "two")
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 12
-    event = SampledGaussian(1.2, "poisson", 0.25)
-    assert second.statement.facts["epsilon_store"] == pytest.approx(accounting.epsilon([(event, 12)], 1e-3, "rdp"))
-
-
-def test_the_same_seed_again_is_charged_to_the_store_again(recipe, store, tmp_path):
-    sottovoce.train(recipe, tmp_path / "one")
-    sottovoce.train(recipe.replace(local={"learning_rate": 2.0}), tmp_path / "two")
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 12
 
 
 def test_a_run_that_is_not_private_charges_the_store_nothing_and_claims_nothing(recipe, store, tmp_path):
@@ -180,35 +159,6 @@ def test_two_seeded_runs_share_no_noise(recipe, tmp_path):
     assert abs(noise_shared(tmp_path / "one", tmp_path / "two")) < 0.3
 
 
-def test_a_crash_between_the_two_ledgers_charges_the_store_too_often_not_too_little(
-    recipe, store, tmp_path, monkeypatch
-):
-    recipe = recipe.replace(run={"rounds": 8})
-    crash_after(recipe, tmp_path / "run", 6)
-    real = assembly.fingerprint
-    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "spend", lambda *_: (_ for _ in ()).throw(OSError("full")))
-        with pytest.raises(OSError, match="full"):
-            sottovoce.resume(tmp_path / "run")
-    result = sottovoce.resume(tmp_path / "run")
-    charged = sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent())
-    assert charged >= sum(count for _, count in Ledger.open(tmp_path / "run" / "ledger.jsonl").spent())
-    assert result.statement.facts["epsilon_store"] >= result.statement.epsilon
-
-
-def test_the_public_ledger_tells_nothing_of_the_store(recipe, store, tmp_path):
-    """Nor do the names of its rounds, which whoever guesses a store could hash as well: a secret salt is in them."""
-    asked = recipe.replace(privacy={"secrets": "entropy"}, run={"rounds": 1})
-    for name in ("run", "again"):
-        sottovoce.train(asked, tmp_path / name)
-        assert Store.open(store).fingerprint not in (tmp_path / name / "ledger.jsonl").read_text()
-    run, again = (Ledger.open(tmp_path / name / "ledger.jsonl") for name in ("run", "again"))
-    assert run.header["recipe"] == again.header["recipe"]
-    assert run.header["store"] != again.header["store"]
-    assert run.entries[0].lineage != again.entries[0].lineage
-
-
 def test_a_model_of_another_precision_is_refused(recipe, tmp_path):
     half = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), assembly.build_model(recipe, 45))
     with pytest.raises(SottoError, match="bfloat16"):
@@ -279,16 +229,6 @@ def test_training_stops_before_the_budget_with_a_usable_model(recipe, tmp_path):
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 4
     assert sottovoce.resume(tmp_path / "run").round == 4
     sottovoce.report_run(tmp_path / "run")
-
-
-@pytest.mark.parametrize("budget", [2.0, 2.6])
-def test_the_hard_stop_is_exact_for_pld_too(recipe, tmp_path, budget):
-    event = SampledGaussian(1.2, "poisson", 0.25)
-    wanted = max(n for n in range(1, 41) if accounting.epsilon([(event, n)], 1e-3, "pld") <= budget)
-    asked = recipe.replace(privacy={"epsilon": budget, "accountant": "pld"}, run={"rounds": 40})
-    result = sottovoce.train(asked, tmp_path / "run")
-    assert result.round == wanted < 40
-    assert all(line["epsilon"] <= budget for line in RunFolder(tmp_path / "run").record.read())
 
 
 def test_a_budget_for_no_round_is_refused_before_anything_is_made(recipe, store, tmp_path):
@@ -369,60 +309,9 @@ def test_peoples_text_is_not_measured_into_the_public_record(recipe, store, tmp_
     """The people of the run are the worst to be given: their exact accuracy tells who took part."""
     for users in (Store.open(store), Store.open(store, "test")):
         with pytest.raises(SottoError, match="in the public record without noise"):
-            sottovoce.train(recipe, tmp_path / "run", beside=users)
+            sottovoce.train(recipe, tmp_path / "run", also_evaluate_on=users)
     assert not (tmp_path / "run").exists()
     assert not (store / "ledger.jsonl").exists()
-
-
-def test_a_copy_that_goes_on_is_charged_to_the_store_again(recipe, store, tmp_path, monkeypatch):
-    """Two folders of one run, each with rounds of its own: both are paid for."""
-    sottovoce.train(recipe, tmp_path / "one", stop=StopAfter(3))
-    shutil.copytree(tmp_path / "one", tmp_path / "copy")
-    charged = lambda: sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent())  # noqa: E731
-    assert sottovoce.resume(tmp_path / "one").notes == ()
-    assert charged() == 6
-    real = assembly.fingerprint
-    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    result = sottovoce.resume(tmp_path / "copy")
-    assert "charged to the store again" in result.notes[0]
-    assert charged() == 6 + 3
-    assert result.statement.facts["epsilon_store"] > result.statement.epsilon
-    sottovoce.resume(tmp_path / "copy")  # finished: there is nothing left to charge
-    assert charged() == 6 + 3
-
-
-def at_round(number, do):
-    """An observer that does something once, when a round is over."""
-
-    def observer(progress):
-        if progress.round == number and progress.seconds:
-            do()
-
-    return observer
-
-
-def test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_to_the_store_again(recipe, store, tmp_path, monkeypatch):
-    """A backup taken while it trains, restored when it had finished."""
-    recipe = recipe.replace(run={"checkpoint_every": 1})
-    copied = at_round(2, lambda: shutil.copytree(tmp_path / "run", tmp_path / "copy"))
-    sottovoce.train(recipe, tmp_path / "run", observer=copied)
-    real = assembly.fingerprint
-    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    assert "charged to the store again" in sottovoce.resume(tmp_path / "copy").notes[0]
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6 + 4
-
-
-def test_of_two_copies_that_go_on_at_once_one_stops(recipe, store, tmp_path):
-    def fork():
-        shutil.copytree(tmp_path / "run", tmp_path / "copy")
-        assert sottovoce.resume(tmp_path / "copy").notes == ()
-
-    recipe = recipe.replace(run={"checkpoint_every": 1})
-    with pytest.raises(SottoError, match="it stops before round 3"):
-        sottovoce.train(recipe, tmp_path / "run", observer=at_round(2, fork))
-    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 2
-    assert "charged to the store again" in sottovoce.resume(tmp_path / "run").notes[0]
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6 + 4
 
 
 def test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before(recipe, store, tmp_path, monkeypatch):
@@ -441,44 +330,6 @@ def test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_befor
     assert abs(noise_shared(tmp_path / "after", tmp_path / "before")) < 0.3
 
 
-@pytest.mark.parametrize("rounds", [2, 6])
-def test_a_run_whose_store_has_lost_its_ledger_is_refused(recipe, store, tmp_path, rounds):
-    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(rounds))
-    ledger = (store / "ledger.jsonl").read_bytes()
-    told = (tmp_path / "run" / "privacy.json").read_bytes()
-    (store / "ledger.jsonl").unlink()
-    with pytest.raises(DamagedRun, match="has no charge, though runs were charged"):
-        sottovoce.resume(tmp_path / "run")
-    assert (tmp_path / "run" / "privacy.json").read_bytes() == told
-    (store / "ledger.jsonl").write_bytes(ledger)
-    sottovoce.resume(tmp_path / "run")
-
-
-def test_a_run_that_its_store_was_not_charged_for_is_refused(recipe, store, tmp_path):
-    """Its ledger was put back from before the run, with what belongs to it."""
-    StoreLedger(store / "ledger.jsonl").charge("another", "training", SampledGaussian(1.0, "poisson", 0.1), 3)
-    kept = {name: (store / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
-    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2))
-    for name, contents in kept.items():
-        (store / name).write_bytes(contents)
-    with pytest.raises(DamagedRun, match="has no charge for this run"):
-        sottovoce.resume(tmp_path / "run")
-
-
-def test_charges_that_a_restored_store_has_lost_are_made_again(recipe, store, tmp_path, monkeypatch):
-    recipe = recipe.replace(run={"rounds": 8})
-    crash_after(recipe, tmp_path / "run", 6)
-    kept = {name: (store / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
-    real = assembly.fingerprint
-    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    before = sottovoce.resume(tmp_path / "run").statement  # two rounds are done again, and charged
-    for name, contents in kept.items():
-        (store / name).write_bytes(contents)
-    after = sottovoce.resume(tmp_path / "run")
-    assert "had lost 2 charges" in after.notes[0]
-    assert after.statement.facts["epsilon_store"] == before.facts["epsilon_store"] >= before.epsilon
-
-
 def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
     """Whose text is in them only the caller knows."""
     open_run = recipe.replace(privacy={"mode": "none", "estimator": "true_average"})
@@ -487,35 +338,6 @@ def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
     assert "weights given from Python" in statement.facts["start"]["source"]
     assert "declared public by the owner" in statement.prose()
     assert "start" not in sottovoce.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.facts
-
-
-def test_a_crash_while_a_run_is_taken_up_does_not_make_it_a_copy(recipe, store, tmp_path, monkeypatch):
-    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2))
-    real, written = lease.write_aside, []
-
-    def crash_at_the_last(path, contents, **options):
-        if len(written) == 2:
-            raise RuntimeError("crash")
-        written.append(path)
-        real(path, contents, **options)
-
-    monkeypatch.setattr(lease, "write_aside", crash_at_the_last)
-    with pytest.raises(RuntimeError, match="crash"):
-        sottovoce.resume(tmp_path / "run")
-    monkeypatch.undo()
-    assert sottovoce.resume(tmp_path / "run").notes == ()
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
-
-
-def test_a_run_ends_where_it_was_planned_to_whatever_a_later_version_would_allow(recipe, store, tmp_path, monkeypatch):
-    event = SampledGaussian(1.2, "poisson", 0.25)
-    budget = accounting.epsilon([(event, 4)], 1e-3, "rdp") * 1.001
-    sottovoce.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run", stop=StopAfter(2))
-    assert Recipe.load(tmp_path / "run" / "recipe.toml").privacy.accountant == "rdp"
-    monkeypatch.setattr(budget.Meter, "allows", lambda self, charged: True)  # a tighter accountant
-    result = sottovoce.resume(tmp_path / "run")
-    assert (result.ended, result.round) == ("budget", 4)
-    assert StoreLedger(store / "ledger.jsonl").spent() == [(event, 4)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +11,13 @@ from small_world import Sotto
 
 from sottovoce.accounting import rounded_up
 from sottovoce.data.store import Store
-from sottovoce.papers import private_model
 from sottovoce.papers import reproduce as running
-from sottovoce.papers.engine.results import Outcome, Pool
+from sottovoce.papers.engine.populations import Populations, Stores
+from sottovoce.papers.engine.results import Outcome, ResultStore
+from sottovoce.papers.engine.runner import Runner
 from sottovoce.papers.engine.trial import Size
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES
+from sottovoce.papers.private_model import trials as private_model
 from sottovoce.papers.registry import MCMAHAN2018
 from sottovoce.planning.ledger_totals import judge_ledgers
 
@@ -28,23 +29,17 @@ def few(size: Size):
     return private_model.trials(size)[:4]
 
 
-@contextmanager
-def quiet(name: str):
-    yield lambda progress: None
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("private") / "out"
     experiments = {"private-model": replace(EXPERIMENTS["private-model"], trials=few)}
     paper = replace(MCMAHAN2018, experiments=experiments)
-    arguments = {"size": "smoke", "out": out, "say": lambda text: None, "progress": quiet}
-    assert running.reproduce(paper, ["private-model"], **arguments)
+    assert running.reproduce(running.Request(paper, ["private-model"], SMOKE), out)
     return out
 
 
 def outcome_of(out: Path, trial) -> tuple[Path, Outcome]:
-    path = Pool(out / "results").path(trial, 0)
+    path = ResultStore(out / "results").path(trial, 0)
     return path, Outcome.load(path)
 
 
@@ -85,13 +80,10 @@ def test_what_is_kept_of_a_private_trial_is_public(done: Path, monkeypatch: pyte
         return real(folder, split)
 
     current = ""
-    people = running.People(done / "users", synthetic=SMOKE.synthetic, synthetic_tokens=SMOKE.synthetic_tokens)
-    work = running._Work(
-        MCMAHAN2018, done, SMOKE, people, Pool(done / "results"), lambda text: None, quiet, lambda: False
-    )  # fmt: skip
+    runner = Runner(MCMAHAN2018, SMOKE, done, Populations(done / "users", Stores(), SMOKE))
     for trial in few(SMOKE)[1:]:
         path, kept = outcome_of(done, trial)
-        recipe = work._recipe(trial, 0)
+        runner.recipe(trial, 0)
         run = done / "runs" / f"{trial.name}-seed0"
         exact = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
         assert len(exact) == SMOKE.rounds
@@ -99,16 +91,16 @@ def test_what_is_kept_of_a_private_trial_is_public(done: Path, monkeypatch: pyte
         (run / "diagnostics.jsonl").rename(hidden)
         current = "private"
         with monkeypatch.context() as patched:
-            patched.setattr(running.Store, "open", staticmethod(held_out_only))
-            assert work._outcome(trial, 0, recipe).to_bytes() == path.read_bytes()
+            patched.setattr(Store, "open", staticmethod(held_out_only))
+            assert runner.outcome(trial, 0).to_bytes() == path.read_bytes()
         current = ""
         hidden.rename(run / "diagnostics.jsonl")
         assert kept.user_updates == trial.user_updates(SMOKE)
         assert (kept.clipped_share, kept.seconds, kept.series) == ([], None, {})
-        assert kept.facts["users"] == SMOKE.synthetic  # declared, and not what the store holds
+        assert kept.facts["users"] == SMOKE.synthetic_users  # declared, and not what the store holds
         assert kept.facts["users"] != real(kept_store(done)).users
         assert str(done) not in path.read_text()
-        assert kept.recipe["privacy"]["users"] == SMOKE.synthetic
+        assert kept.recipe["privacy"]["users"] == SMOKE.synthetic_users
     assert opened
 
 

@@ -22,7 +22,6 @@ from sottovoce.commands.release import release_run
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.local.objective import plain
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.hash_chain import chained
@@ -124,7 +123,7 @@ def test_in_turn_a_run_of_version_0_1_is_refused_and_so_are_other_names(store, t
     with monkeypatch.context() as begun:
         real = new_run.assemble_for
         begun.setattr(new_run, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=turns))
-        new_run.begin(recipe, tmp_path / "run", None, plain, None, None, False)
+        new_run.begin(recipe, tmp_path / "run", new_run.Context())
     with pytest.raises(SottoError, match=said):
         sottovoce.resume(tmp_path / "run")
 

@@ -11,17 +11,15 @@ from small_world import Sotto
 
 from sottovoce.errors import SottoError
 from sottovoce.papers import reproduce as running
+from sottovoce.papers.engine import runner
+from sottovoce.papers.engine.runner import Console
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES
 from sottovoce.papers.registry import MCMAHAN2018, PAPERS, SCHULTZ2019
 
 
-@contextmanager
-def quiet(name: str):
-    yield lambda progress: None
-
-
-def run(names: list[str], out: Path, **more) -> bool:
-    return running.reproduce(MCMAHAN2018, names, size="smoke", out=out, say=lambda text: None, progress=quiet, **more)
+def run(names: list[str], out: Path, *, paper=MCMAHAN2018, rounds=None, seeds=1, **console) -> bool:
+    request = running.Request(paper, names, paper.size("smoke", rounds), seeds)
+    return running.reproduce(request, out, console=Console(**console))
 
 
 def results_of(out: Path) -> dict[str, dict]:
@@ -68,8 +66,8 @@ def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPa
     def refuse(*arguments, **more):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(running, "train", refuse)
-    monkeypatch.setattr(running, "resume", refuse)
+    monkeypatch.setattr(runner, "train", refuse)
+    monkeypatch.setattr(runner, "resume", refuse)
     assert run(["sigma", "figure-8"], done)
 
 
@@ -90,12 +88,11 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_end(done: Path, tmp_pat
         yield observe
 
     out = tmp_path / "out"
-    arguments = {"size": "smoke", "out": out, "say": lambda text: None, "progress": counting, "seeds": 2}
     # Ten rounds on: the second run is half done.
-    assert not running.reproduce(MCMAHAN2018, ["sigma"], stop=lambda: rounds_seen >= 10, **arguments)
+    assert not run(["sigma"], out, seeds=2, progress=counting, stop=lambda: rounds_seen >= 10)
     assert len(results_of(out)) == 1
     assert len(list((out / "runs").iterdir())) == 2
-    assert running.reproduce(MCMAHAN2018, ["sigma"], **arguments)
+    assert run(["sigma"], out, seeds=2)
     whole = results_of(done)
     assert results_of(out) == {name: row for name, row in whole.items() if name in results_of(out)}
 
@@ -136,10 +133,10 @@ def test_everything_runs_at_the_smallest_size(tmp_path: Path):
     for experiment in EXPERIMENTS.values():
         assert (out / f"{experiment.name}.md").is_file()
         assert (out / f"{experiment.name}.png").is_file() == bool(experiment.view)
-    judged, _ = running.judge(out)
-    told = {row["claim"]: row for row in judged}
-    assert told["accounting"]["verdict"] == "holds"
-    assert told["other corpus"]["measured"] != "not run"
+    checked, _ = running.check_claims(out)
+    findings = {each.claim.name: each.finding for each in checked}
+    assert findings["accounting"].verdict == "holds"
+    assert findings["other corpus"].measured != "not run"
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +152,10 @@ def schultz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         yield observe
 
-    told = {"size": "smoke", "out": out, "say": lambda text: None, "progress": counting}
-    assert not running.reproduce(SCHULTZ2019, ["table-1"], stop=lambda: rounds_seen >= 5, **told)
+    assert not run(["table-1"], out, paper=SCHULTZ2019, progress=counting, stop=lambda: rounds_seen >= 5)
     assert len(results_of(out)) == 1
     assert (out / "runs" / "central-seed0").is_dir()
-    assert running.reproduce(SCHULTZ2019, ["table-1", "figure-2"], **told)
+    assert run(["table-1", "figure-2"], out, paper=SCHULTZ2019)
     return out
 
 

@@ -11,19 +11,16 @@ from small_world import Sotto
 
 from sottovoce.errors import SottoError
 from sottovoce.papers import reproduce as running
+from sottovoce.papers.engine.populations import Stores
+from sottovoce.papers.engine.runner import Console
 from sottovoce.papers.popov2018.measures import PUBLIC, USERS
 from sottovoce.papers.registry import POPOV2018
 from sottovoce.recipe import Recipe
 
 
-@contextmanager
-def quiet(name: str):
-    yield lambda progress: None
-
-
-def run(names: list[str], out: Path, **more) -> bool:
-    told = {"size": "smoke", "say": lambda text: None, "progress": quiet, **more}
-    return running.reproduce(POPOV2018, names, out=out, **told)
+def run(names: list[str], out: Path, stores: Stores | None = None, **console) -> bool:
+    request = running.Request(POPOV2018, names, POPOV2018.size("smoke"))
+    return running.reproduce(request, out, stores, Console(**console))
 
 
 def results_of(out: Path) -> dict[str, dict]:
@@ -90,9 +87,10 @@ def test_what_an_experiment_needs_is_told_before_anything_is_trained(sotto: Sott
         refused = sotto("reproduce", "popov2018", "--experiment", name, "--users", world.store, "--out", tmp_path / "o")
         assert (refused.status, said in refused.err) == (2, True)
     with pytest.raises(SottoError, match=r"--other .* needs --users too"):
-        run(["ptb"], tmp_path / "out", other=tmp_path)  # it would have been synthetic text under a benchmark's name
+        # It would have been synthetic text under a benchmark's name.
+        run(["ptb"], tmp_path / "out", Stores(other=tmp_path))
     with pytest.raises(SottoError, match=r"has none of ptb\.train"):
-        run(["ptb"], tmp_path / "out", users=(world.store,), other=tmp_path)
+        run(["ptb"], tmp_path / "out", Stores((world.store,), tmp_path))
 
 
 @pytest.mark.slow

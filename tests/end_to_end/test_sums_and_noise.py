@@ -12,10 +12,10 @@ import pytest
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce.commands import payments
 from sottovoce.commands.release import release_run
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.recipe import Recipe
+from sottovoce.runs import payments
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.training.cohort_sum import SumInBlocks
 
@@ -47,10 +47,10 @@ def change_sums(patch: pytest.MonkeyPatch, cohorts: list | None = None) -> None:
     """As a switch of the machine does that no list of switches has: the same names, other sums."""
     real = SumInBlocks.__call__
 
-    def changed(self, algorithm, model, store, cohort, key, clip_norms):
+    def changed(self, algorithm, task, store):
         if cohorts is not None:
-            cohorts.append(tuple(cohort))
-        summed = real(self, algorithm, model, store, cohort, key, clip_norms)
+            cohorts.append(tuple(task.cohort))
+        summed = real(self, algorithm, task, store)
         return summed._replace(total=jax.tree.map(lambda leaf: np.asarray(leaf) * (1 + 2**-20), summed.total))
 
     patch.setattr(SumInBlocks, "__call__", changed)

@@ -22,13 +22,13 @@ from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.schedule import Schedule
-from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm
 from sottovoce.training.variants import central
-from sottovoce.training.variants.central import Passes, join_texts
+from sottovoce.training.variants.central import Central, join_texts
 
 LANES, UNROLL, RATE = 3, 4, 0.7
-PASSES = Passes(users_a_round=5, seed=11)
+PASSES = Central(users_a_round=5, seed=11)
 OPTIMISERS = {"sgd": optax.sgd(1.0), "momentum": optax.sgd(0.5, momentum=0.9), "adam": optax.adam(0.01)}
 
 
@@ -36,8 +36,8 @@ class Notebook:
     def __init__(self):
         self.spent = []
 
-    def spend(self, round_number, event, sums):
-        self.spent.append((round_number, event))
+    def charge(self, event, total):
+        self.spent.append(event)
         return bytes(32)
 
 
@@ -81,51 +81,51 @@ def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
     """Three rounds of five users among thirteen: the third ends the first pass and begins the second."""
     optimiser, notebook = OPTIMISERS[name], Notebook()
     algorithm = make_algorithm(optimiser)
-    central._descend.clear_cache()
+    central.descend.clear_cache()
     state, played = algorithm.server.start(any_model), None
     expected, memory = any_model, optimiser.init(any_model)
     for number in (1, 2, 3):
         rows = PASSES.rows(store.users, number)
-        state, played = central.play_round(algorithm, PASSES, state, store, notebook)
+        state, played = central.train_centrally(algorithm, PASSES, state, store, notebook)
         tokens = np.concatenate([store[row] for row in rows])
         expected, memory = by_hand(expected, optimiser, memory, tokens, PASSES.key(number))
         assert state.round == number
         assert (played.users, played.tokens) == (5, sum(len(store[row]) for row in rows))
-    assert_alike(state.model, expected)
+    assert_alike(state.params, expected)
     assert_alike(state.optimiser, memory)
-    assert notebook.spent == [(number, NonPrivate()) for number in (1, 2, 3)]
-    assert central._descend._cache_size() == 1  # one program, whoever's turn it is
-    assert not np.allclose(jax.tree.leaves(state.model)[0], jax.tree.leaves(any_model)[0])
+    assert notebook.spent == [NonPrivate()] * 3
+    assert central.descend._cache_size() == 1  # one program, whoever's turn it is
+    assert not np.allclose(jax.tree.leaves(state.params)[0], jax.tree.leaves(any_model)[0])
 
 
 def test_central_training_is_fedavg_of_one_who_wrote_it_all(store, model):
     """The same lanes, the same carried state, the same steps as a device takes."""
     algorithm = make_algorithm(OPTIMISERS["sgd"])
-    state, played = central.play_round(algorithm, PASSES, algorithm.server.start(model), store, Notebook())
+    state, played = central.train_centrally(algorithm, PASSES, algorithm.server.start(model), store, Notebook())
     text = join_texts(store, PASSES.rows(store.users, 1))
     local = FedAvg(NoClip(), False, batch=LANES, unroll=UNROLL, learning_rate=RATE)
     someone = User(jnp.asarray(text.tokens), jnp.asarray(text.length))
     steps = local.steps(int(text.length))
     result = local(model, someone, jax.random.key(0), np.full(1, np.inf, np.float32), steps)
-    assert_alike(state.model, jax.tree.map(jnp.add, model, result.update))
+    assert_alike(state.params, jax.tree.map(jnp.add, model, result.update))
     np.testing.assert_allclose(float(played.loss), float(result.loss), rtol=1e-5)
 
 
 def test_the_randomness_of_training_follows_from_the_seed_and_the_round():
-    keys = {seed: [Passes(5, seed).key(number) for number in (1, 2)] for seed in (0, 11)}
+    keys = {seed: [Central(5, seed).key(number) for number in (1, 2)] for seed in (0, 11)}
     data = {tuple(jax.random.key_data(key).tolist()) for pair in keys.values() for key in pair}
     assert len(data) == 4
     assert jnp.array_equal(jax.random.key_data(keys[11][1]), jax.random.key_data(PASSES.key(2)))
 
 
 def test_every_pass_reads_every_user_once_in_an_order_of_its_own():
-    users, passes = 13, Passes(users_a_round=4, seed=2)
+    users, passes = 13, Central(users_a_round=4, seed=2)
     turns = np.concatenate([passes.rows(users, number) for number in range(1, 27)])  # 104 turns: eight passes
     orders = turns.reshape(8, users)
     assert all(sorted(order) == list(range(users)) for order in orders)
     assert len({tuple(order) for order in orders}) == 8
-    assert not np.array_equal(Passes(4, seed=3).rows(users, 1), passes.rows(users, 1))
-    assert sorted(Passes(3, seed=1).rows(1, 5)) == [0, 0, 0]  # more a round than there are
+    assert not np.array_equal(Central(4, seed=3).rows(users, 1), passes.rows(users, 1))
+    assert sorted(Central(3, seed=1).rows(1, 5)) == [0, 0, 0]  # more a round than there are
 
 
 def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, model):
@@ -134,13 +134,13 @@ def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, 
     algorithm = make_algorithm(OPTIMISERS["adam"])
     start = algorithm.server.start(model)
     warm = jax.tree.map(jnp.ones_like, start.optimiser)
-    state, _ = central.play_round(algorithm, PASSES, start._replace(optimiser=warm), silent, Notebook())
-    broken = jax.tree.map(lambda leaf: leaf * jnp.nan, start.model)
-    poisoned, played = central.play_round(
-        algorithm, PASSES, start._replace(model=broken),
+    state, _ = central.train_centrally(algorithm, PASSES, start._replace(optimiser=warm), silent, Notebook())
+    broken = jax.tree.map(lambda leaf: leaf * jnp.nan, start.params)
+    poisoned, played = central.train_centrally(
+        algorithm, PASSES, start._replace(params=broken),
         Store.from_users([[BOS, 5, 6, 7, 1]] * 5, vocabulary, tokens_per_user=24), Notebook(),
     )  # fmt: skip
-    assert jax.tree.all(jax.tree.map(lambda one, other: bool(jnp.all(one == other)), state.model, start.model))
+    assert jax.tree.all(jax.tree.map(lambda one, other: bool(jnp.all(one == other)), state.params, start.params))
     assert jax.tree.all(
         jax.tree.map(lambda one, other: bool(jnp.all(one == other)), poisoned.optimiser, start.optimiser)
     )
@@ -157,10 +157,12 @@ def test_a_schedule_of_the_servers_rate_is_a_rate_of_that_round(store, model):
         make_algorithm(OPTIMISERS["sgd"]),
         user_update=FedSGD(NoClip(), batch=LANES, unroll=UNROLL, learning_rate=RATE / 2),
     )
-    first, _ = central.play_round(falling, PASSES, falling.server.start(model), store, Notebook())
-    plain, _ = central.play_round(make_algorithm(OPTIMISERS["sgd"]), PASSES, first._replace(round=0), store, Notebook())
-    again, _ = central.play_round(falling, PASSES, first._replace(round=0), store, Notebook())
-    assert_alike(again.model, plain.model)  # round 1 is as without it
-    second, _ = central.play_round(falling, PASSES, first, store, Notebook())
-    expected, _ = central.play_round(slower, PASSES, first, store, Notebook())
-    assert_alike(second.model, expected.model)
+    first, _ = central.train_centrally(falling, PASSES, falling.server.start(model), store, Notebook())
+    plain, _ = central.train_centrally(
+        make_algorithm(OPTIMISERS["sgd"]), PASSES, first._replace(round=0), store, Notebook()
+    )
+    again, _ = central.train_centrally(falling, PASSES, first._replace(round=0), store, Notebook())
+    assert_alike(again.params, plain.params)  # round 1 is as without it
+    second, _ = central.train_centrally(falling, PASSES, first, store, Notebook())
+    expected, _ = central.train_centrally(slower, PASSES, first, store, Notebook())
+    assert_alike(second.params, expected.params)

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from fleets import InProcess, make_device, make_roster, tiny_recipe
-from free import Free
+from free import AllFree, Free
 from sottovoce.build.assembly import assemble
 from sottovoce.federation.limits import Limits
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.local.keys import local_key
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import release, sum_one_by_one
+from sottovoce.training.types import Task
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}  # the thirteen users of the store, in its order
 SECRETS = Secrets.seeded(3)
@@ -46,7 +47,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
     devices = devices_of(tmp_path, store)
     fleet = InProcess(devices)
     start = assembly.start(assembly.model)
-    played = Coordinator(roster, fleet, 1.0).rounds(assembly, "spring", start, keys_of, Free(), lambda: "a")
+    played = Coordinator(roster, fleet, 1.0).rounds(assembly, "spring", start, AllFree(keys_of))
     simulated, cohorts = start, []
     for state, summed in played:
         number = state.round
@@ -55,15 +56,17 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
         # One user after another, as each device has them: nothing is left to rounding but the order of the sum.
         sent = np.asarray(jax.random.key_data(local_key(keys_of(number).local)))
         key = devices["phone"].training_key(f"spring {number} a", sent)  # all have one secret here
-        alone = sum_one_by_one(assembly.algorithm, simulated.model, store, cohort, key, clip_norms)
+        alone = sum_one_by_one(assembly.algorithm, Task(simulated.params, cohort, clip_norms, key), store)
         for ours, theirs in zip(jax.tree.leaves(summed.total), jax.tree.leaves(alone.total), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * float(np.max(clip_norms)))
         assert summed.weight == pytest.approx(float(alone.weight), abs=1e-6)
         assert summed.users == len(cohort)
         assert summed.bits.tolist() == np.asarray(alone.bits).tolist()
-        simulated, _ = release(assembly.algorithm, simulated, alone, clip_norms, Free())
+        simulated, _ = release(
+            assembly.algorithm, simulated, alone, clip_norms, Free(keys_of(number), round_number=number)
+        )
         cohorts.append(cohort)
-        for ours, theirs in zip(jax.tree.leaves(state.model), jax.tree.leaves(simulated.model), strict=True):
+        for ours, theirs in zip(jax.tree.leaves(state.params), jax.tree.leaves(simulated.params), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     assert len(cohorts) == 3
     assert len({tuple(cohort) for cohort in cohorts}) == 3
@@ -86,24 +89,24 @@ def test_whoever_is_away_is_a_zero_and_the_denominator_stays(store, vocabulary, 
     silo = make_device(tmp_path, store, "silo", 1, 7, limits=allowing)
     spent = []
 
-    class Counting(Free):
-        def spend(self, round_number, event, sums):
+    class Counting(AllFree):
+        def begin(self, round_number):
             spent.append(round_number)
-            return super().spend(round_number, event, sums)
+            return super().begin(round_number)
 
     def first_round(devices):
         coordinator = Coordinator(roster, InProcess(devices), 1.0)
         start = assembly.start(assembly.model)
-        return next(coordinator.rounds(assembly, "spring", start, keys_of, Counting(), lambda: "a"))
+        return next(coordinator.rounds(assembly, "spring", start, Counting(keys_of)))
 
     state, summed = first_round({"silo": silo})
-    moved = jax.tree.map(lambda new, old: np.asarray(new) - np.asarray(old), state.model, assembly.model)
+    moved = jax.tree.map(lambda new, old: np.asarray(new) - np.asarray(old), state.params, assembly.model)
     expected = assembly.recipe.privacy.cohort  # q·W, whoever came
     for change, total in zip(jax.tree.leaves(moved), jax.tree.leaves(summed.total), strict=True):
         np.testing.assert_allclose(change, total / expected, atol=1e-6)
     assert summed.users > 0
     nobody, empty = first_round({})
     assert (empty.users, empty.answers) == (0, {"away": 3})
-    for leaf, before in zip(jax.tree.leaves(nobody.model), jax.tree.leaves(assembly.model), strict=True):
+    for leaf, before in zip(jax.tree.leaves(nobody.params), jax.tree.leaves(assembly.model), strict=True):
         assert (np.asarray(leaf) == np.asarray(before)).all()
     assert spent == [1, 1]

@@ -25,7 +25,7 @@ for devices in (1, 4):
     play = bench.play_next(assembly, store)
     norms = assembly.algorithm.mechanism.clip_norms(1, None)
     key = local_key(bytes(8))
-    summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(37), key, norms)
+    summed = assembly.sum_updates(assembly.algorithm, Task(assembly.model, np.arange(37), norms, key), store)
     play()
     state, _ = play()  # what came out of one round goes into the next
     results.append((summed, state))

@@ -28,8 +28,9 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import Algorithm, play_round
+from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm, Task
 
 WORDS = ["red", "green", "blue", "sky", "tree", "house"]
 S, PEOPLE, DECLARED, COHORT, ROUNDS = 0.5, 13, 12, 3, 8  # four groups: everybody has two turns
@@ -83,7 +84,7 @@ def sums_in_turn(network, store, sampler=None) -> list:
     state = algorithm.server.start(network)
     for number in range(ROUNDS):
         keys = Secrets.seeded(4).keys(number + 1, "a")
-        play_round(algorithm, state._replace(round=number), store, keys, Free(), SUM, seen.append)
+        play_round(algorithm, state._replace(round=number), store, Free(keys), SUM, seen.append)
     return [one.summed.total for one in seen]
 
 
@@ -129,7 +130,8 @@ def total(network, store, sampler, numbers) -> list:
     rows = np.flatnonzero(np.isin(store.names, list(numbers)))
     algorithm = make_algorithm(sampler)
     clip_norms = algorithm.mechanism.clip_norms(1, None)
-    return SUM(algorithm, network, store, rows, local_key(Secrets.seeded(4).keys(1, "a").local), clip_norms).total
+    key = local_key(Secrets.seeded(4).keys(1, "a").local)
+    return SUM(algorithm, Task(network, rows, clip_norms, key), store).total
 
 
 @pytest.mark.parametrize("world", WORLDS)

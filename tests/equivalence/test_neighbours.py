@@ -29,8 +29,9 @@ from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import Algorithm, play_round
+from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm, Task
 
 LENGTH, S, Z, POISON = 24, 0.5, 0.8, 59
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
@@ -112,7 +113,7 @@ class Replay:
             store = Store.from_users(users, self.vocabulary, tokens_per_user=LENGTH)
             algorithm = Algorithm(mechanism, self.update, SERVER, self.weight_cap)
             key = local_key(Secrets.seeded(4).keys(1, "a").local)
-            self._sums[names] = SumInBlocks(4)(algorithm, self.model, store, cohort, key, clip_norms)
+            self._sums[names] = SumInBlocks(4)(algorithm, Task(self.model, cohort, clip_norms, key), store)
         summed = self._sums[names]
         return mechanism.estimate(summed.total, summed.weight, summed.bits)
 
@@ -190,14 +191,14 @@ class Watched:
     """A noise, and a ledger, that write down what they are asked."""
 
     def __init__(self):
-        self.seen = []
+        self.seen, self.keys = [], Secrets.seeded(4).keys(1, "a")
 
     def noise(self, key, size, std, stream):
         self.seen.append(("noise", size, std, key, stream))
         return rounded_gaussian(key, size, std, stream)
 
-    def spend(self, round_number, event, sums):
-        self.seen.append(("spend", round_number, event))
+    def charge(self, event, total):
+        self.seen.append(("charge", event))
         return bytes(32)
 
 
@@ -219,12 +220,11 @@ def test_nothing_else_of_a_round_depends_on_a_user(model, vocabulary, caplog, tr
         state = algorithm.server.start(model, mechanism.start())
         store = Store.from_users(users, vocabulary, tokens_per_user=LENGTH)
         caplog.clear()
-        keys = Secrets.seeded(4).keys(1, "a")
-        state, _ = play_round(algorithm, state, store, keys, watched, SumInBlocks(4))
-        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state._replace(model=None))]
+        state, _ = play_round(algorithm, state, store, watched, SumInBlocks(4))
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(state._replace(params=None))]
         seen.append((watched.seen, shapes, state.round, [record.getMessage() for record in caplog.records]))
     for other in seen[1:]:
         assert other == seen[0]
     kinds = [entry[0] for entry in seen[0][0]]
     noised = ["noise"] * (1 if tracking is None else 2)
-    assert kinds == ["spend", *noised], "a round is paid for before anything is noised, and noised once"
+    assert kinds == ["charge", *noised], "a round is paid for before anything is noised, and noised once"

@@ -16,8 +16,9 @@ from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Algorithm, play_round, sum_one_by_one
+from sottovoce.training.round import play_round, sum_one_by_one
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm
 
 LANES, UNROLL, RATE, CAP = 3, 4, 2.0, 20.0
 
@@ -46,12 +47,12 @@ def test_privacy_off_is_plain_federated_averaging(store, any_model):
     )
 
     keys = Secrets.seeded(0).keys(1, "a")
-    state, _ = play_round(algorithm, algorithm.server.start(any_model), store, keys, Free(), sum_one_by_one)
+    state, _ = play_round(algorithm, algorithm.server.start(any_model), store, Free(keys), sum_one_by_one)
     users = [row for row in range(store.users) if len(store[row])]
     weights = [min(len(store[row]) / CAP, 1.0) for row in users]
     own = [jax.random.fold_in(local_key(keys.local), row) for row in users]
     updates = [plain_user_update(any_model, store[row], key) for row, key in zip(users, own, strict=True)]
-    for index, (before, after) in enumerate(zip(*map(jax.tree.leaves, (any_model, state.model)), strict=True)):
+    for index, (before, after) in enumerate(zip(*map(jax.tree.leaves, (any_model, state.params)), strict=True)):
         mean = sum(w * jax.tree.leaves(u)[index] for w, u in zip(weights, updates, strict=True)) / sum(weights)
         np.testing.assert_allclose(after - before, mean, rtol=1e-5, atol=3e-6)
         assert float(jnp.abs(mean).max()) > 1e-4

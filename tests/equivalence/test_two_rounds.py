@@ -25,8 +25,9 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import Algorithm, play_round, sum_one_by_one
+from sottovoce.training.round import play_round, sum_one_by_one
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm, Task
 
 FLAT = FlatClip(0.4)
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
@@ -55,7 +56,7 @@ def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight
     )
     algorithm = Algorithm(mechanism, user_update, SERVER, weight_cap)
     state = algorithm.server.start(model)
-    return play_round(algorithm, state, store, Secrets.seeded(3).keys(1, "a"), Free(), sum_updates)
+    return play_round(algorithm, state, store, Free(Secrets.seeded(3).keys(1, "a")), sum_updates)
 
 
 # A compilation for each update and clip: the variants of variants are left to `make test-slow`.
@@ -83,7 +84,7 @@ def test_the_two_rounds_are_equal(store, any_model, update, clip, estimator):
         store = replace(store, public=PublicText(text, store.vocabulary.fingerprint, "text"))
     slow, slow_sum = end_of_round(store, any_model, sum_one_by_one, *parts)
     fast, fast_sum = end_of_round(store, any_model, SumInBlocks(4), *parts)
-    for before, a, b in zip(*map(jax.tree.leaves, (any_model, slow.model, fast.model)), strict=True):
+    for before, a, b in zip(*map(jax.tree.leaves, (any_model, slow.params, fast.params)), strict=True):
         assert not np.allclose(before, a, atol=1e-4), "the round changed nothing, so equality says nothing"
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
     np.testing.assert_allclose(slow_sum.weight, fast_sum.weight, rtol=1e-6)
@@ -102,7 +103,7 @@ def test_the_block_size_does_not_change_the_round(store, any_model, block):
     parts = (UPDATES["fedavg, every step"](FLAT), ESTIMATORS["fixed"], FLAT)
     reference, _ = end_of_round(store, any_model, sum_one_by_one, *parts)
     other, _ = end_of_round(store, any_model, SumInBlocks(block), *parts)
-    for a, b in zip(jax.tree.leaves(reference.model), jax.tree.leaves(other.model), strict=True):
+    for a, b in zip(jax.tree.leaves(reference.params), jax.tree.leaves(other.params), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
 
 
@@ -113,22 +114,23 @@ def test_the_program_for_many_users_does_not_change_the_round(store, model, late
     reference, one_by_one = end_of_round(store, model, sum_one_by_one, *parts)
     other, summed = end_of_round(store, model, SumInBlocks(16, PLAIN, latency=latency), *parts)
     assert len(summed.results) == 1 if latency else len(summed.results) > 1
-    for a, b in zip(jax.tree.leaves(reference.model), jax.tree.leaves(other.model), strict=True):
+    for a, b in zip(jax.tree.leaves(reference.params), jax.tree.leaves(other.params), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
     np.testing.assert_allclose(one_by_one.losses, summed.losses, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("products", [None, PLAIN], ids=["the general program", "the one for many users"])
-def test_along_is_the_dot_product_with_what_a_user_sends(store, model, products):
+def test_a_projection_is_the_dot_product_with_what_a_user_sends(store, model, products):
     """Of users of all lengths, one who has no text among them, and weights below 1."""
     mechanism = Mechanism(Poisson(0.6), FLAT, ESTIMATORS["fixed"], 0.0)
     algorithm = Algorithm(mechanism, UPDATES["fedavg, every step"](FLAT), SERVER, 20.0)
     rows, key, norms = np.array([0, 1, 3, 5, 11]), jax.random.key(5), mechanism.clip_norms(1, None)
     vector = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape), model)
-    dots, sketches = SumInBlocks(16, products).along(vector, algorithm, model, store, rows, key, norms)
+    task = Task(model, rows, norms, key)
+    dots, sketches = SumInBlocks(16, products).project_updates(vector, algorithm, task, store)
     lengths, sent = np.linalg.norm(sketches, axis=1), []
     for number, row in enumerate(rows):
-        alone = sum_one_by_one(algorithm, model, store, np.array([row]), key, norms).total
+        alone = sum_one_by_one(algorithm, Task(model, np.array([row]), norms, key), store).total
         sent.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(alone)]))
         pairs = list(zip(jax.tree.leaves(alone), jax.tree.leaves(vector), strict=True))
         assert dots[number] == pytest.approx(sum(float(np.sum(sent * way)) for sent, way in pairs), abs=1e-4)
@@ -153,7 +155,7 @@ def test_users_and_rounds_have_dropout_of_their_own_and_the_same_again_when_redo
                 [
                     np.ravel(leaf)
                     for leaf in jax.tree.leaves(
-                        SumInBlocks(1)(algorithm, of_family(name), twins, np.array([row]), key, norms).total
+                        SumInBlocks(1)(algorithm, Task(of_family(name), np.array([row]), norms, key), twins).total
                     )
                 ]
             )

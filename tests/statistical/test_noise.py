@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -11,7 +12,7 @@ import optax
 import pytest
 from scipy import stats
 
-from free import Free
+from free import AllFree
 from sottovoce.data.store import Store
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
@@ -23,9 +24,10 @@ from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.cohort_sum import SumInBlocks, rounds
-from sottovoce.training.round import Algorithm
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.server import Server
+from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
+from sottovoce.training.types import Algorithm
 
 Z, S = 0.7, 1.3
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
@@ -37,10 +39,11 @@ def changes(model, store, estimator, count, secrets, **options) -> list[np.ndarr
     mechanism = Mechanism(Poisson(0.5), clip, estimator, noise_multiplier=Z, **options)
     algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=3, unroll=4), SERVER)
     state = algorithm.server.start(model, mechanism.start())
-    flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.model)])]
+    flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.params)])]
     keys = lambda number: secrets.keys(number, "a")  # noqa: E731
-    for after, _ in rounds(algorithm, state, store, count, keys, Free(secrets), SumInBlocks(4)):
-        flat.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(after.model)]))
+    play = partial(FederatedAveraging().play, algorithm, Work(store, SumInBlocks(4)))
+    for after, _ in play_rounds(play, state, count, AllFree(keys, secrets)):
+        flat.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(after.params)]))
     return [after - before for before, after in pairwise(flat)]
 
 

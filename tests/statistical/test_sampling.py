@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import jax
 import numpy as np
@@ -19,9 +20,9 @@ from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training import cohort_sum
-from sottovoce.training.round import Algorithm, CohortSum
 from sottovoce.training.server import Server
+from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
+from sottovoce.training.types import Algorithm, CohortSum
 
 USERS, ROUNDS = 40, 4000
 
@@ -60,19 +61,23 @@ def test_users_join_rounds_as_often_as_the_ledger_is_charged_for(vocabulary):
     store = Store.from_users([[3]] * USERS, vocabulary, tokens_per_user=2)
     cohorts, charged = [], []
 
-    class Ledger:
-        def spend(self, round_number, event, sums):
+    class Payments:
+        def begin(self, round_number):
+            self.keys = Secrets.seeded(6).keys(round_number, "a")
+            return self
+
+        def charge(self, event, total):
             charged.append(event.user_rate)
             return bytes(32)
 
-    def note(algorithm, model, store, cohort, key, clip_norms):
-        cohorts.append(cohort)
-        total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), model)
-        return CohortSum(total, np.float64(len(cohort)), np.zeros(1), [], [])
+    def note(algorithm, task, store):
+        cohorts.append(task.cohort)
+        total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), task.params)
+        return CohortSum(total, np.float64(len(task.cohort)), np.zeros(1), [], [])
 
     start = algorithm.server.start({"weight": np.zeros(3, np.float32)}, mechanism.start())
-    keys_of = lambda number: Secrets.seeded(6).keys(number, "a")  # noqa: E731
-    for _ in cohort_sum.rounds(algorithm, start, store, 300, keys_of, Ledger(), note):
+    play = partial(FederatedAveraging().play, algorithm, Work(store, note))
+    for _ in play_rounds(play, start, 300, Payments()):
         pass
     (rate,) = set(charged)
     assert len(cohorts) == len(charged) == 300

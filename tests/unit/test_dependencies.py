@@ -62,5 +62,5 @@ def test_a_dependency_that_is_not_on_the_page_is_named(licences, tmp_path, monke
     (tmp_path / "licences.md").write_text(changed, encoding="utf-8")
     monkeypatch.setattr(licences, "PAGE", tmp_path / "licences.md")
     found = licences.problems()
-    assert any(line.startswith("scipy is not on docs/licences.md") for line in found)
+    assert any(line.startswith("scipy is not on docs/reference/licences.md") for line in found)
     assert any(line.startswith("numpy is under AGPL-3.0") for line in found)

@@ -25,6 +25,7 @@ from sottovoce.planning.plan import make_plan
 from sottovoce.privacy import clipping, estimators, sampling
 from sottovoce.recipe import Privacy, Recipe
 from sottovoce.runs.ledger import read_ledger
+from sottovoce.training.types import Task
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 REGISTRIES = {"sampling": sampling.SAMPLERS, "clipping": clipping.CLIPS, "estimator": estimators.ESTIMATORS}
@@ -71,8 +72,8 @@ def test_a_clip_of_ones_own_is_trained_and_keeps_its_bound(run_block, store, cap
     norms = mechanism.clip_norms(1, mechanism.start())
 
     def estimate(*cohort: int):
-        rows, key = np.array(cohort, int), local_key(bytes(8))
-        summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, rows, key, norms)
+        task = Task(assembly.model, np.array(cohort, int), norms, local_key(bytes(8)))
+        summed = assembly.sum_updates(assembly.algorithm, task, store)
         return mechanism.estimate(summed.total, summed.weight, summed.bits).update
 
     def difference(one, two):

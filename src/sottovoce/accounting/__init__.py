@@ -1,7 +1,7 @@
 """From what was released to ε: events, three accountants, the curve ε(rounds), and noise for a target ε.
 
 - **pld**: privacy loss distributions, composed numerically and read by dp-accounting. Tight for Poisson sampling; for
-  cohorts of fixed size the tightest bound that is proved (docs/guarantees.md).
+  cohorts of fixed size the tightest bound that is proved (docs/explanation/guarantees.md).
 - **rdp**: Rényi differential privacy (dp-accounting). Fast, somewhat loose.
 - **moments**: the accountant of the papers, to reproduce their tables. Loose: ε never falls below ln(1/δ)/32. Poisson
   sampling only.

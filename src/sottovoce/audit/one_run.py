@@ -27,7 +27,7 @@ from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import Algorithm, Seen
+from sottovoce.training.types import Algorithm, RoundTrace
 
 LEAST_NOISE = 1e-4  # over an update's square: what a round without noise is taken to have
 
@@ -56,24 +56,24 @@ class CanaryWatch:
             assembly.algorithm, assembly.sum_updates, planted, everyone, rows, np.zeros(len(rows), np.float64)
         )
 
-    def __call__(self, seen: Seen) -> None:
+    def __call__(self, seen: RoundTrace) -> None:
         if not len(self.rows):
             return
         left, scale = self._left(seen)
-        dots, sketches = self.sum_updates.along(
-            left, self.algorithm, seen.model, self.everyone, self.rows, seen.key, seen.clip_norms
-        )
+        task = seen.task._replace(cohort=self.rows)
+        dots, sketches = self.sum_updates.project_updates(left, self.algorithm, task, self.everyone)
         mechanism = self.algorithm.mechanism
         assert mechanism.sampler.independent
-        noise_std, _ = mechanism.noise_std(seen.round, seen.clip_norms)
+        noise_std, _ = mechanism.noise_std(seen.round, seen.task.clip_norms)
         gram = scale**2 * sketches @ sketches.T
         self.scores += evidence(scale * dots, gram, noise_std, mechanism.sampler.user_rate)
 
-    def _left(self, seen: Seen) -> tuple[Any, float]:
+    def _left(self, seen: RoundTrace) -> tuple[Any, float]:
         """What is left of the noised estimate without the others, and what a sum is multiplied by in it."""
         mechanism, summed = self.algorithm.mechanism, seen.summed
-        mine = seen.cohort[np.isin(seen.cohort, self.rows)]
-        own = self.sum_updates(self.algorithm, seen.model, self.planted, mine, seen.key, seen.clip_norms)
+        cohort = seen.task.cohort
+        mine = seen.task._replace(cohort=cohort[np.isin(cohort, self.rows)])
+        own = self.sum_updates(self.algorithm, mine, self.planted)
         # But for last bits of float32, in which another block may compute the same canary.
         others = jax.tree.map(lambda all_, few: np.asarray(all_) - np.asarray(few), summed.total, own.total)
         weight: Any = np.asarray(summed.weight) - np.asarray(own.weight)

@@ -10,30 +10,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from sottovoce.accounting import Event
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store, made_up_names
 from sottovoce.errors import SottoError
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
+from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Summed, Watch
+from sottovoce.training.strategy import Work
+from sottovoce.training.types import RoundObserver
+from sottovoce.training.variants.central import Central
 
 _RELEASE = "twins of an audit"  # names their keys
-
-
-@dataclass(frozen=True)
-class _Unpaid:
-    """Of a twin nothing leaves the process. Twins are compared, so they share their noise though their sums differ."""
-
-    secrets: Secrets
-
-    def spend(self, round_number: int, event: Event, sums: Summed | None) -> bytes:
-        return self.secrets.noise_key(round_number, _RELEASE, b"")
 
 
 def twins(
@@ -78,22 +70,21 @@ def choose_users(assembly: Assembly, store: Store, count: int, rounds: int, secr
 
 
 def _cohort(assembly: Assembly, store: Store, round_number: int, secrets: Secrets) -> np.ndarray:
-    if assembly.passes is not None:
-        return assembly.passes.rows(store.users, round_number)
+    if isinstance(assembly.strategy, Central):
+        return assembly.strategy.rows(store.users, round_number)
     key = secrets.keys(round_number, _RELEASE).sampling
     return assembly.algorithm.mechanism.sampler.sample(store, key, round_number)
 
 
 def train_twin(
     assembly: Assembly, start: LanguageModel, store: Store, rounds: int, secrets: Secrets,
-    after_round: Callable[[], None], watch: Watch | None = None,
+    after_round: Callable[[], None], observe: RoundObserver | None = None,
 ) -> LanguageModel:  # fmt: skip
     """A model of the recipe, of which nothing leaves the process."""
     state = assembly.start(start)
-    played = assembly.rounds(
-        state, store, lambda number: secrets.keys(number, _RELEASE), _Unpaid(secrets), assembly.sum_updates, watch
-    )
+    # Twins are compared, so they share their noise though their sums differ.
+    played = assembly.rounds(state, Unpaid(secrets, _RELEASE), Work(store, assembly.sum_updates, observe))
     while state.round < rounds:
         state, _ = next(played)
         after_round()
-    return state.model
+    return state.params

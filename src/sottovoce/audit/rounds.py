@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from sottovoce.accounting import Covered, Event, SampledGaussian
+from sottovoce.accounting import Event
 from sottovoce.accounting.events import ADDED
 from sottovoce.data.public_text import PublicText
 from sottovoce.data.store import Store, made_up_names
@@ -30,24 +30,16 @@ from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.rng import philox
+from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Algorithm, Seen, Summed, SumUpdates, play_round
+from sottovoce.training.round import play_round
 from sottovoce.training.server import Server, ServerState
+from sottovoce.training.types import Algorithm, CohortTotals, RoundTrace, SumUpdates, Task
 
 STAND_INS = 3  # users beside the canary: with a declared qW it does not matter how many there are
 REACH = 0.99  # of the clip norm: a canary whose update is as long is as loud as anybody may be
 _STEPS = (1, 4, 16)  # local steps of canaries to try, until one is loud
 _RELEASE = "rounds of an audit"  # names their keys
-
-
-@dataclass(frozen=True)
-class _Unpaid:
-    """Nobody is in these rounds. All are first ones for the algorithm; a key of its own gives each its noise."""
-
-    noise_key: bytes
-
-    def spend(self, round_number: int, event: Event, sums: Summed | None) -> bytes:
-        return self.noise_key
 
 
 class Played(NamedTuple):
@@ -87,8 +79,7 @@ class Stage:
     @property
     def multiplier(self) -> float:
         """z, as it is charged: 0 where nothing is claimed."""
-        event = self.event()
-        return event.noise_multiplier if isinstance(event, SampledGaussian | Covered) else 0.0
+        return self.event().noise_multiplier
 
     def play(self, rounds: int, secrets: Secrets, after_round: Callable[[], None] = lambda: None) -> Played:
         """So many rounds, all of them first ones, each with noise of its own."""
@@ -96,12 +87,11 @@ class Stage:
         scores, noise = np.empty(rounds), np.empty(rounds)
         for number, there in enumerate(present):
             secrets = secrets.at(number + 1)
-            keys = secrets.keys(number + 1, _RELEASE)
             store = self.present if there else self.absent
-            unpaid = _Unpaid(secrets.noise_key(number + 1, _RELEASE, b""))
-            seen: list[Seen] = []
-            state, _ = play_round(self.algorithm, self.start, store, keys, unpaid, self.sum_updates, watch=seen.append)
-            score = _along(state.model, self.start.model, self.direction)
+            payment = Unpaid(secrets, _RELEASE).begin(number + 1)
+            seen: list[RoundTrace] = []
+            state, _ = play_round(self.algorithm, self.start, store, payment, self.sum_updates, seen.append)
+            score = _along(state.params, self.start.params, self.direction)
             scores[number] = float(score)  # numpy, left to ask for the number, would make an error of Ctrl-C
             noise[number] = scores[number] - _without_noise(self.algorithm, seen[0].summed, self.direction)
             after_round()
@@ -123,7 +113,8 @@ def set_stage(
     best: Stage | None = None
     for length in lengths:
         present, absent, canary = _populations(algorithm, vocabulary, length, max(lengths), public)
-        alone = sum_updates(algorithm, start.model, present, np.array([canary]), local_key(bytes(8)), clip_norms)
+        task = Task(start.params, np.array([canary]), clip_norms, local_key(bytes(8)))
+        alone = sum_updates(algorithm, task, present)
         sent = float(_length(alone.total))
         if not (math.isfinite(sent) and sent > 0):
             continue
@@ -131,7 +122,7 @@ def set_stage(
         with_it, without_it = (
             _without_noise(
                 algorithm,
-                sum_updates(algorithm, start.model, store, np.arange(store.users), local_key(bytes(8)), clip_norms),
+                sum_updates(algorithm, task._replace(cohort=np.arange(store.users)), store),
                 direction,
             )
             for store in (present, absent)
@@ -178,7 +169,7 @@ def _length(update: Any) -> float:
     return math.sqrt(sum(float(np.sum(np.square(np.asarray(leaf, np.float64)))) for leaf in jax.tree.leaves(update)))
 
 
-def _without_noise(algorithm: Algorithm, summed: Summed, direction: LanguageModel) -> float:
+def _without_noise(algorithm: Algorithm, summed: CohortTotals, direction: LanguageModel) -> float:
     """The score of a round that would be released as it is."""
     exact = algorithm.mechanism.estimate(summed.total, summed.weight, summed.bits).update
     parts = zip(jax.tree.leaves(exact), jax.tree.leaves(direction), strict=True)

@@ -21,9 +21,9 @@ from sottovoce.privacy.sampling import sampler_named
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
 from sottovoce.training.server import Server
-from sottovoce.training.variants.central import Passes
-from sottovoce.training.variants.distillation import Transfer
-from sottovoce.training.variants.stale_updates import Queue
+from sottovoce.training.variants.central import Central
+from sottovoce.training.variants.distillation import Distillation
+from sottovoce.training.variants.stale_updates import StaleUpdates
 
 MOST_PREDICTED = 2**31  # probabilities that returned models give to the words of a text: 8 GiB
 MOST_READ = 10**7  # tokens of a user and rehearsed with theirs: beyond it their number leaves 32 bits
@@ -136,7 +136,7 @@ def build_optimiser(server: recipes.Server) -> optax.GradientTransformation:
     return optax.sgd(server.learning_rate)
 
 
-def build_passes(recipe: Recipe, store: Store, processes: int) -> Passes | None:
+def build_passes(recipe: Recipe, store: Store, processes: int) -> Central | None:
     """Whose text makes a round of central training; nothing for the others, which draw cohorts."""
     if recipe.run.algorithm != "central":
         return None
@@ -149,10 +149,10 @@ def build_passes(recipe: Recipe, store: Store, processes: int) -> Passes | None:
         raise SottoError("run.algorithm='central' trains on one device, in one process; leave the others out")
     if not store.users:
         raise SottoError("the store has nobody to train on; central training needs one user at least")
-    return Passes(int(cohort), recipe.run.seed)
+    return Central(int(cohort), recipe.run.seed)
 
 
-def build_transfer(recipe: Recipe, store: Store, processes: int) -> Transfer | None:
+def build_transfer(recipe: Recipe, store: Store, processes: int) -> Distillation | None:
     """How the server imitates the models that come back; nothing where it averages updates."""
     server, local = recipe.server, recipe.local
     if server.update != "transfer":
@@ -173,10 +173,10 @@ def build_transfer(recipe: Recipe, store: Store, processes: int) -> Transfer | N
         )
     if server.text == "public":
         _check_public(recipe, store, tokens, "that transfer reads at once", "lower server.tokens")
-    return Transfer(server.tokens, server.epochs, server.cycles, server.text == "generated")
+    return Distillation(server.tokens, server.epochs, server.cycles, server.text == "generated")
 
 
-def build_queue(recipe: Recipe) -> Queue | None:
+def build_queue(recipe: Recipe) -> StaleUpdates | None:
     """How far devices are behind; nothing where every round begins with the newest model."""
     run = recipe.run
     if run.deploy_every == 1 and not run.delays:
@@ -187,7 +187,7 @@ def build_queue(recipe: Recipe) -> Queue | None:
         raise SottoError(f"run.{name} is for updates that devices return and a server averages, not for {other}")
     if run.delays and sum(run.delays) <= 0:
         raise SottoError(f"run.delays={list(run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late")
-    return Queue(run.deploy_every, run.delays or (1.0,))
+    return StaleUpdates(run.deploy_every, run.delays or (1.0,))
 
 
 def check_canaries(recipe: Recipe, processes: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -33,17 +34,13 @@ from sottovoce.local.update import FedAvg, User, UserUpdate
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel, layer_names
 from sottovoce.recipe import Recipe
+from sottovoce.runs.budget import Budget
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
-from sottovoce.training import cohort_sum
-from sottovoce.training.cohort_sum import SumInBlocks, block_size, latency
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, SumUpdates, Watch
+from sottovoce.training.blocks import block_size, latency
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.server import ServerState
-from sottovoce.training.variants import central, distillation, stale_updates
-from sottovoce.training.variants.central import Passes, PooledRound
-from sottovoce.training.variants.distillation import Transfer, TransferRound
-from sottovoce.training.variants.stale_updates import Queue
-
-Played = CohortSum | PooledRound | TransferRound
+from sottovoce.training.strategy import FederatedAveraging, Strategy, Work, play_rounds
+from sottovoce.training.types import Algorithm, Payments, RoundResult
 
 
 @dataclass(frozen=True)
@@ -60,36 +57,37 @@ class Assembly:
     fingerprint: str
     before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
-    passes: Passes | None = None  # of central training: whose text makes a round
-    transfer: Transfer | None = None  # where the server learns by imitation: from which text
-    queue: Queue | None = None  # where devices are behind: which model they have
+    strategy: Strategy
     turns: str | None = None  # where users come in turn: a fingerprint of the names that say when
 
     def start(self, model: LanguageModel) -> ServerState:
-        """Before the first round."""
-        state = self.algorithm.server.start(model, self.algorithm.mechanism.start())
-        return state if self.queue is None else state._replace(deployed=self.queue.start(state.model))
+        """The state before the first round."""
+        return self.strategy.start(self.algorithm.server.start(model, self.algorithm.mechanism.start()))
 
-    def rounds(
-        self, state: ServerState, store: Store, keys_of: Callable[[int], Keys], ledger: Spender,
-        sum_updates: SumUpdates, watch: Watch | None = None,
-    ) -> Iterator[tuple[ServerState, Played]]:  # fmt: skip
-        """Play the rounds that are left. `watch` is told of all that is in a round of Algorithm 1."""
-        last = self.recipe.run.rounds
-        if self.passes is not None:
-            return central.rounds(self.algorithm, self.passes, state, store, last, keys_of, ledger)
-        if self.transfer is not None:
-            return distillation.rounds(self.algorithm, self.transfer, state, store, last, keys_of, ledger)
-        if self.queue is not None:
-            return stale_updates.rounds(self.algorithm, self.queue, state, store, last, keys_of, ledger, sum_updates)
-        return cohort_sum.rounds(self.algorithm, state, store, last, keys_of, ledger, sum_updates, watch)
+    def rounds(self, state: ServerState, payments: Payments, work: Work) -> Iterator[tuple[ServerState, RoundResult]]:
+        """Play the rounds that are left."""
+        return play_rounds(partial(self.strategy.play, self.algorithm, work), state, self.recipe.run.rounds, payments)
+
+    @property
+    def budget(self) -> Budget:
+        """What the run may spend."""
+        privacy = self.recipe.privacy
+        return Budget(
+            self.algorithm.mechanism,
+            self.recipe.run.rounds,
+            privacy.delta,
+            self.accountant,
+            self.is_private,
+            privacy.epsilon,
+            tuple(self.before),
+        )
 
     def traffic(self, store: Store, rounds: int) -> dict[str, float] | None:
-        """Bytes: to one device, from one, both in a round for as many as are expected, and in so many rounds.
+        """Bytes: to one device, from one, both in a round for the expected cohort, and in all rounds.
 
-        None where nobody sends.
+        None where no device sends.
         """
-        if self.passes is not None:
+        if not self.strategy.federated:
             return None
         update = self.algorithm.user_update
         down = plain_size(self.model)
@@ -130,9 +128,10 @@ def assemble(
         model = build_model(recipe, store.vocabulary.size)
     _check_model(model, store.vocabulary.size)
     check_canaries(recipe, processes)
-    passes, imitated = build_passes(recipe, store, processes), build_transfer(recipe, store, processes)
-    if imitated:
-        code += f", transfer learning on {_text_name(store) if not imitated.generated else 'generated text'}"
+    passes, distillation = build_passes(recipe, store, processes), build_transfer(recipe, store, processes)
+    strategy = passes or distillation or build_queue(recipe) or FederatedAveraging()
+    if distillation:
+        code += f", transfer learning on {_text_name(store) if not distillation.generated else 'generated text'}"
     stream = store.tokens_per_user * (passes.users_a_round if passes else 1)
     if recipe.local.batch * recipe.local.unroll > 4 * stream:
         raise SottoError(
@@ -151,15 +150,12 @@ def assemble(
     )
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
-    devices = 1 if passes or imitated else _count_devices(recipe)
+    devices = 1 if strategy.layout else _count_devices(recipe)
     block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = _find_products(recipe, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
-    layout = f"{block} users at once on {devices} devices ({kind}), {'kernels' if products else 'the general program'}"
-    if passes:
-        layout = "pooled text"
-    if imitated:
-        layout = "one user after another"
+    program = "kernels" if products else "the general program"
+    layout = strategy.layout or f"{block} users at once on {devices} devices ({kind}), {program}"
     if processes > 1:
         layout += f", {processes} processes"
     return Assembly(
@@ -174,9 +170,7 @@ def assemble(
         fingerprint=fingerprint(recipe.sha256(), f"{store.fingerprint} {turns or ''}{code}", layout),
         # A caller's own model or objective may have changed between two processes in ways that no file here shows.
         reproducible=not own_code and is_reproducible(),
-        passes=passes,
-        transfer=imitated,
-        queue=build_queue(recipe),
+        strategy=strategy,
         turns=turns,
     )
 

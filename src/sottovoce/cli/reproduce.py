@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from cyclopts import Parameter
 
@@ -12,115 +13,152 @@ from sottovoce.cli.display import gentle_stop, print_json, progress_of_rounds
 from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
-    from sottovoce.papers.engine.trial import Paper
+    from sottovoce.papers.engine.paper import Paper
 
+DEFAULT_PAPER = "mcmahan2018"
 Flag = Annotated[bool, Parameter(negative=())]
 Many = Parameter(consume_multiple=True, negative=())
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class What:
+    """Which experiments, and how much of them."""
+
+    figure: Annotated[list[int] | None, Many] = None
+    "Figures by number."
+    table: Annotated[list[int] | None, Many] = None
+    "Tables by number."
+    experiment: Annotated[list[str] | None, Many] = None
+    "Others by name, as `--list` shows them. Without any of these: everything."
+    size: Literal["smoke", "cpu", "gpu"] = "smoke"
+    "smoke: seconds. cpu: minutes. gpu: the paper's model, with 100 users a round (popov2018: 10)."
+    seeds: int = 1
+    "Runs of every setting: from two on, tables give the spread."
+    rounds: int | None = None
+    "Rounds of a run, instead of the size's."
+
+    @property
+    def names(self) -> list[str]:
+        figures, tables = self.figure or (), self.table or ()
+        return [*(f"figure-{n}" for n in figures), *(f"table-{n}" for n in tables), *(self.experiment or ())]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Texts:
+    """The stores to train on."""
+
+    users: Annotated[list[Path] | None, Many] = None
+    """A prepared store; three of the same users for Figures 11 and 12, with 10,000, 20,000 and 30,000 words. Without:
+    synthetic users."""
+    other: Path | None = None
+    """A store of another corpus with the same words, for other-corpus and private-tuning; the folder of the Penn
+    Treebank's text, for ptb. With --users."""
+    public: Path | None = None
+    """A store of public text with the same words, to pre-train on (`sotto prepare --plain-text`), for private-model
+    and popov2018. With --users."""
+    declared_users: int = 0
+    "The population that private-model declares: round, and not counted from the store."
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Mode:
+    """What to do with the experiments."""
+
+    from_results: Flag = False
+    "Train nothing: draw what is in the folder."
+    claims: Flag = False
+    "Train nothing: check the claims of the paper against what is in the folder."
+    list: Flag = False
+    "Print what there is and what it costs, and run nothing."
+    json: Flag = False
+    "One JSON object."
 
 
 def reproduce(
     paper: Literal["mcmahan2018", "schultz2019", "popov2018"] | None = None,
     *,
-    figure: Annotated[list[int] | None, Many] = None,
-    table: Annotated[list[int] | None, Many] = None,
-    experiment: Annotated[list[str] | None, Many] = None,
-    size: Literal["smoke", "cpu", "gpu"] = "smoke",
-    users: Annotated[list[Path] | None, Many] = None,
-    other: Path | None = None,
-    public: Path | None = None,
-    declared_users: int = 0,
+    what: What | None = None,
+    texts: Texts | None = None,
     out: Path | None = None,
-    seeds: int = 1,
-    rounds: int | None = None,
-    from_results: Flag = False,
-    claims: Flag = False,
-    list: Flag = False,
-    json: Flag = False,
+    mode: Mode | None = None,
 ) -> None:
-    """Run the tables and figures of a paper again; a call that was stopped goes on where it was.
+    """Run the tables and figures of a paper again. A call that was stopped continues where it was.
 
     Parameters
     ----------
     paper
-        Which paper; mcmahan2018 unless told. `--list` without one lists them all.
-    figure
-        Figures by number.
-    table
-        Tables by number.
-    experiment
-        Others by name, as `--list` shows them. Without any of these: everything.
-    size
-        smoke: seconds. cpu: minutes. gpu: the paper's model, with 100 users a round (popov2018: 10).
-    users
-        A prepared store; three of the same users for Figures 11 and 12, with 10,000, 20,000 and 30,000 words. Without:
-        synthetic users.
-    other
-        A store of another corpus with the same words, for other-corpus and private-tuning; the folder of the Penn
-        Treebank's text, for ptb. With --users.
-    public
-        A store of public text with the same words, to pre-train on (`sotto prepare --plain-text`), for private-model
-        and popov2018. With --users.
-    declared_users
-        The population that private-model declares: round, and not counted from the store.
+        Which paper; mcmahan2018 by default. `--list` without one lists them all.
     out
         Folder for runs, results, figures and tables.
-    seeds
-        Runs of every setting: from two on, tables give the spread.
-    rounds
-        Rounds of a run, instead of the size's.
-    from_results
-        Train nothing: draw what is in the folder.
-    claims
-        Train nothing: check the claims of the paper against what is in the folder.
-    list
-        Only say what there is, and what it costs.
-    json
-        One JSON object.
     """
-    names = [f"figure-{number}" for number in figure or ()] + [f"table-{number}" for number in table or ()]
-    names += experiment or ()
-    if list:
-        _list(paper, names, seeds, rounds, json=json)
+    what, texts, mode = what or What(), texts or Texts(), mode or Mode()
+    if mode.list:
+        _list(paper, what, json=mode.json)
         return
     if out is None:
         raise SottoError("--out is missing: name a folder for runs, results, figures and tables (or say --list)")
     from sottovoce.papers import reproduce as running
-    from sottovoce.papers.registry import PAPERS
 
-    if claims or from_results:
+    if mode.claims or mode.from_results:
         running.check_paper(out, paper)
-    if claims:
-        judged, text = running.judge(out)
-        print_json({"claims": judged}) if json else print(text)
+    if mode.claims:
+        checked, table = running.check_claims(out)
+        print_json({"claims": [each.to_json() for each in checked]}) if mode.json else print(table)
         return
-    say = (lambda text: None) if json else (lambda text: print(text, flush=True))
     done = True
-    if from_results:
-        for part in running.redraw(names, out):
-            say(part)
+    if mode.from_results:
+        for part in running.redraw(what.names, out):
+            if not mode.json:
+                print(part, flush=True)
     else:
-        with gentle_stop() as stop:
-            done = running.reproduce(
-                PAPERS[paper or "mcmahan2018"], names, size=size, out=out, users=users or (), other=other,
-                public=public, declared=declared_users, seeds=seeds, rounds=rounds, say=say,
-                progress=partial(progress_of_rounds, quiet=json), stop=stop,
-            )  # fmt: skip
-    if json:
-        print_json({"out": str(out), "finished": done, "experiments": running.summary(names, out)})
+        done = _run(paper or DEFAULT_PAPER, what, texts, out, quiet=mode.json)
+    if mode.json:
+        print_json({"out": str(out), "finished": done, "experiments": running.summary(what.names, out)})
     else:
         print(f"figures, tables and results are in {out}" if done else "stopped; the same command goes on")
 
 
-def _list(name: str | None, names: list[str], seeds: int, rounds: int | None, *, json: bool) -> None:
+def _run(name: str, what: What, texts: Texts, out: Path, *, quiet: bool) -> bool:
+    from sottovoce.papers import reproduce as running
+    from sottovoce.papers.engine.populations import Stores
+    from sottovoce.papers.engine.runner import Console
     from sottovoce.papers.registry import PAPERS
 
-    if name is None and names:
-        name = "mcmahan2018"
-    told = [_costs(paper, names, seeds, rounds) for paper in PAPERS.values() if name in (None, paper.name)]
+    paper = PAPERS[name]
+    request = running.Request(paper, what.names, paper.size(what.size, what.rounds), what.seeds)
+    stores = Stores(tuple(texts.users or ()), texts.other, texts.public, texts.declared_users)
+    log = (lambda text: None) if quiet else partial(print, flush=True)
+    with gentle_stop() as stop:
+        return running.reproduce(request, out, stores, Console(log, partial(progress_of_rounds, quiet=quiet), stop))
+
+
+class ExperimentCosts(TypedDict):
+    name: str
+    title: str
+    shows: str
+    runs: dict[str, int]
+    user_updates: dict[str, int]
+
+
+class PaperCosts(TypedDict):
+    paper: str
+    title: str
+    experiments: list[ExperimentCosts]
+
+
+def _list(name: str | None, what: What, *, json: bool) -> None:
+    from sottovoce.papers.registry import PAPERS
+
+    if name is None and what.names:
+        name = DEFAULT_PAPER
+    papers = [_costs(paper, what) for paper in PAPERS.values() if name in (None, paper.name)]
     if json:
-        print_json(told[0] if name else {"papers": told})
+        print_json(papers[0] if name else {"papers": papers})
         return
-    for paper in told:
+    for paper in papers:
         print(f"{paper['paper']}: {paper['title']}\n")
         for row in paper["experiments"]:
             costs = [
@@ -131,16 +169,16 @@ def _list(name: str | None, names: list[str], seeds: int, rounds: int | None, *,
     print("Settings that several of them share are run once.")
 
 
-def _costs(paper: Paper, names: list[str], seeds: int, rounds: int | None) -> dict[str, Any]:
-    sizes = [paper.size(name, rounds if name == "gpu" else None) for name in paper.sizes]
-    rows = [
+def _costs(paper: Paper, what: What) -> PaperCosts:
+    sizes = [paper.size(name, what.rounds if name == "gpu" else None) for name in paper.sizes]
+    rows: list[ExperimentCosts] = [
         {
             "name": experiment.name,
             "title": experiment.title,
             "shows": experiment.shows,
-            "runs": {size.name: sum(count for _, count in experiment.runs(size, seeds)) for size in sizes},
-            "user_updates": {size.name: experiment.user_updates(size, seeds) for size in sizes},
+            "runs": {size.name: sum(count for _, count in experiment.runs(size, what.seeds)) for size in sizes},
+            "user_updates": {size.name: experiment.user_updates(size, what.seeds) for size in sizes},
         }
-        for experiment in paper.choose(names)
+        for experiment in paper.choose(what.names)
     ]
     return {"paper": paper.name, "title": paper.title, "experiments": rows}

@@ -70,7 +70,7 @@ def train(
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
     with _group(coordinator, processes, process_id, wait, secret) as group, gentle_stop() as stop:
-        if group and not group.leads:
+        if group and not group.is_leader:
             work_as_helper(group, chosen.data.store or None, stop=stop)
             return _tell_helper(group, json=json)
         with progress_of_rounds(out.name, quiet=json) as observer:
@@ -114,7 +114,7 @@ def resume(
     from sottovoce.commands.helper import work_as_helper
 
     with _group(coordinator, processes, process_id, wait, secret) as group, gentle_stop() as stop:
-        if group and not group.leads:
+        if group and not group.is_leader:
             work_as_helper(group, store, stop=stop)
             return _tell_helper(group, json=json)
         with progress_of_rounds(run.name, quiet=json) as observer:
@@ -181,9 +181,9 @@ def _group(
 
 def _tell_helper(group: Group, *, json: bool) -> None:
     if json:
-        print_json({"process": group.mine, "processes": group.count})
+        print_json({"process": group.rank, "processes": group.count})
     else:
-        print(f"process {group.mine} of {group.count} is done; process 0 has the run")
+        print(f"process {group.rank} of {group.count} is done; process 0 has the run")
 
 
 def tell(result: RunResult, *, json: bool, again: str = "sotto resume", next_step: str = "") -> None:

@@ -20,7 +20,6 @@ from sottovoce.audit.one_run import CanaryWatch, scores_of_model, toss
 from sottovoce.audit.retrain import train_twin
 from sottovoce.build.assembly import assemble
 from sottovoce.commands.audit_rounds import refuse_own_code
-from sottovoce.commands.budget import vocabulary_charges
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.insert_canaries import plan_canaries, read_registry, take_scores
@@ -34,6 +33,7 @@ from sottovoce.reporting.panels import Point as Mark
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_ledger
+from sottovoce.runs.payments import vocabulary_charges
 from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import Secrets
 

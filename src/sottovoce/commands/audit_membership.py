@@ -15,7 +15,6 @@ from sottovoce.audit.bounds import CONFIDENCE, check_level
 from sottovoce.audit.retrain import references as train_references
 from sottovoce.build.assembly import assemble
 from sottovoce.commands.audit_rounds import refuse_own_code
-from sottovoce.commands.budget import vocabulary_charges
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.stores import open_users
@@ -28,6 +27,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.reporting.audit_figures import draw_roc
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.payments import vocabulary_charges
 from sottovoce.runs.secrets import Secrets
 
 USERS = 2000  # on either side: enough to see false alarms of one in a thousand

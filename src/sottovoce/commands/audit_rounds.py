@@ -20,7 +20,6 @@ from sottovoce.audit.rounds import set_stage
 from sottovoce.audit.tails import LEVEL, Tail, check_delta, check_texts, fit_tail
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.build.mechanism import build_mechanism
-from sottovoce.commands.budget import vocabulary_charges
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.stores import open_users, with_public_text
@@ -34,6 +33,7 @@ from sottovoce.reporting.audit_figures import draw_tail
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import first_line
+from sottovoce.runs.payments import vocabulary_charges
 from sottovoce.runs.secrets import Secrets
 
 # What contradicts a claim stops a release, and a test that is exact uses up the errors that it may make.

@@ -27,10 +27,10 @@ from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.kernels.lstm_users import Products
 from sottovoce.models.contract import parameter_count
-from sottovoce.privacy.fixed_point import digest_of
 from sottovoce.recipe import Recipe
+from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Summed, play_round
+from sottovoce.training.round import play_round
 from sottovoce.training.server import ServerState
 
 REPEATS = 5
@@ -221,27 +221,16 @@ def _vocabulary(workload: Workload) -> Vocabulary:
     return Vocabulary(FRAME + tuple(f"w{number}" for number in range(workload.vocabulary - len(FRAME))))
 
 
-@dataclass(frozen=True)
-class _Unpaid:
-    """These users are made up. The sum is hashed as in a run: it takes its time."""
-
-    secrets: Secrets
-
-    def spend(self, round_number: int, event: Any, sums: Summed | None) -> bytes:
-        digest = b"" if sums is None else digest_of((sums.total, sums.weight, sums.bits))
-        return self.secrets.noise_key(round_number, "bench", digest)
-
-
 def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerState, int]]:
     """A function that plays the next round: where it led, and how many users were in it."""
     state = assembly.start(assembly.model)
-    secrets = Secrets.seeded(0)
+    payments = Unpaid(Secrets.seeded(0), "bench", hash_sums=True)  # hashed as in a run: it takes its time
 
     def play() -> tuple[ServerState, int]:
         nonlocal state
-        keys = secrets.keys(state.round + 1, "bench")
-        state, summed = play_round(assembly.algorithm, state, store, keys, _Unpaid(secrets), assembly.sum_updates)
-        jax.block_until_ready(state.model)
+        payment = payments.begin(state.round + 1)
+        state, summed = play_round(assembly.algorithm, state, store, payment, assembly.sum_updates)
+        jax.block_until_ready(state.params)
         return state, summed.users
 
     return play

@@ -10,7 +10,6 @@ import numpy as np
 from sottovoce.audit.canaries import Registry, choose
 from sottovoce.audit.one_run import CanaryWatch, toss
 from sottovoce.build.assembly import Assembly
-from sottovoce.commands.saving import saved_scores
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
@@ -18,6 +17,7 @@ from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
 
+SCORES = "canaries"  # in a checkpoint
 MANY = 0.1  # of the declared population: more canaries than that are heard in the model
 
 
@@ -54,7 +54,8 @@ def no_scores(registry: Registry | None) -> np.ndarray | None:
 
 
 def take_scores(saved: Checkpoint) -> np.ndarray:
-    scores = saved_scores(saved)
+    """What an audit had gathered for each canary when the checkpoint was made."""
+    scores = saved.arrays.get(SCORES)
     if scores is None:
         raise DamagedRun("the checkpoint has no scores of the canaries that were planted; start another run")
     return scores

@@ -3,48 +3,79 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from sottovoce.accounting import Spent
 from sottovoce.build.assembly import Assembly
-from sottovoce.commands.budget import charge_store, planned_rounds, store_folder, vocabulary_charges
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start
-from sottovoce.commands.insert_canaries import no_scores, plan_canaries
-from sottovoce.commands.saving import save_checkpoint
-from sottovoce.commands.stores import make_own_store, open_users, with_absolute_paths
+from sottovoce.commands.insert_canaries import SCORES, no_scores, plan_canaries
+from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.local.objective import Objective
+from sottovoce.federation.rounds import Coordinator
+from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.group import Group
 from sottovoce.recipe import Recipe
+from sottovoce.runs.checkpoint import Checkpoint, save_sealed
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.lease import take_up
+from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger
+from sottovoce.runs.payments import charge_plan, planned_rounds, store_folder, store_ledger, vocabulary_charges
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.server import ServerState
 
 
-def begin(
-    recipe: Recipe | str | Path, out: Path, model: LanguageModel | None, objective: Objective, group: Group | None,
-    beside: Store | None, across_devices: bool,
-) -> None:  # fmt: skip
+@dataclass(frozen=True)
+class Context:
+    """What a run takes from its caller, apart from the recipe."""
+
+    model: LanguageModel | None = None
+    objective: Objective = plain
+    group: Group | None = None
+    also_evaluate_on: Store | None = None  # public text
+    coordinator: Coordinator | None = None  # where users are on devices
+
+    @property
+    def across_devices(self) -> bool:
+        return self.coordinator is not None
+
+
+class Opened(NamedTuple):
+    """The users of a run, those held out, and the objects of its recipe."""
+
+    store: Store
+    test: Store | None
+    assembly: Assembly
+
+
+def open_run(recipe: Recipe, run: RunFolder, context: Context) -> Opened:
+    store, test = open_users(recipe, run, context.across_devices)
+    words = vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
+    assembly = assemble_for(
+        context.group, recipe, store, model=context.model, objective=context.objective, before=words
+    )
+    return Opened(store, test, assembly)
+
+
+def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
     """Make the folder of a run that has done no round. A run that cannot be made leaves none behind."""
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
     recipe = with_absolute_paths(recipe)
-    check_beside(recipe, beside)
+    check_also(recipe, context.also_evaluate_on)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
-        store, _ = open_users(recipe, draft, across_devices)
-        words = owed_for_words(recipe, store)
-        assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
-        planned = planned_rounds(assembly)
-        start = find_start(assembly.recipe, store, assembly.model, given=model is not None)
+        opened = open_run(recipe, draft, context)
+        store, _, assembly = opened
+        mechanism = assembly.algorithm.mechanism
+        planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
+        start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)
         secrets = _new_secrets(assembly, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         header: dict[str, Any] = {
@@ -64,31 +95,35 @@ def begin(
             draft.write_json(draft.registry_file, registry.to_json())
         ledger = Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
-        mechanism = assembly.algorithm.mechanism
-        state = assembly.start(start.model)
         # From here on the start is in the checkpoint: the folder it came from may go.
-        save_checkpoint(draft, state, secrets, start.weights, no_scores(registry))
-        # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
-        # right after this line charges for a run that never was, which errs on the safe side.
-        for event, count in mechanism.events(planned):
-            charge_store(store, secrets.name(), "training", event, count)
+        save_state(draft, assembly.start(start.model), secrets, start.weights, no_scores(registry))
+        # A crash right after this line charges for a run that never was, which errs on the safe side.
+        charge_plan(store_ledger(store), secrets.name(), mechanism, planned)
         if assembly.is_private:
-            take_up(draft.secrets, store_folder(store), ledger.state)
+            Lease(draft.secrets, store_folder(store)).acquire(ledger.state)
+    if has_own_store(recipe):  # it moved with the folder
+        opened = opened._replace(store=replace(store, path=RunFolder(out).own_store, named=store.fingerprint))
+    return opened
 
 
-def check_beside(recipe: Recipe, beside: Store | None) -> None:
-    """What is measured beside a private run goes into its public record, exactly."""
-    if beside is not None and beside.people and recipe.privacy.mode == "private":
+def save_state(
+    run: RunFolder, state: ServerState, secrets: Secrets, lineage: str, scores: np.ndarray | None = None
+) -> Secrets:
+    """Save a checkpoint of the state; the ratchet at the next round."""
+    arrays = state.to_arrays()
+    if scores is not None:
+        arrays[SCORES] = scores  # with the state they belong to: a round done again is not counted twice
+    return save_sealed(run, Checkpoint(state.round, arrays, {"lineage": lineage}), secrets)
+
+
+def check_also(recipe: Recipe, text: Store | None) -> None:
+    """Refuse to evaluate a private run on people's text: the figures go into its public record, exactly."""
+    if text is not None and text.people and recipe.privacy.mode == "private":
         raise SottoError(
-            f"beside={beside.path or 'a store in memory'} holds people's text, and how well a private run predicts it "
-            f"would be in the public record without noise; give public text (`sotto prepare --plain-text`), or use "
-            f"`sotto evaluate` after training"
+            f"also_evaluate_on={text.path or 'a store in memory'} holds people's text, and how well a private run "
+            f"predicts it would be in the public record without noise; give public text (`sotto prepare "
+            f"--plain-text`), or use `sotto evaluate` after training"
         )
-
-
-def owed_for_words(recipe: Recipe, store: Store) -> Spent:
-    """What a private run owes for the words of its store."""
-    return vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
 
 
 def _new_secrets(assembly: Assembly, store: Store, start: Start) -> Secrets:

@@ -75,7 +75,7 @@ class PrivateVocabulary:
 
     @property
     def _epsilon_of_counts(self) -> float:
-        """ε less what the threshold's half of δ is charged in ε (docs/guarantees.md, "Histograms")."""
+        """ε less what the threshold's half of δ is charged in ε (docs/explanation/guarantees.md, "Histograms")."""
         return self.epsilon + math.log1p(-self.delta / 2)
 
 

@@ -12,9 +12,7 @@ import numpy as np
 
 from sottovoce import accounting
 from sottovoce.accounting import Covered, Event, event_from_json
-from sottovoce.commands.budget import total_of
 from sottovoce.commands.insert_canaries import read_registry
-from sottovoce.commands.saving import check_origin
 from sottovoce.commands.stores import TURNS_BY_PLACE, store_folder
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
@@ -23,6 +21,8 @@ from sottovoce.privacy.sampling import sampler_named
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.budget import total_of
+from sottovoce.runs.checkpoint import check_origin
 from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger, write_release
 from sottovoce.runs.secrets import Secrets

@@ -11,19 +11,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.build.assembly import Played, weights_of
-from sottovoce.commands.budget import Meter, store_ledger
-from sottovoce.commands.helper import assemble_for, sum_over
+from sottovoce.build.assembly import weights_of
+from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import notes_of, take_scores, watch_canaries
-from sottovoce.commands.lease import charged_beside, take_hold
-from sottovoce.commands.new_run import begin, check_beside, owed_for_words
-from sottovoce.commands.payments import RunSpender
-from sottovoce.commands.saving import check_origin, load_state, save_checkpoint
-from sottovoce.commands.stores import TURNS_BY_PLACE, open_users
+from sottovoce.commands.new_run import Context, Opened, begin, check_also, open_run, save_state
+from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
-from sottovoce.federation.aggregation import DeviceSum
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.files import told_if_full
 from sottovoce.local.objective import Objective, plain
@@ -33,11 +28,17 @@ from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, make_statement
 from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger
+from sottovoce.runs.payments import Origin, Payments, store_folder, store_ledger
 from sottovoce.runs.record import json_number, of_held_out
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import ServerState
+from sottovoce.training.strategy import Work
+from sottovoce.training.types import RoundResult
+from sottovoce.training.variants.central import Central
 
 
 @dataclass(frozen=True)
@@ -70,70 +71,92 @@ class RunResult:
 
 
 Observer = Callable[[Progress], None]
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    return False
 
 
 def train(
-    recipe: Recipe | str | Path, out: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
-    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
-    beside: Store | None = None, coordinator: Coordinator | None = None,
-) -> RunResult:  # fmt: skip
+    recipe: Recipe | str | Path,
+    out: str | Path,
+    *,
+    model: LanguageModel | None = None,
+    objective: Objective = plain,
+    observer: Observer | None = None,
+    stop: Stop = never,
+    group: Group | None = None,
+    also_evaluate_on: Store | None = None,
+    coordinator: Coordinator | None = None,
+) -> RunResult:
     """Train what a recipe describes into a new folder.
 
-    `model` and `objective` may be your own. `observer` is told of every round; when `stop()` is true the round is
-    finished, saved, and the run can be resumed. With a `group` of processes, of which this is the first, the others
-    call `work_as_helper`. The model is evaluated on the public text of `beside` too, whenever it is on held-out users.
-    With a `coordinator` the users are on devices, and data.store is the folder of their federation.
+    Args:
+        recipe: a recipe, the path of one, or the name of a shipped one.
+        out: the folder to make.
+        model: a model of your own, in place of the recipe's.
+        objective: an objective of your own, in place of the recipe's.
+        observer: is called after every round, and once before the first.
+        stop: is asked after every round. If it returns True the run stops there and can be resumed.
+        group: the processes that train together. This is the first; the others call `work_as_helper`.
+        also_evaluate_on: public text. The model is evaluated on it whenever it is evaluated on held-out users.
+        coordinator: where users are on devices: then data.store is the folder of their federation.
     """
-    begin(recipe, Path(out), model, objective, group, beside, coordinator is not None)
-    return resume(
-        out, model=model, objective=objective, observer=observer, stop=stop, group=group, beside=beside,
-        coordinator=coordinator,
-    )  # fmt: skip
+    context = Context(model, objective, group, also_evaluate_on, coordinator)
+    opened = begin(recipe, Path(out), context)
+    return _go_on(RunFolder.open(out), context, observer, stop, opened)
 
 
 def resume(
-    path: str | Path, *, model: LanguageModel | None = None, objective: Objective = plain,
-    observer: Observer | None = None, stop: Callable[[], bool] = lambda: False, group: Group | None = None,
-    beside: Store | None = None, coordinator: Coordinator | None = None,
-) -> RunResult:  # fmt: skip
-    """Go on with a run from its last good checkpoint, to the same end as if it had never stopped."""
-    run = RunFolder.open(path)
-    on = "sotto resume" if coordinator is None else "sotto federate resume"
-    with run.locked(), told_if_full(run.path, f"then go on with `{on} {path}`: what was saved is safe"):
-        asked = group.asked if group else lambda: False
-        return Training(run, model, objective, group, beside, coordinator).run(observer, lambda: stop() or asked())
+    path: str | Path,
+    *,
+    model: LanguageModel | None = None,
+    objective: Objective = plain,
+    observer: Observer | None = None,
+    stop: Stop = never,
+    group: Group | None = None,
+    also_evaluate_on: Store | None = None,
+    coordinator: Coordinator | None = None,
+) -> RunResult:
+    """Go on with a run from its last good checkpoint, to the same end as if it had never stopped.
+
+    Args:
+        path: the folder of the run. For the others see `train`: give what was given there.
+    """
+    context = Context(model, objective, group, also_evaluate_on, coordinator)
+    return _go_on(RunFolder.open(path), context, observer, stop)
+
+
+def _go_on(
+    run: RunFolder, context: Context, observer: Observer | None, stop: Stop, opened: Opened | None = None
+) -> RunResult:
+    command = "sotto federate resume" if context.across_devices else "sotto resume"
+    with run.locked(), told_if_full(run.path, f"then go on with `{command} {run.path}`: what was saved is safe"):
+        asked = context.group.stop_requested if context.group else never
+        return Training(run, context, opened).run(observer, lambda: stop() or asked())
 
 
 class Training:
     """A run in progress: what is on disk, and the state it has reached."""
 
-    def __init__(
-        self, run: RunFolder, model: LanguageModel | None, objective: Objective, group: Group | None,
-        beside: Store | None = None, coordinator: Coordinator | None = None,
-    ):  # fmt: skip
-        self.run_folder, self.beside, self.coordinator = run, beside, coordinator
+    def __init__(self, run: RunFolder, context: Context, opened: Opened | None = None):
+        self.run_folder, self.context = run, context
         recipe = Recipe.load(run.recipe_file)
-        check_beside(recipe, beside)
+        check_also(recipe, context.also_evaluate_on)
         self.ledger = Ledger.open(run.ledger_file)
         if self.ledger.header.get("recipe") != recipe.sha256():
             raise SottoError(
                 f"the recipe of {run.path} was edited after the run began; put it back, or start another run with it"
             )
-        self.store, self.test = open_users(recipe, run, coordinator is not None)
+        self.store, self.test, self.assembly = opened or open_run(recipe, run, context)
         secrets = Secrets.load_any(run.secrets)
         if self.ledger.header.get("store") != secrets.blind(self.store.fingerprint):
             raise SottoError(
                 f"{self.store.path} is not the store that {run.path} began on, and its people were never charged; "
                 f"put it back, or start another run"
             )
-        words = owed_for_words(recipe, self.store)
-        self.assembly = assemble_for(group, recipe, self.store, model=model, objective=objective, before=words)
-        if coordinator is not None:
-            # Who answers, and in time, is never the same again: a round that is done again is another release.
-            self.assembly = replace(self.assembly, reproducible=False)
-        self.sum_updates = sum_over(group, self.assembly)
-        # What the store was charged for ahead; that another version would allow more changes nothing.
-        self.planned = int(self.ledger.header.get("planned", self.assembly.recipe.run.rounds))
+        self.sum_updates = sum_over(context.group, self.assembly)
         self.recipe = self.assembly.recipe
         if self.ledger.header.get("code") != self.assembly.code:
             raise SottoError(
@@ -144,7 +167,7 @@ class Training:
         self.notes: list[str] = list(self.ledger.notes)
         declared = self.recipe.privacy.users
         self.watch = watch_canaries(run, self.ledger.header, self.assembly, self.store, secrets)
-        if self.assembly.passes is None and not 0.5 < self.store.users / declared < 2:
+        if not isinstance(self.assembly.strategy, Central) and not 0.5 < self.store.users / declared < 2:
             self.notes.append(
                 f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
                 f"{declared:,}; cohorts are {self.store.users / declared:.2g} times as large as declared"
@@ -152,13 +175,27 @@ class Training:
         if self.watch is not None:
             self.notes += notes_of(self.watch, self.store, declared)
             self.store = self.watch.planted
-        self._load_state()
-        self.meter = Meter(self.assembly)
-        self.exhausted: BudgetExhausted | None = None
-        self.notes += take_hold(self)
+        saved = self._load_state()
+        self.payments = Payments(
+            ledger=self.ledger,
+            store_ledger=store_ledger(self.store),
+            lease=Lease(run.secrets, store_folder(self.store)),
+            secrets=Secrets.load(run.secrets, saved.round + 1),
+            budget=self.assembly.budget,
+            # What the store was charged for ahead; that another version would allow more changes nothing.
+            planned=int(self.ledger.header.get("planned", self.recipe.run.rounds)),
+            lineage=saved.facts["lineage"],
+            origin=Origin(
+                self.assembly.fingerprint,
+                # Who answers, and in time, is never the same again: a round that is done again is another release.
+                self.assembly.reproducible and not context.across_devices,
+                self.recipe.privacy.secrets == "seeded",
+            ),
+        )
+        self.notes += self.payments.settle(saved.round)
 
     def _check_turns(self, secrets: Secrets) -> None:
-        """Refuse to go on where somebody's turn could come more often than was charged."""
+        """Refuse to go on where a user's turn could come more often than was charged."""
         if self.assembly.turns is None:
             return
         if "turns" not in self.ledger.header:
@@ -169,7 +206,7 @@ class Training:
                 f"their turns would be others too; put the store back, or start another run"
             )
 
-    def _load_state(self) -> None:
+    def _load_state(self) -> Checkpoint:
         saved, damaged = checkpoints.latest(self.run_folder.checkpoints)
         if saved is None:
             raise DamagedRun(f"{self.run_folder.path} has no checkpoint that can be read; start another run")
@@ -182,29 +219,25 @@ class Training:
                 f"checkpoint is at round {saved.round}: what was spent cannot be told, so the run is refused; "
                 f"start another"
             )
-        check_origin(self.run_folder, self.ledger, saved)
-        self.state = load_state(saved, self.assembly.start(self.assembly.model))
+        checkpoints.check_origin(self.run_folder, self.ledger, saved)
+        self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays)
         if self.watch is not None:
             self.watch.scores = take_scores(saved)
-        self.parent: str = saved.facts["lineage"]
-        self.secrets = Secrets.load(self.run_folder.secrets, saved.round + 1)
         self.run_folder.record.keep_up_to(saved.round)
         self.run_folder.diagnostics.keep_up_to(saved.round)
+        return saved
 
-    def run(self, observer: Observer | None, stop: Callable[[], bool]) -> RunResult:
+    def run(self, observer: Observer | None, stop: Stop) -> RunResult:
         ended, evaluation = "finished", None
         last = self.recipe.run.rounds
-        spender = RunSpender(self)
         if observer:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
         try:
-            if self.exhausted:
-                raise self.exhausted
-            for state, played in self._rounds(spender):
-                jax.block_until_ready(state.model)
+            for state, played in self._rounds():
+                jax.block_until_ready(state.params)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
-                self.state, self.parent = state, spender.lineage
+                self.state = state
                 seconds = time.perf_counter() - before
                 evaluation = self._evaluate_if_due(state) or evaluation
                 shown = evaluation if self._is_due(state.round) else None
@@ -224,34 +257,29 @@ class Training:
             self._checkpoint()
         statement = self._finish()
         evaluation = evaluation or self._last_evaluation()
-        return RunResult(
-            self.run_folder.path, self.state.round, ended, statement, evaluation, tuple(self.notes), self._traffic()
-        )  # fmt: skip
+        path, notes = self.run_folder.path, tuple(self.notes)
+        return RunResult(path, self.state.round, ended, statement, evaluation, notes, self._traffic())
 
-    def _rounds(self, spender: RunSpender) -> Iterator[tuple[ServerState, Played | DeviceSum]]:
-        if self.coordinator is None:
-            return self.assembly.rounds(self.state, self.store, spender.keys, spender, self.sum_updates, self.watch)
-        run = self.ledger.header["run"]
-        return self.coordinator.rounds(
-            self.assembly, run, self.state, spender.keys, spender, lambda: spender.lineage
-        )  # fmt: skip
+    def _rounds(self) -> Iterator[tuple[ServerState, RoundResult]]:
+        if self.context.coordinator is not None:
+            return self.context.coordinator.rounds(self.assembly, self.payments.run, self.state, self.payments)
+        return self.assembly.rounds(self.state, self.payments, Work(self.store, self.sum_updates, self.watch))
 
     @property
     def _checkpoint_every(self) -> int:
         # A round over devices is never the same again: one that is not kept would have to be paid for twice.
-        return self.recipe.run.checkpoint_every if self.coordinator is None else 1
+        return 1 if self.context.across_devices else self.recipe.run.checkpoint_every
 
     def _is_due(self, round_number: int) -> bool:
         every = self.recipe.run.evaluate_every
-        return bool(every) and self.test is not None and (
-            round_number % every == 0 or round_number == self.recipe.run.rounds
-        )  # fmt: skip
+        due = every and (round_number % every == 0 or round_number == self.recipe.run.rounds)
+        return bool(due) and self.test is not None
 
     def _evaluate_if_due(self, state: ServerState) -> Evaluation | None:
         if not self._is_due(state.round) or self.test is None:
             return None
         limit = self.recipe.run.evaluate_users or self.test.users
-        return evaluate(state.model, self.test, range(min(limit, self.test.users)))
+        return evaluate(state.params, self.test, range(min(limit, self.test.users)))
 
     def _last_evaluation(self) -> Evaluation | None:
         """As the record has it, for a run that had nothing left to do."""
@@ -259,28 +287,27 @@ class Training:
         return Evaluation.from_json(found[-1]) if found else None
 
     def _write_round(
-        self, played: Played | DeviceSum, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
+        self, played: RoundResult, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
     ) -> Progress:
-        epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
         mechanism = self.assembly.algorithm.mechanism
         entry: dict[str, Any] = {
             "round": self.state.round,
-            "epsilon": json_number(epsilon),
+            "epsilon": json_number(self.payments.epsilon(self.state.round)),
             "delta": self.recipe.privacy.delta,
             "clip_norm": json_number(joint_norm(clip_norms)),
             "noise_std": mechanism.noise_std(self.state.round, clip_norms)[0],
         }
         if evaluation:
             entry["evaluation"] = of_held_out(evaluation.to_json())
-            if self.beside is not None:
-                entry["beside"] = evaluate(self.state.model, self.beside).to_json()
+            if self.context.also_evaluate_on is not None:
+                entry["beside"] = evaluate(self.state.params, self.context.also_evaluate_on).to_json()
         self.run_folder.record.append(entry)
         exact = {"round": self.state.round, **played.diagnostics(), "seconds": seconds}
         self.run_folder.diagnostics.append(exact)
         return self._progress(played.users, seconds, evaluation)
 
     def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
-        epsilon = self.meter(self.ledger.spent_up_to(self.state.round))
+        epsilon = self.payments.epsilon(self.state.round)
         budget = self.recipe.privacy.epsilon
         return Progress(self.state.round, self.recipe.run.rounds, epsilon, budget, users, seconds, evaluation)
 
@@ -288,40 +315,43 @@ class Training:
         self.run_folder.record.sync()
         self.run_folder.diagnostics.sync()
         scores = None if self.watch is None else self.watch.scores
-        self.secrets = save_checkpoint(self.run_folder, self.state, self.secrets, self.parent, scores)
+        payments = self.payments
+        payments.secrets = save_state(self.run_folder, self.state, payments.secrets, payments.lineage, scores)
 
     def _finish(self) -> Statement:
-        beside, again = charged_beside(self), self.ledger.repeated()
+        payments = self.payments
+        beside, again = payments.extra(), self.ledger.repeated()
         # Training stops before it passes its budget: of the planned rounds, those count that it may still come to.
-        allowed = Meter(self.assembly, beside).rounds_allowed(self.planned, self.ledger.rounds, again)
+        budget = self.assembly.budget.counting(beside)
+        allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
         vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
-        files = self.run_folder.save_model(weights_of(self.state.model), vocabulary)
+        files = self.run_folder.save_model(weights_of(self.state.params), vocabulary)
         statement = make_statement(
             recipe=self.recipe,
             mechanism=self.assembly.algorithm.mechanism,
             accountant=self.assembly.accountant,
-            planned_rounds=self.planned,
+            planned_rounds=payments.planned,
             rounds_done=self.state.round,
             spent=self.ledger.spent(),
             charged=[*self.assembly.algorithm.mechanism.events(allowed), *again],
             repeated=again,
             beside=beside,
-            to_store=self._charged_to_store(),
+            to_store=payments.charged_to_store(),
             vocabulary_spent=self.assembly.before,
-            store_spent=store_ledger(self.store).spent() if self.meter.private else [],
-            run=self.ledger.header["run"],
+            store_spent=payments.store_ledger.spent() if budget.private else [],
+            run=payments.run,
             vocabulary=self.store.vocabulary.fingerprint,
             vocabulary_source=self.store.vocabulary_source,
             start=self.ledger.header.get("start"),
             canaries=self.ledger.header.get("canaries"),
-            across_devices=self.coordinator is not None,
-            users_at_once=self.assembly.sum_updates.block if self.coordinator is None else 1,
+            across_devices=self.context.across_devices,
+            users_at_once=1 if self.context.across_devices else self.assembly.sum_updates.block,
         )
         statement = replace(statement, facts={**statement.facts, "files": files})
         card = {
             "name": "sottovoce language model",
             "code": self.assembly.code,
-            "parameters": parameter_count(self.state.model),
+            "parameters": parameter_count(self.state.params),
             "vocabulary": self.store.vocabulary.size,
             "rounds": self.state.round,
             "bytes": self._traffic(),
@@ -329,11 +359,6 @@ class Training:
         self.run_folder.save_statement(statement.to_json(), card)
         return statement
 
-    def _charged_to_store(self) -> int:
-        if not self.meter.private:
-            return 0
-        return sum(count for _, count in store_ledger(self.store).spent(self.ledger.header["run"]))
-
     def _traffic(self) -> dict[str, float] | None:
         """None for real devices: the model goes to all that are connected, drawn or not."""
-        return None if self.coordinator is not None else self.assembly.traffic(self.store, self.state.round)
+        return None if self.context.across_devices else self.assembly.traffic(self.store, self.state.round)

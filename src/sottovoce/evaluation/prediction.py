@@ -1,7 +1,7 @@
 """How well a model predicts the next word of people it has never seen.
 
 Targets are words, punctuation and EOS; BOS is never one. A word outside the vocabulary always counts as a mistake,
-even where UNK is predicted. The state runs on through all the texts of a user. docs/evaluation.md has the definitions.
+even where UNK is predicted. The state runs on through all the texts of a user. Definitions: docs/reference/metrics.md.
 """
 
 from __future__ import annotations

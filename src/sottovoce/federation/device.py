@@ -29,6 +29,7 @@ from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.fixed_point import FixedPoint
 from sottovoce.recipe import Recipe
+from sottovoce.training.types import Task as CohortTask
 
 log = logging.getLogger("sottovoce.device")
 VERSION = version("sottovoce")
@@ -157,7 +158,9 @@ class Device:
         key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         blocks = in_blocks.blocks(algorithm, self._store, rows)
-        sums, _ = in_blocks.add_up(blocks, algorithm, model, self._store, rows, key, np.asarray(task.clip_norms))
+        sums, _ = in_blocks.add_up(
+            blocks, algorithm, CohortTask(model, rows, np.asarray(task.clip_norms), key), self._store
+        )
         exact = isinstance(sums.total, FixedPoint)
         leaves = jax.tree.leaves(_steps(sums.total) if exact else sums.total)
         return Contribution(

@@ -5,7 +5,7 @@ Who is drawn is each device's own affair. Whoever is away, late or wrong adds no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +19,9 @@ from sottovoce.federation.device_rules import for_devices
 from sottovoce.federation.messages import Task, digest
 from sottovoce.federation.roster import Roster
 from sottovoce.local.keys import local_key
-from sottovoce.training.round import Keys, Spender, release
+from sottovoce.training.round import release
 from sottovoce.training.server import ServerState
+from sottovoce.training.types import Payment, Payments
 
 
 class Fleet(Protocol):
@@ -41,35 +42,32 @@ class Coordinator:
     seconds: float  # that a round waits for its devices
 
     def rounds(
-        self, assembly: Assembly, run: str, state: ServerState, keys_of: Callable[[int], Keys], ledger: Spender,
-        attempt: Callable[[], str],
-    ) -> Iterator[tuple[ServerState, DeviceSum]]:  # fmt: skip
-        """Play the rounds that are left. `attempt` names a release, once its round has its keys."""
+        self, assembly: Assembly, run: str, state: ServerState, payments: Payments
+    ) -> Iterator[tuple[ServerState, DeviceSum]]:
+        """Play the rounds that are left."""
         algorithm = assembly.algorithm
         while state.round < assembly.recipe.run.rounds:
             number = state.round + 1
-            keys = keys_of(number)
+            payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
-            message = self._task(assembly, run, state, attempt(), clip_norms, keys).to_bytes()
+            message = self._task(assembly, run, state, clip_norms, payment).to_bytes()
             registered = self.roster.registered
-            collected = Collected(digest(message), registered, algorithm.mechanism, clip_norms, state.model)
+            collected = Collected(digest(message), registered, algorithm.mechanism, clip_norms, state.params)
             self.fleet.ask(number, message, self.seconds, collected)
             summed = collected.summed(len(message))
-            state, _ = release(algorithm, state, summed, clip_norms, ledger)
+            state, _ = release(algorithm, state, summed, clip_norms, payment)
             yield state, summed
 
-    def _task(
-        self, assembly: Assembly, run: str, state: ServerState, attempt: str, clip_norms: np.ndarray, keys: Keys
-    ) -> Task:
+    def _task(self, assembly: Assembly, run: str, state: ServerState, clip_norms: np.ndarray, payment: Payment) -> Task:
         return Task(
             version=VERSION,
             federation=self.roster.federation,
             vocabulary=self.roster.vocabulary.fingerprint,
             run=run,
             round=state.round + 1,
-            attempt=attempt,
+            attempt=payment.name,
             recipe=for_devices(assembly.recipe).to_dict(),
             clip_norms=np.asarray(clip_norms),
-            key=np.asarray(jax.random.key_data(local_key(keys.local))),
-            leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(state.model)],
+            key=np.asarray(jax.random.key_data(local_key(payment.keys.local))),
+            leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(state.params)],
         )

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from sottovoce.local.objective import plain
-from sottovoce.local.update import FedAvg, User, UserResult, UserUpdate, cut_into_lanes, send
+from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.head import unit_rows
 from sottovoce.models.lstm import LSTM, Gate
 from sottovoce.privacy.clipping import SAFE_SHARE, Clip, FlatClip, NoClip, PerLayerClip
@@ -205,8 +205,8 @@ def train_users(
     def clip_and_send(clip_norms: Array, change: Parts, length: Array, cut: Array, loss: Array) -> UserResult:
         """The last clip is the same for every way of training, in float32."""
         if not per_layer:
-            return send(update.clipping, clip_norms, change, length, cut, loss)
-        result = send(update.clipping, clip_norms, model_of(change), length, cut, loss)
+            return clip_update(update, Trained(change, length, cut, loss), clip_norms)
+        result = clip_update(update, Trained(model_of(change), length, cut, loss), clip_norms)
         return result._replace(update=parts_of(result.update))
 
     losses = losses / jnp.maximum(jnp.sum(steps.mask, axis=(0, 2)), 1)

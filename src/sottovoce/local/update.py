@@ -31,6 +31,15 @@ class User(NamedTuple):
     public: Int[Array, " more"] | None = None
 
 
+class Trained(NamedTuple):
+    """What local training gives: all of it stays on the device."""
+
+    update: Any
+    norm: Float[Array, ""]
+    clipped: Bool[Array, " parts"]  # did the clip of any step cut a part?
+    loss: Float[Array, ""]
+
+
 class UserResult(NamedTuple):
     """What leaves the device is `update` (and `sound`); the rest is private and for diagnostics only."""
 
@@ -120,7 +129,13 @@ class FedAvg:
     def __call__(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
-        """What is sent for a user, given the model received and the norms to clip to; `key` is the user's own.
+        """What is sent for a user: local training and the last clip."""
+        return clip_update(self, self.train(received, user, key, clip_norms, last), clip_norms, key)
+
+    def train(
+        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
+    ) -> Trained:
+        """What training changes, given the model received and the norms to clip to; `key` is the user's own.
 
         Every step of every pass trains with a key of its own, made from it. `last` is how many steps a pass takes:
         those of the user, or more where others share the program. A step without targets changes nothing.
@@ -153,7 +168,7 @@ class FedAvg:
         start = (nothing, jnp.zeros(len(self.clipping.clip_norms), bool), jnp.zeros(()), jnp.zeros(()))
         update, cut, length, losses = jax.lax.fori_loop(0, self.epochs, epoch, start)
         loss = losses / jnp.maximum(jnp.sum(steps.mask), 1)
-        return send(self.clipping, clip_norms, update, length, cut, loss, self.compression, key)
+        return Trained(update, length, cut, loss)
 
 
 @dataclass(frozen=True)
@@ -175,6 +190,12 @@ class FedSGD:
     def __call__(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
+        """What is sent for a user: the gradient and the last clip."""
+        return clip_update(self, self.train(received, user, key, clip_norms, last), clip_norms, key)
+
+    def train(
+        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
+    ) -> Trained:
         """As `FedAvg`; `key` chooses the tokens too."""
         training_key = jax.random.fold_in(key, TRAINING)
         steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll)
@@ -194,7 +215,7 @@ class FedSGD:
         start = (jax.tree.map(jnp.zeros_like, received), states, jnp.zeros(()))
         gradient, _, loss = jax.lax.fori_loop(0, last, step, start)
         update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
-        return send(self.clipping, clip_norms, update, norm(update), jnp.array(False), loss, self.compression, key)
+        return Trained(update, norm(update), jnp.array(False), loss)
 
     def _select(self, user: User, key: PRNGKeyArray) -> User:
         """A random run of `tokens` tokens of the user."""
@@ -234,18 +255,18 @@ def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), start)
 
 
-def send(
-    clipping: Clip, clip_norms: ClipNorms, update: Any, length: Array, cut: Array, loss: Array,
-    compression: EightBit | None = None, key: PRNGKeyArray | None = None,
-) -> UserResult:  # fmt: skip
+def clip_update(
+    local: UserUpdate, trained: Trained, clip_norms: ClipNorms, key: PRNGKeyArray | None = None
+) -> UserResult:
     """The last clip, in float32 whatever came before it, and zeros in place of what is not finite.
 
     An update that is packed on the way is clipped on both sides of it: what is unpacked may be longer.
     """
-    update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), update)
-    update, clipped = clipping.clip(update, clip_norms)
+    update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), trained.update)
+    update, clipped = local.clipping.clip(update, clip_norms)
     update, sound = finite_or_zero(update)
-    if compression is not None:
+    if local.compression is not None:
         assert key is not None
-        update, _ = clipping.clip(compression.unpack(compression.pack(update, key)), clip_norms)
-    return UserResult(update, sound, length, cut | clipped, loss)
+        packed = local.compression.pack(update, key)
+        update, _ = local.clipping.clip(local.compression.unpack(packed), clip_norms)
+    return UserResult(update, sound, trained.norm, trained.clipped | clipped, trained.loss)

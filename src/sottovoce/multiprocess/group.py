@@ -1,8 +1,8 @@
-"""Several processes, on one machine or many, that add up numbers together.
+"""A group of processes, on one machine or many, that sum arrays over all of them (all-reduce).
 
-`jax.distributed` makes them one group whose devices know one another; what they say is added up by XLA over gloo,
-between the CPUs of the machines, whatever device trains. Everything else is made of sums: process 0 tells something
-by adding it to nothing. Whole numbers add up exactly, in any order.
+`jax.distributed` connects the processes. XLA sums over gloo, between the CPUs of the machines, whatever device trains.
+All messages are built on that sum: a broadcast is an all-reduce with zeros elsewhere. Integer sums are exact in any
+order.
 """
 
 from __future__ import annotations
@@ -25,140 +25,153 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.multiprocess import rendezvous
-from sottovoce.multiprocess.rendezvous import Address, Lifelines
+from sottovoce.multiprocess.agreement import ProcessFacts, disagreement
+from sottovoce.multiprocess.rendezvous import Address, Connections
 
-WAIT = 300.0  # seconds for all processes to come
-_GRACE = 5.0  # seconds for the main thread to notice, and to end in order, that another process is gone
+WAIT = 300.0  # seconds for all processes to connect
+_GRACE = 5.0  # seconds for the main thread to notice a lost process and to end in order
 _STOP = b"stop "
 
 
 class Dismissed(Exception):
-    """Process 0 needs the others no longer. What it holds is why, and nothing when all went well."""
+    """The leader ended the run. The message is its reason, and empty when the run is complete."""
 
 
 class Group:
-    """The processes of a run. Process 0 leads: it alone has the run's folder; the others add up what it says.
+    """The processes of a run. Rank 0 is the leader: it alone has the run's folder, and the others compute for it.
 
-    All must call the same methods in the same order: a sum waits for every one of them.
+    All processes must call the same methods in the same order, because a sum waits for every one of them.
     """
 
-    def __init__(self, mine: int, count: int, lines: Lifelines | None, mesh: Mesh):
-        self.mine, self.count = mine, count
-        self.facts: list[dict[str, Any]] = []  # of every process, once they met
-        self._lines, self._mesh = lines, mesh
-        self._over = self._busy = self._asked = False
+    def __init__(self, rank: int, count: int, connections: Connections | None, mesh: Mesh):
+        self.rank, self.count = rank, count
+        self.facts: list[ProcessFacts] = []  # of every rank, after `agree`
+        self._connections, self._mesh = connections, mesh
+        self._over = self._uninterruptible = self._stop_requested = False
 
     @property
-    def leads(self) -> bool:
-        return self.mine == 0
+    def is_leader(self) -> bool:
+        return self.rank == 0
 
-    def add(self, numbers: np.ndarray) -> np.ndarray:
-        """The sum over all processes of a vector of one length and kind."""
+    def all_reduce(self, numbers: np.ndarray) -> np.ndarray:
+        """The sum of a vector over all processes; length and dtype are the same in each."""
         length = len(numbers)
-        padded = np.zeros((1, _room(length)), numbers.dtype)
+        padded = np.zeros((1, _padded_length(length)), numbers.dtype)
         padded[0, :length] = numbers
         try:
-            shares = jax.make_array_from_process_local_data(self._apart, padded)
-            return np.asarray(_added(self._mesh, shares))[:length]
+            shards = jax.make_array_from_process_local_data(
+                NamedSharding(self._mesh, PartitionSpec("processes")), padded
+            )
+            return np.asarray(_sum_of_shards(self._mesh, shards))[:length]
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             self._over = True
-            lost = self._lines.gone(_GRACE) if self._lines else None
+            lost = self._connections.lost(_GRACE) if self._connections else None
             if lost is None:
                 raise LostProcess(f"the processes can no longer hear one another: {_first_line(error)}") from error
-            raise LostProcess(_farewell(lost)) from error
+            raise LostProcess(_lost_message(lost)) from error
 
-    @property
-    def _apart(self) -> NamedSharding:
-        return NamedSharding(self._mesh, PartitionSpec("processes"))
-
-    def tell(self, message: bytes = b"") -> bytes:
-        """What process 0 says, to all of them."""
-        length = int(self.add(np.array([len(message) if self.leads else 0], np.int32))[0])
+    def broadcast(self, message: bytes = b"") -> bytes:
+        """The leader's message, in every process."""
+        length = int(self.all_reduce(np.array([len(message) if self.is_leader else 0], np.int32))[0])
         words = np.zeros(-(-length // 4), np.int32)
-        if self.leads:
+        if self.is_leader:
             words[:] = np.frombuffer(message.ljust(4 * len(words), b"\0"), np.int32)
-        return self.add(words).tobytes()[:length]
+        return self.all_reduce(words).tobytes()[:length]
 
-    def gather(self, message: bytes) -> list[bytes]:
-        """What each process says, to all of them."""
+    def all_gather(self, message: bytes) -> list[bytes]:
+        """The messages of all processes by rank, in every process."""
         lengths = np.zeros(self.count, np.int32)
-        lengths[self.mine] = len(message)
-        lengths = self.add(lengths)
+        lengths[self.rank] = len(message)
+        lengths = self.all_reduce(lengths)
         slots = np.zeros((self.count, int(lengths.max())), np.int32)
-        slots[self.mine, : len(message)] = np.frombuffer(message, np.uint8)
-        said = self.add(slots.ravel()).reshape(slots.shape).astype(np.uint8)
-        return [row[:length].tobytes() for row, length in zip(said, lengths, strict=True)]
+        slots[self.rank, : len(message)] = np.frombuffer(message, np.uint8)
+        rows = self.all_reduce(slots.ravel()).reshape(slots.shape).astype(np.uint8)
+        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+
+    def agree(self, facts: ProcessFacts) -> None:
+        """Exchange facts. Every process sees the facts of all, so all of them refuse a mismatch together."""
+        self.facts = [ProcessFacts.from_bytes(message) for message in self.all_gather(facts.to_bytes())]
+        if problem := disagreement(self.facts):
+            self.leave()
+            raise SottoError(problem)
 
     def check_members(self, secret: bytes) -> None:
-        """Refuse a group in which somebody does not know the secret. Nothing else was said to it before."""
-        everybody = b"".join(self._each(os_entropy.token_bytes(32)))
-        proofs = [hmac.digest(secret, b"member %d" % number + everybody, "sha256") for number in range(self.count)]
-        for number, shown in enumerate(self._each(proofs[self.mine])):
-            if not hmac.compare_digest(shown, proofs[number]):
+        """Refuse a group with a process that does not know the secret. Nothing else is sent before this check.
+
+        Each process sends a nonce, and then an HMAC of all nonces and its rank.
+        """
+        nonces = b"".join(self._all_gather_fixed(os_entropy.token_bytes(32)))
+        proofs = [hmac.digest(secret, b"member %d" % rank + nonces, "sha256") for rank in range(self.count)]
+        for rank, shown in enumerate(self._all_gather_fixed(proofs[self.rank])):
+            if not hmac.compare_digest(shown, proofs[rank]):
                 self.leave()
                 raise SottoError(
-                    f"process {number} does not know the secret of this run: somebody else took its place, or it has "
+                    f"process {rank} does not know the secret of this run: somebody else took its place, or it has "
                     f"another --secret; start all processes again"
                 )
 
-    def _each(self, mine: bytes) -> list[bytes]:
-        """What each process says, of one length for all: nobody can ask for more memory than that."""
-        words = np.zeros((self.count, len(mine) // 4), np.int32)
-        words[self.mine] = np.frombuffer(mine, np.int32)
-        return [row.tobytes() for row in self.add(words.ravel()).reshape(words.shape)]
+    def _all_gather_fixed(self, message: bytes) -> list[bytes]:
+        """As `all_gather`, for messages of one length: no process can make the others allocate more memory."""
+        words = np.zeros((self.count, len(message) // 4), np.int32)
+        words[self.rank] = np.frombuffer(message, np.int32)
+        return [row.tobytes() for row in self.all_reduce(words.ravel()).reshape(words.shape)]
 
-    def hear(self) -> bytes:
-        """What process 0 says next to the others, or `Dismissed`."""
-        message = self.tell()
+    def receive(self) -> bytes:
+        """The leader's next message, for the other processes. Raises `Dismissed` at the end of the run."""
+        message = self.broadcast()
         if message.startswith(_STOP):
             self.leave()
             raise Dismissed(message.removeprefix(_STOP).decode())
         return message
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Words that belong together: broken off in between, the others would not understand another one."""
-        self._busy = True
+    def uninterruptible(self) -> Iterator[None]:
+        """A non-interruptible section: after an exception in it the processes are out of step, and no more is sent."""
+        self._uninterruptible = True
         yield
-        self._busy = False
+        self._uninterruptible = False
 
-    def note_asked(self, asked: bool) -> None:
-        self._asked = self._asked or asked
+    def request_stop(self, requested: bool = True) -> None:
+        self._stop_requested = self._stop_requested or requested
 
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Was any process asked to stop?"""
-        return self._asked
+        return self._stop_requested
 
-    def watch(self) -> None:
-        """From now on the end of another process ends this one, even while it waits for what will never come."""
-        if self._lines:
-            self._lines.when_gone(self._end)
+    def end_with_others(self) -> None:
+        """From now on this process ends when another one ends, even while it waits for a sum."""
+        if self._connections:
+            self._connections.when_lost(self._end)
 
     def _end(self, lost: int) -> None:
         time.sleep(_GRACE)
         if not self._over:
-            _die(_farewell(lost))
+            _exit_with(_lost_message(lost))
 
     def dismiss(self, reason: str = "") -> None:
-        """Process 0 lets the others go. Where they cannot hear it, they find it gone."""
-        if self.leads and not self._over and not self._busy:
-            with suppress(LostProcess):  # one that is gone need not be told
-                self.tell(_STOP + reason.encode())
+        """The leader ends the run for all. Where it cannot send, the others notice the closed connection."""
+        if self.is_leader and not self._over and not self._uninterruptible:
+            with suppress(LostProcess):
+                self.broadcast(_STOP + reason.encode())
         self.leave()
 
     def leave(self) -> None:
         self._over = True
-        if self._lines:
-            self._lines.close()
+        if self._connections:
+            self._connections.close()
 
 
 @contextmanager
 def joined(
-    coordinator: str, processes: int | None, process_id: int | None, wait: float = WAIT,
-    say: Callable[[str], None] = lambda text: None, secret: Path | None = None,
-) -> Iterator[Group]:  # fmt: skip
-    """This process as one of a group; when process 0 leaves the block, it tells the others why."""
-    group = join(coordinator, processes, process_id, wait, say, secret)
+    coordinator: str,
+    processes: int | None,
+    process_id: int | None,
+    wait: float = WAIT,
+    log: Callable[[str], None] = lambda text: None,
+    secret: Path | None = None,
+) -> Iterator[Group]:
+    """`join` as a context. When the leader leaves it, the other processes receive the reason."""
+    group = join(coordinator, processes, process_id, wait, log, secret)
     reason = ""
     try:
         yield group
@@ -170,12 +183,22 @@ def joined(
 
 
 def join(
-    coordinator: str, processes: int | None, process_id: int | None, wait: float = WAIT,
-    say: Callable[[str], None] = lambda text: None, secret: Path | None = None,
-) -> Group:  # fmt: skip
-    """Meet the other processes. `coordinator` is HOST:PORT of process 0, or "auto" where JAX knows the cluster.
+    coordinator: str,
+    processes: int | None,
+    process_id: int | None,
+    wait: float = WAIT,
+    log: Callable[[str], None] = lambda text: None,
+    secret: Path | None = None,
+) -> Group:
+    """Connect to the other processes.
 
-    `secret` is a file that all of them have, and nobody else; without it the secret is in the environment.
+    Args:
+        coordinator: HOST:PORT of the leader, or "auto" in a cluster that JAX knows.
+        processes: How many processes there are.
+        process_id: The rank of this one.
+        wait: Seconds for all of them to connect.
+        log: Receives messages about the progress.
+        secret: A file that all processes have, and no one else. Without it, the secret is in the environment.
     """
     if coordinator == "auto":
         if processes is not None or process_id is not None:
@@ -192,39 +215,41 @@ def join(
     if process_id == 0:
         with rendezvous.listen(address.host, address.port) as listener:
             port = _free_port(address.host)
-            say(f"waiting for {processes - 1} other process{'es' if processes > 2 else ''} at {coordinator}")
-            lines = rendezvous.gather(listener, processes, wait, {"port": port}, shared)
+            log(f"waiting for {processes - 1} other process{'es' if processes > 2 else ''} at {coordinator}")
+            connections = rendezvous.accept_all(listener, processes, wait, {"port": port}, shared)
     else:
-        lines, reply = rendezvous.reach(address, process_id, processes, wait, shared)
+        connections, reply = rendezvous.connect(address, process_id, processes, wait, shared)
         port = reply["port"]
     host = f"[{address.host}]" if ":" in address.host else address.host
     _initialise(
-        coordinator_address=f"{host}:{port}", coordinator_bind_address=f"{host}:{port}", num_processes=processes,
-        process_id=process_id, initialization_timeout=int(wait) + 1,
-    )  # fmt: skip
-    group = Group(process_id, processes, lines, _mesh())
-    _settle(group, shared)
-    say(f"process {process_id} of {processes}: all are here")
+        coordinator_address=f"{host}:{port}",
+        coordinator_bind_address=f"{host}:{port}",
+        num_processes=processes,
+        process_id=process_id,
+        initialization_timeout=int(wait) + 1,
+    )
+    group = Group(process_id, processes, connections, _mesh())
+    _connect_devices(group, shared)
+    log(f"process {process_id} of {processes}: all are here")
     return group
 
 
 def _join_cluster(wait: float, secret: bytes) -> Group:
-    """As JAX finds them: Slurm, Open MPI, Kubernetes, TPU pods."""
+    """Join the processes that JAX finds: Slurm, Open MPI, Kubernetes, TPU pods."""
     _initialise(initialization_timeout=int(wait) + 1)
-    mine, count = jax.process_index(), jax.process_count()
-    group = Group(mine, count, None, _mesh())
-    _settle(group, secret)
-    if count > 1:
-        group._lines = _lifelines_of_cluster(group, wait, secret)
+    group = Group(jax.process_index(), jax.process_count(), None, _mesh())
+    _connect_devices(group, secret)
+    if group.count > 1:
+        group._connections = _connections_in_cluster(group, wait, secret)
     return group
 
 
-def _lifelines_of_cluster(group: Group, wait: float, secret: bytes) -> Lifelines:
-    if group.leads:
+def _connections_in_cluster(group: Group, wait: float, secret: bytes) -> Connections:
+    if group.is_leader:
         with rendezvous.listen("", 0) as listener:
-            group.tell(f"{socket.gethostname()}:{listener.getsockname()[1]}".encode())
-            return rendezvous.gather(listener, group.count, wait, {}, secret)
-    return rendezvous.reach(Address(group.tell().decode()), group.mine, group.count, wait, secret)[0]
+            group.broadcast(f"{socket.gethostname()}:{listener.getsockname()[1]}".encode())
+            return rendezvous.accept_all(listener, group.count, wait, {}, secret)
+    return rendezvous.connect(Address(group.broadcast().decode()), group.rank, group.count, wait, secret)[0]
 
 
 def _initialise(**options: Any) -> None:
@@ -239,24 +264,24 @@ def _initialise(**options: Any) -> None:
         raise SottoError(f"the processes could not be joined: {_first_line(error)}") from error
 
 
-def _settle(group: Group, secret: bytes) -> None:
-    """The first sum connects the processes; JAX's service, which only that needed, is then let go.
+def _connect_devices(group: Group, secret: bytes) -> None:
+    """Run the first sum, which connects the devices, then shut JAX's coordination service down, and check the members.
 
-    It would end every process from C++ when one is gone, before a word could be said or a file closed. It asks nobody
-    who they are, and neither does gloo: so the processes show one another, by sums, that they know the secret.
+    The service is only needed to connect. When a process is lost, it would end all others from C++, without an error
+    message and with files open. Neither the service nor gloo authenticates processes: `check_members` does.
     """
-    with _no_output():  # gloo greets on standard output, where only results belong
-        group.add(np.ones(1, np.int32))
+    with _no_output():  # gloo prints to standard output, which is for results
+        group.all_reduce(np.ones(1, np.int32))
         here = jax.local_devices()
-        if len(here) > 1:  # the devices of a process meet through the service too, once
+        if len(here) > 1:  # the devices of one process connect through the service too
             alone = Mesh(np.array(here), ("processes",))
-            jax.block_until_ready(_added(alone, np.ones((len(here), 1), np.int32)))
+            jax.block_until_ready(_sum_of_shards(alone, np.ones((len(here), 1), np.int32)))
     jax.distributed.shutdown()
     group.check_members(secret)
 
 
 def _mesh() -> Mesh:
-    """One device of each process to add up on: a CPU, where there is one besides."""
+    """One device of each process for the sums: a CPU if JAX has one."""
     try:
         devices = jax.devices("cpu")
     except RuntimeError:
@@ -266,15 +291,16 @@ def _mesh() -> Mesh:
 
 
 @partial(jax.jit, static_argnums=0)
-def _added(mesh: Mesh, shares: jax.Array) -> jax.Array:
-    return jax.shard_map(
-        lambda share: jax.lax.psum(share[0], "processes"), mesh=mesh, in_specs=PartitionSpec("processes"),
-        out_specs=PartitionSpec(), check_vma=False,
-    )(shares)  # fmt: skip
+def _sum_of_shards(mesh: Mesh, shards: jax.Array) -> jax.Array:
+    def psum(shard: jax.Array) -> jax.Array:
+        return jax.lax.psum(shard[0], "processes")
+
+    processes, replicated = PartitionSpec("processes"), PartitionSpec()
+    return jax.shard_map(psum, mesh=mesh, in_specs=processes, out_specs=replicated, check_vma=False)(shards)
 
 
-def _room(length: int) -> int:
-    """A little more than the length: every shape is compiled once, and cohorts of like size are to share one."""
+def _padded_length(length: int) -> int:
+    """Round a length up, so that cohorts of similar size share one compiled program."""
     step = max(64, 2 ** (length.bit_length() - 5))
     return max(1, -(-length // step)) * step
 
@@ -297,15 +323,15 @@ def _no_output() -> Iterator[None]:
         os.close(kept)
 
 
-def _farewell(lost: int) -> str:
+def _lost_message(lost: int) -> str:
     return (
         f"process {lost} is gone, and the run ends with it; what was saved is whole: start all processes again with "
         f"`sotto resume`"
     )
 
 
-def _die(message: str) -> NoReturn:
-    """Without unwinding: the main thread may be waiting in C++ for a machine that is no longer there."""
+def _exit_with(message: str) -> NoReturn:
+    """Exit without unwinding: the main thread may wait in C++ for a machine that is lost."""
     print("error:", message, file=sys.stderr, flush=True)
     os._exit(1)
 

@@ -1,10 +1,10 @@
-"""A connection from process 0 to every other process of a run: to meet by, and to notice that one is gone.
+"""Connections from the leader (rank 0) to all other processes: to start together, and to notice a lost process.
 
-JAX has a service for both, but whoever waits in vain for it, or loses another process, is ended by it from C++ with a
-stack trace. Here a person is told in a sentence what is missing.
+JAX has a service for both. But it ends a process that waits in vain, or that loses another one, from C++ with a stack
+trace. Here the user gets an error message that names what is missing.
 
-Anybody may reach the port. So both ends first show that they know the run's secret, by a signature of what the other
-has just made up; until then nothing is said and nothing of any length is read. The secret itself is never sent.
+Anyone may reach the port. So both ends first prove that they know the run's secret, by an HMAC of a nonce of the other
+end. Before that proof nothing is sent but nonces, and nothing but a few bytes is read. The secret itself is never sent.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import SottoError
 
-# A machine that lost its power or its network says nothing: it is asked every few seconds, and given up after 30.
+# A machine without power or network sends nothing: it is probed every few seconds, and counts as lost after 30.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 _MAGIC = b"sottovoce meets\n"
-_NONCE, _TAG = 32, 32
-SECRET = "SOTTO_SECRET"  # the environment's name of it
-SHORTEST = 16  # letters of a secret
-LONGEST = 10_000  # bytes of what one process tells another here
-GREETING = 10.0  # seconds to show that one knows the secret
-AT_ONCE = 100  # connections whose other end has not shown it yet
-log = logging.getLogger("sottovoce.lifelines")
+_NONCE, _TAG = 32, 32  # bytes
+SECRET = "SOTTO_SECRET"  # environment variable
+MIN_SECRET = 16  # characters
+MAX_MESSAGE = 10_000  # bytes
+HANDSHAKE = 10.0  # seconds to prove that one knows the secret
+MAX_HANDSHAKES = 100  # connections that have not proved it yet
+Message = dict[str, Any]  # a JSON object
+log = logging.getLogger("sottovoce.rendezvous")
 
 
 class Address:
-    """HOST:PORT of process 0."""
+    """HOST:PORT of the leader."""
 
     def __init__(self, text: str):
         host, _, port = text.rpartition(":")
@@ -50,122 +52,122 @@ class Address:
         self.host, self.port, self.text = host.strip("[]"), int(port), text
 
 
-class Lifelines:
-    """The open connections, by the number of the process at their other end."""
+class Connections:
+    """The open connections, by the rank at their other end."""
 
     def __init__(self, peers: dict[int, socket.socket]):
         self._peers = peers
-        self._over = False
-        self._gone: list[int] = []
+        self._closed = False
+        self._lost: list[int] = []
         self._noticed = threading.Event()
-        for number, peer in peers.items():
+        for rank, peer in peers.items():
             _keep_alive(peer)
-            threading.Thread(target=self._watch, args=(number, peer), daemon=True).start()
+            threading.Thread(target=self._watch, args=(rank, peer), daemon=True).start()
 
-    def _watch(self, number: int, peer: socket.socket) -> None:
-        with suppress(OSError):  # nothing is ever sent: an answer of any kind is the end
+    def _watch(self, rank: int, peer: socket.socket) -> None:
+        with suppress(OSError):  # nothing is ever sent: whatever arrives is the end of the connection
             peer.recv(1)
-        self._gone.append(number)
+        self._lost.append(rank)
         self._noticed.set()
 
-    def gone(self, wait: float) -> int | None:
-        """Which process is gone, if any is found to be within so many seconds."""
-        return self._gone[0] if self._noticed.wait(wait) else None
+    def lost(self, seconds: float) -> int | None:
+        """The rank of a lost process, if one is noticed within some seconds."""
+        return self._lost[0] if self._noticed.wait(seconds) else None
 
-    def when_gone(self, act: Callable[[int], None]) -> None:
-        """Call `act` from another thread when a process is gone before `close`."""
+    def when_lost(self, act: Callable[[int], None]) -> None:
+        """Call `act` from another thread when a process is lost before `close`."""
 
         def wait() -> None:
             self._noticed.wait()
-            if not self._over:
-                act(self._gone[0])
+            if not self._closed:
+                act(self._lost[0])
 
         threading.Thread(target=wait, daemon=True).start()
 
     def close(self) -> None:
-        self._over = True
+        self._closed = True
         for peer in self._peers.values():
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
             peer.close()
 
 
-class _Stranger(Exception):
-    """At the other end is none of this run."""
+class _NotAMember(Exception):
+    """The other end is no process of this run."""
 
 
-class Line:
-    """A connection on which nothing is read but what is short, comes in time, and is signed by who knows the secret."""
+class Channel:
+    """A connection that reads only short messages, before a deadline, and after `authenticate` with a valid HMAC."""
 
-    def __init__(self, peer: socket.socket, until: float):
-        self.peer, self.until = peer, until
-        self._session, self._mine, self._theirs = b"", b"", b""
+    def __init__(self, peer: socket.socket, deadline: float):
+        self.peer, self.deadline = peer, deadline
+        self._session, self._own_name, self._peer_name = b"", b"", b""
 
-    def trust(self, session: bytes, mine: bytes, theirs: bytes) -> None:
-        """From now on what is said is signed, by each end in its own name."""
-        self._session, self._mine, self._theirs = session, mine, theirs
+    def authenticate(self, session: bytes, own_name: bytes, peer_name: bytes) -> None:
+        """From now on each message has an HMAC over the name of its sender and its text."""
+        self._session, self._own_name, self._peer_name = session, own_name, peer_name
 
-    def take(self, size: int) -> bytes:
-        """So many bytes and no more: the end of the connection is watched for afterwards."""
-        taken = b""
-        while len(taken) < size:
-            self.peer.settimeout(max(0.01, self.until - time.monotonic()))
-            piece = self.peer.recv(size - len(taken))
+    def read(self, size: int) -> bytes:
+        """Exactly `size` bytes: the next byte is left for `Connections`, which watches for the end."""
+        data = b""
+        while len(data) < size:
+            self.peer.settimeout(max(0.01, self.deadline - time.monotonic()))
+            piece = self.peer.recv(size - len(data))
             if not piece:
-                raise _Stranger("it says nothing" if not taken else "it breaks off")
-            taken += piece
-        return taken
+                raise _NotAMember("it says nothing" if not data else "it breaks off")
+            data += piece
+        return data
 
-    def send(self, message: dict[str, Any]) -> None:
-        said = json.dumps(message).encode()
-        self.peer.sendall(struct.pack(">I", len(said)) + said + _tag(self._session, self._mine + said))
+    def send(self, message: Message) -> None:
+        text = json.dumps(message).encode()
+        self.peer.sendall(struct.pack(">I", len(text)) + text + _hmac(self._session, self._own_name + text))
 
-    def receive(self) -> dict[str, Any]:
-        (size,) = struct.unpack(">I", self.take(4))
-        if size > LONGEST:
-            raise _Stranger(f"it says {size} bytes")
-        said, tag = self.take(size), self.take(_TAG)
-        if not hmac.compare_digest(tag, _tag(self._session, self._theirs + said)):
-            raise _Stranger("what it says is not signed")
-        message = json.loads(said)  # by one who knows the secret
+    def receive(self) -> Message:
+        (size,) = struct.unpack(">I", self.read(4))
+        if size > MAX_MESSAGE:
+            raise _NotAMember(f"it says {size} bytes")
+        text, tag = self.read(size), self.read(_TAG)
+        if not hmac.compare_digest(tag, _hmac(self._session, self._peer_name + text)):
+            raise _NotAMember("what it says is not signed")
+        message = json.loads(text)  # parsed after the HMAC was checked
         if not isinstance(message, dict):
-            raise _Stranger("it is of another version")
+            raise _NotAMember("it is of another version")
         return message
 
 
 def shared_secret(file: Path | None) -> bytes:
-    """What all processes of a run know, and nobody else: from a file, or from the environment."""
+    """The secret that only the processes of a run know: from a file, or from the environment."""
     if file is not None:
         try:
-            said = file.read_bytes().strip()
+            secret = file.read_bytes().strip()
             others = file.stat().st_mode & 0o077
         except OSError as error:
             raise SottoError(f"cannot read --secret {file}: {_reason(error)}") from None
         if others:
             raise SottoError(f"--secret {file} can be read by other users; make it yours alone: chmod 600 {file}")
     else:
-        said = os.environ.get(SECRET, "").strip().encode()
-        if not said:
+        secret = os.environ.get(SECRET, "").strip().encode()
+        if not secret:
             raise SottoError(
                 f"--coordinator needs a secret that all processes share, or anybody who reaches its port could be one "
                 f"of them: make one with `(umask 077; head -c 32 /dev/urandom | base64 > secret)`, copy it to every "
                 f"machine, and give each process --secret secret, or {SECRET} in its environment"
             )
-    if len(said) < SHORTEST:
+    if len(secret) < MIN_SECRET:
         raise SottoError(
-            f"the secret of --coordinator has {len(said)} letters, and must have {SHORTEST} or more that nobody can "
-            f"guess: head -c 32 /dev/urandom | base64"
+            f"the secret of --coordinator has {len(secret)} letters, and must have {MIN_SECRET} or more that are hard "
+            f"to guess: head -c 32 /dev/urandom | base64"
         )
-    return said
+    return secret
 
 
-def _session(secret: bytes, of_process_0: bytes, of_other: bytes) -> bytes:
-    """A key for one connection: who heard another one cannot say the same again."""
-    return _tag(secret, b"sottovoce lifeline" + of_process_0 + of_other)
+def _session_key(secret: bytes, nonce_of_leader: bytes, nonce_of_other: bytes) -> bytes:
+    """A key for one connection: messages of another connection cannot be replayed on it."""
+    return _hmac(secret, b"sottovoce lifeline" + nonce_of_leader + nonce_of_other)
 
 
-def _tag(key: bytes, said: bytes) -> bytes:
-    return hmac.digest(key, said, "sha256")
+def _hmac(key: bytes, text: bytes) -> bytes:
+    return hmac.digest(key, text, "sha256")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -179,114 +181,113 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def gather(
-    listener: socket.socket, processes: int, wait: float, reply: dict[str, Any], secret: bytes
-) -> Lifelines:  # fmt: skip
-    """Process 0 waits for the others, then gives all of them the reply. Strangers are named, and waited for no longer.
+def accept_all(listener: socket.socket, processes: int, wait: float, reply: Message, secret: bytes) -> Connections:
+    """The leader waits for all other processes, then sends each of them the reply.
 
-    Each is spoken to in a thread of its own: whoever says nothing holds nobody up.
+    Connections that do not prove to know the secret are logged and closed. Each handshake has its own thread, so that a
+    connection that sends nothing delays no other.
     """
-    peers: dict[int, Line] = {}
-    arrived: queue.Queue[tuple[Line, dict[str, Any]]] = queue.Queue()
-    over = threading.Event()
-    threading.Thread(target=_open_door, args=(listener, secret, arrived, over), daemon=True).start()
+    peers: dict[int, Channel] = {}
+    door = _Door(listener, secret)
+    threading.Thread(target=door.accept, daemon=True).start()
     deadline = time.monotonic() + wait
     try:
         while len(peers) < processes - 1:
             try:
-                line, hello = arrived.get(timeout=max(0.01, deadline - time.monotonic()))
+                channel, hello = door.arrived.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
                 missing = sorted(set(range(1, processes)) - set(peers))
                 raise SottoError(
                     f"after {wait:g} s {_names(missing)} of {processes} did not come; start the same command with "
                     f"each --process-id, or wait longer with --wait"
                 ) from None
-            for number in [number for number, earlier in peers.items() if not _is_there(earlier.peer)]:
-                peers.pop(number).peer.close()  # came, and left while it waited for the others; it may come again
-            _welcome(line, hello, peers, processes)
-        for line in peers.values():
-            line.send(reply)
-            line.peer.settimeout(None)
+            for rank in [rank for rank, earlier in peers.items() if not _is_open(earlier.peer)]:
+                peers.pop(rank).peer.close()  # it left while it waited for the others, and may connect again
+            _register(channel, hello, peers, processes)
+        for channel in peers.values():
+            channel.send(reply)
+            channel.peer.settimeout(None)
     except BaseException as error:
-        for line in peers.values():
+        for channel in peers.values():
             with suppress(OSError):
-                line.send({"error": str(error) or "it was interrupted"})
-            line.peer.close()
+                channel.send({"error": str(error) or "it was interrupted"})
+            channel.peer.close()
         raise
     finally:
-        over.set()
-        _turn_away(arrived)
-    return Lifelines({number: line.peer for number, line in peers.items()})
+        door.close()
+    return Connections({rank: channel.peer for rank, channel in peers.items()})
 
 
-def _open_door(
-    listener: socket.socket, secret: bytes, arrived: queue.Queue[tuple[Line, dict[str, Any]]], over: threading.Event
-) -> None:
-    """Take connections until all have come; others wait while too many are being greeted."""
-    room = threading.Semaphore(AT_ONCE)
-    listener.settimeout(0.1)
-    while not over.is_set():
-        if not room.acquire(timeout=0.1):
-            continue
+@dataclass(frozen=True)
+class _Door:
+    """Accepts connections to the leader's port and puts those that know the secret into `arrived`."""
+
+    listener: socket.socket
+    secret: bytes
+    arrived: queue.Queue[tuple[Channel, Message]] = field(default_factory=queue.Queue)
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MAX_HANDSHAKES))
+
+    def accept(self) -> None:
+        self.listener.settimeout(0.1)
+        while not self._closed.is_set():
+            if not self._slots.acquire(timeout=0.1):
+                continue
+            try:
+                peer, address = self.listener.accept()
+            except OSError:  # no connection yet, or the listener was closed
+                self._slots.release()
+                continue
+            threading.Thread(target=self._handshake, args=(peer, str(address[0])), daemon=True).start()
+
+    def _handshake(self, peer: socket.socket, host: str) -> None:
         try:
-            peer, address = listener.accept()
-        except OSError:  # nobody came; or it was closed, and all is over
-            room.release()
-            continue
-        greeting = (peer, str(address[0]), secret, arrived, room, over)
-        threading.Thread(target=_greet, args=greeting, daemon=True).start()
+            channel = Channel(peer, time.monotonic() + HANDSHAKE)
+            nonce = os_entropy.token_bytes(_NONCE)
+            peer.sendall(_MAGIC + nonce)
+            session = _session_key(self.secret, nonce, channel.read(_NONCE))
+            if not hmac.compare_digest(channel.read(_TAG), _hmac(session, b"process")):
+                raise _NotAMember("does not know the secret")
+            peer.sendall(_hmac(session, b"process 0"))
+            channel.authenticate(session, b"0", b"n")
+            self.arrived.put((channel, channel.receive()))
+            if self._closed.is_set():
+                self._close_arrived()
+        except (OSError, ValueError, _NotAMember) as error:
+            if not self._closed.is_set():
+                log.warning("somebody at %s is none of this run (%s); still waiting for the others", host, error)
+            peer.close()
+        finally:
+            self._slots.release()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._close_arrived()
+
+    def _close_arrived(self) -> None:
+        """Close the connections that arrived too late."""
+        with suppress(queue.Empty):
+            while True:
+                self.arrived.get_nowait()[0].peer.close()
 
 
-def _greet(
-    peer: socket.socket, where: str, secret: bytes, arrived: queue.Queue[tuple[Line, dict[str, Any]]],
-    room: threading.Semaphore, over: threading.Event,
-) -> None:  # fmt: skip
-    """Hand over who knows the secret; close the door to whoever does not."""
-    try:
-        line = Line(peer, time.monotonic() + GREETING)
-        nonce = os_entropy.token_bytes(_NONCE)
-        peer.sendall(_MAGIC + nonce)
-        theirs = line.take(_NONCE)
-        session = _session(secret, nonce, theirs)
-        if not hmac.compare_digest(line.take(_TAG), _tag(session, b"process")):
-            raise _Stranger("does not know the secret")
-        peer.sendall(_tag(session, b"process 0"))
-        line.trust(session, b"0", b"n")
-        arrived.put((line, line.receive()))
-        if over.is_set():
-            _turn_away(arrived)
-    except (OSError, ValueError, _Stranger) as error:
-        if not over.is_set():
-            log.warning("somebody at %s is none of this run (%s); still waiting for the others", where, error)
-        peer.close()
-    finally:
-        room.release()
-
-
-def _turn_away(arrived: queue.Queue[tuple[Line, dict[str, Any]]]) -> None:
-    """Whoever came when all was over."""
-    with suppress(queue.Empty):
-        while True:
-            arrived.get_nowait()[0].peer.close()
-
-
-def _welcome(line: Line, hello: dict[str, Any], peers: dict[int, Line], processes: int) -> None:
-    number, believed, error = hello.get("process"), hello.get("processes"), ""
-    if believed != processes:
-        error = f"process {number} was told --processes {believed}, and process 0 --processes {processes}"
-    elif type(number) is not int or not 0 < number < processes:
-        error = f"a process says that it is number {number} of {processes}"
-    elif number in peers:
-        error = f"two processes have --process-id {number}; each needs its own"
-    if error or type(number) is not int:
+def _register(channel: Channel, hello: Message, peers: dict[int, Channel], processes: int) -> None:
+    rank, expected, error = hello.get("process"), hello.get("processes"), ""
+    if expected != processes:
+        error = f"process {rank} was told --processes {expected}, and process 0 --processes {processes}"
+    elif type(rank) is not int or not 0 < rank < processes:
+        error = f"a process says that it is number {rank} of {processes}"
+    elif rank in peers:
+        error = f"two processes have --process-id {rank}; each needs its own"
+    if error or type(rank) is not int:
         with suppress(OSError):
-            line.send({"error": error})
-        line.peer.close()
+            channel.send({"error": error})
+        channel.peer.close()
         raise SottoError(error)
-    peers[number] = line
+    peers[rank] = channel
 
 
-def _is_there(peer: socket.socket) -> bool:
+def _is_open(peer: socket.socket) -> bool:
     peer.setblocking(False)
     try:
         return peer.recv(1, socket.MSG_PEEK) != b""
@@ -298,43 +299,41 @@ def _is_there(peer: socket.socket) -> bool:
         peer.settimeout(5)
 
 
-def reach(
-    address: Address, process: int, processes: int, wait: float, secret: bytes
-) -> tuple[Lifelines, dict[str, Any]]:  # fmt: skip
-    """Connect to process 0, which may begin later than this one, and hear its reply."""
-    peer = _connected(address, wait)
-    line = Line(peer, time.monotonic() + wait)
+def connect(address: Address, rank: int, processes: int, wait: float, secret: bytes) -> tuple[Connections, Message]:
+    """Connect to the leader, which may start later than this process. Returns the connection and the leader's reply."""
+    peer = _open_connection(address, wait)
+    channel = Channel(peer, time.monotonic() + wait)
     try:
-        if not hmac.compare_digest(line.take(len(_MAGIC)), _MAGIC):
-            raise _Stranger("it is another program")
-        theirs, nonce = line.take(_NONCE), os_entropy.token_bytes(_NONCE)
-        session = _session(secret, theirs, nonce)
-        peer.sendall(nonce + _tag(session, b"process"))
-        line.until = time.monotonic() + GREETING
-        if not hmac.compare_digest(line.take(_TAG), _tag(session, b"process 0")):
-            raise _Stranger("it does not know the secret")
-    except (OSError, _Stranger) as error:
+        if not hmac.compare_digest(channel.read(len(_MAGIC)), _MAGIC):
+            raise _NotAMember("it is another program")
+        nonce_of_leader, nonce = channel.read(_NONCE), os_entropy.token_bytes(_NONCE)
+        session = _session_key(secret, nonce_of_leader, nonce)
+        peer.sendall(nonce + _hmac(session, b"process"))
+        channel.deadline = time.monotonic() + HANDSHAKE
+        if not hmac.compare_digest(channel.read(_TAG), _hmac(session, b"process 0")):
+            raise _NotAMember("it does not know the secret")
+    except (OSError, _NotAMember) as error:
         peer.close()
         raise SottoError(
             f"process 0 at {address.text} gave no answer that shows it has the same secret ({error}); is it `sotto` "
             f"that listens there, does it still wait, and has it the same --secret?"
         ) from None
-    line.trust(session, b"n", b"0")
-    line.until = time.monotonic() + wait + 10  # process 0 gives up first, and says whom it missed
+    channel.authenticate(session, b"n", b"0")
+    channel.deadline = time.monotonic() + wait + 10  # the leader gives up first, and names the missing processes
     try:
-        line.send({"process": process, "processes": processes})
-        reply = line.receive()
-    except (OSError, ValueError, _Stranger):
+        channel.send({"process": rank, "processes": processes})
+        reply = channel.receive()
+    except (OSError, ValueError, _NotAMember):
         peer.close()
         raise SottoError(f"process 0 at {address.text} gave no answer; does it still wait?") from None
     if "error" in reply:
         peer.close()
         raise SottoError(f"process 0 at {address.text} refused: {reply['error']}")
     peer.settimeout(None)
-    return Lifelines({0: peer}), reply
+    return Connections({0: peer}), reply
 
 
-def _connected(address: Address, wait: float) -> socket.socket:
+def _open_connection(address: Address, wait: float) -> socket.socket:
     deadline = time.monotonic() + wait
     while True:
         left = deadline - time.monotonic()
@@ -358,8 +357,8 @@ def _keep_alive(peer: socket.socket) -> None:
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _names(numbers: list[int]) -> str:
-    return ("process " if len(numbers) == 1 else "processes ") + ", ".join(map(str, numbers))
+def _names(ranks: list[int]) -> str:
+    return ("process " if len(ranks) == 1 else "processes ") + ", ".join(map(str, ranks))
 
 
 def _reason(error: OSError) -> str:

@@ -1,7 +1,7 @@
 """Estimators of the weighted average update, each with its sensitivity (Lemma 1).
 
-All assume ‖Δ_k‖ <= S and 0 <= w_k <= 1. The proofs are in docs/guarantees.md. `ESTIMATORS` has them by the name that a
-recipe uses.
+All assume ‖Δ_k‖ <= S and 0 <= w_k <= 1. The proofs are in docs/explanation/guarantees.md. `ESTIMATORS` has them by the
+name that a recipe uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checkpoints: one safetensors file each, written aside and renamed, the last two kept."""
+"""Checkpoints: one safetensors file each, written aside and renamed, the last two kept.
+
+The seal of a checkpoint lies with the secrets. It tells the checkpoint that this run made from any other.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.errors import DamagedRun
 from sottovoce.files import write_aside
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import Ledger
+from sottovoce.runs.secrets import Secrets
 
 KEPT = 2
 
@@ -26,6 +33,35 @@ class Checkpoint:
         """All that it holds, in one hash."""
         facts = json.dumps({**self.facts, "round": self.round}, sort_keys=True)
         return hashlib.sha256(f"{facts} {digest(self.arrays)}".encode()).hexdigest()
+
+
+def save_sealed(run: RunFolder, checkpoint: Checkpoint, secrets: Secrets) -> Secrets:
+    """Save a checkpoint with its seal, and erase the secrets of the rounds before it.
+
+    The secrets of the next round come first: a checkpoint without them would be of no use.
+
+    Returns:
+        The ratchet, moved to the round after the checkpoint.
+    """
+    ahead = secrets.at(checkpoint.round + 1)
+    ahead.save(run.secrets, ahead.seal(checkpoint.round, checkpoint.contents))
+    save(run.checkpoints, checkpoint)
+    Secrets.forget(run.secrets, KEPT)
+    return ahead
+
+
+def check_origin(run: RunFolder, ledger: Ledger, saved: Checkpoint) -> None:
+    """Refuse a checkpoint that this run did not make: an edited one, another run's, or that of a copy that went on."""
+    lineage = saved.facts.get("lineage")
+    paid = saved.round == 0 or any(entry.lineage == lineage for entry in ledger.of_round(saved.round))
+    seal = Secrets.read_seal(run.secrets, saved.round + 1)
+    made = Secrets.load(run.secrets, saved.round + 1).seal(saved.round, saved.contents)
+    if not paid or (seal != made and not (seal is None and ledger.is_old)):
+        raise DamagedRun(
+            f"checkpoints/round-{saved.round:08d}.safetensors of {run.path} is not what this run released in round "
+            f"{saved.round} by its ledger: it was edited, or is from another run or another copy of this one; put the "
+            f"run's own back, or remove it to go on from the one before"
+        )
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:

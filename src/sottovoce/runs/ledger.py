@@ -1,7 +1,7 @@
 """What was spent, written ahead: a round's event is on disk before anything noised can be seen.
 
 The first line says whose ledger it is; every other line is one release. A line is never changed or removed, and
-carries a checksum that says so (`chain.py`).
+carries a checksum that says so (`hash_chain.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sottovoce.accounting import Event, event_from_json
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain, chained, readable
-from sottovoce.runs.lease import State
+from sottovoce.runs.lease import LedgerState
 
 log = logging.getLogger("sottovoce.ledger")
 
@@ -64,9 +64,9 @@ class Ledger:
         return self._chain.path
 
     @property
-    def state(self) -> State:
+    def state(self) -> LedgerState:
         """How far the ledger goes, and how far it ever went."""
-        return State(self._chain.last_check, self._chain.checks)
+        return LedgerState(self._chain.last_check, self._chain.checks)
 
     @property
     def is_old(self) -> bool:

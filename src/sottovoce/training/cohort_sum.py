@@ -1,4 +1,4 @@
-"""Many users at once on one machine: the fast twin of `round.sum_one_by_one`, and the rounds of a run."""
+"""Σ w_k Δ_k over many users at once on one machine: the fast twin of `round.sum_one_by_one`."""
 
 from __future__ import annotations
 
@@ -19,89 +19,15 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels.lstm_users import Products, model_of, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
-from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import Clip, norm, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.fixed_point import BIT_STEP, MOST, FixedPoint, add, add_all, values, zeros
-from sottovoce.training.round import (
-    Algorithm,
-    CohortSum,
-    Keys,
-    Spender,
-    SumUpdates,
-    Watch,
-    excerpts_for,
-    play_round,
-    until_paid,
-)
-from sottovoce.training.server import ServerState
+from sottovoce.training.blocks import Block, cut_into_blocks
+from sottovoce.training.types import Algorithm, CohortSum, Task
+from sottovoce.training.users import excerpts_for
 
 SKETCH = 4096  # numbers that stand for an update where many are compared with one another
-MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
-
-
-class Block(NamedTuple):
-    """Users of a cohort that are computed side by side: their places in it, the seats, and the steps they all take."""
-
-    places: np.ndarray
-    seats: int
-    steps: int
-
-    def waste(self, steps: np.ndarray) -> float:
-        """The share of the work that is done for nobody, given what each user of the cohort needs."""
-        return 1 - float(steps[self.places].sum()) / max(1, self.seats * self.steps)
-
-
-def cut_into_blocks(steps: np.ndarray, seats: int, devices: int = 1, latency: float = 0) -> list[Block]:
-    """The users of a cohort, by the steps each needs, in blocks of at most `seats` on each of some devices.
-
-    Users of like length share a block. A block has `seats` or a half, a quarter, ... of them: the most with which
-    little is wasted. So there are few shapes, whatever the cohort, and each is compiled once. Where a step costs
-    `latency` on top of its seats, neighbouring blocks are joined if padding costs less than that.
-    """
-    order = np.argsort(-steps, kind="stable")
-    sizes = [devices * size for size in (seats >> halved for halved in range(5)) if size >= 4 or size == seats]
-    blocks, start = [], 0
-    while start < len(order):
-        for size in sizes:
-            block = Block(order[start : start + size], size, int(steps[order[start]]))
-            if block.waste(steps) <= MOST_WASTE:
-                break
-        blocks.append(block)
-        start += len(block.places)
-    return _joined(blocks, sizes, devices * latency) if latency else blocks
-
-
-def _joined(blocks: list[Block], sizes: list[int], latency: float) -> list[Block]:
-    """The fastest way to join neighbours, a step of a block taking as long as its seats and `latency` more.
-
-    To begin a block and to add it up takes about as long as the latency of one more step.
-    """
-    best: list[tuple[float, list[Block]]] = [(0, [])]  # for the first 0, 1, 2, ... blocks
-    for end in range(1, len(blocks) + 1):
-        ways = []
-        for start in reversed(range(end)):
-            run = blocks[start:end]
-            places = np.concatenate([block.places for block in run])
-            if len(places) > sizes[0]:
-                break
-            size = min(size for size in sizes if size >= len(places))
-            time, before = best[start]
-            time += run[0].steps * (size + latency) + latency
-            ways.append((time, [*before, Block(places, size, run[0].steps)]))
-        best.append(min(ways, key=lambda way: way[0]))
-    return best[-1][1]
-
-
-def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
-    """Each process's blocks: the largest left goes to whoever has the least to do."""
-    shares: list[list[Block]] = [[] for _ in range(processes)]
-    work = [0] * processes
-    for block in sorted(blocks, key=lambda block: -block.seats * block.steps):
-        least = work.index(min(work))
-        shares[least].append(block)
-        work[least] += block.seats * block.steps
-    return shares
 
 
 @dataclass(frozen=True)
@@ -114,15 +40,13 @@ class SumInBlocks:
     block: int
     products: Products | None = None  # where the model has a program of its own
     devices: int = 1
-    latency: float = 0  # of a step, in seats: see `cut_into_blocks`
+    latency: float = 0  # of a step, in users: see `cut_into_blocks`
 
-    def __call__(
-        self, algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
-        clip_norms: np.ndarray,
-    ) -> CohortSum:  # fmt: skip
-        blocks = self.blocks(algorithm, store, cohort)
-        sums, results = self.add_up(blocks, algorithm, model, store, cohort, key, clip_norms)
-        return sums.cohort_sum(algorithm.mechanism.grid(clip_norms), results, [block.places for block in blocks])
+    def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
+        blocks = self.blocks(algorithm, store, task.cohort)
+        sums, results = self.add_up(blocks, algorithm, task, store)
+        grid = algorithm.mechanism.grid(task.clip_norms)
+        return sums.cohort_sum(grid, results, [block.places for block in blocks])
 
     def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[Block]:
         if len(cohort) > MOST:
@@ -131,45 +55,60 @@ class SumInBlocks:
         return cut_into_blocks(steps, self.block, self.devices, self.latency)
 
     def add_up(
-        self, blocks: list[Block], algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray,
-        key: PRNGKeyArray, clip_norms: np.ndarray,
-    ) -> tuple[Sums, list[UserResult]]:  # fmt: skip
+        self, blocks: list[Block], algorithm: Algorithm, task: Task, store: Store
+    ) -> tuple[Sums, list[UserResult]]:
         """The sums over some blocks of a cohort, and what is known of the users of each."""
-        grid = algorithm.mechanism.grid(clip_norms)
-        work = self._work(algorithm, self.devices)
-        sums = _start(work, model, grid is not None, len(clip_norms))
-        model = _everywhere(model, self.devices)
+        grid = algorithm.mechanism.grid(task.clip_norms)
+        spec = self._spec(algorithm, self.devices)
+        sums = _start(spec, task.params, grid is not None, len(task.clip_norms))
+        model = _everywhere(task.params, self.devices)
         results: list[UserResult] = []
-        for block, users, rows in _read_ahead(partial(_seated, work.update, store, cohort, key), blocks):
-            sums, result = _add_block(work, sums, model, users, rows, key, clip_norms, grid, block.steps)
+        for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
+            broadcast = Broadcast(model, task.key, task.clip_norms, block.steps)
+            sums, result = _add_block(spec, sums, seated, broadcast, grid)
             results.append(result)
-        return _over_devices(work, sums, grid is not None), results
+        return _over_devices(spec, sums, grid is not None), results
 
-    def along(
-        self, vector: Any, algorithm: Algorithm, model: LanguageModel, store: Store, rows: np.ndarray,
-        key: PRNGKeyArray, clip_norms: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Of what each user would send: its dot product with a vector, and a sketch of it.
+    def project_updates(
+        self, vector: Any, algorithm: Algorithm, task: Task, store: Store
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of what each user would send: its dot product with a vector, and a count sketch of it.
 
         Dot products of sketches are about those of what they are sketches of, to 1/√SKETCH of the lengths.
         """
-        work, found = self._work(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
+        rows = task.cohort
+        spec, found = self._spec(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(rows)), self.block)
-        for block, users, who in _read_ahead(partial(_seated, work.update, store, rows, key), blocks):
-            for column, part in zip(
-                found, _along(work, vector, model, users, who, key, clip_norms, block.steps), strict=True
-            ):
+        for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
+            broadcast = Broadcast(task.params, task.key, task.clip_norms, block.steps)
+            for column, part in zip(found, _project(spec, vector, seated, broadcast), strict=True):
                 column[block.places] = part[: len(block.places)]
         return found
 
-    def _work(self, algorithm: Algorithm, devices: int) -> Work:
+    def _spec(self, algorithm: Algorithm, devices: int) -> BlockSpec:
         clipping = algorithm.mechanism.clipping.normalised()
         update = replace(algorithm.user_update, clipping=clipping)
-        return Work(update, clipping, algorithm.weight_cap, self.products, devices)
+        return BlockSpec(update, clipping, algorithm.weight_cap, self.products, devices)
 
 
-class Work(NamedTuple):
-    """What is done to a block, whoever is in it."""
+class Seated(NamedTuple):
+    """The users of a block, padded, and the numbers that tell their randomness apart."""
+
+    users: User
+    rows: Int[Array, " block"]
+
+
+class Broadcast(NamedTuple):
+    """What all users of a block share."""
+
+    model: LanguageModel
+    key: PRNGKeyArray
+    clip_norms: Any
+    steps: Any
+
+
+class BlockSpec(NamedTuple):
+    """What is done to a block, whoever its users are."""
 
     update: UserUpdate
     clipping: Clip
@@ -178,9 +117,7 @@ class Work(NamedTuple):
     devices: int
 
 
-def _read_ahead(
-    seated: Callable[[Block], tuple[User, Array]], blocks: list[Block]
-) -> Iterator[tuple[Block, User, Array]]:
+def _read_ahead(read: Callable[[Block], Seated], blocks: list[Block]) -> Iterator[tuple[Block, Seated]]:
     """Each block with its users, the next one read meanwhile.
 
     By a thread of its own: on a GPU the call that computes a block returns only when its loop over steps has ended.
@@ -189,20 +126,18 @@ def _read_ahead(
         coming = None
         for block, following in zip_longest(blocks, blocks[1:]):
             # The first is read here: there is nothing to do meanwhile.
-            users, rows = coming.result() if coming else seated(block)
+            seated = coming.result() if coming else read(block)
             if following is not None:
-                coming = reader.submit(seated, following)
-            yield block, users, rows
+                coming = reader.submit(read, following)
+            yield block, seated
 
 
-def _seated(
-    update: UserUpdate, store: Store, cohort: np.ndarray, key: PRNGKeyArray, block: Block
-) -> tuple[User, Array]:
-    rows = cohort[block.places]
-    users = store.gather(rows, block.seats)
-    rows = np.pad(rows + store.first, (0, block.seats - len(rows))).astype(np.uint32)
-    public = excerpts_for(update, store, rows, key)
-    return jax.device_put((User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
+def _padded(update: UserUpdate, task: Task, store: Store, block: Block) -> Seated:
+    rows = task.cohort[block.places]
+    users = store.gather(rows, block.padded_size)
+    rows = np.pad(rows + store.first, (0, block.padded_size - len(rows))).astype(np.uint32)
+    public = excerpts_for(update, store, rows, task.key)
+    return jax.device_put(Seated(User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
 
 
 class Sums(NamedTuple):
@@ -231,13 +166,13 @@ def _plus(exact: bool, one: Sums, other: Sums) -> Sums:
     return Sums(join(one.total, other.total), add(one.weight, other.weight), add(one.bits, other.bits))
 
 
-def _start(work: Work, model: LanguageModel, exact: bool, parts: int) -> Sums:
+def _start(spec: BlockSpec, model: LanguageModel, exact: bool, parts: int) -> Sums:
     """Nothing yet, on every device."""
     none = _no_sums(model, exact, parts)
-    if work.devices == 1:
+    if spec.devices == 1:
         return none
-    apart = NamedSharding(_mesh(work.devices), PartitionSpec("users"))
-    return jax.jit(partial(jax.tree.map, partial(_repeated, work.devices)), out_shardings=apart)(none)
+    apart = NamedSharding(_mesh(spec.devices), PartitionSpec("users"))
+    return jax.jit(partial(jax.tree.map, partial(_repeated, spec.devices)), out_shardings=apart)(none)
 
 
 def _repeated(times: int, leaf: Array) -> Array:
@@ -246,27 +181,28 @@ def _repeated(times: int, leaf: Array) -> Array:
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add_block(
-    work: Work, sums: Sums, model: LanguageModel, users: User, rows: Int[Array, " block"], key: PRNGKeyArray,
-    clip_norms: Array, grid: float | None, steps: int,
-) -> tuple[Sums, UserResult]:  # fmt: skip
-    if work.devices == 1:
-        here, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
+    spec: BlockSpec, sums: Sums, seated: Seated, broadcast: Broadcast, grid: float | None
+) -> tuple[Sums, UserResult]:
+    if spec.devices == 1:
+        here, results = _sum_here(spec, seated, broadcast, grid)
         return _plus(grid is not None, sums, here), results
 
     # Users are shared out over the devices, and each adds up its own. They wait for one another at the end of the
     # cohort only: programs that do so while others are under way can leave a CPU's threads waiting for ever.
-    def share(
-        sums: Sums, model: LanguageModel, users: User, rows: Array, key: Array, clip_norms: Array, steps: Any
-    ) -> tuple[Sums, UserResult]:
-        here, results = _sum_here(work, model, users, rows, key, clip_norms, grid, steps)
+    def share(sums: Sums, seated: Seated, broadcast: Broadcast) -> tuple[Sums, UserResult]:
+        here, results = _sum_here(spec, seated, broadcast, grid)
         mine = _plus(grid is not None, jax.tree.map(lambda leaf: leaf[0], sums), here)
         return jax.tree.map(lambda leaf: leaf[None], mine), results
 
     alike, apart = PartitionSpec(), PartitionSpec("users")
-    return jax.shard_map(
-        share, mesh=_mesh(work.devices), in_specs=(apart, alike, apart, apart, alike, alike, alike),
-        out_specs=(apart, apart), check_vma=False,
-    )(sums, model, users, rows, key, clip_norms, steps)  # fmt: skip
+    shared = jax.shard_map(
+        share,
+        mesh=_mesh(spec.devices),
+        in_specs=(apart, apart, alike),
+        out_specs=(apart, apart),
+        check_vma=False,
+    )
+    return shared(sums, seated, broadcast)
 
 
 def _mesh(devices: int) -> Mesh:
@@ -278,14 +214,14 @@ def _everywhere(model: LanguageModel, devices: int) -> LanguageModel:
     return model if devices == 1 else jax.device_put(model, NamedSharding(_mesh(devices), PartitionSpec()))
 
 
-def _over_devices(work: Work, sums: Sums, exact: bool) -> Sums:
+def _over_devices(spec: BlockSpec, sums: Sums, exact: bool) -> Sums:
     """The sums of all devices, on the first of them."""
-    if work.devices == 1:
+    if spec.devices == 1:
         return sums
     first = jax.local_devices()[0]
     shares = [
         jax.tree.map(lambda leaf, which=which: jax.device_put(leaf.addressable_data(which), first), sums)
-        for which in range(work.devices)
+        for which in range(spec.devices)
     ]
     return _add_shares(exact, shares)
 
@@ -296,14 +232,11 @@ def _add_shares(exact: bool, shares: list[Sums]) -> Sums:
     return reduce(partial(_plus, exact), others, first)
 
 
-def _sum_here(
-    work: Work, model: LanguageModel, users: User, rows: Array, key: PRNGKeyArray, clip_norms: Array,
-    grid: float | None, steps: Any,
-) -> tuple[Sums, UserResult]:  # fmt: skip
+def _sum_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast, grid: float | None) -> tuple[Sums, UserResult]:
     """The sums over the users of one device."""
-    shares, sent, results = _train_here(work, model, users, rows, key, clip_norms, steps)
+    shares, sent, results = _train_here(spec, seated, broadcast)
     bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
-    put_together = model_of if work.products is not None else lambda parts: parts
+    put_together = model_of if spec.products is not None else lambda parts: parts
     if grid is None:
         total = put_together(jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent))
     else:
@@ -311,28 +244,24 @@ def _sum_here(
     return Sums(total, _sum_of(shares, WEIGHT_STEP), _sum_of(bits, BIT_STEP)), results._replace(update=None)
 
 
-def _train_here(
-    work: Work, model: LanguageModel, users: User, rows: Array, key: PRNGKeyArray, clip_norms: Array, steps: Any
-) -> tuple[Array, Any, UserResult]:
+def _train_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast) -> tuple[Array, Any, UserResult]:
     """w_k and w_k Δ_k of every user of a block, in the parts that the program has, and what is known of them."""
-    shares = user_weight(users.length, work.weight_cap)
-    their_norms = jax.vmap(partial(norms_for, work.clipping, clip_norms))(shares)
-    if work.products is None:
-        keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
-        results = jax.vmap(work.update, in_axes=(None, 0, 0, 0, None))(model, users, keys, their_norms, steps)
+    model, key, clip_norms, steps = broadcast
+    shares = user_weight(seated.users.length, spec.weight_cap)
+    their_norms = jax.vmap(partial(norms_for, spec.clipping, clip_norms))(shares)
+    if spec.products is None:
+        keys = jax.vmap(partial(jax.random.fold_in, key))(seated.rows)
+        results = jax.vmap(spec.update, in_axes=(None, 0, 0, 0, None))(model, seated.users, keys, their_norms, steps)
     else:
-        results = train_users(work.products, work.update, model, users, their_norms, steps)  # pyrefly: ignore
+        results = train_users(spec.products, spec.update, model, seated.users, their_norms, steps)  # pyrefly: ignore
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     return shares, sent, results
 
 
 @partial(jax.jit, static_argnums=0)
-def _along(
-    work: Work, vector: Any, model: LanguageModel, users: User, rows: Array, key: PRNGKeyArray, clip_norms: Array,
-    steps: int,
-) -> tuple[Array, Array]:  # fmt: skip
-    _, sent, _ = _train_here(work, model, users, rows, key, clip_norms, steps)
+def _project(spec: BlockSpec, vector: Any, seated: Seated, broadcast: Broadcast) -> tuple[Array, Array]:
+    _, sent, _ = _train_here(spec, seated, broadcast)
 
     way = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(vector)])
     places, signs = jax.random.split(jax.random.key(0))  # public: which numbers are put together, and how
@@ -340,7 +269,7 @@ def _along(
     signs = jax.random.rademacher(signs, way.shape, jnp.float32)
 
     def measure(sent: Any) -> tuple[Array, Array]:
-        update = model_of(sent) if work.products is not None else sent
+        update = model_of(sent) if spec.products is not None else sent
         flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(update)])
         sketch = jnp.zeros(SKETCH).at[places].add(signs * flat)
         # Of the length that the update has: so the sketch is off in its direction alone.
@@ -351,39 +280,3 @@ def _along(
 
 def _sum_of(contributions: Any, grid: float) -> FixedPoint:
     return add_all(zeros(jax.tree.map(lambda parts: parts[0], contributions)), contributions, grid)
-
-
-def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
-    """Users at once: as chosen, or what suits the model and the device.
-
-    Each user in a block has an update of their own in memory. On a CPU a block larger than the cache is slower.
-    """
-    if chosen:
-        return chosen
-    on_cpu = jax.default_backend() == "cpu"
-    room = 6 * 2**20 if on_cpu else 8 * 2**30
-    size = max(1, min(512, room // (8 * parameter_count(model)), int(cohort * 1.2) + 1))
-    # In whole lots of 32, which is how many users the recurrence has on an H200 at a time.
-    return size if on_cpu or size < 32 else -(-size // 32) * 32
-
-
-def latency(products: Products | None) -> float:
-    """What a step of a block takes on top of its seats, in seats. Measured on an H200 (docs/log.md).
-
-    A GPU has launches and dependent products to wait for, however few the users are: as long as 30 users take. Kernels
-    pass over empty seats and users who have finished, which cost a seventh of the others: it is worth more of those.
-    """
-    if jax.default_backend() == "cpu":
-        return 0
-    return 32 if products is None else 64
-
-
-def rounds(
-    algorithm: Algorithm, state: ServerState, store: Store, last: int, keys_of: Callable[[int], Keys],
-    ledger: Spender, sum_updates: SumUpdates, watch: Watch | None = None,
-) -> Iterator[tuple[ServerState, CohortSum]]:  # fmt: skip
-    """Play the rounds that are left, up to and including round `last`."""
-    while state.round < last:
-        play = partial(play_round, algorithm, state, store, ledger=ledger, sum_updates=sum_updates, watch=watch)
-        state, summed = until_paid(state.round + 1, keys_of, play)
-        yield state, summed

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from sottovoce.models.contract import LanguageModel
@@ -17,10 +20,28 @@ class ServerState(NamedTuple):
     """All that a round changes."""
 
     round: int  # rounds done
-    model: LanguageModel
+    params: LanguageModel  # θ
     optimiser: Any
     clip_norms: Any = None  # where they adapt: those of the next round
-    deployed: Any = None  # where devices are behind: the models they may have, newest first
+    deployed: Any = None  # where devices have older models: those they may have, newest first
+
+    def next(self, params: LanguageModel, optimiser: Any) -> ServerState:
+        """The state after a round. Nothing else sets the number of the round."""
+        return self._replace(round=self.round + 1, params=params, optimiser=optimiser)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """All that a checkpoint keeps of the state, but the number of the round."""
+        return {f"{index:04d}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(self._saved))}
+
+    def load(self, round_number: int, arrays: Mapping[str, np.ndarray]) -> ServerState:
+        """The state that was saved, shaped like this one, which is of a run before its first round."""
+        leaves, structure = jax.tree.flatten(self._saved)
+        saved = [jnp.asarray(arrays[f"{index:04d}"]) for index in range(len(leaves))]
+        return ServerState(round_number, *structure.unflatten(saved))
+
+    @property
+    def _saved(self) -> tuple[Any, ...]:
+        return self.params, self.optimiser, self.clip_norms, self.deployed
 
 
 @dataclass(frozen=True)
@@ -33,19 +54,28 @@ class Server:
     optimiser: optax.GradientTransformation
     schedule: Schedule = CONSTANT
 
-    def start(self, model: LanguageModel, clip_norms: Any = None) -> ServerState:
+    def start(self, params: LanguageModel, clip_norms: Any = None) -> ServerState:
         # `jnp.full` gives a weak type and a step does not: the second round would compile every program anew.
-        model = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), model)
-        return ServerState(0, model, self.optimiser.init(model), clip_norms)  # pyrefly: ignore
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), params)
+        return ServerState(0, params, self.optimiser.init(params), clip_norms)  # pyrefly: ignore
 
     def factor(self, round_number: int) -> float | None:
         """Of the learning rate in a round; None where it never changes, and a step need not scale."""
         return None if self.schedule == CONSTANT else self.schedule(round_number)
 
-    def step(self, state: ServerState, update: Any, factor: Any = None) -> ServerState:
+    def step(self, state: ServerState, update: Any) -> ServerState:
+        """The step that ends a round."""
+        return state.next(*_apply(self, state.params, state.optimiser, update, self.factor(state.round + 1)))
+
+    def apply(self, params: LanguageModel, optimiser: Any, update: Any, factor: Any = None) -> tuple[Any, Any]:
+        """The optimiser's step for an update: new parameters, new state of the optimiser."""
         descent = jax.tree.map(lambda leaf: -leaf, update)
-        change, optimiser = self.optimiser.update(descent, state.optimiser, state.model)  # pyrefly: ignore
+        change, optimiser = self.optimiser.update(descent, optimiser, params)  # pyrefly: ignore
         if factor is not None:
             change = jax.tree.map(lambda leaf: factor * leaf, change)
-        model = optax.apply_updates(state.model, change)  # pyrefly: ignore
-        return state._replace(round=state.round + 1, model=model, optimiser=optimiser)  # pyrefly: ignore
+        return optax.apply_updates(params, change), optimiser  # pyrefly: ignore
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(server: Server, params: LanguageModel, optimiser: Any, update: Any, factor: float | None) -> tuple[Any, Any]:
+    return server.apply(params, optimiser, update, factor)

@@ -1,4 +1,4 @@
-"""Pages for the person at this machine: bound to loopback, nothing from or to other hosts."""
+"""Pages for the user of this machine: on the loopback address, with nothing from or to other hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sottovoce.errors import SottoError
 LOOPBACK = "127.0.0.1"
 STATIC = Path(__file__).parent / "static"
 
-# A page may load from its own server alone, run WebAssembly, and neither send forms nor stand in another's frame.
+# A page may load from its own server only and run WebAssembly; it may not send forms or be framed by another page.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self'; font-src 'self'; "
@@ -27,9 +27,10 @@ HEADERS = {
 
 
 def local_app(routes: Sequence[Any], folders: dict[str, Path], hosts: Sequence[str] = ()) -> Any:
-    """A Starlette application: the given routes, `folders` of files by path, and `/base` with the shared look.
+    """A Starlette application: the given routes, `folders` of files by path, and `/base` with the shared style.
 
-    A request that names another host is refused: else a page elsewhere could have its own name lead here and read.
+    A request for another host name is refused. This stops DNS rebinding: a page elsewhere cannot read from here under a
+    name of its own.
     """
     try:
         from starlette.applications import Starlette
@@ -53,7 +54,7 @@ def local_app(routes: Sequence[Any], folders: dict[str, Path], hosts: Sequence[s
 
 
 class Guarded:
-    """Puts `HEADERS` on every answer. Written at the level of ASGI, so that streams of events pass as they come."""
+    """Adds `HEADERS` to every response. It is plain ASGI, so that event streams are not buffered."""
 
     def __init__(self, app: Any):
         self.app = app
@@ -69,7 +70,14 @@ class Guarded:
 
 
 def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until Ctrl-C; `ready` is told the address. Port 0 takes a free one. Streams ask `state.is_leaving()`."""
+    """Serve until Ctrl-C.
+
+    Args:
+        port: 0 takes a free one.
+        ready: Called with the address.
+
+    Streams poll `app.state.is_leaving()`.
+    """
     try:
         import uvicorn
     except ImportError as error:
@@ -78,10 +86,10 @@ def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], N
         ready(f"http://{host}:{bound.getsockname()[1]}/")
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
-        app.state.is_leaving = lambda: server.should_exit  # a stream that goes on would be cut off with a complaint
+        app.state.is_leaving = lambda: server.should_exit  # a stream that does not end would be cut off with an error
         try:
             server.run(sockets=[bound])
-        except KeyboardInterrupt:  # the way it is meant to end
+        except KeyboardInterrupt:  # the normal end
             return
 
 
@@ -96,7 +104,7 @@ def _bind(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-        bound.listen()  # who comes before the server is up waits, and is not sent away
+        bound.listen()  # a request before the server is up waits, and is not refused
     except OSError as error:
         bound.close()
         raise SottoError(

@@ -25,8 +25,9 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Audit
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Algorithm, play_round, sum_one_by_one
+from sottovoce.training.round import play_round, sum_one_by_one
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm
 
 AUDIT = Audit(users=40, secrets=4, holders=(1, 3), prefix=2, words=2)
 KEYS = Secrets.seeded(3).keys(1, "a")
@@ -99,21 +100,21 @@ def test_canaries_who_are_out_leave_a_round_as_it_is_to_the_bit(store, table, re
     seen = []
 
     def play(store):
-        return play_round(given, start, store, KEYS, Free(), sum_one_by_one, seen.append)
+        return play_round(given, start, store, Free(KEYS), sum_one_by_one, seen.append)
 
     alone, without = play(store)
     beside, with_silent = play(none)
-    for one, other in zip(jax.tree.leaves(alone.model), jax.tree.leaves(beside.model), strict=True):
+    for one, other in zip(jax.tree.leaves(alone.params), jax.tree.leaves(beside.params), strict=True):
         assert np.array_equal(one, other)
     assert with_silent.weight == without.weight
 
     louder, summed = play(everyone)
-    joined = seen[-1].cohort[seen[-1].cohort >= store.users]
+    joined = seen[-1].task.cohort[seen[-1].task.cohort >= store.users]
     assert len(joined) > 10
-    own = sum_one_by_one(given, start.model, everyone, joined, seen[-1].key, seen[-1].clip_norms)
+    own = sum_one_by_one(given, seen[-1].task._replace(cohort=joined), everyone)
     for total, people, canary in zip(*map(jax.tree.leaves, (summed.total, without.total, own.total)), strict=True):
         assert np.array_equal(total, people + canary)
-    moved = jax.tree.map(lambda one, other: np.asarray(one) - np.asarray(other), louder.model, alone.model)
+    moved = jax.tree.map(lambda one, other: np.asarray(one) - np.asarray(other), louder.params, alone.params)
     for step, canary in zip(jax.tree.leaves(moved), jax.tree.leaves(own.total), strict=True):
         np.testing.assert_allclose(step, canary / 5.0, atol=1e-6)
 

@@ -27,8 +27,9 @@ from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Audit
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import Algorithm, play_round
+from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm
 
 S, Z, ROUNDS, DELTA = 0.05, 4.0, 3, 1e-5
 FRAME = Vocabulary.from_words(())
@@ -54,7 +55,7 @@ def watched(given: Algorithm, rounds: int = ROUNDS, present: np.ndarray = COINS)
     state = given.server.start(MODEL)
     for number in range(1, rounds + 1):
         keys = SECRETS.keys(number, "a")
-        state, _ = play_round(given, state, watch.planted, keys, Free(), watch.sum_updates, watch)
+        state, _ = play_round(given, state, watch.planted, Free(keys, round_number=number), watch.sum_updates, watch)
     return watch, present
 
 
@@ -102,11 +103,11 @@ def test_what_is_left_of_a_round_is_noise_and_canaries(estimator):
     given = algorithm(0.5, estimator, z=0.0)
     watch, _ = watched(given, rounds=0)
     seen = []
-    play_round(given, given.server.start(MODEL), watch.planted, SECRETS.keys(1, "a"), Free(), watch.sum_updates,
+    play_round(given, given.server.start(MODEL), watch.planted, Free(SECRETS.keys(1, "a")), watch.sum_updates,
                seen.append)  # fmt: skip
     left, scale = watch._left(seen[0])
-    joined = seen[0].cohort[seen[0].cohort >= PEOPLE.users]
-    own = SumInBlocks(4)(given, MODEL, watch.planted, joined, seen[0].key, seen[0].clip_norms)
+    joined = seen[0].task.cohort[seen[0].task.cohort >= PEOPLE.users]
+    own = SumInBlocks(4)(given, seen[0].task._replace(cohort=joined), watch.planted)
     for part, canaries in zip(jax.tree.leaves(left), jax.tree.leaves(own.total), strict=True):
         np.testing.assert_allclose(part, np.asarray(canaries) * scale, atol=1e-8)
     assert scale == pytest.approx(1 / 40)

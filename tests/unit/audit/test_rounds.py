@@ -26,8 +26,8 @@ from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training import cohort_sum
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import Algorithm
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm
 
 # 80 people of whom 40 are expected: for whoever is drawn, a round has ε = 1.82 at δ = 0.01. Sums cut every coordinate
 # at the next power of two, and this S is far below one: else they would take away much of what the faults do.

@@ -18,6 +18,7 @@ from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
 from sottovoce.training import cohort_sum
+from sottovoce.training.types import Task
 
 SMALL = Recipe().replace(
     model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 4, "learning_rate": 0.5},
@@ -50,7 +51,7 @@ def test_runs_that_differ_in_numbers_share_a_program(store, clipping):
                           run={"seed": seed}), store,
         )  # fmt: skip
         norms = made.algorithm.mechanism.clip_norms(1, None)
-        summed = made.sum_updates(made.algorithm, made.model, store, np.arange(4), jax.random.key(0), norms)
+        summed = made.sum_updates(made.algorithm, Task(made.model, np.arange(4), norms, jax.random.key(0)), store)
         assert np.sqrt(np.sum([np.sum(np.square(leaf)) for leaf in jax.tree.leaves(summed.total)])) <= 4 * clip_norm
     assert cohort_sum._add_block._cache_size() == 1
 

@@ -11,6 +11,7 @@ from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.training import cohort_sum
+from sottovoce.training.types import Task
 
 
 def test_a_measurement_says_what_was_measured(monkeypatch):
@@ -51,7 +52,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     store = bench.make_users(bench.WORKLOADS["demo"], 30)
     for size in (0, 1, 3, 8, 9, 15, 22, 30):
         key = jax.random.key(size)
-        summed = assembly.sum_updates(assembly.algorithm, assembly.model, store, np.arange(size), key, clip_norms)
+        summed = assembly.sum_updates(assembly.algorithm, Task(assembly.model, np.arange(size), clip_norms, key), store)
         assert summed.users == size
     assert seats == {8, 4}
     assert cohort_sum._add_block._cache_size() == 2
@@ -80,7 +81,7 @@ def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
     store = bench.make_users(bench.WORKLOADS["demo"], 8)
     cohort = np.tile(np.arange(8), 20)
-    assembly.sum_updates(assembly.algorithm, assembly.model, store, cohort, jax.random.key(0), clip_norms)
+    assembly.sum_updates(assembly.algorithm, Task(assembly.model, cohort, clip_norms, jax.random.key(0)), store)
     assert len(held) == 20
     one_block_ahead = 4 * 8 * (160 + 2)
     # the largest of ten, not one of them: a block's old sum may just be gone and the new one not yet there

@@ -19,9 +19,12 @@ from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.training.cohort_sum import SumInBlocks, _seated, cut_into_blocks
-from sottovoce.training.round import Algorithm, excerpts_for, sum_one_by_one
+from sottovoce.training.blocks import cut_into_blocks
+from sottovoce.training.cohort_sum import SumInBlocks, _padded
+from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm, Task
+from sottovoce.training.users import excerpts_for
 
 LOCAL = {"batch": 4, "unroll": 3, "learning_rate": 1.5}
 KEY, NORMS = jax.random.key(0), jnp.asarray([0.4])
@@ -89,7 +92,7 @@ def test_the_weight_counts_the_users_own_tokens_alone(model, store):
     algorithm = Algorithm(mechanism, update, Server(optax.sgd(1.0)), weight_cap=100.0)
     cohort, norms = np.array([0, 5]), mechanism.clip_norms(1, None)
     for sum_updates in (sum_one_by_one, SumInBlocks(2)):
-        summed = sum_updates(algorithm, model, replace(store, public=PUBLIC_LONG), cohort, KEY, norms)
+        summed = sum_updates(algorithm, Task(model, cohort, norms, KEY), replace(store, public=PUBLIC_LONG))
         assert float(summed.weight) == pytest.approx((48 + 23) / 100, abs=1e-4)
 
 
@@ -124,7 +127,7 @@ def test_only_who_rehearses_is_sent_public_text(store):
     assert excerpts_for(replace(rehearsing, user_share=1.0), with_text, np.arange(3), KEY) is None
     cohort = np.array([4, 0, 7])
     block = cut_into_blocks(np.ones(3), 4)[0]
-    users, _ = _seated(rehearsing, with_text, cohort, KEY, block)
+    users, _ = _padded(rehearsing, Task(None, cohort, None, KEY), with_text, block)
     expected = excerpts_for(rehearsing, with_text, cohort[block.places], KEY)
     assert expected is not None
     np.testing.assert_array_equal(users.public[:3], expected)

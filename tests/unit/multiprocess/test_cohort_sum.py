@@ -14,11 +14,12 @@ from sottovoce.errors import SottoError
 from sottovoce.local.keys import local_key
 from sottovoce.multiprocess import cohort_sum
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses, add_up_for
-from sottovoce.multiprocess.group import Dismissed, Group
+from sottovoce.multiprocess.group import Dismissed
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.cohort_sum import cut_into_blocks, share_out
+from sottovoce.training.blocks import cut_into_blocks, share_out
 from sottovoce.training.round import play_round
+from thread_group import thread_groups
 
 RECIPE = Recipe.from_dict({
     "model": {"embedding": 6, "hidden": 8},
@@ -31,26 +32,9 @@ RECIPE = Recipe.from_dict({
 COHORT = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12])
 
 
-class Threads(Group):
-    """A group whose processes are threads. What was put into sums is kept, in the order it was said."""
-
-    def __init__(self, mine, count, shared):
-        super().__init__(mine, count, None, None)  # type: ignore[arg-type]
-        self.shared, self.said = shared, []
-
-    def add(self, numbers):
-        self.said.append(np.array(numbers))
-        self.shared["numbers"][self.mine] = numbers
-        self.shared["barrier"].wait(60)
-        total = np.sum(self.shared["numbers"], axis=0, dtype=numbers.dtype)
-        self.shared["barrier"].wait(60)  # nobody speaks again before all have heard
-        return total
-
-
 def with_helpers(processes, assembly, store, lead, stop=lambda: False):
     """What `lead(group)` returns in process 0, while the others help; and why they ended."""
-    shared = {"barrier": threading.Barrier(processes), "numbers": [None] * processes}
-    groups = [Threads(number, processes, shared) for number in range(processes)]
+    groups = thread_groups(processes)
     ended = []
 
     def assist(group):
@@ -59,7 +43,7 @@ def with_helpers(processes, assembly, store, lead, stop=lambda: False):
         except (Dismissed, SottoError) as end:
             ended.append(str(end))
         except BaseException as error:
-            shared["barrier"].abort()
+            group.shared.barrier.abort()
             ended.append(repr(error))
             raise
 
@@ -110,7 +94,7 @@ def play(assembly, store, sum_updates):
     state = assembly.algorithm.server.start(assembly.model, mechanism.start())
     for number in (1, 2):
         keys = Secrets.seeded(5).keys(number, "test")
-        state, _ = play_round(assembly.algorithm, state, store, keys, Free(Secrets.seeded(5)), sum_updates)
+        state, _ = play_round(assembly.algorithm, state, store, Free(keys, Secrets.seeded(5), number), sum_updates)
     return state
 
 
@@ -119,7 +103,7 @@ def test_rounds_of_two_processes_have_the_cohorts_the_noise_and_the_model_of_one
     assembly = assemble(RECIPE, store)
     lead = lambda group: play(assembly, store, SumOverProcesses(group, assembly.sum_updates))  # noqa: E731
     together, _, _ = with_helpers(2, assembly, store, lead)
-    assert same(play(assembly, store, assembly.sum_updates).model, together.model)
+    assert same(play(assembly, store, assembly.sum_updates).params, together.params)
 
 
 def test_without_a_clip_the_sums_are_those_of_one_process_within_rounding(store):
@@ -135,12 +119,12 @@ def test_the_keys_of_sampling_and_noise_stay_with_process_0(store):
     assembly = assemble(RECIPE, store)
     lead = lambda group: play(assembly, store, SumOverProcesses(group, assembly.sum_updates))  # noqa: E731
     _, _, groups = with_helpers(2, assembly, store, lead)
-    spoken = b"".join(numbers.tobytes() for numbers in groups[0].said)
+    spoken = b"".join(numbers.tobytes() for numbers in groups[0].sent)
     for number in (1, 2):
         keys = Secrets.seeded(5).keys(number, "test")
         assert keys.local[:8] in spoken  # it can be found, so the others could be
         assert keys.sampling[:8] not in spoken
-        assert Free(Secrets.seeded(5)).spend(number, None, None)[:8] not in spoken
+        assert Free(keys, Secrets.seeded(5), number).charge(None, None)[:8] not in spoken
 
 
 def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
@@ -148,7 +132,7 @@ def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
 
     def lead(group):
         summed(SumOverProcesses(group, assembly.sum_updates), assembly, store, COHORT)
-        return group.asked()
+        return group.stop_requested()
 
     assert with_helpers(2, assembly, store, lead, stop=lambda: True)[0]
     assert not with_helpers(2, assembly, store, lead)[0]
@@ -156,40 +140,14 @@ def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
 
 def test_every_user_is_in_one_share_and_shares_are_alike():
     steps = np.random.default_rng(0).integers(1, 40, size=300)
-    blocks = cut_into_blocks(steps, seats=8)
+    blocks = cut_into_blocks(steps, 8)
     shares = share_out(blocks, 3)
     assert sorted(np.concatenate([block.places for share in shares for block in share])) == list(range(300))
-    work = [sum(block.seats * block.steps for block in share) for share in shares]
-    assert max(work) - min(work) <= max(block.seats * block.steps for block in blocks)
+    work = [sum(block.padded_size * block.steps for block in share) for share in shares]
+    assert max(work) - min(work) <= max(block.padded_size * block.steps for block in blocks)
     assert share_out(blocks[:1], 2) == [blocks[:1], []]
 
 
 def test_how_many_processes_share_the_users_is_in_the_fingerprint(store):
     names = {assemble(RECIPE, store, processes=processes).fingerprint for processes in (1, 2, 3)}
     assert len(names) == 3
-
-
-def test_words_and_gathered_words_arrive_whole():
-    shared = {"barrier": threading.Barrier(3), "numbers": [None] * 3}
-    groups = [Threads(number, 3, shared) for number in range(3)]
-    messages, heard = [b"", b"a", bytes(range(256)) * 3], {}
-
-    def speak(group):
-        heard[group.mine] = (group.tell(messages[2]), group.tell(b""), group.gather(messages[group.mine]))
-
-    threads = [threading.Thread(target=speak, args=(group,), daemon=True) for group in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert heard == dict.fromkeys(range(3), (messages[2], b"", messages))
-
-
-def test_a_group_broken_off_in_a_word_says_no_other(store):
-    """The others wait for the rest of it: they find process 0 gone instead."""
-    shared = {"barrier": threading.Barrier(2), "numbers": [None] * 2}
-    group = Threads(0, 2, shared)
-    with pytest.raises(KeyboardInterrupt), group.busy():
-        raise KeyboardInterrupt
-    group.dismiss("interrupted")
-    assert group.said == []

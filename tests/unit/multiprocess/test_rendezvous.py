@@ -1,4 +1,4 @@
-"""Meeting, and noticing that another process is gone, without any JAX."""
+"""Starting together, and noticing a lost process, without JAX."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import threading
 import time
 from contextlib import suppress
 
-import numpy as np
 import pytest
 
 from sottovoce.errors import SottoError
 from sottovoce.multiprocess import rendezvous
-from sottovoce.multiprocess.group import Group, join
 from sottovoce.multiprocess.rendezvous import Address
 
 OPEN = []
@@ -33,14 +31,14 @@ def closed_in_the_end():
 
 
 def meet(others, processes, wait=20.0):
-    """Process 0 and some others: what each came to have, a pair of lifelines and reply, or an error."""
+    """Process 0 and some others: what each came to have, a pair of connections and reply, or an error."""
     found = {}
     with rendezvous.listen("127.0.0.1", 0) as listener:
         address = Address(f"127.0.0.1:{listener.getsockname()[1]}")
 
         def come(place, number, believed):
             try:
-                found[place] = rendezvous.reach(address, number, believed, wait, SECRET)
+                found[place] = rendezvous.connect(address, number, believed, wait, SECRET)
                 OPEN.append(found[place][0])
             except SottoError as error:
                 found[place] = str(error)
@@ -49,7 +47,7 @@ def meet(others, processes, wait=20.0):
         for thread in threads:
             thread.start()
         try:
-            first = rendezvous.gather(listener, processes, wait, {"port": 5}, SECRET)
+            first = rendezvous.accept_all(listener, processes, wait, {"port": 5}, SECRET)
             OPEN.append(first)
         except SottoError as error:
             first = str(error)
@@ -61,23 +59,23 @@ def meet(others, processes, wait=20.0):
 def test_all_meet_and_each_sees_who_is_gone():
     first, others = meet([(1, 3), (2, 3)], 3)
     assert [reply for _, reply in others.values()] == [{"port": 5}] * 2
-    assert first.gone(0.05) is None
+    assert first.lost(0.05) is None
     others[1][0].close()
-    assert first.gone(10) == 2
-    assert others[0][0].gone(0.05) is None
+    assert first.lost(10) == 2
+    assert others[0][0].lost(0.05) is None
     first.close()
-    assert others[0][0].gone(10) == 0
+    assert others[0][0].lost(10) == 0
 
 
 def test_the_end_of_another_process_is_acted_on_unless_it_was_expected():
     first, others = meet([(1, 2)], 2)
     told = threading.Event()
-    first.when_gone(lambda number: told.set())
+    first.when_lost(lambda number: told.set())
     others[0][0].close()
     assert told.wait(10)
     first, others = meet([(1, 2)], 2)
     told = threading.Event()
-    first.when_gone(lambda number: told.set())
+    first.when_lost(lambda number: told.set())
     first.close()
     assert not told.wait(0.2)
 
@@ -111,33 +109,33 @@ def test_whoever_does_not_come_is_named():
 def test_whoever_left_while_waiting_may_come_again():
     with rendezvous.listen("127.0.0.1", 0) as listener:
         address = ("127.0.0.1", listener.getsockname()[1])
-        waiting = threading.Thread(target=lambda: OPEN.append(rendezvous.gather(listener, 3, 20, {}, SECRET)))
+        waiting = threading.Thread(target=lambda: OPEN.append(rendezvous.accept_all(listener, 3, 20, {}, SECRET)))
         waiting.start()
-        lines = []
+        channels = []
         for number in (1, 1, 2):
-            lines.append(shown(address))
-            lines[-1].send({"process": number, "processes": 3})
-            if len(lines) == 1:
+            channels.append(shown(address))
+            channels[-1].send({"process": number, "processes": 3})
+            if len(channels) == 1:
                 time.sleep(0.3)  # until it is counted
-                lines[0].peer.close()
+                channels[0].peer.close()
         waiting.join(30)
         assert not waiting.is_alive()
-        for line in lines[1:]:
-            assert line.receive() == {}
-            OPEN.append(line.peer)
+        for channel in channels[1:]:
+            assert channel.receive() == {}
+            OPEN.append(channel.peer)
 
 
-def shown(address, secret: bytes = SECRET) -> rendezvous.Line:
+def shown(address, secret: bytes = SECRET) -> rendezvous.Channel:
     """The connection of a process that has shown that it knows the secret."""
     peer = socket.create_connection(address)
-    line = rendezvous.Line(peer, time.monotonic() + 20)
-    assert line.take(16) == b"sottovoce meets\n"
-    theirs, mine = line.take(32), bytes(32)
+    channel = rendezvous.Channel(peer, time.monotonic() + 20)
+    assert channel.read(16) == b"sottovoce meets\n"
+    theirs, mine = channel.read(32), bytes(32)
     session = hmac.digest(secret, b"sottovoce lifeline" + theirs + mine, "sha256")
     peer.sendall(mine + hmac.digest(session, b"process", "sha256"))
-    assert line.take(32) == hmac.digest(session, b"process 0", "sha256")
-    line.trust(session, b"n", b"0")
-    return line
+    assert channel.read(32) == hmac.digest(session, b"process 0", "sha256")
+    channel.authenticate(session, b"n", b"0")
+    return channel
 
 
 STRANGERS = {
@@ -153,11 +151,13 @@ STRANGERS = {
 @pytest.mark.parametrize("words", STRANGERS.values(), ids=[*STRANGERS])
 def test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting(words, caplog, monkeypatch):
     """Anybody who reached it could end the run, or be its process 1."""
-    monkeypatch.setattr(rendezvous, "GREETING", 5.0)
+    monkeypatch.setattr(rendezvous, "HANDSHAKE", 5.0)
     with rendezvous.listen("127.0.0.1", 0) as listener:
         address = ("127.0.0.1", listener.getsockname()[1])
         met = []
-        waiting = threading.Thread(target=lambda: met.append(rendezvous.gather(listener, 2, 30, {"port": 5}, SECRET)))
+        waiting = threading.Thread(
+            target=lambda: met.append(rendezvous.accept_all(listener, 2, 30, {"port": 5}, SECRET))
+        )
         waiting.start()
         with socket.create_connection(address, timeout=10) as stranger:
             greeted = b""
@@ -167,9 +167,9 @@ def test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting(words, ca
                 stranger.sendall(words)
                 if words:
                     assert stranger.recv(1) == b""  # not a word more
-            lines, reply = rendezvous.reach(Address(f"127.0.0.1:{address[1]}"), 1, 2, 10, SECRET)
+            channels, reply = rendezvous.connect(Address(f"127.0.0.1:{address[1]}"), 1, 2, 10, SECRET)
         waiting.join(30)
-        OPEN.extend([lines, *met])
+        OPEN.extend([channels, *met])
         assert (reply, len(met)) == ({"port": 5}, 1)
     if words:
         assert "somebody at 127.0.0.1 is none of this run" in caplog.text
@@ -181,7 +181,7 @@ def test_what_was_heard_does_not_open_the_door_a_second_time():
 
     def wait() -> None:
         with suppress(SottoError):
-            rendezvous.gather(listener, 3, 3, {}, SECRET)
+            rendezvous.accept_all(listener, 3, 3, {}, SECRET)
 
     with rendezvous.listen("127.0.0.1", 0) as listener:
         address = ("127.0.0.1", listener.getsockname()[1])
@@ -190,16 +190,16 @@ def test_what_was_heard_does_not_open_the_door_a_second_time():
         heard = b""
         for attempt in ("heard", "again"):
             with socket.create_connection(address) as peer:
-                line = rendezvous.Line(peer, time.monotonic() + 20)
-                theirs = line.take(48)[16:]
+                channel = rendezvous.Channel(peer, time.monotonic() + 20)
+                theirs = channel.read(48)[16:]
                 session = hmac.digest(SECRET, b"sottovoce lifeline" + theirs + bytes(32), "sha256")
                 heard = heard or bytes(32) + hmac.digest(session, b"process", "sha256")
                 peer.sendall(heard)
                 if attempt == "heard":
-                    assert len(line.take(32)) == 32
+                    assert len(channel.read(32)) == 32
                 else:
-                    with pytest.raises((OSError, rendezvous._Stranger)):
-                        line.take(1)
+                    with pytest.raises((OSError, rendezvous._NotAMember)):
+                        channel.read(1)
         waiting.join(30)
 
 
@@ -213,7 +213,7 @@ def test_a_process_does_not_speak_to_whoever_took_the_place_of_process_0(secret)
             peer, _ = listener.accept()
             with peer:
                 peer.sendall(b"sottovoce meets\n" + bytes(32))
-                theirs = rendezvous.Line(peer, time.monotonic() + 10).take(64)
+                theirs = rendezvous.Channel(peer, time.monotonic() + 10).read(64)
                 heard.append(theirs)
                 session = hmac.digest(secret, b"sottovoce lifeline" + bytes(32) + theirs[:32], "sha256")
                 reflected = theirs[32:]
@@ -223,7 +223,7 @@ def test_a_process_does_not_speak_to_whoever_took_the_place_of_process_0(secret)
         playing = threading.Thread(target=pretend)
         playing.start()
         with pytest.raises(SottoError, match="the same secret"):
-            rendezvous.reach(Address(f"127.0.0.1:{listener.getsockname()[1]}"), 1, 2, 10, SECRET)
+            rendezvous.connect(Address(f"127.0.0.1:{listener.getsockname()[1]}"), 1, 2, 10, SECRET)
         playing.join(10)
     assert heard[1] == b""
     assert SECRET not in heard[0]
@@ -245,67 +245,4 @@ def test_a_secret_is_long_and_its_owners_alone(tmp_path, monkeypatch):
         rendezvous.shared_secret(tmp_path / "none")
     monkeypatch.delenv("SOTTO_SECRET")
     with pytest.raises(SottoError, match="needs a secret that all processes share"):
-        join("127.0.0.1:9", 2, 1, 0.3)
-
-
-class Table:
-    """Where two processes in threads add up."""
-
-    def __init__(self):
-        self.barrier, self.said = threading.Barrier(2), {}
-
-    def group(self, number: int) -> Group:
-        made = Group(number, 2, None, None)  # pyrefly: ignore
-
-        def add(numbers: np.ndarray) -> np.ndarray:
-            self.said[number] = numbers
-            self.barrier.wait(10)
-            total = self.said[0] + self.said[1]
-            self.barrier.wait(10)
-            return total
-
-        made.add = add
-        return made
-
-
-@pytest.mark.parametrize("other", [SECRET, b"another secret of as many letters"])
-def test_whoever_came_in_by_the_doors_of_jax_is_found_before_a_word_is_said(other):
-    """JAX's service and gloo ask nobody who they are."""
-    table, found = Table(), {}
-
-    def check(number: int, secret: bytes) -> None:
-        try:
-            table.group(number).check_members(secret)
-            found[number] = ""
-        except SottoError as error:
-            found[number] = str(error)
-
-    threads = [threading.Thread(target=check, args=pair) for pair in ((0, SECRET), (1, other))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    if other == SECRET:
-        assert found == {0: "", 1: ""}
-    else:
-        assert "process 1 does not know the secret of this run" in found[0]
-        assert "process 0 does not know the secret of this run" in found[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("nowhere", 2, 1), "HOST:PORT"), (("here:0", 2, 1), "HOST:PORT"), (("h:99999", 2, 1), "HOST:PORT"),
-        (("127.0.0.1:9", None, 1), "needs --processes and --process-id"),
-        (("127.0.0.1:9", 2, None), "needs --processes and --process-id"),
-        (("127.0.0.1:9", 2, 2), "must be from 0 to 1"), (("127.0.0.1:9", 2, -1), "must be from 0 to 1"),
-        (("127.0.0.1:9", 1, 0), "must be 2 or more"), (("auto", 2, None), "by itself"),
-        (("127.0.0.1:9", 2, 1), "cannot reach process 0 at 127.0.0.1:9"),
-        (("host.invalid:9", 2, 1), "no machine is called 'host.invalid'"),
-        (("192.0.2.1:9", 2, 0), "cannot listen at 192.0.2.1:9"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_wrong_input_is_refused_in_a_sentence(arguments, message):
-    with pytest.raises(SottoError, match=message):
-        join(*arguments, wait=0.3)
+        rendezvous.shared_secret(None)

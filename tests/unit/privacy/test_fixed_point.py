@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.local.update import UserResult
+from sottovoce.local.update import Trained, clip_update
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.fixed_point import add_all, digest_of, grid_of, value, zeros
@@ -20,8 +20,9 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import Algorithm, sum_one_by_one
+from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm, Task
 
 BOUND = 1.5
 numbers = st.floats(-BOUND, BOUND, width=32, allow_subnormal=False)
@@ -66,14 +67,17 @@ class Scripted:
 
     clipping: FlatClip
     numbers: tuple[float, ...]
+    compression: None = None
 
     def steps(self, length):
         return np.ones_like(length)
 
-    def __call__(self, model, user, key, clip_norms, last):
+    def train(self, model, user, key, clip_norms, last):
         update = {"x": jnp.asarray(self.numbers, jnp.float32)[user.tokens[:1]]}
-        update, clipped = self.clipping.clip(update, clip_norms)
-        return UserResult(update, jnp.ones(()), jnp.zeros(()), clipped, jnp.zeros(()))
+        return Trained(update, jnp.zeros(()), jnp.array(False), jnp.zeros(()))
+
+    def __call__(self, model, user, key, clip_norms, last):
+        return clip_update(self, self.train(model, user, key, clip_norms, last), clip_norms)
 
 
 @pytest.mark.parametrize("sum_updates", [SumInBlocks(1), SumInBlocks(64)], ids=["one by one", "in blocks"])
@@ -92,7 +96,9 @@ def test_a_user_cannot_move_a_sum_by_the_rounding_of_others(vocabulary, sum_upda
         store = Store.from_users([*crowd, *victim, *pairs], vocabulary, tokens_per_user=1)
         rows = np.arange(store.users)
         rows = rows if victim[0] else np.delete(rows, len(crowd))
-        summed = sum_updates(algorithm, {"x": jnp.zeros(1)}, store, rows, jax.random.key(0), np.ones(1, np.float32))
+        summed = sum_updates(
+            algorithm, Task({"x": jnp.zeros(1)}, rows, np.ones(1, np.float32), jax.random.key(0)), store
+        )
         totals.append(float(summed.total["x"][0]))
     assert abs(totals[0] - totals[1]) <= 1.0
     assert totals[0] - totals[1] == pytest.approx(0.9, abs=1e-6)
@@ -105,7 +111,8 @@ def test_the_slow_sum_is_the_same_to_the_bit(vocabulary):
         Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 1.0), Scripted(clip, numbers), Server(None), weight_cap=3.0
     )  # fmt: skip
     store = Store.from_users([[token] * (1 + token % 4) for token in range(40)], vocabulary, tokens_per_user=4)
-    arguments = (algorithm, {"x": jnp.zeros(1)}, store, np.arange(40), jax.random.key(0), np.ones(1, np.float32))
+    task = Task({"x": jnp.zeros(1)}, np.arange(40), np.ones(1, np.float32), jax.random.key(0))
+    arguments = (algorithm, task, store)
     slow, *others = sum_one_by_one(*arguments), SumInBlocks(1)(*arguments), SumInBlocks(16)(*arguments)
     for other in others:
         assert float(other.total["x"][0]) == float(slow.total["x"][0])

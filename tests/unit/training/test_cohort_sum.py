@@ -12,7 +12,9 @@ from sottovoce.data.public_text import PublicText
 from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.clipping import FlatClip
-from sottovoce.training.cohort_sum import Block, SumInBlocks, _seated, cut_into_blocks
+from sottovoce.training.blocks import Block, cut_into_blocks
+from sottovoce.training.cohort_sum import SumInBlocks, _padded
+from sottovoce.training.types import Task
 
 
 @given(steps=st.lists(st.integers(0, 20), max_size=300), seats=st.sampled_from([1, 3, 16, 64, 512]))
@@ -22,13 +24,13 @@ def test_blocks_hold_every_user_once_in_few_shapes(steps, seats):
     blocks = cut_into_blocks(steps, seats)
     assert sorted(np.concatenate([block.places for block in blocks] or [[]])) == list(range(len(steps)))
     for block in blocks:
-        assert len(block.places) <= block.seats
+        assert len(block.places) <= block.padded_size
         assert block.steps >= steps[block.places].max(initial=0)
-        assert block.seats in {seats >> halved for halved in range(5)}
+        assert block.padded_size in {seats >> halved for halved in range(5)}
 
 
 def time_of(blocks, latency):
-    return sum(block.steps * (block.seats + latency) + latency for block in blocks)
+    return sum(block.steps * (block.padded_size + latency) + latency for block in blocks)
 
 
 @given(
@@ -43,9 +45,9 @@ def test_blocks_are_joined_where_that_is_faster(steps, seats, devices):
     blocks = cut_into_blocks(steps, seats, devices, latency)
     assert sorted(np.concatenate([block.places for block in blocks])) == list(range(len(steps)))
     for block in blocks:
-        assert len(block.places) <= block.seats
+        assert len(block.places) <= block.padded_size
         assert block.steps >= steps[block.places].max()
-        assert block.seats in {devices * (seats >> halved) for halved in range(5)}
+        assert block.padded_size in {devices * (seats >> halved) for halved in range(5)}
     plain = cut_into_blocks(steps, seats, devices)
     assert time_of(blocks, devices * latency) <= time_of(plain, devices * latency)
     if len(steps) <= devices * seats:
@@ -57,8 +59,8 @@ def test_blocks_are_joined_where_that_is_faster(steps, seats, devices):
 )
 def test_a_cohort_that_nearly_fills_a_block_is_one_block_on_a_gpu(cohort, seats):
     """100 users of 20 steps: one block of 128, not 64 and 32 and 8."""
-    assert [block.seats for block in cut_into_blocks(np.full(cohort, 20), 128, latency=32)] == seats
-    assert sum(block.seats for block in cut_into_blocks(np.full(cohort, 20), 128)) < cohort + 8
+    assert [block.padded_size for block in cut_into_blocks(np.full(cohort, 20), 128, latency=32)] == seats
+    assert sum(block.padded_size for block in cut_into_blocks(np.full(cohort, 20), 128)) < cohort + 8
 
 
 @pytest.mark.parametrize("cohort", [100, 700, 5000])
@@ -72,11 +74,11 @@ def test_padding_wastes_less_than_a_tenth(cohort, spread):
         "few long": np.minimum(20, generator.geometric(0.3, cohort)),
     }[spread]
     blocks = cut_into_blocks(steps, 128)
-    done = sum(block.seats * block.steps for block in blocks)
+    done = sum(block.padded_size * block.steps for block in blocks)
     assert 1 - steps.sum() / done < 0.1
     if cohort == 5000:  # on a GPU too: a large cohort has little to join
         blocks = cut_into_blocks(steps, 512, latency=32)
-        assert 1 - steps.sum() / sum(block.seats * block.steps for block in blocks) < 0.1
+        assert 1 - steps.sum() / sum(block.padded_size * block.steps for block in blocks) < 0.1
 
 
 def test_a_cohort_beyond_what_a_sum_holds_is_refused(store):
@@ -91,8 +93,8 @@ def test_whoever_sits_beside_a_user_their_key_and_what_they_rehearse_stay_the_sa
     store = replace(store, public=PublicText(text, store.vocabulary.fingerprint, "text"), first=40)
     update = FedAvg(FlatClip(1.0), clip_every_step=True, user_share=0.6)
     key = jax.random.key(3)
-    alone, mine = _seated(update, store, np.array([7]), key, Block(np.array([0]), 4, 1))
-    beside, ours = _seated(update, store, np.array([2, 7, 9]), key, Block(np.array([2, 1, 0]), 4, 1))
+    alone, mine = _padded(update, Task(None, np.array([7]), None, key), store, Block(np.array([0]), 4, 1))
+    beside, ours = _padded(update, Task(None, np.array([2, 7, 9]), None, key), store, Block(np.array([2, 1, 0]), 4, 1))
     assert (int(mine[0]), ours[:3].tolist()) == (47, [49, 47, 42])
     np.testing.assert_array_equal(alone.tokens[0], beside.tokens[1])
     np.testing.assert_array_equal(alone.public[0], beside.public[1])

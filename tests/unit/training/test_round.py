@@ -17,8 +17,9 @@ from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import Algorithm, play_round
+from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
+from sottovoce.training.types import Algorithm
 
 TRACKING = QuantileTracking(0.9, 0.5, bit_noise=3.0, cohort=20.0)
 MOVING = {
@@ -29,7 +30,7 @@ MOVING = {
 
 class Watched:
     def __init__(self):
-        self.asked, self.noised = [], []
+        self.asked, self.noised, self.keys = [], [], Secrets.seeded(4).keys(1, "a")
 
     def watching(self, add_noise):
         def watched(mechanism, query, *rest):
@@ -39,7 +40,7 @@ class Watched:
 
         return watched
 
-    def spend(self, round_number, event, sums):
+    def charge(self, event, total):
         return bytes(32)
 
 
@@ -60,8 +61,8 @@ def test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bit
     for number in (1, 2, 3):
         before = state.clip_norms
         norms.append(joint_norm(mechanism.clip_norms(number, before)))
-        keys = Secrets.seeded(4).keys(number, "a")
-        state, _ = play_round(algorithm, state, store, keys, watched, SumInBlocks(2))
+        watched.keys = Secrets.seeded(4).keys(number, "a")
+        state, _ = play_round(algorithm, state, store, watched, SumInBlocks(2))
         sent = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(watched.asked[-1].update)])
         assert np.linalg.norm(sent) <= norms[-1]
         assert np.linalg.norm(sent) > 0.8 * norms[-1]
@@ -78,12 +79,11 @@ def test_the_servers_rate_follows_its_schedule_round_by_round(model, vocabulary)
     server = Server(optax.sgd(1.0), Schedule(((1, 1.0), (2, 0.25))))
     algorithm = Algorithm(mechanism, FedAvg(clip, True, batch=2, unroll=4, learning_rate=0.5), server)
     store = Store.from_users([list(range(39, 58))], vocabulary, tokens_per_user=24)
-    keys = Secrets.seeded(4).keys(1, "a")
     moved = []
     for rounds_done in (0, 1):
         state = server.start(model)._replace(round=rounds_done)
-        after, _ = play_round(algorithm, state, store, keys, Watched(), SumInBlocks(2))
-        pairs = zip(jax.tree.leaves(after.model), jax.tree.leaves(model), strict=True)
+        after, _ = play_round(algorithm, state, store, Watched(), SumInBlocks(2))
+        pairs = zip(jax.tree.leaves(after.params), jax.tree.leaves(model), strict=True)
         moved.append(np.concatenate([np.ravel(one - other) for one, other in pairs]))
     assert np.linalg.norm(moved[0]) > 0.1
     np.testing.assert_allclose(moved[1], 0.25 * moved[0], atol=1e-7)

@@ -1,21 +1,20 @@
-"""The claims of a paper, each with a criterion set beforehand, against what a reproduction found.
+"""The claims of a paper, each with a criterion that was set beforehand, checked against the results.
 
-Runs are compared by one figure each, the paper's `Yardstick`. A difference counts with a margin of two standard errors,
-from the spread between seeds, pooled over every setting of the same algorithm that was run with several. Where the
-criterion lies within the margin, or there is no spread to tell, the answer is "cannot be told".
+Settings are compared by one figure of a run, the paper's `Metric`. A difference has a margin of two standard errors,
+from the spread between seeds, pooled over all settings of the same algorithm with several seeds. Where the criterion
+lies within the margin, or no spread is known, the verdict is "cannot be told".
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from sottovoce.papers.engine.results import Outcome, Pool
+from sottovoce.papers.engine.results import Outcome, ResultStore
 from sottovoce.papers.engine.tables import markdown
-from sottovoce.papers.engine.trial import Paper, Size, Trial
+from sottovoce.papers.engine.trial import Experiment, Size, Trial
 
 ALGORITHMS = {"fedavg": "FedAvg", "fedsgd": "FedSGD", "central": "central training"}
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
@@ -32,7 +31,7 @@ NOT_RUN = Finding("not run", OPEN)
 
 @dataclass(frozen=True)
 class Difference:
-    """In units of the yardstick; the margin is None where no spread between seeds is known."""
+    """A difference in units of the metric. The margin is None where no spread between seeds is known."""
 
     value: float
     margin: float | None
@@ -53,84 +52,98 @@ class Difference:
 
 
 def all_of(verdicts: Sequence[str]) -> str:
-    """A claim of several parts holds if all do, and fails if one does."""
+    """A claim of several parts holds if all parts hold, and fails if one fails."""
     return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts or not verdicts else HOLDS
 
 
 @dataclass(frozen=True)
-class Yardstick:
-    """The one figure of a run by which claims compare settings: read at a round of it, or (None) of the whole run."""
+class Metric:
+    """The figure of a run by which claims compare settings: at a round, or (None) of the whole run."""
 
-    words: str  # what it is, and in which unit
-    read: Callable[[Outcome, int | None], float]
+    description: str  # with its unit
+    value: Callable[[Outcome, int | None], float]
 
-    def deviation(self, pool: Pool, algorithm: str) -> float | None:
-        """How far two runs of one setting of an algorithm lie apart."""
-        return pool.deviation(lambda outcome: self.read(outcome, None), algorithm)
+    def deviation(self, results: ResultStore, algorithm: str) -> float | None:
+        """Standard deviation between two runs of one setting."""
+        return results.deviation(lambda outcome: self.value(outcome, None), algorithm)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    pool: Pool
+    """What a claim is checked against."""
+
+    results: ResultStore
     size: Size
-    paper: Paper
+    metric: Metric
+    experiments: Mapping[str, Experiment]
     deviations: Mapping[str, float | None]  # by algorithm
 
+    @staticmethod
+    def of(results: ResultStore, size: Size, metric: Metric, experiments: Mapping[str, Experiment]) -> Evidence:
+        deviations = {algorithm: metric.deviation(results, algorithm) for algorithm in results.algorithms}
+        return Evidence(results, size, metric, experiments, deviations)
+
     def has(self, *trials: Trial) -> bool:
-        return all(self.pool.of(trial) for trial in trials)
+        return all(self.results.outcomes(trial) for trial in trials)
 
     def minus(self, one: Trial, other: Trial, at: int | None = None) -> Difference:
-        """How much more one setting has than another, at a round or at the end."""
+        """The metric of one setting minus that of another, at a round or at the end."""
         means, variances = [], []
         for trial in (one, other):
-            runs = self.pool.of(trial)
-            means.append(fmean(self.paper.yardstick.read(run, at) for run in runs))
+            runs = self.results.outcomes(trial)
+            means.append(fmean(self.metric.value(run, at) for run in runs))
             deviation = self.deviations[runs[0].algorithm]
             variances.append(math.nan if deviation is None else deviation**2 / len(runs))
         margin = 2 * math.sqrt(sum(variances))
         return Difference(means[0] - means[1], None if math.isnan(margin) else margin)
 
     def trials(self, name: str) -> list[Trial]:
-        return self.paper.experiments[name].trials(self.size)
+        return self.experiments[name].trials(self.size)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`says` is the paper's claim in our words, `where` it stands there, and `criterion` when we call it true."""
+    """A claim of the paper in our words, where the paper makes it, and the criterion by which it holds."""
 
     name: str
-    says: str
+    text: str
     where: str
     criterion: str
-    judge: Callable[[Evidence], Finding]
+    check: Callable[[Evidence], Finding]
 
 
-def judge_claims(paper: Paper, pool: Pool, size: Size) -> list[dict[str, Any]]:
-    """Every claim with what was measured."""
-    found = Evidence(pool, size, paper, _deviations(paper, pool))
-    return [
-        {"claim": claim.name, "says": claim.says, "where": claim.where, "criterion": claim.criterion,
-         **asdict(claim.judge(found))}
-        for claim in paper.claims
-    ]  # fmt: skip
+@dataclass(frozen=True)
+class CheckedClaim:
+    claim: Claim
+    finding: Finding
+
+    def to_json(self) -> dict[str, str]:
+        claim, finding = self.claim, self.finding
+        return {
+            "claim": claim.name,
+            "says": claim.text,
+            "where": claim.where,
+            "criterion": claim.criterion,
+            "measured": finding.measured,
+            "verdict": finding.verdict,
+        }
 
 
-def _deviations(paper: Paper, pool: Pool) -> dict[str, float | None]:
-    return {algorithm: paper.yardstick.deviation(pool, algorithm) for algorithm in pool.algorithms}
+def check_claims(claims: Sequence[Claim], evidence: Evidence) -> list[CheckedClaim]:
+    return [CheckedClaim(claim, claim.check(evidence)) for claim in claims]
 
 
-def claims_table(paper: Paper, judged: Sequence[dict[str, Any]], pool: Pool) -> str:
-    rows = [
-        [f"{row['says']} ({row['where']})", row["criterion"], row["measured"], f"**{row['verdict']}**"]
-        for row in judged
-    ]
-    deviations = _deviations(paper, pool)
+def claims_table(checked: Sequence[CheckedClaim], evidence: Evidence) -> str:
+    rows = []
+    for each in checked:
+        claim, finding = each.claim, each.finding
+        rows.append([f"{claim.text} ({claim.where})", claim.criterion, finding.measured, f"**{finding.verdict}**"])
     spreads = [
         f"two runs of one setting of {ALGORITHMS[algorithm]} differ by {deviation:.2f} (standard deviation, pooled)"
-        for algorithm, deviation in deviations.items()
+        for algorithm, deviation in evidence.deviations.items()
         if deviation is not None
     ]
-    if unknown := [ALGORITHMS[algorithm] for algorithm, deviation in deviations.items() if deviation is None]:
+    if unknown := [ALGORITHMS[algorithm] for algorithm, known in evidence.deviations.items() if known is None]:
         spreads.append(f"too few settings of {' and '.join(unknown)} were run with several seeds for a spread")
-    note = "; ".join([f"{paper.yardstick.words}, ± two standard errors", *spreads]) + "."
+    note = "; ".join([f"{evidence.metric.description}, ± two standard errors", *spreads]) + "."
     return f"{markdown(['claim', 'criterion', 'measured', 'verdict'], rows)}\n\n{note}\n"

@@ -1,4 +1,4 @@
-"""Text that is cut up otherwise than people wrote it: pooled on one node, or a benchmark shared out over a few."""
+"""Text in other partitions than by author: users pooled on nodes, and a benchmark cut into parts."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from sottovoce.data.store import Store, made_up_names
 from sottovoce.data.vocabulary import BOS, EOS, FRAME, UNK, Vocabulary
 from sottovoce.errors import SottoError
 
-NODES = 4  # that the benchmark is cut into; the paper does not say how many it had
-PIECES = 16  # that its held-out text is read in, side by side
+NODES = 4  # parts of the benchmark; the paper does not say how many it had
+PIECES = 16  # of its held-out text, read in parallel
 _ENDINGS = ("", ".gz", ".zst")
 
 Splits = tuple[Store, Store]
 
 
-def pooled(folder: Path, nodes: int, users: int) -> Splits:
-    """The text of the first so many users as that of a few nodes, and the held-out users as they are."""
+def pool_users(folder: Path, nodes: int, users: int) -> Splits:
+    """The text of the first `users` users on `nodes` nodes; held-out users are unchanged."""
     train, test = Store.open(folder), Store.open(folder, "test")
     shares = np.array_split(np.arange(min(users, train.users)), nodes)
     texts = [np.concatenate([train[row] for row in rows]) for rows in shares]
     return Store.from_users(texts, train.vocabulary, names=made_up_names(nodes)), test
 
 
-def nobodys(folder: Path) -> Splits:
-    """A store as if it were of plain text."""
+def as_plain_text(folder: Path) -> Splits:
+    """A store of users as a store of plain text."""
     train, test = (replace(Store.open(folder, split), people=False) for split in ("train", "test"))
     return train, test
 
 
-def benchmark(folder: Path) -> Splits:
-    """A benchmark that is cut into words already, one sentence a line: every word of it is known, and only <unk> not.
+def penn_treebank(folder: Path) -> Splits:
+    """The Penn Treebank's text: tokenised already, one sentence a line, every word but <unk> in the vocabulary.
 
-    EOS ends a line and is a target, as is usual; BOS, which is none, begins one.
+    BOS begins a line and is no target; EOS ends it and is one.
     """
     sentences = {split: list(_sentences(folder, split)) for split in ("train", "test")}
     counts = Counter(word for sentence in sentences["train"] for word in sentence)
@@ -66,7 +66,7 @@ def _sentences(folder: Path, split: str) -> Iterator[list[str]]:
 
 
 def _parts(texts: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
-    """So many streams of about equal length, cut between sentences."""
+    """`count` streams of about equal length, cut between sentences."""
     if len(texts) < count:
         raise SottoError(f"{len(texts)} lines cannot be cut into {count} parts; give the benchmark's whole text")
     ends = np.cumsum([len(text) for text in texts])

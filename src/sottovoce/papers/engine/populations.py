@@ -1,4 +1,4 @@
-"""Whom a reproduction trains on, and how many it says there are."""
+"""The stores that trials read, and how many users each declares."""
 
 from __future__ import annotations
 
@@ -12,103 +12,122 @@ from sottovoce.data.store import STORE_FILE, Store, write_in_arrays
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.files import made_aside
-from sottovoce.papers.engine.partitions import NODES, Splits, benchmark, nobodys, pooled
-from sottovoce.papers.engine.trial import Trial
+from sottovoce.papers.engine.partitions import NODES, Splits, as_plain_text, penn_treebank, pool_users
+from sottovoce.papers.engine.trial import PUBLIC, Size, Trial
+
+_SEEDS = {"users": 2018, "other": 2019, "public": 2020}  # of synthetic text
 
 
 @dataclass(frozen=True)
-class People:
-    """Whom to train on: stores of the same users with the paper's dictionary, twice and three times it; and others.
+class Stores:
+    """The stores given on the command line. Without users, all text is synthetic.
 
-    Without stores, synthetic users are made in `folder`. `declared` is the population that private trials declare, and
-    `node_users` how many people's text is on a single node.
+    Args:
+        users: Stores of the same users with the paper's dictionary, twice it and three times it.
+        other: Another corpus with the same words, or the folder of the Penn Treebank's text.
+        public: Public text with the same words.
+        declared_users: The population that private trials declare.
     """
 
-    folder: Path
-    stores: tuple[Path, ...] = ()
+    users: tuple[Path, ...] = ()
     other: Path | None = None
     public: Path | None = None
-    declared: int = 0
-    synthetic: int = 0
-    synthetic_tokens: int = 160
-    node_users: int = 0
+    declared_users: int = 0
 
-    def store(self, trial: Trial) -> Path:
-        if trial.on == "node":
-            return self._made(f"node-of-{self.node_users}", lambda: pooled(self._base, 1, self.node_users))
-        if trial.on == "ptb":
-            if not self.stores:
-                return self._made(f"nodes-{NODES}", lambda: pooled(self._base, NODES, self.synthetic))
-            if (text := self.other) is None:
-                raise SottoError("the benchmark needs its text: name the folder of ptb.train.txt with --other")
-            return self._made("ptb", lambda: benchmark(text))
-        if not self.stores:
-            return self._synthetic(trial.words, 2020 if trial.on == "public" else 2019 if self._others(trial) else 2018)
-        if trial.on == "public":
-            if self.public is None:
-                raise SottoError("pre-training needs public text: name its store with --public")
-            return self.public
-        if self._others(trial):
-            if self.other is None:
-                raise SottoError("training on another corpus needs one: name its store with --other")
-            return self.other
-        if trial.words > len(self.stores):
-            raise SottoError(
-                f"larger dictionaries need stores of their own: give three folders with --users, prepared from the "
-                f"same corpus with 1, 2 and 3 times the words; {len(self.stores)} given"
-            )
-        return self.stores[trial.words - 1]
+
+@dataclass(frozen=True)
+class Populations:
+    """The store of each trial. Synthetic and partitioned stores are made in `folder` when they are first needed."""
+
+    folder: Path
+    given: Stores
+    size: Size
 
     @property
-    def _base(self) -> Path:
+    def is_synthetic(self) -> bool:
+        return not self.given.users
+
+    def store(self, trial: Trial) -> Path:
+        """The store that a trial is trained on."""
+        kind = trial.corpus.trained_on
+        if kind == "node":
+            users = self.size.node_users
+            return self._made(f"node-of-{users}", lambda: pool_users(self.base, 1, users))
+        if kind == "ptb":
+            return self._penn_treebank()
+        if self.is_synthetic:
+            return self._synthetic(trial.words, _SEEDS[kind])
+        if kind == "public":
+            if self.given.public is None:
+                raise SottoError("pre-training needs public text: name its store with --public")
+            return self.given.public
+        if kind == "other":
+            if self.given.other is None:
+                raise SottoError("training on another corpus needs one: name its store with --other")
+            return self.given.other
+        if trial.words > len(self.given.users):
+            raise SottoError(
+                f"larger dictionaries need stores of their own: give three folders with --users, prepared from the "
+                f"same corpus with 1, 2 and 3 times the words; {len(self.given.users)} given"
+            )
+        return self.given.users[trial.words - 1]
+
+    @property
+    def base(self) -> Path:
+        """The store of the users that all trials are compared on."""
         return self.store(Trial("base"))
 
-    def public_for(self, trial: Trial) -> Path | None:
-        """The public text that goes to devices with the model, or that the server reads; None where neither is."""
-        return self.store(Trial("public", on="public")) if "public" in trial.needs else None
+    def public_text(self, trial: Trial) -> Path | None:
+        """The public text that devices or the server read in a trial; None where they read none."""
+        return self.store(Trial("public", corpus=PUBLIC)) if trial.corpus.with_public_text else None
 
     def held_out_public(self) -> Store | None:
-        """Public text that nothing is trained on, if any was named."""
-        if self.stores and self.public is None:
+        """The public text to evaluate on; None where no public text was given."""
+        if not self.is_synthetic and self.given.public is None:
             return None
-        return Store.open(self.store(Trial("public", on="public")), "test")
+        public = Store.open(self.store(Trial("public", corpus=PUBLIC)), "test")
+        return public.head(self.size.evaluate_users)
 
     def users(self, trial: Trial) -> int:
-        """How many there are; how many are declared, where those are promised something."""
-        if not trial.is_guarded:
+        """The number of users of a trial; a protected trial has the declared number."""
+        if not trial.is_protected:
             return Store.open(self.store(trial)).users
-        if self.stores and not self.declared:
+        if not self.is_synthetic and not self.given.declared_users:
             raise SottoError(
                 "a private model declares its population: give --declared-users, a round number known without counting "
                 "the users (the exact one is private)"
             )
-        return self.declared or self.synthetic
+        return self.given.declared_users or self.size.synthetic_users
 
-    def has(self, trial: Trial) -> bool:
-        """Is there all that it takes to run this?"""
-        return not self.stores or (
-            trial.words <= len(self.stores)
-            and (self.other is not None or not (self._others(trial) or trial.on == "ptb"))
-            and (self.public is not None or not (trial.on == "public" or "public" in trial.needs))
-            and (self.declared > 0 or not trial.is_guarded)
+    def can_run(self, trial: Trial) -> bool:
+        """Are all stores given that a trial needs?"""
+        given, corpus = self.given, trial.corpus
+        return self.is_synthetic or (
+            trial.words <= len(given.users)
+            and (given.other is not None or corpus.trained_on not in ("other", "ptb"))
+            and (given.public is not None or not (corpus.trained_on == "public" or corpus.with_public_text))
+            and (given.declared_users > 0 or not trial.is_protected)
         )
 
-    @staticmethod
-    def _others(trial: Trial) -> bool:
-        return trial.on == "other" or (trial.elsewhere and trial.on != "public")
+    def _penn_treebank(self) -> Path:
+        if self.is_synthetic:
+            return self._made(f"nodes-{NODES}", lambda: pool_users(self.base, NODES, self.size.synthetic_users))
+        if (text := self.given.other) is None:
+            raise SottoError("the benchmark needs its text: name the folder of ptb.train.txt with --other")
+        return self._made("ptb", lambda: penn_treebank(text))
 
     def _synthetic(self, words: int, seed: int) -> Path:
         folder = self.folder / f"words-x{words}-seed{seed}"
         if not folder.exists():
             self.folder.mkdir(exist_ok=True)
-            vocabulary = _padded(demo_vocabulary(), words)
-            prepare_demo(folder, self.synthetic, seed=seed, vocabulary=vocabulary, tokens=self.synthetic_tokens)
-        if seed != 2020:
+            vocabulary = _enlarged(demo_vocabulary(), words)
+            tokens = self.size.synthetic_tokens
+            prepare_demo(folder, self.size.synthetic_users, seed=seed, vocabulary=vocabulary, tokens=tokens)
+        if seed != _SEEDS["public"]:
             return folder
-        return self._made(f"{folder.name}-public", lambda: nobodys(folder))
+        return self._made(f"{folder.name}-public", lambda: as_plain_text(folder))
 
     def _made(self, name: str, make: Callable[[], Splits]) -> Path:
-        """A store that is made when it is first asked for, of text to train on and text held out."""
         folder = self.folder / name
         if not (folder / STORE_FILE).exists():
             self.folder.mkdir(exist_ok=True)
@@ -117,8 +136,8 @@ class People:
         return folder
 
 
-def _padded(vocabulary: Vocabulary, multiple: int) -> Vocabulary:
-    """So many times the words; those added are said by nobody."""
+def _enlarged(vocabulary: Vocabulary, multiple: int) -> Vocabulary:
+    """A vocabulary of `multiple` times the words; no text has the words that are added."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     unused = (f"zq{a}{b}{c}" for a in letters for b in letters for c in letters)
     wanted = (multiple - 1) * vocabulary.size

@@ -1,4 +1,4 @@
-"""What a reproduction found: a small JSON file for every finished run, and how they are read together."""
+"""Results of a reproduction: a small JSON file for every finished run, and statistics over them."""
 
 from __future__ import annotations
 
@@ -14,35 +14,41 @@ from sottovoce.errors import SottoError
 from sottovoce.files import write_aside
 from sottovoce.papers.engine.trial import Size, Trial
 
-SMOOTHED_OVER = 5  # evaluations, as in the paper
-LEAST_FREEDOM = 4  # second runs of a setting: fewer can agree by chance, and would make everything look certain
-RISING = ("top1",)  # measures of which more is better
+SMOOTHING = 5  # evaluations, as in the paper
+MIN_FREEDOM = 4  # degrees of freedom of a spread: with fewer, runs can agree by chance
+INCREASING = ("top1",)  # measures where more is better
 
 Curve = list[tuple[int, float]]
+Facts = dict[str, Any]  # a JSON object
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One finished run. `curve` has round, top-1 and perplexity; a model that diverged has no perplexity.
+    """One finished run.
 
-    `series` holds whatever else was measured by round, by name. `first` is how many rounds the model had behind it
-    already. What runs that promise nothing tell of their cohorts is part of the experiment; of guarded ones
-    (`Trial.is_guarded`) `user_updates` is what is expected, and there is no clipped share, time or series.
+    Of protected trials (`Trial.is_protected`), `user_updates` is the expected number, and there is no clipped share, no
+    time and no series: these would be exact figures of private data.
+
+    Args:
+        first: Rounds that the model had been trained for before this run.
+        curve: Round, top-1 and perplexity; a model that diverged has no perplexity.
+        elsewhere: As `evaluation`, on the corpus it was trained on, where that is another than the users.
+        series: Other measures by round, by name.
     """
 
     name: str
     seed: int
-    recipe: dict[str, Any]
+    recipe: dict[str, Facts]
     first: int
     rounds: int
     user_updates: int
     curve: list[tuple[int, float, float | None]]
-    evaluation: dict[str, Any]
+    evaluation: Facts
     head_words: dict[str, list[float]]
-    clipped_share: list[tuple[int, float]]
+    clipped_share: Curve
     seconds: float | None
-    elsewhere: dict[str, Any] | None = None  # as `evaluation`, where training was on another corpus
-    facts: dict[str, Any] = field(default_factory=dict)
+    elsewhere: Facts | None = None
+    facts: Facts = field(default_factory=dict)
     series: dict[str, Curve] = field(default_factory=dict)
 
     @property
@@ -59,11 +65,11 @@ class Outcome:
         return self.series.get(measure, [])
 
     def best(self, measure: str) -> tuple[int, float] | None:
-        """The round a measure was best in, the first of equals, and how good it was."""
+        """The first round in which a measure was best, and its value."""
         known = self.measured(measure)
         if not known:
             return None
-        find = max if measure in RISING else min
+        find = max if measure in INCREASING else min
         return find(known, key=lambda point: point[1])
 
     @property
@@ -78,10 +84,10 @@ class Outcome:
         values = asdict(self)
         rows = {name: values.pop(name) for name in ("curve", "clipped_share")}
         rows |= {f"series: {name}": curve for name, curve in values.pop("series").items()}
-        # A line a row: small, and readable in a comparison of two versions.
+        # One row a line: small, and readable in a diff.
         body = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False).rstrip("}").rstrip()
         for name, row in rows.items():
-            lines = ",\n  ".join(json.dumps(_short(item)) for item in row)
+            lines = ",\n  ".join(json.dumps(_six_digits(item)) for item in row)
             body += f',\n "{name}": [\n  {lines}\n ]'
         return (body + "\n}\n").encode()
 
@@ -100,12 +106,12 @@ class Outcome:
             raise SottoError(f"cannot read the result {path} ({error}); delete it to run it again") from None
 
 
-def _short(row: Sequence[Any]) -> list[Any]:
+def _six_digits(row: Sequence[Any]) -> list[Any]:
     return [float(f"{value:.6g}") if isinstance(value, float) else value for value in row]
 
 
-def smooth(curve: Curve, over: int = SMOOTHED_OVER) -> Curve:
-    """Each evaluation with those around it: `over` of them, fewer at both ends and in a short run."""
+def smooth(curve: Curve, over: int = SMOOTHING) -> Curve:
+    """A centred moving average over `over` evaluations; over fewer at both ends and in a short run."""
     half = min(over, len(curve) // 3) // 2
     return [
         (number, fmean(value for _, value in curve[max(0, place - half) : place + half + 1]))
@@ -114,7 +120,7 @@ def smooth(curve: Curve, over: int = SMOOTHED_OVER) -> Curve:
 
 
 def value_at(curve: Curve, round_number: int) -> float:
-    """At the last evaluation up to a round; at the first one where there is none."""
+    """The value at the last evaluation up to a round; at the first evaluation where there is none."""
     return next((value for number, value in reversed(curve) if number <= round_number), curve[0][1])
 
 
@@ -125,7 +131,7 @@ def rounds_to(curve: Curve, target: float) -> int | None:
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds and the standard deviation between them; None where one seed cannot tell."""
+    """A mean over seeds and the standard deviation between them, which is None for one seed."""
 
     mean: float
     deviation: float | None
@@ -138,8 +144,8 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Pool:
-    """The results in a folder, by setting. Figures that share a setting share its runs."""
+class ResultStore:
+    """The results in a folder, by trial. Figures with the same trial share its runs."""
 
     folder: Path
 
@@ -150,43 +156,40 @@ class Pool:
         self.folder.mkdir(exist_ok=True)
         write_aside(self.folder / f"{outcome.name}-seed{outcome.seed}.json", outcome.to_bytes())
 
-    def of(self, trial: Trial) -> list[Outcome]:
-        """What is known of a setting, seed by seed."""
+    def outcomes(self, trial: Trial) -> list[Outcome]:
+        """The finished runs of a trial, in the order of their file names."""
         return [Outcome.load(path) for path in sorted(self.folder.glob(f"{trial.name}-seed*.json"))]
 
     def final(self, trial: Trial) -> Spread | None:
-        """Smoothed top-1 at the end."""
-        return self.at(trial, None)
-
-    def at(self, trial: Trial, round_number: int | None) -> Spread | None:
-        """Smoothed top-1 at a round of this run, or at its end."""
-        found = self.of(trial)
-        if not found:
+        """Smoothed top-1 at the end; None if the trial was not run."""
+        outcomes = self.outcomes(trial)
+        if not outcomes:
             return None
-        ends = [value_at(each.smoothed, each.first + (round_number or each.rounds)) for each in found]
-        return Spread.of(ends)
+        return Spread.of([value_at(each.smoothed, each.first + each.rounds) for each in outcomes])
 
     @property
     def algorithms(self) -> list[str]:
         return sorted({Outcome.load(path).algorithm for path in self.folder.glob("*.json")})
 
     def deviation(self, figure: Callable[[Outcome], float], algorithm: str) -> float | None:
-        """How far a figure of two runs of one setting lies apart, pooled over settings of an algorithm with several
-        seeds, if these are enough. Algorithms are not alike in this: FedSGD wanders more than FedAvg."""
-        finals: dict[str, list[float]] = {}
+        """Standard deviation of a figure between seeds, pooled over the trials of an algorithm; None for too few seeds.
+
+        It is not pooled over algorithms: FedSGD varies more than FedAvg.
+        """
+        by_trial: dict[str, list[float]] = {}
         for path in sorted(self.folder.glob("*.json")):
             outcome = Outcome.load(path)
             if outcome.algorithm == algorithm:
-                finals.setdefault(outcome.name, []).append(figure(outcome))
-        several = [values for values in finals.values() if len(values) > 1]
+                by_trial.setdefault(outcome.name, []).append(figure(outcome))
+        several = [values for values in by_trial.values() if len(values) > 1]
         freedom = sum(len(values) - 1 for values in several)
-        if freedom < LEAST_FREEDOM:
+        if freedom < MIN_FREEDOM:
             return None
         squares = sum((len(values) - 1) * stdev(values) ** 2 for values in several)
         return math.sqrt(squares / freedom)
 
     def rounds_to(self, trial: Trial, size: Size) -> Spread | None:
-        """Rounds until smoothed top-1 reaches the size's target; None unless every seed does."""
-        found = [rounds_to(each.smoothed, size.target) for each in self.of(trial)]
-        reached = [number for number in found if number is not None]
-        return Spread.of(reached) if reached and len(reached) == len(found) else None
+        """Rounds until smoothed top-1 reaches the size's target; None unless every seed reaches it."""
+        rounds = [rounds_to(each.smoothed, size.target) for each in self.outcomes(trial)]
+        reached = [number for number in rounds if number is not None]
+        return Spread.of(reached) if reached and len(reached) == len(rounds) else None

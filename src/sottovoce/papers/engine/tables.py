@@ -1,4 +1,4 @@
-"""Tables in Markdown, and how figures with a spread are written in them."""
+"""Tables in Markdown, and how a value with a spread is written in them."""
 
 from __future__ import annotations
 

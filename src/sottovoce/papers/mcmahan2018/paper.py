@@ -1,11 +1,11 @@
-"""McMahan et al. 2018 as a paper that can be run again: its settings, experiments, claims and tables."""
+"""McMahan et al. 2018: its sizes, experiments, claims and tables."""
 
 from __future__ import annotations
 
-from sottovoce.papers import private_model
-from sottovoce.papers.engine.results import SMOOTHED_OVER
-from sottovoce.papers.engine.trial import Paper
+from sottovoce.papers.engine.paper import Paper
+from sottovoce.papers.engine.results import SMOOTHING
 from sottovoce.papers.mcmahan2018 import claims, tables, trials
+from sottovoce.papers.private_model import tables as private_model
 
 MCMAHAN2018 = Paper(
     name="mcmahan2018",
@@ -13,10 +13,10 @@ MCMAHAN2018 = Paper(
     sizes=trials.SIZES,
     experiments=trials.EXPERIMENTS,
     claims=claims.CLAIMS,
-    yardstick=claims.YARDSTICK,
+    metric=claims.METRIC,
     about=(
         f"No run is private but those of private-model: σ is given, and ε infinite unless it is called *projected*. "
-        f"Top-1 counts words, punctuation and EOS as targets; smoothed is over {SMOOTHED_OVER} evaluations;"
+        f"Top-1 counts words, punctuation and EOS as targets; smoothed is over {SMOOTHING} evaluations;"
     ),
     rows=tables.setting_table,
     tables={
@@ -24,5 +24,5 @@ MCMAHAN2018 = Paper(
         "table-2": tables.table_2,
         "private-model": private_model.table,
     },
-    smoothed=SMOOTHED_OVER,
+    smoothing=SMOOTHING,
 )

@@ -1,5 +1,4 @@
-"""Tables 1 and 2 of McMahan et al. 2018: ε as printed, by the moments accountant, RDP and PLD; and settings by
-accuracy."""
+"""Tables 1 and 2 of McMahan et al. 2018: ε as printed and by three accountants; and a table of accuracies."""
 
 from __future__ import annotations
 
@@ -8,11 +7,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from sottovoce.accounting import ACCOUNTANTS, SampledGaussian, epsilon, rounded_up
 from sottovoce.files import write_aside
-from sottovoce.papers.engine.results import Pool, Spread
+from sottovoce.papers.engine.results import Facts, ResultStore, Spread
 from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.papers.mcmahan2018.trials import (
@@ -28,22 +26,29 @@ from sottovoce.planning.projection import project
 
 
 @lru_cache
-def table_1_cells(accountants: tuple[str, ...] = ACCOUNTANTS) -> list[dict[str, Any]]:
-    """Every cell of both versions of the table, by these accountants."""
+def table_1_cells(accountants: tuple[str, ...] = ACCOUNTANTS) -> list[Facts]:
+    """Every cell of both versions of the table, by some accountants."""
     cells = []
     for users, cohort, z, kept, printed in TABLE_1:
         event = SampledGaussian(z, "poisson", cohort / users)
         for power, shown in enumerate(printed):
             found = {name: epsilon([(event, 10**power)], users**-1.1, name) for name in accountants}
-            cells.append({
-                "users": users, "cohort": cohort, "noise_multiplier": z, "rounds": 10**power, "printed": shown,
-                "first_version_only": not kept, **found,
-            })  # fmt: skip
+            cells.append(
+                {
+                    "users": users,
+                    "cohort": cohort,
+                    "noise_multiplier": z,
+                    "rounds": 10**power,
+                    "printed": shown,
+                    "first_version_only": not kept,
+                    **found,
+                }
+            )
     return cells
 
 
-def table_1(size: Size, pool: Pool, out: Path) -> str:
-    """One table an accountant; the first stands beside what is printed. The cells go to a JSON file too."""
+def table_1(size: Size, results: ResultStore, out: Path) -> str:
+    """One table an accountant; the first has the printed values too. The cells are also written to a JSON file."""
     cells = table_1_cells()
     write_aside(out / "table-1.json", json.dumps(cells, indent=1).encode() + b"\n")
     parts = []
@@ -66,33 +71,45 @@ def table_1(size: Size, pool: Pool, out: Path) -> str:
     return "\n".join(parts).rstrip()
 
 
-def _cell(cell: dict[str, Any], accountant: str, *, printed: bool) -> str:
+def _cell(cell: Facts, accountant: str, *, printed: bool) -> str:
     if not printed:
         return rounded_up(cell[accountant])
     shown = f"{cell[accountant]:.2f}"
     return shown if shown == cell["printed"] else f"{shown} ({cell['printed']})"
 
 
-def table_2(size: Size, pool: Pool, out: Path) -> str:
+def table_2(size: Size, results: ResultStore, out: Path) -> str:
     """Accuracy of the small-cohort runs, and ε projected for the cohorts that give their σ at z = 1."""
     header = [
-        "σ", "S", "users", "C̃ for z = 1", "ε printed",
+        "σ",
+        "S",
+        "users",
+        "C̃ for z = 1",
+        "ε printed",
         *(f"ε, {name}, *projected*" for name in ACCOUNTANT_NAMES.values()),
-        "top-1 printed", "top-1 here",
-    ]  # fmt: skip
+        "top-1 printed",
+        "top-1 here",
+    ]
     baselines = ((BASELINE, "∞", f"{TABLE_2_BASELINE} %"), (noised(0.0), "15", ""))
     rows = [
-        ["0", shown, "", "", "∞", "∞", "∞", "∞", printed, _top1(pool, trial)] for trial, shown, printed in baselines
+        ["0", shown, "", "", "∞", "∞", "∞", "∞", printed, _top1(results, trial)] for trial, shown, printed in baselines
     ]
     for sigma, clip_norm, users, _, printed, accuracy in TABLE_2:
-        made = project(
-            noise_std=sigma, clip_norm=clip_norm, users=users, rounds=TABLE_2_ROUNDS, delta=TABLE_2_DELTA
-        )  # fmt: skip
-        rows.append([
-            f"{sigma:g}", f"{clip_norm:g}", f"{users:,}", f"{made.cohort:,}", f"{printed:g}",
-            f"{made.epsilons['moments']:.3f}", rounded_up(made.epsilons["rdp"]), rounded_up(made.epsilons["pld"]),
-            f"{accuracy} %", _top1(pool, noised(sigma, clip_norm)),
-        ])  # fmt: skip
+        made = project(noise_std=sigma, clip_norm=clip_norm, users=users, rounds=TABLE_2_ROUNDS, delta=TABLE_2_DELTA)
+        rows.append(
+            [
+                f"{sigma:g}",
+                f"{clip_norm:g}",
+                f"{users:,}",
+                f"{made.cohort:,}",
+                f"{printed:g}",
+                f"{made.epsilons['moments']:.3f}",
+                rounded_up(made.epsilons["rdp"]),
+                rounded_up(made.epsilons["pld"]),
+                f"{accuracy} %",
+                _top1(results, noised(sigma, clip_norm)),
+            ]
+        )
     note = (
         f"ε at δ = {TABLE_2_DELTA:g} for {TABLE_2_ROUNDS:,} rounds. *Projected*: nobody trained with these cohorts; "
         f"the accuracy is of runs with the same σ and S and the cohort of this reproduction."
@@ -100,32 +117,41 @@ def table_2(size: Size, pool: Pool, out: Path) -> str:
     return f"{markdown(header, rows)}\n\n{note}"
 
 
-def _top1(pool: Pool, trial: Trial) -> str:
-    return percent(pool.final(trial)) or "not run"
+def _top1(results: ResultStore, trial: Trial) -> str:
+    return percent(results.final(trial)) or "not run"
 
 
-def setting_table(trials: Sequence[Trial], size: Size, pool: Pool) -> str:
-    """A row a setting: accuracy at the end, and what it took."""
+def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> str:
+    """One row a setting: accuracy at the end, and its cost in rounds and users."""
     header = [
-        "setting", "seeds", "top-1", "top-1, smoothed", "perplexity", f"rounds to {size.target:.0%}",
-        "users processed", "clipped, at the end", "run",
-    ]  # fmt: skip
+        "setting",
+        "seeds",
+        "top-1",
+        "top-1, smoothed",
+        "perplexity",
+        f"rounds to {size.target:.0%}",
+        "users processed",
+        "clipped, at the end",
+        "run",
+    ]
     rows = []
     for trial in trials:
-        found = pool.of(trial)
-        reached = pool.rounds_to(trial, size)
-        perplexities = [outcome.evaluation["perplexity"] for outcome in found]
+        outcomes = results.outcomes(trial)
+        reached = results.rounds_to(trial, size)
+        perplexities = [outcome.evaluation["perplexity"] for outcome in outcomes]
         known = [value for value in perplexities if value is not None]
-        clipped = [outcome.clipped_share[-1][1] for outcome in found if outcome.clipped_share]
-        rows.append([
-            trial.label,
-            str(len(found)),
-            percent(Spread.of([outcome.evaluation["top1"] for outcome in found])),
-            percent(pool.final(trial)),
-            number(Spread.of(known)) if len(known) == len(found) else "diverged",
-            "not reached" if reached is None else f"{reached.mean:,.0f}",
-            f"{fmean(outcome.user_updates for outcome in found):,.0f}",
-            f"{fmean(clipped):.0%}" if clipped else "",
-            f"`{trial.name}`",
-        ])  # fmt: skip
+        clipped = [outcome.clipped_share[-1][1] for outcome in outcomes if outcome.clipped_share]
+        rows.append(
+            [
+                trial.label,
+                str(len(outcomes)),
+                percent(Spread.of([outcome.evaluation["top1"] for outcome in outcomes])),
+                percent(results.final(trial)),
+                number(Spread.of(known)) if len(known) == len(outcomes) else "diverged",
+                "not reached" if reached is None else f"{reached.mean:,.0f}",
+                f"{fmean(outcome.user_updates for outcome in outcomes):,.0f}",
+                f"{fmean(clipped):.0%}" if clipped else "",
+                f"`{trial.name}`",
+            ]
+        )
     return markdown(header, rows)

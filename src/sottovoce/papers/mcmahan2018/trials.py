@@ -1,8 +1,8 @@
 """McMahan et al. 2018, "Learning differentially private recurrent language models": every table and figure.
 
 The base is the shipped recipe `mcmahan2018`: B = 8, unroll 10, E = 1, η = 6, 1,600 tokens a user (section 3). Numbers
-below are the paper's where it prints them; a grid that can only be seen in a plot is marked "not printed". Two things
-differ throughout, and are experiments themselves:
+below are the paper's where it prints them; a grid that is only visible in a plot is marked "not printed". Two things
+differ throughout; an experiment compares each with the paper's way:
 
 - Cohorts have a fixed size, not a random one (Figure 5 compares them).
 - Un-noised runs are clipped at S = 15 unless they are about clipping. The paper's baseline is not clipped.
@@ -11,25 +11,49 @@ differ throughout, and are experiments themselves:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sottovoce.papers import private_model
-from sottovoce.papers.engine.trial import Experiment, Size, Trial
+from sottovoce.papers.engine.trial import Changes, Corpus, Experiment, Place, Size, Trial
+from sottovoce.papers.private_model import trials as private_model
 
 TITLE = "McMahan et al. 2018, Learning differentially private recurrent language models"
 
 # Section 3: evaluated every 20 rounds on about 75,000 tokens; 60 users of 1,600 tokens are 96,000.
 SIZES = {
-    "smoke": Size(
-        "smoke", rounds=6, cohort=4, evaluate_every=2, evaluate_users=4, target=0.02, synthetic=60,
-        changes={"model": {"embedding": 8, "hidden": 12}, "local": {"batch": 4}},
-    ),
-    "cpu": Size(
-        "cpu", rounds=100, cohort=10, evaluate_every=10, evaluate_users=20, target=0.15, synthetic=500,
-        changes={"model": {"embedding": 16, "hidden": 32}},
-    ),
-    "gpu": Size("gpu", rounds=1500, cohort=100, evaluate_every=20, evaluate_users=60, target=0.16, synthetic=2000,
-                full=True),
-}  # fmt: skip
+    size.name: size
+    for size in (
+        Size(
+            "smoke",
+            rounds=6,
+            cohort=4,
+            evaluate_every=2,
+            evaluate_users=4,
+            target=0.02,
+            synthetic_users=60,
+            changes=Changes(model={"embedding": 8, "hidden": 12}, local={"batch": 4}),
+        ),
+        Size(
+            "cpu",
+            rounds=100,
+            cohort=10,
+            evaluate_every=10,
+            evaluate_users=20,
+            target=0.15,
+            synthetic_users=500,
+            changes=Changes(model={"embedding": 16, "hidden": 32}),
+        ),
+        Size(
+            "gpu",
+            rounds=1500,
+            cohort=100,
+            evaluate_every=20,
+            evaluate_users=60,
+            target=0.16,
+            synthetic_users=2000,
+            full=True,
+        ),
+    )
+}
 
 # Table 2: σ, S, users, C̃, ε at δ = 1e-9 after 5,000 rounds, AccuracyTop1 in %.
 TABLE_2 = (
@@ -68,10 +92,10 @@ SIGMA_OVER_S = 0.012 / 20
 def noised(sigma: float, clip_norm: float = 15.0, clipping: str = "flat") -> Trial:
     """FedAvg at a given σ and S."""
     label = f"σ = {sigma:g}, S = {clip_norm:g}"
-    return Trial(label, privacy={"noise_std": sigma, "clip_norm": clip_norm, "clipping": clipping})
+    return Trial(label, Changes({"noise_std": sigma, "clip_norm": clip_norm, "clipping": clipping}))
 
 
-BASELINE = Trial("baseline: no clip, true average", privacy={"clipping": "none", "estimator": "true_average"})
+BASELINE = Trial("baseline: no clip, true average", Changes({"clipping": "none", "estimator": "true_average"}))
 
 
 def _few(size: Size, full: Sequence[float], few: Sequence[float]) -> Sequence[float]:
@@ -117,14 +141,18 @@ def _trade_offs(size: Size, clipping: str, after: Trial | None, *, few: Sequence
     if clipping == "per_layer":
         grid = _few(size, (7.9, 20.0), (10.0,))
     return [
-        Trial(f"S = {s:g}, σ = {round(SIGMA_OVER_S * s, 6):g}", after=after, x=s,
-              privacy={"noise_std": round(SIGMA_OVER_S * s, 6), "clip_norm": s, "clipping": clipping},
-              more_seeds=int(s == 20 and after is None))  # the paper shows two runs of it
+        replace(
+            noised(round(SIGMA_OVER_S * s, 6), s, clipping),
+            label=f"S = {s:g}, σ = {round(SIGMA_OVER_S * s, 6):g}",
+            after=after,
+            place=Place(x=s),
+            extra_seeds=int(s == 20 and after is None),  # the paper shows two runs of it
+        )
         for s in grid
-    ]  # fmt: skip
+    ]
 
 
-SWITCHED_FROM = noised(0.012, 20.0)  # the paper after 4,885 rounds, for 6,000 more; here after as many as it goes on
+SWITCHED_FROM = noised(0.012, 20.0)  # paper: after 4,885 rounds, for 6,000 more; here: half of the rounds each
 
 
 def _figure_4(size: Size) -> list[Trial]:
@@ -134,7 +162,7 @@ def _figure_4(size: Size) -> list[Trial]:
         ("after a switch, per layer", "per_layer", SWITCHED_FROM),
     )
     return [
-        trial.shown_as(f"{words}: {trial.label}", x=trial.x, group=words)
+        trial.shown_as(f"{words}: {trial.label}", x=trial.place.x, group=words)
         for words, clipping, after in groups
         for trial in _trade_offs(size, clipping, after, few=(7.9, 20.0))
     ]
@@ -152,7 +180,7 @@ def _figure_8(size: Size) -> list[Trial]:
 
 def _figure_5(size: Size) -> list[Trial]:
     def sampled(label: str, estimator: str) -> Trial:
-        return Trial(label, privacy={"sampling": "poisson", "estimator": estimator})
+        return Trial(label, Changes({"sampling": "poisson", "estimator": estimator}))
 
     return [
         # Of a fixed number of users with weight 1, the true average and the fixed denominator are the same.
@@ -174,14 +202,15 @@ def _figure_6(size: Size) -> list[Trial]:
 
 
 def _figure_7(size: Size) -> list[Trial]:
-    privacy = {"noise_std": 0.012, "clip_norm": 15.0, "clipping": "flat"}
-    return [Trial(f"C = {round(size.cohort * each):,}", privacy=privacy, cohort=each) for each in (1.0, 12.5)]
+    changes = noised(0.012).changes
+    return [Trial(f"C = {round(size.cohort * each):,}", changes, cohort=each) for each in (1.0, 12.5)]
 
 
 def fedsgd(sigma: float, clip_norm: float) -> Trial:
     """One gradient over all 1,600 tokens of a user, 50 users a round, η = 6 (appendix D)."""
     label = f"FedSGD, σ = {sigma:g}, S = {clip_norm:g}"
-    return Trial(label, privacy={"noise_std": sigma, "clip_norm": clip_norm}, run={"algorithm": "fedsgd"}, cohort=0.5)
+    changes = Changes({"noise_std": sigma, "clip_norm": clip_norm}, run={"algorithm": "fedsgd"})
+    return Trial(label, changes, cohort=0.5)
 
 
 def _figure_9(size: Size) -> list[Trial]:
@@ -195,9 +224,9 @@ def _figure_10(size: Size) -> list[Trial]:
 
 
 def _dictionaries(size: Size, words: int, sigma: float, clip_norm: float, x: float) -> Trial:
-    privacy = {"noise_std": sigma, "clip_norm": clip_norm, "clipping": "flat"}
     group = f"{10_000 * words:,} words" if size.full else f"dictionary × {words}"
-    return Trial(f"{group}, σ = {sigma:g}, S = {clip_norm:g}", privacy=privacy, words=words, x=x, group=group)
+    trial = replace(noised(sigma, clip_norm), words=words)
+    return trial.shown_as(f"{group}, {trial.label}", x=x, group=group)
 
 
 def _figure_11(size: Size) -> list[Trial]:
@@ -211,10 +240,10 @@ def _figure_12(size: Size) -> list[Trial]:
 
 
 def _table_3(size: Size) -> list[Trial]:
-    """The models of Figures 7 and 3, and un-noised ones that stopped early: worse for another reason than noise."""
+    """The models of Figures 7 and 3, and un-noised ones that stopped early, which are worse without noise."""
     early, later, last = size.marks
     shorter = [
-        Trial(f"σ = 0, S = 20, {rounds:,} rounds", privacy=noised(0.0, 20.0).privacy, rounds=rounds / last)
+        Trial(f"σ = 0, S = 20, {rounds:,} rounds", noised(0.0, 20.0).changes, rounds=rounds / last)
         for rounds in (early, later)
     ]
     sampled = _few(size, (0.0, 0.0015, 0.006, 0.024, 0.096), (0.0, 0.096))
@@ -228,11 +257,10 @@ def _table_3(size: Size) -> list[Trial]:
 def _l2_penalty(size: Size) -> list[Trial]:
     # No λ is printed. A step takes 2ηλ of the update back: 4 % and 12 % of it.
     grid = _few(size, (0.003, 0.01), (0.01,))
-    penalties = [Trial(f"λ = {weight:g}", local={"penalty": weight}) for weight in grid]
-    # Did it spare a clip? With a clip that cuts, too.
-    tight = [
-        Trial(f"λ = {weight:g}, S = 5", privacy={"clip_norm": 5.0}, local={"penalty": weight}) for weight in grid[-1:]
-    ]
+    penalties = [Trial(f"λ = {weight:g}", Changes(local={"penalty": weight})) for weight in grid]
+    # With a tight clip too: does the penalty replace it?
+    weight = grid[-1]
+    tight = [Trial(f"λ = {weight:g}, S = 5", Changes({"clip_norm": 5.0}, local={"penalty": weight}))]
     return [noised(0.0).shown_as("λ = 0"), *penalties, noised(0.0, 5.0).shown_as("λ = 0, S = 5"), *tight]
 
 
@@ -240,7 +268,7 @@ def _other_corpus(size: Size) -> list[Trial]:
     return [
         noised(0.0).shown_as("trained on these users"),
         noised(0.003).shown_as("trained on these users, σ = 0.003"),
-        Trial("trained on the other corpus", privacy=noised(0.0).privacy, elsewhere=True),
+        Trial("trained on the other corpus", noised(0.0).changes, corpus=Corpus("other", compared_on_users=True)),
     ]
 
 
@@ -248,46 +276,116 @@ def _nothing(size: Size) -> list[Trial]:
     return []
 
 
-# In the order in which a short budget is best spent.
+# The most important first: a short budget runs those.
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("table-1", "Table 1: ε by users, cohort, noise and rounds",
-                   "What privacy costs by the moments accountant as printed, and by RDP and PLD", _nothing, view=""),
+        Experiment(
+            "table-1",
+            "Table 1: ε by users, cohort, noise and rounds",
+            "What privacy costs by the moments accountant as printed, and by RDP and PLD",
+            _nothing,
+            view="",
+        ),
         Experiment("sigma", "Top-1 by σ at S = 15", "What noise costs at the end of training", _sigma),
-        Experiment("table-2", "Table 2: ε and accuracy",
-                   "Accuracy of small-cohort runs, with the ε projected for the cohort that gives their σ at z = 1",
-                   _table_2, view=""),
-        Experiment("figure-1", "Figure 1: noised training and the baseline", "σ = 0.003 nearly matches the baseline",
-                   _figure_1),
-        Experiment("figure-2", "Figure 2: clipping", "S from 10 to 20 hardly matters, flat or per layer", _figure_2,
-                   view="sweep", x="S"),
-        Experiment("figure-3", "Figure 3: noise at S = 20", "Noise hurts late in training, not early", _figure_3,
-                   view="sweep", x="σ", upright=lambda size: (20 / size.cohort, "z = 1")),
+        Experiment(
+            "table-2",
+            "Table 2: ε and accuracy",
+            "Accuracy of small-cohort runs, with the ε projected for the cohort that gives their σ at z = 1",
+            _table_2,
+            view="",
+        ),
+        Experiment(
+            "figure-1", "Figure 1: noised training and the baseline", "σ = 0.003 nearly matches the baseline", _figure_1
+        ),
+        Experiment(
+            "figure-2",
+            "Figure 2: clipping",
+            "S from 10 to 20 hardly matters, flat or per layer",
+            _figure_2,
+            view="sweep",
+            x="S",
+        ),
+        Experiment(
+            "figure-3",
+            "Figure 3: noise at S = 20",
+            "Noise hurts late in training, not early",
+            _figure_3,
+            view="sweep",
+            x="σ",
+            vertical_line=lambda size: (20 / size.cohort, "z = 1"),
+        ),
         Experiment("figure-5", "Figure 5: samplers and estimators", "None of them changes convergence", _figure_5),
-        Experiment("figure-7", "Figure 7: σ = 0.012 with small and large cohorts",
-                   "A small cohort at the same σ predicts a large one", _figure_7),
-        Experiment("figure-4", "Figure 4: clip against noise at equal privacy",
-                   "Smaller S and σ help after a switch late in training", _figure_4, view="sweep", x="S"),
-        Experiment("figure-8", "Figure 8: clip against noise at equal privacy, by round",
-                   "The runs of Figure 4 as curves", _figure_8),
+        Experiment(
+            "figure-7",
+            "Figure 7: σ = 0.012 with small and large cohorts",
+            "A small cohort at the same σ predicts a large one",
+            _figure_7,
+        ),
+        Experiment(
+            "figure-4",
+            "Figure 4: clip against noise at equal privacy",
+            "Smaller S and σ help after a switch late in training",
+            _figure_4,
+            view="sweep",
+            x="S",
+        ),
+        Experiment(
+            "figure-8",
+            "Figure 8: clip against noise at equal privacy, by round",
+            "The runs of Figure 4 as curves",
+            _figure_8,
+        ),
         Experiment("figure-6", "Figure 6: users a round", "Returns diminish beyond 50 or 100 users", _figure_6),
-        Experiment("table-3", "Table 3: head words", "A lean towards frequent words follows quality, not noise",
-                   _table_3, view="histograms"),
-        Experiment("figure-9", "Figure 9: clipping in FedSGD", "FedSGD stands a much smaller S", _figure_9,
-                   view="sweep", x="S"),
-        Experiment("figure-10", "Figure 10: noise in FedSGD", "FedSGD is more sensitive to noise", _figure_10,
-                   view="sweep", x="σ"),
-        Experiment("figure-11", "Figure 11: clipping with larger dictionaries",
-                   "20,000 and 30,000 words need no other S", _figure_11, view="sweep", x="S"),
-        Experiment("figure-12", "Figure 12: noise with larger dictionaries",
-                   "20,000 and 30,000 words need no other σ", _figure_12, view="sweep", x="σ"),
+        Experiment(
+            "table-3",
+            "Table 3: head words",
+            "A lean towards frequent words follows quality, not noise",
+            _table_3,
+            view="histograms",
+        ),
+        Experiment(
+            "figure-9", "Figure 9: clipping in FedSGD", "FedSGD stands a much smaller S", _figure_9, view="sweep", x="S"
+        ),
+        Experiment(
+            "figure-10",
+            "Figure 10: noise in FedSGD",
+            "FedSGD is more sensitive to noise",
+            _figure_10,
+            view="sweep",
+            x="σ",
+        ),
+        Experiment(
+            "figure-11",
+            "Figure 11: clipping with larger dictionaries",
+            "20,000 and 30,000 words need no other S",
+            _figure_11,
+            view="sweep",
+            x="S",
+        ),
+        Experiment(
+            "figure-12",
+            "Figure 12: noise with larger dictionaries",
+            "20,000 and 30,000 words need no other σ",
+            _figure_12,
+            view="sweep",
+            x="σ",
+        ),
         Experiment("l2-penalty", "A penalty λ‖Δ‖² on updates", "It brings nothing", _l2_penalty),
-        Experiment("other-corpus", "Training on another corpus", "It costs far more than privacy", _other_corpus,
-                   view=""),
-        Experiment("private-tuning", "Tuning for a private model, on public people",
-                   "S, η and the server's step, with the noise of the runs to come", private_model.tuning),
-        Experiment("private-model", "A private model", "What ε = 8 and ε = 4 reach, and what each ingredient brings",
-                   private_model.trials),
+        Experiment(
+            "other-corpus", "Training on another corpus", "It costs far more than privacy", _other_corpus, view=""
+        ),
+        Experiment(
+            "private-tuning",
+            "Tuning for a private model, on public people",
+            "S, η and the server's step, with the noise of the runs to come",
+            private_model.tuning,
+        ),
+        Experiment(
+            "private-model",
+            "A private model",
+            "What ε = 8 and ε = 4 reach, and what each ingredient brings",
+            private_model.trials,
+        ),
     )
-}  # fmt: skip
+}

@@ -1,9 +1,8 @@
-"""What is measured of a run of Popov et al. 2018: both texts, keystrokes, bytes, and the tails of c(s)."""
+"""What is measured of a run of Popov et al. 2018: perplexity and keystrokes on both texts, bytes, tails of c(s)."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -13,33 +12,34 @@ from sottovoce.data.store import Store
 from sottovoce.evaluation.keystrokes import count_keystrokes, saving
 from sottovoce.evaluation.prediction import Evaluation, averages, evaluate
 from sottovoce.models.contract import LanguageModel
-from sottovoce.papers.engine.results import Curve
-from sottovoce.papers.engine.trial import Finished
+from sottovoce.papers.engine.paper import FinishedRun
+from sottovoce.papers.engine.results import Curve, Facts
 from sottovoce.papers.popov2018.trials import DELTAS, SCALES
 
 USERS, PUBLIC = "perplexity on users' text", "perplexity on public text"
 
 
-def measure(done: Finished) -> tuple[dict[str, Any], dict[str, Curve]]:
-    """Facts and curves. A perplexity is over the words of the vocabulary, as in the paper."""
-    facts: dict[str, Any] = {"bytes": done.run.read_card()["bytes"]}
-    if done.trial.on == "ptb":
+def measure(done: FinishedRun) -> tuple[Facts, dict[str, Curve]]:
+    """Facts and curves of a run. Perplexity is over the words of the vocabulary, as in the paper."""
+    facts: Facts = {"bytes": done.run.read_card()["bytes"]}
+    if done.trial.corpus.trained_on == "ptb":
         return facts, {}
-    assert done.public is not None  # it was asked for before the first run
-    users, public = (_judged(done.model, store) for store in (done.users, done.public))
+    assert done.public is not None  # checked before the first run
+    users, public = (_measured(done.model, store) for store in (done.users, done.public))
     average = averages([users[0], public[0]])["average_perplexity_in_vocabulary"]
     facts |= {"users_text": users[1], "public_text": public[1], "average_perplexity": _finite(average)}
-    if done.trial.pairs:
+    if done.trial.leave_one_out:
         facts["tails"] = _tails(done)
+    record = done.run.record.read()
     curves = {
-        name: [(line["round"], line[kind]["perplexity_in_vocabulary"]) for line in done.record if kind in line]
+        name: [(line["round"], line[kind]["perplexity_in_vocabulary"]) for line in record if kind in line]
         for name, kind in ((USERS, "evaluation"), (PUBLIC, "beside"))
-        if not done.trial.on
+        if done.trial.corpus.is_users
     }
     return facts, {name: [point for point in curve if point[1] is not None] for name, curve in curves.items()}
 
 
-def _judged(model: LanguageModel, store: Store) -> tuple[Evaluation, dict[str, Any]]:
+def _measured(model: LanguageModel, store: Store) -> tuple[Evaluation, Facts]:
     found = evaluate(model, store)
     typed = saving(count_keystrokes(model, store))
     return found, {
@@ -54,19 +54,17 @@ def _judged(model: LanguageModel, store: Store) -> tuple[Evaluation, dict[str, A
     }
 
 
-def _tails(done: Finished) -> dict[str, Any]:
-    """Both directions of every pair, and the larger values of the one with the largest ε that Figure 3 shows."""
+def _tails(done: FinishedRun) -> Facts:
+    """Both directions of every pair, and the larger half of the log ratios of the pair that Figure 3 shows."""
     texts = SCALES[done.size.name].texts
-    found = fit_tails(done.run, leave_out=done.trial.pairs, texts=texts)
-    pairs = [
-        {**one.to_json(DELTAS[0]), "epsilons": [one.tail.epsilon(delta) for delta in DELTAS]} for one in found
-    ]  # fmt: skip
-    told = [one for one in found if math.isfinite(one.tail.alpha) and one.texts_of == "with"]
-    return {"texts": texts, "deltas": list(DELTAS), "pairs": pairs, "shown": _shown(told) if told else None}
+    found = fit_tails(done.run, leave_out=done.trial.leave_one_out, texts=texts)
+    pairs = [{**one.to_json(DELTAS[0]), "epsilons": [one.tail.epsilon(delta) for delta in DELTAS]} for one in found]
+    finite = [one for one in found if math.isfinite(one.tail.alpha) and one.texts_of == "with"]
+    return {"texts": texts, "deltas": list(DELTAS), "pairs": pairs, "shown": _shown(finite) if finite else None}
 
 
-def _shown(told: list[PairTail]) -> dict[str, Any]:
-    largest = max(told, key=lambda one: one.tail.epsilon(DELTAS[0]))
+def _shown(tails: list[PairTail]) -> Facts:
+    largest = max(tails, key=lambda one: one.tail.epsilon(DELTAS[0]))
     upper = np.sort(largest.log_ratios)[::-1][: largest.tail.texts // 2]
     tail = largest.tail
     return {
@@ -75,8 +73,8 @@ def _shown(told: list[PairTail]) -> dict[str, Any]:
     }
 
 
-def tail_of(shown: dict[str, Any]) -> tuple[np.ndarray, Tail]:
-    """What `_shown` kept."""
+def tail_of(shown: Facts) -> tuple[np.ndarray, Tail]:
+    """The larger log ratios and the fitted tail that `_shown` kept."""
     return np.array(shown["log_ratios"]), Tail(*shown["tail"])
 
 

@@ -1,8 +1,8 @@
-"""Popov et al. 2018 as a paper that can be run again: its settings, experiments, claims and tables."""
+"""Popov et al. 2018: its sizes, experiments, claims and tables."""
 
 from __future__ import annotations
 
-from sottovoce.papers.engine.trial import Paper
+from sottovoce.papers.engine.paper import Paper
 from sottovoce.papers.popov2018 import claims, measures, tables, trials
 
 POPOV2018 = Paper(
@@ -11,7 +11,7 @@ POPOV2018 = Paper(
     sizes=trials.SIZES,
     experiments=trials.EXPERIMENTS,
     claims=claims.CLAIMS,
-    yardstick=claims.YARDSTICK,
+    metric=claims.METRIC,
     about=(
         "No run is private: there is neither clip nor noise, and what Tables 3 and 4 say of privacy is an estimate. "
         "Perplexity is over words of the vocabulary, KSS the keystrokes that three suggestions save, the average "

@@ -1,4 +1,4 @@
-"""Tables and figures of Popov et al. 2018, beside what is printed."""
+"""Tables and figures of Popov et al. 2018, with the printed values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from sottovoce.papers.engine.results import Outcome, Pool
+from sottovoce.papers.engine.results import Facts, Outcome, ResultStore
 from sottovoce.papers.engine.tables import markdown
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.papers.popov2018.measures import PUBLIC, USERS, tail_of
@@ -29,28 +28,37 @@ from sottovoce.reporting.audit_figures import draw_tail
 from sottovoce.reporting.panels import COLOURS, Panel, Point, Scale, Series, draw_panels
 
 _COLUMNS = (  # where a column of Tables 1 and 2 lies in the facts of a run
-    ("public_text", "perplexity"), ("public_text", "keystroke_saving"),
-    ("users_text", "perplexity"), ("users_text", "keystroke_saving"),
-)  # fmt: skip
+    ("public_text", "perplexity"),
+    ("public_text", "keystroke_saving"),
+    ("users_text", "perplexity"),
+    ("users_text", "keystroke_saving"),
+)
 _PERPLEXITY = Scale("perplexity", percent=False, whole=True)
 
 
-def setting_table(trials: Sequence[Trial], size: Size, pool: Pool) -> str:
-    """A row a trial, in brackets what is printed."""
-    if trials[0].on == "ptb":
-        return _benchmark_table(size, pool)
+def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> str:
+    """One row a trial, with the printed value in brackets."""
+    if trials[0].corpus.trained_on == "ptb":
+        return _benchmark_table(size, results)
     header = [
-        "method", "runs", "public text: perplexity", "KSS, %", "users' text: perplexity", "KSS, %",
-        "average perplexity", "user updates", "run",
-    ]  # fmt: skip
+        "method",
+        "runs",
+        "public text: perplexity",
+        "KSS, %",
+        "users' text: perplexity",
+        "KSS, %",
+        "average perplexity",
+        "user updates",
+        "run",
+    ]
     rows = []
     for trial in trials:
-        found, printed = pool.of(trial), PRINTED.get(trial.name)
-        values = [[_value(outcome, *column) for outcome in found] for column in _COLUMNS]
-        values.append([outcome.facts["average_perplexity"] for outcome in found])
-        shown = [_beside(column, printed[place] if printed else None) for place, column in enumerate(values)]
-        trained = "" if trial.is_central else f"{fmean(outcome.user_updates for outcome in found):,.0f}"
-        rows.append([trial.label, str(len(found)), *shown, trained, f"`{trial.name}`"])
+        outcomes, printed = results.outcomes(trial), PRINTED.get(trial.name)
+        values = [[_value(outcome, *column) for outcome in outcomes] for column in _COLUMNS]
+        values.append([outcome.facts["average_perplexity"] for outcome in outcomes])
+        shown = [_with_printed(column, printed[place] if printed else None) for place, column in enumerate(values)]
+        trained = "" if trial.is_central else f"{fmean(outcome.user_updates for outcome in outcomes):,.0f}"
+        rows.append([trial.label, str(len(outcomes)), *shown, trained, f"`{trial.name}`"])
     return markdown(header, rows)
 
 
@@ -59,46 +67,46 @@ def _value(outcome: Outcome, text: str, measure: str) -> float | None:
     return 100 * value if measure == "keystroke_saving" and value is not None else value
 
 
-def _beside(values: Sequence[float | None], printed: float | None) -> str:
+def _with_printed(values: Sequence[float | None], printed: float | None) -> str:
     known = [value for value in values if value is not None]
     shown = f"{fmean(known):.1f}" if len(known) == len(values) else "diverged"
     return shown if printed is None else f"{shown} ({printed:g})"
 
 
-def told_tails(size: Size, pool: Pool) -> dict[str, Any] | None:
-    """Of the first run, as the paper has one of each."""
-    found = pool.of(tails(size))
-    return found[0].facts["tails"] if found else None
+def tail_facts(size: Size, results: ResultStore) -> Facts | None:
+    """The tails of the first seed; the paper has one run too."""
+    outcomes = results.outcomes(tails(size))
+    return outcomes[0].facts["tails"] if outcomes else None
 
 
-def table_3(size: Size, pool: Pool, out: Path) -> str:
-    told = told_tails(size, pool)
-    assert told is not None
+def table_3(size: Size, results: ResultStore, out: Path) -> str:
+    facts = tail_facts(size, results)
+    assert facts is not None
     header = ["pair", "texts of", "log x₀", "α", "C", "√k D", "p", "printed α", "C", "√k D"]
     rows = []
-    for place, pair in enumerate(told["pairs"]):
+    for place, pair in enumerate(facts["pairs"]):
         number = place // 2
         with_user = pair["texts_of"] == "with"
         printed = [f"{value:g}" for value in TABLE_3[number]] if with_user and number < len(TABLE_3) else ["", "", ""]
         figures = [_short(pair[name]) for name in ("log_start", "alpha", "constant", "statistic", "p_value")]
         rows.append([str(number + 1), "θ" if with_user else "θ'", *figures, *printed])
-    rejected = sum(pair["rejected"] for pair in told["pairs"])
+    rejected = sum(pair["rejected"] for pair in facts["pairs"])
     note = (
-        f"{told['texts']:,} texts of ten words each; θ was trained with a user and θ' without. The test rejects "
-        f"{rejected} of {len(told['pairs'])} tails at 5 % (printed: 1 of {len(TABLE_3)}). Printed pairs are of others."
+        f"{facts['texts']:,} texts of ten words each; θ was trained with a user and θ' without. The test rejects "
+        f"{rejected} of {len(facts['pairs'])} tails at 5 % (printed: 1 of {len(TABLE_3)}). Printed pairs are of others."
     )
     return f"{markdown(header, rows)}\n\n{note}"
 
 
-def table_4(size: Size, pool: Pool, out: Path) -> str:
-    told = told_tails(size, pool)
-    assert told is not None
-    header = ["δ", *(f"{delta:g}" for delta in told["deltas"])]
+def table_4(size: Size, results: ResultStore, out: Path) -> str:
+    facts = tail_facts(size, results)
+    assert facts is not None
+    header = ["δ", *(f"{delta:g}" for delta in facts["deltas"])]
     rows = [["ε printed", *(f"{value:g}" for value in TABLE_4)]]
     choices = {
-        "ε, texts of θ": [pair for pair in told["pairs"] if pair["texts_of"] == "with"],
-        "ε, both ways": told["pairs"],
-        "ε, both ways, of tails that are not rejected": [pair for pair in told["pairs"] if not pair["rejected"]],
+        "ε, texts of θ": [pair for pair in facts["pairs"] if pair["texts_of"] == "with"],
+        "ε, both ways": facts["pairs"],
+        "ε, both ways, of tails that are not rejected": [pair for pair in facts["pairs"] if not pair["rejected"]],
     }
     for words, chosen in choices.items():
         if chosen:
@@ -112,9 +120,9 @@ def _short(value: float | str | None) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:.3g}"
 
 
-def figure_2(size: Size, pool: Pool) -> bytes | None:
+def figure_2(size: Size, results: ResultStore) -> bytes | None:
     """Both texts, with rehearsal on the left and without on the right."""
-    start = [outcome.facts for outcome in pool.of(pretrained(size))]
+    start = [outcome.facts for outcome in results.outcomes(pretrained(size))]
     panels = []
     for title, trial in (("with rehearsal", rehearsed(size)), ("without rehearsal", forgetful(size))):
         series = []
@@ -122,7 +130,7 @@ def figure_2(size: Size, pool: Pool) -> bytes | None:
             COLOURS, (("users' text", USERS, "users_text"), ("public text", PUBLIC, "public_text")), strict=False
         ):
             begun = [(0, facts[text]["perplexity"]) for facts in start if facts[text]["perplexity"] is not None]
-            curves = [[*begun[:1], *outcome.measured(name)] for outcome in pool.of(trial)]
+            curves = [[*begun[:1], *outcome.measured(name)] for outcome in results.outcomes(trial)]
             points = [_point(column) for column in zip(*curves, strict=False)]
             if points:
                 series.append(Series(label, points, colour))
@@ -136,26 +144,28 @@ def _point(column: Sequence[tuple[int, float]]) -> Point:
     return Point(column[0][0], fmean(values), min(values), max(values))
 
 
-def figure_3(size: Size, pool: Pool) -> bytes | None:
-    told = told_tails(size, pool)
-    return None if told is None or told["shown"] is None else draw_tail(*tail_of(told["shown"]))
+def figure_3(size: Size, results: ResultStore) -> bytes | None:
+    facts = tail_facts(size, results)
+    return None if facts is None or facts["shown"] is None else draw_tail(*tail_of(facts["shown"]))
 
 
-def by_gigabytes(size: Size, pool: Pool) -> list[tuple[int, float, float | None]]:
-    """Rounds, the gigabytes one node has sent by then, and perplexity: of the first seed, up to the first gap."""
+def by_gigabytes(size: Size, results: ResultStore) -> list[tuple[int, float, float | None]]:
+    """Rounds, gigabytes that one node has sent, and perplexity: of the first seed, up to the first missing run."""
     rows: list[tuple[int, float, float | None]] = []
     for trial in benchmark(size):
-        found = pool.of(trial)
-        if not found:
+        outcomes = results.outcomes(trial)
+        if not outcomes:
             break
-        sent = found[0].facts["bytes"]["up"] / 1e9
-        rows += [(number, number * sent, perplexity) for number, _, perplexity in found[0].curve]
+        sent = outcomes[0].facts["bytes"]["up"] / 1e9
+        rows += [(number, number * sent, perplexity) for number, _, perplexity in outcomes[0].curve]
     return rows
 
 
-def _benchmark_table(size: Size, pool: Pool) -> str:
-    curve = by_gigabytes(size, pool)
-    seconds = list(accumulate(pool.of(trial)[0].seconds or 0.0 for trial in benchmark(size) if pool.of(trial)))
+def _benchmark_table(size: Size, results: ResultStore) -> str:
+    curve = by_gigabytes(size, results)
+    seconds = list(
+        accumulate(results.outcomes(trial)[0].seconds or 0.0 for trial in benchmark(size) if results.outcomes(trial))
+    )
     rows = [
         [str(number), _gigabytes(sent), "diverged" if perplexity is None else f"{perplexity:.2f}"]
         for number, sent, perplexity in curve
@@ -169,13 +179,13 @@ def _benchmark_table(size: Size, pool: Pool) -> str:
 
 
 def _gigabytes(sent: float) -> str:
-    """Small models send little."""
+    """Gigabytes with two decimals, or one digit for small models."""
     return f"{sent:.2f}" if sent >= 0.01 else f"{sent:.1g}"
 
 
-def figure_ptb(size: Size, pool: Pool) -> bytes | None:
-    """What is below twice the printed perplexity, if anything is: the first rounds would flatten all others."""
-    known = [(sent, perplexity) for _, sent, perplexity in by_gigabytes(size, pool) if perplexity is not None]
+def figure_ptb(size: Size, results: ResultStore) -> bytes | None:
+    """Perplexity by gigabytes. The first rounds would flatten the rest: values above twice the printed one are cut."""
+    known = [(sent, perplexity) for _, sent, perplexity in by_gigabytes(size, results) if perplexity is not None]
     if not known:
         return None
     near = [(sent, value) for sent, value in known if value <= 2 * PTB_AVERAGED]

@@ -18,7 +18,7 @@ from sottovoce.papers.engine.claims import (
     Difference,
     Evidence,
     Finding,
-    Yardstick,
+    Metric,
     all_of,
 )
 from sottovoce.papers.engine.results import Outcome, value_at
@@ -46,68 +46,68 @@ def _loss(outcome: Outcome, at: int | None) -> float:
     return DIVERGED if best is None else best[1]
 
 
-YARDSTICK = Yardstick("Best cross-entropy of a run in nats, less is better", _loss)
+METRIC = Metric("Best cross-entropy of a run in nats, less is better", _loss)
 
 
 def _name(trial: Trial) -> str:
     return trial.label.removeprefix("DP-FedAvg, ")
 
 
-def _accounting(found: Evidence) -> Finding:
+def _accounting(evidence: Evidence) -> Finding:
     rows = table_2_rows()
     same = [
         sum(f"{row[column]:.2f}" == f"{row['printed']:.2f}" for row in rows)
         for column in ("tool_of_2019", "tool_of_2019_2000_rounds")
     ]
-    said = f"{same[0]} of {len(rows)} for {TABLE_2_ROUNDS} rounds, {same[1]} for 2,000"
-    return Finding(said, HOLDS if same[0] == len(rows) else FAILS)
+    text = f"{same[0]} of {len(rows)} for {TABLE_2_ROUNDS} rounds, {same[1]} for 2,000"
+    return Finding(text, HOLDS if same[0] == len(rows) else FAILS)
 
 
-def _federated(found: Evidence, rate: float) -> Finding:
+def _federated(evidence: Evidence, rate: float) -> Finding:
     central, federated = setting("Central", rate=rate), [setting(way, rate=rate) for way in ("FedAvg", "DP-FedAvg")]
-    if not found.has(central, *federated):
+    if not evidence.has(central, *federated):
         return NOT_RUN
-    gaps = [found.minus(trial, central) for trial in federated]
-    said = f"FedAvg {gaps[0]}, DP-FedAvg {gaps[1]}, against central training"
-    return Finding(said, all_of([gap.at_most(0.0) for gap in gaps]))
+    gaps = [evidence.minus(trial, central) for trial in federated]
+    text = f"FedAvg {gaps[0]}, DP-FedAvg {gaps[1]}, against central training"
+    return Finding(text, all_of([gap.at_most(0.0) for gap in gaps]))
 
 
-def _all_but_one(found: Evidence, rate: float) -> Finding:
+def _all_but_one(evidence: Evidence, rate: float) -> Finding:
     central, others = setting("Central", rate=rate), [t for t in all_settings(rate) if not t.is_central]
-    if not found.has(central, *others):
+    if not evidence.has(central, *others):
         return NOT_RUN
-    gaps = {_name(trial): found.minus(trial, central) for trial in others}
+    gaps = {_name(trial): evidence.minus(trial, central) for trial in others}
     better = [name for name, gap in gaps.items() if gap.at_most(0.0) == HOLDS]
     unsure = [name for name, gap in gaps.items() if gap.at_most(0.0) == OPEN]
-    said = f"{len(better)} of {len(gaps)} are better than central training, {len(unsure)} cannot be told"
+    text = f"{len(better)} of {len(gaps)} are better than central training, {len(unsure)} cannot be told"
     wanted = len(gaps) - 1
-    return Finding(said, HOLDS if len(better) >= wanted else OPEN if len(better) + len(unsure) >= wanted else FAILS)
+    return Finding(text, HOLDS if len(better) >= wanted else OPEN if len(better) + len(unsure) >= wanted else FAILS)
 
 
-def _random_cohorts(found: Evidence, rate: float) -> Finding:
+def _random_cohorts(evidence: Evidence, rate: float) -> Finding:
     fixed, random = setting("FedAvg", rate=rate), setting("DP-FedAvg", rate=rate)
-    if not found.has(fixed, random):
+    if not evidence.has(fixed, random):
         return NOT_RUN
-    gap = found.minus(random, fixed)
+    gap = evidence.minus(random, fixed)
     return Finding(f"random cohorts cost {gap}", gap.at_least(0.0))
 
 
-def _best_private(found: Evidence, rate: float) -> tuple[Trial, Difference] | None:
+def _best_private(evidence: Evidence, rate: float) -> tuple[Trial, Difference] | None:
     plain, private = setting("DP-FedAvg", rate=rate), both(rate)
-    if not found.has(plain, *private):
+    if not evidence.has(plain, *private):
         return None
-    return min(((trial, found.minus(trial, plain)) for trial in private), key=lambda pair: pair[1].value)
+    return min(((trial, evidence.minus(trial, plain)) for trial in private), key=lambda pair: pair[1].value)
 
 
-def _comparable(found: Evidence, rate: float) -> Finding:
-    best = _best_private(found, rate)
+def _comparable(evidence: Evidence, rate: float) -> Finding:
+    best = _best_private(evidence, rate)
     if best is None:
         return NOT_RUN
     return Finding(f"the best, {_name(best[0])}: {best[1]} against none of it", best[1].at_most(0.05))
 
 
-def _regularises(found: Evidence, rate: float) -> Finding:
-    best = _best_private(found, rate)
+def _regularises(evidence: Evidence, rate: float) -> Finding:
+    best = _best_private(evidence, rate)
     if best is None:
         return NOT_RUN
     gap = best[1]
@@ -115,139 +115,209 @@ def _regularises(found: Evidence, rate: float) -> Finding:
     return Finding(f"the best, {_name(best[0])}: {gap} against none of it", verdict)
 
 
-def _clipped_share(found: Evidence, trial: Trial) -> float:
+def _clipped_share(evidence: Evidence, trial: Trial) -> float:
     """Of the updates around the early mark."""
-    shares = [run.clipped_share[0][1] for run in found.pool.of(trial) if run.clipped_share]
+    shares = [run.clipped_share[0][1] for run in evidence.results.outcomes(trial) if run.clipped_share]
     return fmean(shares) if shares else 0.0
 
 
-def _slower(found: Evidence, rate: float) -> Finding:
+def _slower(evidence: Evidence, rate: float) -> Finding:
     trials = clipped(rate)
-    if not found.has(*trials):
+    if not evidence.has(*trials):
         return NOT_RUN
-    early = found.size.marks[0]
-    gaps = [found.minus(tight, loose, early) for tight, loose in pairwise(trials)]
-    cut = ", ".join(f"{_clipped_share(found, trial):.0%}" for trial in trials)
-    said = f"at round {early}: S = 5 against 10 {gaps[0]}, 10 against 20 {gaps[1]}; clipped {cut} of the updates"
+    early = evidence.size.marks[0]
+    gaps = [evidence.minus(tight, loose, early) for tight, loose in pairwise(trials)]
+    cut = ", ".join(f"{_clipped_share(evidence, trial):.0%}" for trial in trials)
+    text = f"at round {early}: S = 5 against 10 {gaps[0]}, 10 against 20 {gaps[1]}; clipped {cut} of the updates"
     verdicts = [OPEN if gap.margin is None else HOLDS if gap.value > gap.margin else FAILS for gap in gaps]
-    return Finding(said, all_of(verdicts))
+    return Finding(text, all_of(verdicts))
 
 
-def _worse_later(found: Evidence, trial: Trial) -> float:
+def _worse_later(evidence: Evidence, trial: Trial) -> float:
     """How far a run ends above its best, mean over seeds."""
-    return fmean(_loss(run, run.rounds) - _loss(run, None) for run in found.pool.of(trial))
+    return fmean(_loss(run, run.rounds) - _loss(run, None) for run in evidence.results.outcomes(trial))
 
 
-def _loose_overfits(found: Evidence, rate: float) -> Finding:
+def _loose_overfits(evidence: Evidence, rate: float) -> Finding:
     trial = setting("DP-FedAvg", 20.0, None, rate)
-    if not found.has(trial):
+    if not evidence.has(trial):
         return NOT_RUN
-    rise = _worse_later(found, trial)
+    rise = _worse_later(evidence, trial)
     return Finding(f"it ends {rise:.2f} above its best", HOLDS if rise >= 0.05 else FAILS)
 
 
-def _noise_hurts(found: Evidence, rate: float) -> Finding:
+def _noise_hurts(evidence: Evidence, rate: float) -> Finding:
     trials = noised(rate)
-    if not found.has(*trials):
+    if not evidence.has(*trials):
         return NOT_RUN
-    gap = found.minus(trials[-1], trials[0])
+    gap = evidence.minus(trials[-1], trials[0])
     # A run that diverged at once was best before it began.
-    best = [fmean((run.best("loss") or (0, 0.0))[0] for run in found.pool.of(trial)) for trial in trials]
-    said = f"noise for S = 20 costs {gap} against S = 5; best in rounds {', '.join(f'{at:.3g}' for at in best)}"
-    return Finding(said, all_of([gap.at_least(0.1), HOLDS if best[-1] < best[0] else FAILS]))
+    best = [fmean((run.best("loss") or (0, 0.0))[0] for run in evidence.results.outcomes(trial)) for trial in trials]
+    text = f"noise for S = 20 costs {gap} against S = 5; best in rounds {', '.join(f'{at:.3g}' for at in best)}"
+    return Finding(text, all_of([gap.at_least(0.1), HOLDS if best[-1] < best[0] else FAILS]))
 
 
-def _noise_is_free(found: Evidence, rate: float) -> Finding:
+def _noise_is_free(evidence: Evidence, rate: float) -> Finding:
     plain, quiet = setting("DP-FedAvg", rate=rate), noised(rate)[0]
-    if not found.has(plain, quiet):
+    if not evidence.has(plain, quiet):
         return NOT_RUN
-    gap = found.minus(quiet, plain)
+    gap = evidence.minus(quiet, plain)
     return Finding(f"noise for S = 5 costs {gap}", gap.at_most(0.0))
 
 
-def _parts(found: Evidence, rate: float) -> Finding:
+def _parts(evidence: Evidence, rate: float) -> Finding:
     clip, *others = [setting("DP-FedAvg", c, n, rate) for c, n in ((10.0, None), (None, 10.0), (10.0, 10.0))]
-    if not found.has(clip, *others):
+    if not evidence.has(clip, *others):
         return NOT_RUN
-    gaps = [found.minus(trial, clip) for trial in others]
-    said = f"noise alone {gaps[0]}, both {gaps[1]}, against clipping alone"
-    return Finding(said, all_of([gap.at_least(0.0) for gap in gaps]))
+    gaps = [evidence.minus(trial, clip) for trial in others]
+    text = f"noise alone {gaps[0]}, both {gaps[1]}, against clipping alone"
+    return Finding(text, all_of([gap.at_least(0.0) for gap in gaps]))
 
 
-def _best_of_all(found: Evidence, rate: float) -> Finding:
+def _best_of_all(evidence: Evidence, rate: float) -> Finding:
     trials = all_settings(rate)
-    if not found.has(*trials):
+    if not evidence.has(*trials):
         return NOT_RUN
     wanted = setting("DP-FedAvg", 10.0, None, rate)
-    gaps = [(found.minus(trial, wanted), _name(trial)) for trial in trials if trial.name != wanted.name]
+    gaps = [(evidence.minus(trial, wanted), _name(trial)) for trial in trials if trial.name != wanted.name]
     least, name = min(gaps, key=lambda pair: pair[0].value)
     return Finding(f"the best other, {name}: {least}", least.at_least(0.0))
 
 
-def _central_stops(found: Evidence, rate: float) -> Finding:
+def _central_stops(evidence: Evidence, rate: float) -> Finding:
     trial = setting("Central", rate=rate)
-    if not found.has(trial):
+    if not evidence.has(trial):
         return NOT_RUN
-    gain = fmean(_loss(run, 1) - _loss(run, None) for run in found.pool.of(trial))
+    gain = fmean(_loss(run, 1) - _loss(run, None) for run in evidence.results.outcomes(trial))
     return Finding(f"from round 1 on it gains {gain:.2f}", HOLDS if gain <= 0.1 else FAILS)
 
 
-def _clients(found: Evidence, rate: float) -> Finding:
+def _clients(evidence: Evidence, rate: float) -> Finding:
     trial = setting("FedAvg", rate=rate)
-    if not found.has(trial):
+    if not evidence.has(trial):
         return NOT_RUN
     ends = [
         (run.measured("local loss")[-1][1], _loss(run, run.rounds))
-        for run in found.pool.of(trial)
+        for run in evidence.results.outcomes(trial)
         if run.measured("local loss")
     ]
     if not ends:
         return Finding("diverged", OPEN)
     clients, averaged = (fmean(column) for column in zip(*ends, strict=True))
-    said = f"{clients:.2f} on the clients, {averaged:.2f} on held-out users after averaging, last round of FedAvg"
-    return Finding(said, HOLDS if clients < averaged else FAILS)
+    text = f"{clients:.2f} on the clients, {averaged:.2f} on held-out users after averaging, last round of FedAvg"
+    return Finding(text, HOLDS if clients < averaged else FAILS)
 
 
 _BY_RATE: Sequence[tuple[str, str, str, str, Callable[[Evidence, float], Finding]]] = (
-    ("federated", "Federated training is no worse than central training", "section 4.4",
-     "FedAvg and DP-FedAvg, neither private, reach at most central training's loss", _federated),
-    ("all but one", "All but one model are better than central training", "section 4.4, Table 1",
-     "10 of 11 have a lower loss", _all_but_one),
-    ("random cohorts", "A random number of clients does slightly worse than a fixed one", "section 5, Figure 2",
-     "DP-FedAvg without privacy has a loss at least FedAvg's", _random_cohorts),
-    ("comparable", "The private model is as good as the one that is not", "section 4.4",
-     "the best of three clipped and noised models is at most 0.05 above DP-FedAvg", _comparable),
-    ("regularises", "The parts that give privacy act as regularisation", "sections 5 and 6",
-     "the best of three clipped and noised models is better than DP-FedAvg", _regularises),
-    ("slower", "The tighter the clip, the slower the convergence", "section 5, Figures 3 and 6",
-     "early in training, S = 5 is behind S = 10 and that behind S = 20", _slower),
-    ("loose clip", "Clipping at S = 20 overfits", "section 5, Figure 3", "it ends at least 0.05 above its best",
-     _loose_overfits),
-    ("noise", "More noise converges sooner and ends worse", "section 5, Figures 3 and 5",
-     "noise for S = 20 is at least 0.1 behind S = 5 and has its best round earlier", _noise_hurts),
-    ("noise helps", "Noise aids generalisation", "section 5", "noise for S = 5 has a loss at most DP-FedAvg's",
-     _noise_is_free),
-    ("parts", "At S = 10 clipping alone does best of the private parts", "section 5, Figure 7",
-     "noise alone and both together have a loss at least that of clipping alone", _parts),
-    ("best of all", "Clipping at S = 10 is the best of all twelve", "Table 1", "no other has a lower loss",
-     _best_of_all),
-    ("central stops", "Central training fits in its first round and hardly improves", "section 5, Figure 2",
-     "it gains at most 0.1 after round 1", _central_stops),
-    ("clients", "Clients have a lower loss before averaging than the averaged model after it", "section 5",
-     "on their own text while they train, against held-out users", _clients),
-)  # fmt: skip
+    (
+        "federated",
+        "Federated training is no worse than central training",
+        "section 4.4",
+        "FedAvg and DP-FedAvg, neither private, reach at most central training's loss",
+        _federated,
+    ),
+    (
+        "all but one",
+        "All but one model are better than central training",
+        "section 4.4, Table 1",
+        "10 of 11 have a lower loss",
+        _all_but_one,
+    ),
+    (
+        "random cohorts",
+        "A random number of clients does slightly worse than a fixed one",
+        "section 5, Figure 2",
+        "DP-FedAvg without privacy has a loss at least FedAvg's",
+        _random_cohorts,
+    ),
+    (
+        "comparable",
+        "The private model is as good as the one that is not",
+        "section 4.4",
+        "the best of three clipped and noised models is at most 0.05 above DP-FedAvg",
+        _comparable,
+    ),
+    (
+        "regularises",
+        "The parts that give privacy act as regularisation",
+        "sections 5 and 6",
+        "the best of three clipped and noised models is better than DP-FedAvg",
+        _regularises,
+    ),
+    (
+        "slower",
+        "The tighter the clip, the slower the convergence",
+        "section 5, Figures 3 and 6",
+        "early in training, S = 5 is behind S = 10 and that behind S = 20",
+        _slower,
+    ),
+    (
+        "loose clip",
+        "Clipping at S = 20 overfits",
+        "section 5, Figure 3",
+        "it ends at least 0.05 above its best",
+        _loose_overfits,
+    ),
+    (
+        "noise",
+        "More noise converges sooner and ends worse",
+        "section 5, Figures 3 and 5",
+        "noise for S = 20 is at least 0.1 behind S = 5 and has its best round earlier",
+        _noise_hurts,
+    ),
+    (
+        "noise helps",
+        "Noise aids generalisation",
+        "section 5",
+        "noise for S = 5 has a loss at most DP-FedAvg's",
+        _noise_is_free,
+    ),
+    (
+        "parts",
+        "At S = 10 clipping alone does best of the private parts",
+        "section 5, Figure 7",
+        "noise alone and both together have a loss at least that of clipping alone",
+        _parts,
+    ),
+    (
+        "best of all",
+        "Clipping at S = 10 is the best of all twelve",
+        "Table 1",
+        "no other has a lower loss",
+        _best_of_all,
+    ),
+    (
+        "central stops",
+        "Central training fits in its first round and hardly improves",
+        "section 5, Figure 2",
+        "it gains at most 0.1 after round 1",
+        _central_stops,
+    ),
+    (
+        "clients",
+        "Clients have a lower loss before averaging than the averaged model after it",
+        "section 5",
+        "on their own text while they train, against held-out users",
+        _clients,
+    ),
+)
 
 
-def _at(rate: float, judge: Callable[[Evidence, float], Finding]) -> Callable[[Evidence], Finding]:
-    return lambda found: judge(found, rate)
+def _at(rate: float, check: Callable[[Evidence, float], Finding]) -> Callable[[Evidence], Finding]:
+    return lambda evidence: check(evidence, rate)
 
 
 CLAIMS = (
-    Claim("accounting", "The printed ε of Table 2 are for 20 rounds", "Table 2",
-          "the tool the paper names gives every printed digit", _accounting),
-    *(
-        Claim(f"{name}, η = {rate:g}", f"{says}; at η = {rate:g}", where, criterion, _at(rate, judge))
-        for rate in (PRINTED, TUNED)
-        for name, says, where, criterion, judge in _BY_RATE
+    Claim(
+        "accounting",
+        "The printed ε of Table 2 are for 20 rounds",
+        "Table 2",
+        "the tool the paper names gives every printed digit",
+        _accounting,
     ),
-)  # fmt: skip
+    *(
+        Claim(f"{name}, η = {rate:g}", f"{says}; at η = {rate:g}", where, criterion, _at(rate, check))
+        for rate in (PRINTED, TUNED)
+        for name, says, where, criterion, check in _BY_RATE
+    ),
+)

@@ -1,8 +1,8 @@
-"""Schultz 2019 as a paper that can be run again: its settings, experiments, claims and tables."""
+"""Schultz 2019: its sizes, experiments, claims and tables."""
 
 from __future__ import annotations
 
-from sottovoce.papers.engine.trial import Paper
+from sottovoce.papers.engine.paper import Paper
 from sottovoce.papers.schultz2019 import claims, tables, trials
 
 SCHULTZ2019 = Paper(
@@ -11,7 +11,7 @@ SCHULTZ2019 = Paper(
     sizes=trials.SIZES,
     experiments=trials.EXPERIMENTS,
     claims=claims.CLAIMS,
-    yardstick=claims.YARDSTICK,
+    metric=claims.METRIC,
     about=(
         "No run here is private: σ = S/100 is given, and ε infinite. Targets are words, punctuation and EOS, never "
         "padding, and a word outside the vocabulary is always a mistake; the best of the rounds is shown with, in "

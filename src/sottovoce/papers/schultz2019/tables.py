@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of Schultz 2019, beside what is printed."""
+"""Tables 1 and 2 of Schultz 2019, with the printed values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from sottovoce.accounting import ACCOUNTANTS, SampledGaussian, epsilon, rounded_up
 from sottovoce.files import write_aside
-from sottovoce.papers.engine.results import Outcome, Pool, Spread
+from sottovoce.papers.engine.results import Facts, Outcome, ResultStore, Spread
 from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.papers.schultz2019.trials import (
@@ -33,7 +32,7 @@ _ORDERS_OF_2019 = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(flo
 
 
 def epsilon_of_2019(rounds: int, delta: float) -> float:
-    """ε as the tool the paper names gave it: those orders, and the conversion RDP(a) + ln(1/δ)/(a - 1) of its time."""
+    """ε by the tool that the paper names: its orders, and its conversion RDP(a) + ln(1/δ)/(a - 1) of 2019."""
     import dp_accounting
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
@@ -54,8 +53,8 @@ def epsilon_of_2019(rounds: int, delta: float) -> float:
 
 
 @lru_cache
-def table_2_rows() -> list[dict[str, Any]]:
-    """Every row: as printed, by our accountants for the rounds there were, and by the tool of 2019."""
+def table_2_rows() -> list[Facts]:
+    """Every row: ε as printed, by our accountants, and by the tool of 2019."""
     event = SampledGaussian(TABLE_2_NOISE, "poisson", EXPECTED_USERS / TABLE_2_USERS)
     many = TABLE_2_ROUNDS * EXPECTED_USERS
     return [
@@ -71,21 +70,29 @@ def table_2_rows() -> list[dict[str, Any]]:
     ]
 
 
-def table_2(size: Size, pool: Pool, out: Path) -> str:
-    found = table_2_rows()
-    write_aside(out / "table-2.json", json.dumps(found, indent=1).encode() + b"\n")
+def table_2(size: Size, results: ResultStore, out: Path) -> str:
+    cells = table_2_rows()
+    write_aside(out / "table-2.json", json.dumps(cells, indent=1).encode() + b"\n")
     many = f"{TABLE_2_ROUNDS * EXPECTED_USERS:,}"
     header = [
-        "δ", "ε printed", *(f"ε, {ACCOUNTANT_NAMES[name]}" for name in ACCOUNTANTS), "ε, tool of 2019",
-        f"the same for {many} rounds", f"PLD for {many} rounds",
-    ]  # fmt: skip
+        "δ",
+        "ε printed",
+        *(f"ε, {ACCOUNTANT_NAMES[name]}" for name in ACCOUNTANTS),
+        "ε, tool of 2019",
+        f"the same for {many} rounds",
+        f"PLD for {many} rounds",
+    ]
     rows = [
         [
-            f"{row['delta']:.0e}", f"{row['printed']:.2f}", *(rounded_up(row[name]) for name in ACCOUNTANTS),
-            f"{row['tool_of_2019']:.2f}", f"{row['tool_of_2019_2000_rounds']:.2f}", rounded_up(row["pld_2000_rounds"]),
+            f"{row['delta']:.0e}",
+            f"{row['printed']:.2f}",
+            *(rounded_up(row[name]) for name in ACCOUNTANTS),
+            f"{row['tool_of_2019']:.2f}",
+            f"{row['tool_of_2019_2000_rounds']:.2f}",
+            rounded_up(row["pld_2000_rounds"]),
         ]
-        for row in found
-    ]  # fmt: skip
+        for row in cells
+    ]
     note = (
         f"{TABLE_2_USERS:,} users, {EXPECTED_USERS} of them a round, z = {TABLE_2_NOISE:g}, {TABLE_2_ROUNDS} rounds. "
         f"The tool of 2019 is TensorFlow Privacy's RDP with its orders and conversion of that year. It gives every "
@@ -95,36 +102,45 @@ def table_2(size: Size, pool: Pool, out: Path) -> str:
     return f"{markdown(header, rows)}\n\n{note}"
 
 
-def table_1(size: Size, pool: Pool, out: Path) -> str:
-    return _beside_the_printed(pool, PRINTED)
+def table_1(size: Size, results: ResultStore, out: Path) -> str:
+    return _printed_and_reached(results, PRINTED)
 
 
-def tuned_table(size: Size, pool: Pool, out: Path) -> str:
-    return _beside_the_printed(pool, TUNED)
+def tuned_table(size: Size, results: ResultStore, out: Path) -> str:
+    return _printed_and_reached(results, TUNED)
 
 
-def _beside_the_printed(pool: Pool, rate: float) -> str:
+def _printed_and_reached(results: ResultStore, rate: float) -> str:
     header = [
-        "training", "privacy", "perplexity printed (round)", "perplexity here (round)", "accuracy printed (round)",
+        "training",
+        "privacy",
+        "perplexity printed (round)",
+        "perplexity here (round)",
+        "accuracy printed (round)",
         "accuracy here (round)",
-    ]  # fmt: skip
+    ]
     rows = []
     for training, clip, noise, perplexity, _, accuracy in TABLE_1:
         trial = setting(training, clip, noise, rate)
-        found = pool.of(trial)
-        rows.append([
-            training, trial.label.removeprefix(training).lstrip(", ") or "not private",
-            f"{perplexity[0]:g} ({perplexity[1]})", best_of(found, "perplexity"),
-            f"{100 * accuracy[0]:.0f} % ({accuracy[1]})", best_of(found, "top1"),
-        ])  # fmt: skip
+        outcomes = results.outcomes(trial)
+        rows.append(
+            [
+                training,
+                trial.label.removeprefix(training).lstrip(", ") or "not private",
+                f"{perplexity[0]:g} ({perplexity[1]})",
+                best_of(outcomes, "perplexity"),
+                f"{100 * accuracy[0]:.0f} % ({accuracy[1]})",
+                best_of(outcomes, "top1"),
+            ]
+        )
     return markdown(header, rows)
 
 
-def best_of(found: Sequence[Outcome], measure: str) -> str:
-    """The best value and the round it was reached in, each the mean over seeds."""
-    if not found:
+def best_of(outcomes: Sequence[Outcome], measure: str) -> str:
+    """The best value and its round, each a mean over seeds."""
+    if not outcomes:
         return "not run"
-    best = [outcome.best(measure) for outcome in found]
+    best = [outcome.best(measure) for outcome in outcomes]
     known = [each for each in best if each is not None]
     if len(known) < len(best):
         return "diverged"
@@ -132,25 +148,35 @@ def best_of(found: Sequence[Outcome], measure: str) -> str:
     return f"{show(Spread.of([value for _, value in known]))} ({fmean(at for at, _ in known):.3g})"
 
 
-def setting_table(trials: Sequence[Trial], size: Size, pool: Pool) -> str:
-    """A row a setting: the best of each measure with its round, and the clients' own loss in the last round."""
+def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> str:
+    """One row a setting: the best of each measure with its round, and the training loss of the clients at the end."""
     header = [
-        "setting", "η", "seeds", "perplexity", "cross-entropy", "accuracy", "accuracy at the end",
-        "cross-entropy on the clients", "clipped, at the end", "run",
-    ]  # fmt: skip
+        "setting",
+        "η",
+        "seeds",
+        "perplexity",
+        "cross-entropy",
+        "accuracy",
+        "accuracy at the end",
+        "cross-entropy on the clients",
+        "clipped, at the end",
+        "run",
+    ]
     rows = []
     for trial in trials:
-        found = pool.of(trial)
-        clients = [curve[-1][1] for outcome in found if (curve := outcome.measured("local loss"))]
-        cut = [outcome.clipped_share[-1][1] for outcome in found if outcome.clipped_share]
-        rows.append([
-            trial.label,
-            f"{trial.local.get('learning_rate', PRINTED):g}",
-            str(len(found)),
-            *(best_of(found, measure) for measure in ("perplexity", "loss", "top1")),
-            percent(Spread.of([outcome.evaluation["top1"] for outcome in found])),
-            number(Spread.of(clients)) if clients else "diverged",
-            f"{fmean(cut):.0%}" if cut else "",
-            f"`{trial.name}`",
-        ])  # fmt: skip
+        outcomes = results.outcomes(trial)
+        clients = [curve[-1][1] for outcome in outcomes if (curve := outcome.measured("local loss"))]
+        cut = [outcome.clipped_share[-1][1] for outcome in outcomes if outcome.clipped_share]
+        rows.append(
+            [
+                trial.label,
+                f"{trial.changes.local.get('learning_rate', PRINTED):g}",
+                str(len(outcomes)),
+                *(best_of(outcomes, measure) for measure in ("perplexity", "loss", "top1")),
+                percent(Spread.of([outcome.evaluation["top1"] for outcome in outcomes])),
+                number(Spread.of(clients)) if clients else "diverged",
+                f"{fmean(cut):.0%}" if cut else "",
+                f"`{trial.name}`",
+            ]
+        )
     return markdown(header, rows)

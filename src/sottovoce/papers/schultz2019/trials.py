@@ -4,8 +4,8 @@ The base is the shipped recipe `schultz2019`: E = 1, B = 10, sequences of 8, η 
 every user with weight 1 (section 4.3, Algorithm 1). Noise has σ = S/100, whether or not updates are clipped at S.
 Figures have no legend in the text we have: their lines follow the captions and section 5.
 
-The paper prints one η. It does not say how its weights began, on which a good η depends: each of the twelve models is
-run at a second one too, chosen here (`TUNED`).
+The paper prints one η. A good η depends on the initial weights, which the paper does not give. So each of the twelve
+models is also run at a second η, chosen here (`TUNED`).
 """
 
 from __future__ import annotations
@@ -13,26 +13,48 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sottovoce.papers.engine.trial import Experiment, Size, Trial
+from sottovoce.papers.engine.trial import Changes, Experiment, Place, Size, Trial
 
 TITLE = "Schultz 2019, Learning private CNN language models"
 PRINTED, TUNED = 0.01, 0.1  # η
 BOUNDS = (5.0, 10.0, 20.0)  # S
-EXPECTED_USERS = 100  # C̃, of which σ = S/C̃ is, in every size
+EXPECTED_USERS = 100  # C̃ of σ = S/C̃, in every size
 
 # The evaluation set has 113,000 tokens: 57 users of 2,000.
 SIZES = {
-    "smoke": Size(
-        "smoke", rounds=3, cohort=4, evaluate_every=1, evaluate_users=4, synthetic=40,
-        changes={"model": {"embedding": 8, "hidden": 8, "bottleneck": 4}, "local": {"batch": 4}},
-    ),
-    "cpu": Size(
-        "cpu", rounds=20, cohort=10, evaluate_every=1, evaluate_users=10, synthetic=300, synthetic_tokens=800,
-        changes={"model": {"embedding": 48, "hidden": 48, "bottleneck": 8}},
-    ),
-    "gpu": Size("gpu", rounds=20, cohort=100, evaluate_every=1, evaluate_users=57, synthetic=2000,
-                synthetic_tokens=4000, full=True),
-}  # fmt: skip
+    size.name: size
+    for size in (
+        Size(
+            "smoke",
+            rounds=3,
+            cohort=4,
+            evaluate_every=1,
+            evaluate_users=4,
+            synthetic_users=40,
+            changes=Changes(model={"embedding": 8, "hidden": 8, "bottleneck": 4}, local={"batch": 4}),
+        ),
+        Size(
+            "cpu",
+            rounds=20,
+            cohort=10,
+            evaluate_every=1,
+            evaluate_users=10,
+            synthetic_users=300,
+            synthetic_tokens=800,
+            changes=Changes(model={"embedding": 48, "hidden": 48, "bottleneck": 8}),
+        ),
+        Size(
+            "gpu",
+            rounds=20,
+            cohort=100,
+            evaluate_every=1,
+            evaluate_users=57,
+            synthetic_users=2000,
+            synthetic_tokens=4000,
+            full=True,
+        ),
+    )
+}
 
 # Table 1, in its order: training, clipped at S, noise for S; best perplexity, loss and accuracy, each with its round.
 TABLE_1 = (
@@ -57,18 +79,18 @@ TABLE_2_USERS, TABLE_2_ROUNDS, TABLE_2_NOISE = 22_389, 20, 1.0
 
 def setting(training: str, clip: float | None = None, noise: float | None = None, rate: float = PRINTED) -> Trial:
     """One of the twelve models: how it is trained, clipped at which S, with noise for which S, at which η."""
-    said = " and ".join([*(["clipped"] if clip else []), *(["noised"] if noise else [])])
+    parts = " and ".join([*(["clipped"] if clip else []), *(["noised"] if noise else [])])
     bound = clip or noise
-    label = f"{training}, {said}, S = {bound:g}" if bound else training
-    local = {} if rate == PRINTED else {"learning_rate": rate}
+    label = f"{training}, {parts}, S = {bound:g}" if bound else training
+    local, place = {} if rate == PRINTED else {"learning_rate": rate}, Place(group=f"η = {rate:g}")
     if training == "Central":
-        return Trial(label, local=local, run={"algorithm": "central"}, group=f"η = {rate:g}")
+        return Trial(label, Changes(local=local, run={"algorithm": "central"}), place=place)
     privacy: dict[str, Any] = {"clipping": "none"} if clip is None else {"clipping": "flat", "clip_norm": clip}
     if training == "DP-FedAvg":
         privacy["sampling"] = "poisson"
     if noise is not None:
         privacy["noise_std"] = noise / EXPECTED_USERS
-    return Trial(label, privacy=privacy, local=local, group=f"η = {rate:g}")
+    return Trial(label, Changes(privacy, local), place=place)
 
 
 def all_settings(rate: float) -> list[Trial]:
@@ -80,12 +102,16 @@ def _at_both(chosen: Callable[[float], list[Trial]]) -> Callable[[Size], list[Tr
 
     def trials(size: Size) -> list[Trial]:
         return [
-            trial.shown_as(trial.label, group=f"η = {rate:g}", panel=f"{trial.panel}, η = {rate:g}".removeprefix(", "))
+            trial.shown_as(trial.label, group=f"η = {rate:g}", panel=_with_rate(trial.place.panel, rate))
             for rate in (PRINTED, TUNED)
             for trial in chosen(rate)
         ]
 
     return trials
+
+
+def _with_rate(panel: str, rate: float) -> str:
+    return f"{panel}, η = {rate:g}".removeprefix(", ")
 
 
 def _methods(rate: float) -> list[Trial]:
@@ -128,7 +154,7 @@ def _figure_7(rate: float) -> list[Trial]:
 
 
 def _rates(size: Size) -> list[Trial]:
-    """How the second η was chosen: without a clip, and with one that stops a user from running away."""
+    """How the second η was chosen: without a clip, and with one that stops a user from diverging."""
     rates = (0.01, 0.03, 0.1, 0.3, 1.0) if size.full else (PRINTED, TUNED)
     groups = (("not clipped", None), ("clipped at S = 5", 5.0))
     return [
@@ -143,27 +169,85 @@ ALL_THREE = ("top1", "perplexity", "loss")
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("table-2", "Table 2: ε by δ", "ε after 20 rounds as printed, and by three accountants",
-                   lambda size: [], view=""),
-        Experiment("table-1", "Table 1: twelve models", "Best perplexity, loss and accuracy, and when they were had",
-                   lambda size: all_settings(PRINTED), view=""),
-        Experiment("tuned", f"Table 1 at η = {TUNED:g}", "The twelve models at a learning rate chosen here",
-                   lambda size: all_settings(TUNED), view=""),
-        Experiment("figure-2", "Figure 2: ways of training", "Federated training does no worse than central training",
-                   _at_both(_methods), measures=("top1", "loss")),
-        Experiment("figure-3", "Figure 3: loss by S", "Smaller S is slower when clipped; larger S hurts when noised",
-                   _at_both(_figure_3), measures=("loss",), columns=3),
-        Experiment("figure-4", "Figure 4: perplexity of the ways of training", "Figure 2 as perplexity",
-                   _at_both(_methods), measures=("perplexity",)),
-        Experiment("figure-5", "Figure 5: noise", "More noise converges sooner, less noise gets further",
-                   _at_both(lambda rate: _by_bound(noised(rate), "")), measures=ALL_THREE),
-        Experiment("figure-6", "Figure 6: clipping", "The tighter the clip, the slower",
-                   _at_both(lambda rate: _by_bound(clipped(rate), "")), measures=ALL_THREE),
-        Experiment("figure-7", "Figure 7: parts of the private algorithm at S = 10",
-                   "Clipping alone does best", _at_both(_figure_7), measures=ALL_THREE),
-        Experiment("rates", "Learning rates", "From where on users diverge, and whether a clip cuts at all",
-                   _rates, view="sweep", x="η", measures=("loss",)),
-        Experiment("clients", "Loss on the clients before averaging", "It is lower than that of the averaged model",
-                   _at_both(_methods), measures=("loss", "local loss")),
+        Experiment(
+            "table-2",
+            "Table 2: ε by δ",
+            "ε after 20 rounds as printed, and by three accountants",
+            lambda size: [],
+            view="",
+        ),
+        Experiment(
+            "table-1",
+            "Table 1: twelve models",
+            "Best perplexity, loss and accuracy, and when they were had",
+            lambda size: all_settings(PRINTED),
+            view="",
+        ),
+        Experiment(
+            "tuned",
+            f"Table 1 at η = {TUNED:g}",
+            "The twelve models at a learning rate chosen here",
+            lambda size: all_settings(TUNED),
+            view="",
+        ),
+        Experiment(
+            "figure-2",
+            "Figure 2: ways of training",
+            "Federated training does no worse than central training",
+            _at_both(_methods),
+            measures=("top1", "loss"),
+        ),
+        Experiment(
+            "figure-3",
+            "Figure 3: loss by S",
+            "Smaller S is slower when clipped; larger S hurts when noised",
+            _at_both(_figure_3),
+            measures=("loss",),
+            columns=3,
+        ),
+        Experiment(
+            "figure-4",
+            "Figure 4: perplexity of the ways of training",
+            "Figure 2 as perplexity",
+            _at_both(_methods),
+            measures=("perplexity",),
+        ),
+        Experiment(
+            "figure-5",
+            "Figure 5: noise",
+            "More noise converges sooner, less noise gets further",
+            _at_both(lambda rate: _by_bound(noised(rate), "")),
+            measures=ALL_THREE,
+        ),
+        Experiment(
+            "figure-6",
+            "Figure 6: clipping",
+            "The tighter the clip, the slower",
+            _at_both(lambda rate: _by_bound(clipped(rate), "")),
+            measures=ALL_THREE,
+        ),
+        Experiment(
+            "figure-7",
+            "Figure 7: parts of the private algorithm at S = 10",
+            "Clipping alone does best",
+            _at_both(_figure_7),
+            measures=ALL_THREE,
+        ),
+        Experiment(
+            "rates",
+            "Learning rates",
+            "From where on users diverge, and whether a clip cuts at all",
+            _rates,
+            view="sweep",
+            x="η",
+            measures=("loss",),
+        ),
+        Experiment(
+            "clients",
+            "Loss on the clients before averaging",
+            "It is lower than that of the averaged model",
+            _at_both(_methods),
+            measures=("loss", "local loss"),
+        ),
     )
-}  # fmt: skip
+}

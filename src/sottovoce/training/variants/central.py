@@ -7,11 +7,10 @@ part is bounded and nothing is noised: there is no user-level guarantee.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +24,13 @@ from sottovoce.local.update import User, cut_into_lanes, fresh_states, local_ste
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import finite_or_zero
 from sottovoce.privacy.rng import philox
-from sottovoce.training.round import Algorithm, Keys, Spender
 from sottovoce.training.server import Server, ServerState
+from sottovoce.training.strategy import Work
+from sottovoce.training.types import Algorithm, Payment
 
 
 @dataclass(frozen=True)
-class Passes:
+class Central:
     """Whose text is read when: every user once in a shuffled order, then all again in another.
 
     The order, and the randomness of training, depend on the seed alone: a run that was stopped goes on with the next
@@ -39,6 +39,16 @@ class Passes:
 
     users_a_round: int
     seed: int
+    federated: ClassVar[bool] = False
+    layout: ClassVar[str | None] = "pooled text"
+
+    def start(self, state: ServerState) -> ServerState:
+        return state
+
+    def play(
+        self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
+    ) -> tuple[ServerState, PooledRound]:
+        return train_centrally(algorithm, self, state, work.store, payment)
 
     def rows(self, users: int, round_number: int) -> np.ndarray:
         """The users of a round, of a store with so many. A round may end one pass and begin the next."""
@@ -79,24 +89,24 @@ class PooledRound(NamedTuple):
         }
 
 
-def play_round(
-    algorithm: Algorithm, passes: Passes, state: ServerState, store: Store, ledger: Spender
+def train_centrally(
+    algorithm: Algorithm, central: Central, state: ServerState, store: Store, payment: Payment
 ) -> tuple[ServerState, PooledRound]:
     """One round: the texts of its users, one after another, as one stream in lanes, and a step of SGD on each unroll.
 
     A step is that of FedSGD on a batch: -η times the gradient of its mean loss, applied by the server's optimiser.
     """
     number, local = state.round + 1, algorithm.user_update
-    rows = passes.rows(store.users, number)
+    rows = central.rows(store.users, number)
     text = join_texts(store, rows)
-    ledger.spend(number, algorithm.mechanism.event(number), None)
+    payment.charge(algorithm.mechanism.event(number), None)
     steps = int(local_steps(text.length, local.batch, local.unroll))
     batches = in_lanes(text, local.batch, local.unroll)
-    state, loss, not_finite = descend(
-        local.objective, algorithm.server, state, batches, local.learning_rate, steps, passes.key(number),
-        algorithm.server.factor(number),
-    )  # fmt: skip
-    return state._replace(round=number), PooledRound(len(rows), int(text.length), loss, not_finite)
+    lesson = Lesson(batches, steps, central.key(number), local.learning_rate, algorithm.server.factor(number))
+    params, optimiser, loss, not_finite = descend(
+        local.objective, algorithm.server, state.params, state.optimiser, lesson
+    )
+    return state.next(params, optimiser), PooledRound(len(rows), int(text.length), loss, not_finite)
 
 
 def join_texts(store: Store, rows: np.ndarray) -> User:
@@ -112,51 +122,42 @@ def join_texts(store: Store, rows: np.ndarray) -> User:
 in_lanes = jax.jit(cut_into_lanes, static_argnums=(1, 2))
 
 
-def descend(
-    objective: Objective, server: Server, state: ServerState, batches: Batch, learning_rate: float, last: int,
-    key: PRNGKeyArray, factor: float | None = None,
-) -> tuple[ServerState, Array, Array]:  # fmt: skip
-    """One pass of the server over a text, a step a batch up to the `last`; the mean loss, and how many steps failed."""
-    model, optimiser, loss, not_finite = _descend(
-        objective, server, state.model, state.optimiser, batches, learning_rate, last, key, factor
-    )
-    return state._replace(model=model, optimiser=optimiser), loss, not_finite
+class Lesson(NamedTuple):
+    """A text that the server reads once, and how."""
+
+    batches: Batch
+    steps: Any  # to take; a batch each
+    key: PRNGKeyArray
+    learning_rate: Any = 1.0
+    factor: Any = None  # of the server's learning rate
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _descend(
-    objective: Objective, server: Server, model: LanguageModel, optimiser: Any, batches: Batch, learning_rate: Any,
-    last: Any, key: PRNGKeyArray, factor: Any,
-) -> tuple[LanguageModel, Any, Array, Array]:  # fmt: skip
-    received = model
+def descend(
+    objective: Objective, server: Server, params: LanguageModel, optimiser: Any, lesson: Lesson
+) -> tuple[LanguageModel, Any, Array, Array]:
+    """One pass of the server over a text.
+
+    Returns:
+        The parameters, the state of the optimiser, the mean loss, and how many steps were not finite.
+    """
+    received, batches = params, lesson.batches
 
     def step(index: Array, carry: tuple) -> tuple:
-        before, lane_states, losses, not_finite = carry
+        (params, optimiser), lane_states, losses, not_finite = carry
         batch = jax.tree.map(lambda part: part[index], batches)
         targets = jnp.sum(batch.mask)
         (loss, lane_states), gradient = mean_loss_and_gradient(
-            objective, before.model, received, batch, lane_states, jax.random.fold_in(key, index)
+            objective, params, received, batch, lane_states, jax.random.fold_in(lesson.key, index)
         )
-        update, sound = finite_or_zero(jax.tree.map(lambda slope: -learning_rate * slope, gradient))
-        after = server.step(before, update, factor)
+        update, sound = finite_or_zero(jax.tree.map(lambda leaf: -lesson.learning_rate * leaf, gradient))
+        after = server.apply(params, optimiser, update, lesson.factor)
         # Optimisers with a memory move without a gradient too: a step that teaches nothing is not taken.
         counts = (sound > 0) & (targets > 0)
-        after = jax.tree.map(partial(jnp.where, counts), after, before)
+        after = jax.tree.map(partial(jnp.where, counts), after, (params, optimiser))
         return after, lane_states, losses + jnp.where(counts, loss * targets, 0), not_finite + (sound == 0)
 
-    start = ServerState(jnp.zeros((), jnp.int32), model, optimiser)  # pyrefly: ignore
     lanes = batches.inputs.shape[1]
-    begin = (start, fresh_states(objective, model, lanes), jnp.zeros(()), jnp.zeros((), jnp.int32))
-    end, _, losses, not_finite = jax.lax.fori_loop(0, last, step, begin)
-    return end.model, end.optimiser, losses / jnp.maximum(jnp.sum(batches.mask), 1), not_finite
-
-
-def rounds(
-    algorithm: Algorithm, passes: Passes, state: ServerState, store: Store, last: int, keys_of: Callable[[int], Keys],
-    ledger: Spender,
-) -> Iterator[tuple[ServerState, PooledRound]]:  # fmt: skip
-    """Play the rounds that are left, up to and including round `last`."""
-    while state.round < last:
-        keys_of(state.round + 1)  # none is used, but the ledger names a round by them
-        state, played = play_round(algorithm, passes, state, store, ledger)
-        yield state, played
+    begin = ((params, optimiser), fresh_states(objective, params, lanes), jnp.zeros(()), jnp.zeros((), jnp.int32))
+    (params, optimiser), _, losses, not_finite = jax.lax.fori_loop(0, lesson.steps, step, begin)
+    return params, optimiser, losses / jnp.maximum(jnp.sum(batches.mask), 1), not_finite

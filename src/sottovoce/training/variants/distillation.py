@@ -1,4 +1,4 @@
-"""Transfer learning on the server (Popov et al. 2018, section 2.3): the next model imitates the models that come back.
+"""Knowledge distillation on the server (Popov et al. 2018, section 2.3), which the paper calls transfer learning.
 
 Users train as in Algorithm 1, but what is used of their models is not an average of parameters: the server trains its
 own model towards the average of their predictions (equation 4), on public text or on text that it writes itself. One
@@ -7,10 +7,9 @@ user can move that by any amount, as far as is known: there is no sensitivity, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +23,15 @@ from sottovoce.local.update import User, UserResult, local_steps
 from sottovoce.models.contract import LanguageModel, State
 from sottovoce.models.generate import write_stream
 from sottovoce.models.head import soft_cross_entropy
-from sottovoce.training.round import Algorithm, CohortSum, Keys, Spender, train_one_by_one
+from sottovoce.training.round import train_one_by_one
 from sottovoce.training.server import ServerState
-from sottovoce.training.variants.central import descend, in_lanes
+from sottovoce.training.strategy import Work
+from sottovoce.training.types import Algorithm, CohortSum, Payment, Task
+from sottovoce.training.variants.central import Lesson, descend, in_lanes
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Distillation:
     """What the server reads in a round: `cycles` texts of `tokens` tokens one after another, each `epochs` times.
 
     A text is an excerpt of the public text, or `generated` by the model as it stands when its cycle begins.
@@ -40,6 +41,16 @@ class Transfer:
     epochs: int = 1
     cycles: int = 1
     generated: bool = True
+    federated: ClassVar[bool] = True
+    layout: ClassVar[str | None] = "one user after another"
+
+    def start(self, state: ServerState) -> ServerState:
+        return state
+
+    def play(
+        self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
+    ) -> tuple[ServerState, DistillationRound]:
+        return play_distillation(algorithm, self, state, work.store, payment)
 
     def text(self, model: LanguageModel, store: Store, lanes: int, cycle: int, secret: bytes) -> User:
         each = -(-self.tokens // lanes)
@@ -51,14 +62,14 @@ class Transfer:
         return User(tokens, np.int32(len(tokens)))  # pyrefly: ignore
 
 
-class Returned(NamedTuple):
+class ClientModel(NamedTuple):
     """A model that came back, as its weight w_k and what training changed."""
 
     weight: float
     update: Any
 
 
-class TransferRound(NamedTuple):
+class DistillationRound(NamedTuple):
     """What is known of a round: private, for diagnostics."""
 
     cohort: CohortSum
@@ -78,61 +89,66 @@ class TransferRound(NamedTuple):
         }
 
 
-def play_round(
-    algorithm: Algorithm, transfer: Transfer, state: ServerState, store: Store, keys: Keys, ledger: Spender
-) -> tuple[ServerState, TransferRound]:
+def play_distillation(
+    algorithm: Algorithm, distillation: Distillation, state: ServerState, store: Store, payment: Payment
+) -> tuple[ServerState, DistillationRound]:
     """One round. Where no model comes back there is nothing to imitate, and the model stays as it is."""
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
-    cohort = mechanism.sampler.sample(store, keys.sampling, number)
-    returned, known = collect(algorithm, state.model, store, cohort, local_key(keys.local), clip_norms)
+    cohort = mechanism.sampler.sample(store, payment.keys.sampling, number)
+    task = Task(state.params, cohort, clip_norms, local_key(payment.keys.local))
+    returned, known = collect(algorithm, task, store)
     # No noise is drawn: its secret makes the server's own randomness.
-    secret = ledger.spend(number, mechanism.event(number), None)
-    state, losses, not_finite = imitate(algorithm, transfer, state, store, returned, secret)
-    return state._replace(round=number), TransferRound(known, losses, not_finite)
+    secret = payment.charge(mechanism.event(number), None)
+    state, losses, not_finite = distil(algorithm, distillation, state, store, returned, secret)
+    return state, DistillationRound(known, losses, not_finite)
 
 
-def collect(
-    algorithm: Algorithm, model: LanguageModel, store: Store, cohort: np.ndarray, key: PRNGKeyArray,
-    clip_norms: np.ndarray,
-) -> tuple[list[Returned], CohortSum]:  # fmt: skip
+def collect(algorithm: Algorithm, task: Task, store: Store) -> tuple[list[ClientModel], CohortSum]:
     """The models that come back from a cohort, in the memory of the host, and what is known of the users."""
-    returned: list[Returned] = []
+    returned: list[ClientModel] = []
     results: list[UserResult] = []
-    for weight, result in train_one_by_one(algorithm, model, store, cohort, key, clip_norms):
+    for weight, result in train_one_by_one(algorithm, task, store):
         if weight > 0:
-            returned.append(Returned(float(weight), jax.tree.map(np.asarray, result.update)))
+            returned.append(ClientModel(float(weight), jax.tree.map(np.asarray, result.update)))
         results.append(result._replace(update=None))
     weights = np.float64(sum(each.weight for each in returned))
-    return returned, CohortSum(None, weights, None, results, [np.array([place]) for place in range(len(cohort))])
+    return returned, CohortSum(None, weights, None, results, [np.array([place]) for place in range(len(task.cohort))])
 
 
-def imitate(
-    algorithm: Algorithm, transfer: Transfer, state: ServerState, store: Store, returned: list[Returned], secret: bytes
+def distil(
+    algorithm: Algorithm,
+    distillation: Distillation,
+    state: ServerState,
+    store: Store,
+    returned: list[ClientModel],
+    secret: bytes,
 ) -> tuple[ServerState, list[Array], list[Array]]:
-    """Train the server's model towards the average prediction of the returned ones.
+    """Train the server's model towards the average prediction of the returned ones, as one round.
 
     A step is the gradient on one unroll of all lanes, applied by the server's optimiser.
     """
-    received, local, server = state.model, algorithm.user_update, algorithm.server
+    local, server = algorithm.user_update, algorithm.server
+    params, optimiser = state.params, state.optimiser
     factor = server.factor(state.round + 1)
     losses: list[Array] = []
     not_finite: list[Array] = []
-    for cycle in range(transfer.cycles if returned else 0):
-        text = transfer.text(state.model, store, local.batch, cycle, secret)
+    for cycle in range(distillation.cycles if returned else 0):
+        text = distillation.text(params, store, local.batch, cycle, secret)
         batches = in_lanes(text, local.batch, local.unroll)
         # The returned models stay as they are: what they predict is worked out once for all passes over a text.
-        batches = batches._replace(targets=mean_predictions(received, returned, batches))
+        batches = batches._replace(targets=mean_predictions(state.params, returned, batches))
         steps = int(local_steps(text.length, local.batch, local.unroll))
-        for epoch in range(transfer.epochs):
-            key = jax.random.fold_in(jax.random.fold_in(local_key(secret), transfer.cycles + cycle), epoch)
-            state, loss, failed = descend(imitation, server, state, batches, 1.0, steps, key, factor)
+        for epoch in range(distillation.epochs):
+            key = jax.random.fold_in(jax.random.fold_in(local_key(secret), distillation.cycles + cycle), epoch)
+            lesson = Lesson(batches, steps, key, factor=factor)
+            params, optimiser, loss, failed = descend(soft_targets, server, params, optimiser, lesson)
             losses.append(loss)
             not_finite.append(failed)
-    return state, losses, not_finite
+    return state.next(params, optimiser), losses, not_finite
 
 
-def imitation(
+def soft_targets(
     model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
 ) -> tuple[Float[Array, "lanes unroll"], State]:
     """Equation 1: cross-entropy with the distributions that stand in the batch in place of words."""
@@ -142,7 +158,7 @@ def imitation(
 
 
 def mean_predictions(
-    received: LanguageModel, returned: list[Returned], batches: Batch
+    received: LanguageModel, returned: list[ClientModel], batches: Batch
 ) -> Float[Array, "steps lanes unroll vocabulary"]:
     """Equation 4: the average of what the returned models predict, each counted by its weight w_k.
 
@@ -170,13 +186,3 @@ def _add_predictions(
 
     start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[1], *leaf.shape)), model.start())
     return jax.lax.scan(step, start, (inputs, mean))[1]
-
-
-def rounds(
-    algorithm: Algorithm, transfer: Transfer, state: ServerState, store: Store, last: int,
-    keys_of: Callable[[int], Keys], ledger: Spender,
-) -> Iterator[tuple[ServerState, TransferRound]]:  # fmt: skip
-    """Play the rounds that are left, up to and including round `last`."""
-    while state.round < last:
-        state, played = play_round(algorithm, transfer, state, store, keys_of(state.round + 1), ledger)
-        yield state, played

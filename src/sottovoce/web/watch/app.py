@@ -1,4 +1,4 @@
-"""`sotto watch`: serves the page and the stream of what is new. It reads files, and answers nothing but reads."""
+"""The server of `sotto watch`: the page, and a stream of new events. It only reads files, and serves only GET."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sottovoce.web.watch.follow import Follower
 
 PORT = 8019
 _STATIC = Path(__file__).parent / "static"
-_EVERY = 0.5  # seconds between two looks at the files
-_QUIET = 30  # looks without news after which a line shows that the server is there
+_EVERY = 0.5  # seconds between two polls of the files
+_QUIET = 30  # polls without news before a comment keeps the connection open
 
 
 def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOPBACK, every: float = _EVERY) -> Any:
     """A Starlette application for some runs, and the path of its page.
 
-    What is internal lies under a path that is drawn anew each time, which only who started the server is told: other
-    people of this machine can reach its ports, and must not read through one what they may not read on disk.
+    An internal page has a random path, which is printed only where the server was started. Other users of the machine
+    can reach its ports, and must not read there what they may not read on disk.
     """
     try:
         from starlette.responses import FileResponse, Response, StreamingResponse
@@ -47,7 +47,7 @@ def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOP
 
 
 async def stream(follower: Follower, every: float, is_leaving: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """News for as long as reader and server stay. A slow disk keeps nobody else waiting: files are read in a thread."""
+    """Events until the reader or the server leaves. Files are read in a thread: a slow disk blocks no other reader."""
     from anyio import sleep, to_thread
 
     yield b"retry: 1000\n\n"
@@ -90,5 +90,5 @@ def _is_loopback(host: str) -> bool:
 
 
 def _names(host: str) -> list[str]:
-    """By which names the page may be asked for: all, where it is open to all addresses of the machine."""
+    """Host names that a request may have: any, if the page listens on all addresses of the machine."""
     return ["*"] if host in ("0.0.0.0", "::", "") else [host]

@@ -1,6 +1,6 @@
-"""What is new in the files of runs that other processes, here or elsewhere, write, cut back and write again.
+"""Follow the files of runs that other processes write, truncate and write again.
 
-Of a record only what the page shows is told on; diagnostics are opened only for an internal page.
+Only the keys that the page shows are sent. Diagnostics are opened for an internal page only.
 """
 
 from __future__ import annotations
@@ -8,44 +8,52 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from sottovoce.runs.folder import RunFolder, names_of
 
-MOST_LINES = 500  # of one message
-_PUBLIC = ("round", "epsilon", "delta", "clip_norm", "evaluation")
-_MEASURES = ("top1", "top3", "top5", "perplexity", "users")
-_EXACT = ("round", "users", "seconds", "norm_quantiles", "clipped_share")
+MAX_LINES = 500  # in one message
+_RECORD_KEYS = ("round", "epsilon", "delta", "clip_norm", "evaluation")
+_EVALUATION_KEYS = ("top1", "top3", "top5", "perplexity", "users")
+_DIAGNOSTICS_KEYS = ("round", "users", "seconds", "norm_quantiles", "clipped_share")
+
+Row = dict[str, object]  # one line of a record or of diagnostics, reduced to the keys that the page shows
+Kind = Literal["record", "diagnostics"]
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+class RunInfo(TypedDict):
+    """What is planned, and how far the run came; unknown while there is no recipe."""
+
+    name: str
+    there: bool
+    rounds: int | None
+    budget: float | None
+    delta: float | None
+    rounds_done: int | None  # written when a run ends or is stopped
 
 
-class Place(NamedTuple):
-    """How far a file was read: so many bytes of whole lines, and their digest. A file that was cut back, or whose
-    rounds were played again, has another."""
-
-    size: int = 0
-    digest: str = _digest(b"")
+class RunsData(TypedDict):
+    runs: list[RunInfo]
+    internal: bool
 
 
-class News(NamedTuple):
-    """`again`: what was told before no longer holds, and `lines` are all there are."""
+class LinesData(TypedDict):
+    """Lines of one file. `again`: they replace all lines before. `live`: they were written while the page was open."""
 
-    place: Place
+    run: int
     again: bool
-    lines: list[dict[str, Any]]
+    live: bool
+    lines: list[Row]
 
 
 class Message(NamedTuple):
-    """An event of the stream. Who was cut off after it names its `id` to go on from there."""
+    """An event of the stream. A reader that reconnects sends the `id` of the last event it received."""
 
     event: str
-    data: dict[str, Any]
+    data: RunsData | LinesData
     id: str = ""
 
     def encode(self) -> bytes:
@@ -54,20 +62,39 @@ class Message(NamedTuple):
         return f"event: {self.event}\n{identity}data: {data}\n\n".encode()
 
 
-def read_news(path: Path, place: Place) -> News:
-    """Whole lines after `place`. A line that is being written waits; one that cannot be read is left out."""
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+class Position(NamedTuple):
+    """How far a file was read: the length and the digest of its whole lines. A rewritten file has another digest."""
+
+    size: int = 0
+    digest: str = _digest(b"")
+
+
+class NewLines(NamedTuple):
+    """`again`: the file was rewritten, and `lines` are all its lines."""
+
+    position: Position
+    again: bool
+    lines: list[Row]
+
+
+def read_new_lines(path: Path, position: Position) -> NewLines:
+    """The whole lines after a position. An unfinished line is read later; a damaged line is skipped."""
     try:
         data = path.read_bytes()
-    except OSError:  # not there yet, or no longer
+    except OSError:  # not written yet, or deleted
         data = b""
     whole = data[: data.rfind(b"\n") + 1]
-    again = _digest(whole[: place.size]) != place.digest
-    new = whole if again else whole[place.size :]
-    lines = [entry for line in new.splitlines() if (entry := _entry(line)) is not None]
-    return News(Place(len(whole), _digest(whole)), again, lines)
+    again = _digest(whole[: position.size]) != position.digest
+    new = whole if again else whole[position.size :]
+    lines = [entry for line in new.splitlines() if (entry := _parse(line)) is not None]
+    return NewLines(Position(len(whole), _digest(whole)), again, lines)
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> Row | None:
     try:
         entry = json.loads(line, parse_constant=lambda word: None)
     except ValueError:
@@ -75,21 +102,24 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) and isinstance(entry.get("round"), int) else None
 
 
-def public_part(entry: dict[str, Any]) -> dict[str, Any]:
-    """Of a line of the record, what the page shows."""
-    told = {key: entry[key] for key in _PUBLIC if key in entry}
-    if isinstance(told.get("evaluation"), dict):
-        told["evaluation"] = {key: told["evaluation"][key] for key in _MEASURES if key in told["evaluation"]}
-    return told
+def _only(keys: Sequence[str], values: Mapping[str, object]) -> Row:
+    return {key: values[key] for key in keys if key in values}
 
 
-def exact_part(entry: dict[str, Any]) -> dict[str, Any]:
-    """Of a line of the diagnostics, what an internal page shows."""
-    return {key: entry[key] for key in _EXACT if key in entry}
+def record_row(line: Row) -> Row:
+    """The part of a line of the record that the page shows."""
+    row = _only(_RECORD_KEYS, line)
+    if isinstance(evaluation := row.get("evaluation"), dict):
+        row["evaluation"] = _only(_EVALUATION_KEYS, evaluation)
+    return row
 
 
-def describe_run(name: str, folder: RunFolder) -> dict[str, Any]:
-    """What is planned and how far the run says it came; all unknown while there is no recipe."""
+def diagnostics_row(line: Row) -> Row:
+    """The part of a line of the diagnostics that an internal page shows."""
+    return _only(_DIAGNOSTICS_KEYS, line)
+
+
+def describe_run(name: str, folder: RunFolder) -> RunInfo:
     recipe, statement = _read(folder.recipe_file, tomllib.loads), _read(folder.statement_file, json.loads)
     run, privacy = recipe.get("run", {}), recipe.get("privacy", {})
     return {
@@ -98,48 +128,48 @@ def describe_run(name: str, folder: RunFolder) -> dict[str, Any]:
         "rounds": run.get("rounds"),
         "budget": privacy.get("epsilon"),
         "delta": privacy.get("delta"),
-        "rounds_done": statement.get("rounds_done"),  # written when a run ends or is stopped
+        "rounds_done": statement.get("rounds_done"),
     }
 
 
-def _read(path: Path, parse: Any) -> dict[str, Any]:
+def _read(path: Path, parse: Callable[[str], object]) -> dict:
     try:
-        found = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not there yet
+        values = parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not written yet
         return {}
-    return found if isinstance(found, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 @dataclass
 class _File:
-    """One followed file of one reader."""
+    """One file that one reader follows."""
 
     run: int
-    kind: str  # "record" or "diagnostics"
+    kind: Kind
     path: Path
-    place: Place = field(default_factory=Place)
-    known: bool = False  # does the reader have what is before `place`?
-    seen: tuple[int, int, int] | None = None  # when it was last read, the file was this one
+    position: Position = field(default_factory=Position)
+    known: bool = False  # does the reader have the lines before `position`?
+    status: tuple[int, int, int] | None = None  # inode, size and time of the file when it was last read
 
-    def read(self) -> News | None:
-        """Nothing while the file has not changed."""
+    def read(self) -> NewLines | None:
+        """None while the file has not changed."""
         try:
-            status = self.path.stat()
-            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+            found = self.path.stat()
+            status = (found.st_ino, found.st_size, found.st_mtime_ns)
         except OSError:
-            seen = (0, 0, 0)
-        if seen == self.seen:
+            status = (0, 0, 0)
+        if status == self.status:
             return None
-        news = read_news(self.path, self.place if self.known else Place())
+        new = read_new_lines(self.path, self.position if self.known else Position())
         if not self.known:
-            news = news._replace(again=True)
-        changed = news.again or news.place != self.place
-        self.seen, self.place, self.known = seen, news.place, True
-        return news if changed else None
+            new = new._replace(again=True)
+        changed = new.again or new.position != self.position
+        self.status, self.position, self.known = status, new.position, True
+        return new if changed else None
 
 
 class Follower:
-    """What one reader of the page has been told, and what is new to it. `last` is the id of the last event it got."""
+    """What one reader of the page has received, and what is new to it. `last` is the id of its last event."""
 
     def __init__(self, paths: Sequence[Path], *, internal: bool = False, last: str = ""):
         self._runs = [RunFolder(path) for path in paths]
@@ -148,49 +178,49 @@ class Follower:
         if internal:
             self._files += [_File(number, "diagnostics", run.diagnostics.path) for number, run in enumerate(self._runs)]
         self._internal = internal
-        served = [str(path.resolve()) for path in paths]
-        self._served = _digest(json.dumps([served, internal]).encode())
-        self._told: list[dict[str, Any]] | None = None
+        self._server = _digest(json.dumps([[str(path.resolve()) for path in paths], internal]).encode())
+        self._sent_runs: list[RunInfo] | None = None
         self._live = False
-        self._go_on(last)
+        self._continue_from(last)
 
-    def _go_on(self, last: str) -> None:
-        """From where a reader was cut off, if these runs were what it read; else from the beginning."""
-        served, *places = last.split(".")
-        if served != self._served or len(places) != len(self._files):
+    def _continue_from(self, last: str) -> None:
+        """Set the positions from the id of an event, if it is an event of these runs."""
+        server, *positions = last.split(".")
+        if server != self._server or len(positions) != len(self._files):
             return
-        for file, place in zip(self._files, places, strict=True):
-            size, _, digest = place.partition("-")
+        for file, position in zip(self._files, positions, strict=True):
+            size, _, digest = position.partition("-")
             if size.isdecimal() and digest:
-                file.place, file.known = Place(int(size), digest), True
+                file.position, file.known = Position(int(size), digest), True
 
     @property
     def _id(self) -> str:
-        """Files that were not told yet have no place: they are told from the beginning."""
-        places = [f"{file.place.size}-{file.place.digest}" if file.known else "" for file in self._files]
-        return ".".join([self._served, *places])
+        """The positions of all files; a file that was not sent yet has none, and is sent from its beginning."""
+        positions = [f"{file.position.size}-{file.position.digest}" if file.known else "" for file in self._files]
+        return ".".join([self._server, *positions])
 
     def poll(self) -> list[Message]:
-        """All that is new, in order."""
+        """All new events, in order."""
         messages = []
-        told = [describe_run(name, run) for name, run in zip(self._names, self._runs, strict=True)]
-        if told != self._told:
-            self._told = told
-            messages.append(Message("runs", {"runs": told, "internal": self._internal}))
+        runs = [describe_run(name, run) for name, run in zip(self._names, self._runs, strict=True)]
+        if runs != self._sent_runs:
+            self._sent_runs = runs
+            messages.append(Message("runs", {"runs": runs, "internal": self._internal}))
         for file in self._files:
-            news = file.read()
-            if news is not None:
-                messages += self._told_on(file, news)
+            new = file.read()
+            if new is not None:
+                messages += self._lines(file, new)
         self._live = True
         return messages
 
-    def _told_on(self, file: _File, news: News) -> list[Message]:
-        """Long files go in pieces; the id comes with the last, so that who is cut off in between gets all again."""
-        part = public_part if file.kind == "record" else exact_part
-        lines = [part(line) for line in news.lines]
-        pieces = [lines[start : start + MOST_LINES] for start in range(0, len(lines), MOST_LINES)] or [[]]
+    def _lines(self, file: _File, new: NewLines) -> list[Message]:
+        """Long files go in pieces. Only the last has an id: a reader that is cut off before gets all pieces again."""
+        row = record_row if file.kind == "record" else diagnostics_row
+        rows = [row(line) for line in new.lines]
+        pieces = [rows[start : start + MAX_LINES] for start in range(0, len(rows), MAX_LINES)] or [[]]
         messages = []
         for number, piece in enumerate(pieces):
-            data = {"run": file.run, "again": news.again and number == 0, "live": self._live, "lines": piece}
+            again = new.again and number == 0
+            data: LinesData = {"run": file.run, "again": again, "live": self._live, "lines": piece}
             messages.append(Message(file.kind, data, self._id if piece is pieces[-1] else ""))
         return messages

@@ -6,7 +6,7 @@ import pytest
 from sottovoce.data.store import Store, write_in_arrays
 from sottovoce.data.vocabulary import BOS, EOS, UNK, Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.papers.engine.partitions import NODES, PIECES, benchmark, nobodys, pooled
+from sottovoce.papers.engine.partitions import NODES, PIECES, as_plain_text, penn_treebank, pool_users
 
 WORDS = Vocabulary.from_words(["one", "two", "three"])
 
@@ -15,7 +15,7 @@ def test_a_benchmark_has_its_own_words_and_only_unk_is_unknown(tmp_path):
     lines = [f"the w{number} N 's <unk> $ u.s." for number in range(40)]
     (tmp_path / "ptb.train.txt").write_text("\n".join(lines) + "\n")
     (tmp_path / "ptb.test.txt").write_text("".join(" w1 the N <unk> never \n" for _ in range(PIECES)))
-    train, test = benchmark(tmp_path)
+    train, test = penn_treebank(tmp_path)
     assert (train.users, test.users, train.people) == (NODES, PIECES, False)
     stream = np.concatenate([train[row] for row in range(NODES)])
     words = train.vocabulary.words
@@ -31,7 +31,7 @@ def test_a_benchmark_has_its_own_words_and_only_unk_is_unknown(tmp_path):
 
 def test_a_folder_without_the_text_is_refused(tmp_path):
     with pytest.raises(SottoError, match=r"has none of ptb\.train\.txt, ptb\.train\.txt\.gz"):
-        benchmark(tmp_path)
+        penn_treebank(tmp_path)
 
 
 @pytest.fixture
@@ -55,18 +55,18 @@ def test_a_store_of_arrays_is_a_store_like_any_other(people):
 
 
 def test_pooled_text_is_that_of_the_first_users_in_order(people):
-    node, test = pooled(people, 1, 2)
+    node, test = pool_users(people, 1, 2)
     assert [node[row].tolist() for row in range(node.users)] == [[BOS, 40, EOS, BOS, 41, UNK, EOS]]
     assert node.tokens_per_user == 7
     assert test.users == 2
     with pytest.raises(SottoError, match="people's text"):
         node.as_public()
-    nodes, _ = pooled(people, 3, 9)
+    nodes, _ = pool_users(people, 3, 9)
     assert [len(nodes[row]) for row in range(3)] == [3, 4, 2]
 
 
 def test_public_text_may_be_given_to_everybody(people):
-    public, _ = nobodys(people)
+    public, _ = as_plain_text(people)
     assert public.as_public().tokens.tolist() == [BOS, 40, EOS, BOS, 41, UNK, EOS, BOS, EOS]
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from sottovoce.accounting import rounded_up
 from sottovoce.errors import SottoError
-from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Difference, all_of, claims_table, judge_claims
-from sottovoce.papers.engine.render import page, present
-from sottovoce.papers.engine.results import Outcome, Pool, Spread, rounds_to, smooth, value_at
+from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Difference, all_of
+from sottovoce.papers.engine.render import Renderer, render_page
+from sottovoce.papers.engine.results import Outcome, ResultStore, Spread, rounds_to, smooth, value_at
+from sottovoce.papers.engine.setting import Setting
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES, fedsgd, noised
 from sottovoce.papers.registry import MCMAHAN2018
 
@@ -21,22 +22,39 @@ def outcome(trial, seed, end, first=0):
     curve = [(first + at, end * (1 - math.exp(-at / 200)), 120.0) for at in range(20, rounds + 1, 20)]
     heads = {n: [0.0] * 4 + [1.0] + [0.0] * 6 for n in ("10", "50", "100")}
     evaluation = {"top1": curve[-1][1], "perplexity": 120.0}
-    recipe = {
-        "privacy": {"clip_norm": 15.0, "cohort": 2000.0}, "run": {"algorithm": trial.run.get("algorithm", "fedavg")},
-    }  # fmt: skip
+    run = {"algorithm": trial.changes.run.get("algorithm", "fedavg")}
+    recipe = {"privacy": {"clip_norm": 15.0, "cohort": 2000.0}, "run": run}
     promised = {
-        "epsilon": 7.99, "epsilon_store": 8.0 + end, "delta": 1e-5, "noise_multiplier": 1.06, "noise_std": 0.0086,
-    }  # fmt: skip
+        "epsilon": 7.99,
+        "epsilon_store": 8.0 + end,
+        "delta": 1e-5,
+        "noise_multiplier": 1.06,
+        "noise_std": 0.0086,
+    }
     facts = promised if trial.is_private else {}
     return Outcome(
-        trial.name, seed, recipe, first, rounds, trial.user_updates(GPU), curve, evaluation, heads, [(100, 0.5)], 1.0,
+        trial.name,
+        seed,
+        recipe,
+        first,
+        rounds,
+        trial.user_updates(GPU),
+        curve,
+        evaluation,
+        heads,
+        [(100, 0.5)],
+        1.0,
         facts=facts,
-    )  # fmt: skip
+    )
+
+
+def checked(results):
+    return [each.to_json() for each in MCMAHAN2018.check_claims(results, GPU)[0]]
 
 
 @pytest.fixture
-def pool(tmp_path):
-    made = Pool(tmp_path / "results")
+def results(tmp_path):
+    made = ResultStore(tmp_path / "results")
     for seed in range(3):
         made.save(outcome(noised(0.0), seed, 0.1750 + 0.0003 * seed))
         made.save(outcome(noised(0.003), seed, 0.1740 + 0.0003 * seed))
@@ -59,24 +77,24 @@ def test_rounds_to_an_accuracy_and_values_at_a_round():
     assert [value_at(curve, at) for at in (10, 40, 59, 900)] == [0.05, 0.12, 0.12, 0.16]
 
 
-def test_results_come_back_from_disk_as_they_were(pool):
-    first, *rest = pool.of(noised(0.003))
+def test_results_come_back_from_disk_as_they_were(results):
+    first, *rest = results.outcomes(noised(0.003))
     assert len(rest) == 2
     assert first.seed == 0
     assert first.curve[-1] == pytest.approx((1500, 0.1739, 120), rel=1e-3)
-    assert pool.of(noised(0.0035)) == []
-    path = pool.path(noised(0.003), 0)
+    assert results.outcomes(noised(0.0035)) == []
+    path = results.path(noised(0.003), 0)
     path.write_text("{")
     with pytest.raises(SottoError, match="delete it to run it again"):
-        pool.of(noised(0.003))
+        results.outcomes(noised(0.003))
 
 
 def test_measures_other_than_accuracy_are_read_by_name(tmp_path):
     saved = replace(outcome(noised(0.0), 0, 0.17), series={"local loss": [(20, 5.5), (40, 5.25)]})
     saved = replace(saved, curve=[*saved.curve[:-1], (1500, 0.1, None)])  # diverged in the last round
-    pool = Pool(tmp_path / "results")
-    pool.save(saved)
-    (loaded,) = pool.of(noised(0.0))
+    results = ResultStore(tmp_path / "results")
+    results.save(saved)
+    (loaded,) = results.outcomes(noised(0.0))
     assert loaded.measured("local loss") == [(20, 5.5), (40, 5.25)]
     assert loaded.measured("loss")[-1] == (1480, pytest.approx(math.log(120)))
     assert loaded.measured("perplexity")[0] == (20, 120.0)
@@ -84,19 +102,24 @@ def test_measures_other_than_accuracy_are_read_by_name(tmp_path):
     assert loaded.measured("keystrokes") == []
 
 
-def test_the_spread_between_seeds_is_pooled(pool):
-    final = pool.final(noised(0.0))
+def test_the_spread_between_seeds_is_pooled(results):
+    final = results.final(noised(0.0))
     assert final.seeds == 3
     assert final.deviation == pytest.approx(0.0003, rel=0.01)
-    assert MCMAHAN2018.yardstick.deviation(pool, "fedavg") == pytest.approx(0.03, rel=0.01)  # percentage points
+    assert MCMAHAN2018.metric.deviation(results, "fedavg") == pytest.approx(0.03, rel=0.01)  # percentage points
     assert Spread.of([0.1]).deviation is None
 
 
 @pytest.mark.parametrize(
     ("value", "margin", "verdicts"),
-    [(0.05, 0.1, (HOLDS, OPEN)), (0.5, 0.1, (FAILS, HOLDS)), (0.35, 0.1, (OPEN, HOLDS)), (-0.5, 0.1, (HOLDS, FAILS)),
-     (0.1, None, (OPEN, OPEN))],
-)  # fmt: skip
+    [
+        (0.05, 0.1, (HOLDS, OPEN)),
+        (0.5, 0.1, (FAILS, HOLDS)),
+        (0.35, 0.1, (OPEN, HOLDS)),
+        (-0.5, 0.1, (HOLDS, FAILS)),
+        (0.1, None, (OPEN, OPEN)),
+    ],
+)
 def test_a_difference_within_the_margin_cannot_be_told(value, margin, verdicts):
     gap = Difference(value, margin)
     assert (gap.at_most(0.3), gap.at_least(0.0)) == verdicts
@@ -109,8 +132,8 @@ def test_a_claim_of_several_parts_holds_if_all_do():
     assert all_of([]) == OPEN
 
 
-def test_claims_are_judged_by_what_was_run(pool):
-    judged = {row["claim"]: row for row in judge_claims(MCMAHAN2018, pool, GPU)}
+def test_claims_are_judged_by_what_was_run(results):
+    judged = {row["claim"]: row for row in checked(results)}
     assert len(judged) == len(MCMAHAN2018.claims) >= 12
     assert judged["accounting"]["verdict"] == HOLDS
     assert judged["small noise"]["verdict"] == HOLDS
@@ -120,57 +143,57 @@ def test_claims_are_judged_by_what_was_run(pool):
     for name, row in judged.items():
         if name not in ("accounting", "small noise", "price"):
             assert (row["measured"], row["verdict"]) == ("not run", OPEN), name
-    assert "pooled" in claims_table(MCMAHAN2018, list(judged.values()), pool)
+    assert "pooled" in MCMAHAN2018.check_claims(results, GPU)[1]
 
 
 def test_one_seed_cannot_tell(tmp_path):
-    alone = Pool(tmp_path / "results")
+    alone = ResultStore(tmp_path / "results")
     alone.save(outcome(noised(0.0), 0, 0.175))
     alone.save(outcome(noised(0.003), 0, 0.175))
     alone.save(outcome(noised(0.003), 1, 0.175))  # two that agree by chance are not a spread either
-    assert MCMAHAN2018.yardstick.deviation(alone, "fedavg") is None
-    judged = {row["claim"]: row for row in judge_claims(MCMAHAN2018, alone, GPU)}
+    assert MCMAHAN2018.metric.deviation(alone, "fedavg") is None
+    judged = {row["claim"]: row for row in checked(alone)}
     assert judged["small noise"]["verdict"] == OPEN
 
 
-def test_the_spread_of_one_algorithm_is_not_that_of_another(pool):
+def test_the_spread_of_one_algorithm_is_not_that_of_another(results):
     """FedSGD wanders more than FedAvg: how far its runs lie apart only its own seeds can tell."""
     for trial, top1 in ((fedsgd(0.0, 2.0), 0.12), (fedsgd(0.0, 20.0), 0.10)):
-        pool.save(outcome(trial, 0, top1))
-    claim = {row["claim"]: row for row in judge_claims(MCMAHAN2018, pool, GPU)}["FedSGD clip"]
+        results.save(outcome(trial, 0, top1))
+    claim = {row["claim"]: row for row in checked(results)}["FedSGD clip"]
     assert claim["measured"] == "S = 2 instead of 20 costs -2.00"
     assert claim["verdict"] == OPEN
-    assert "too few settings of FedSGD" in claims_table(MCMAHAN2018, [claim], pool)
+    assert "too few settings of FedSGD" in MCMAHAN2018.check_claims(results, GPU)[1]
     for seed in range(1, 5):
-        pool.save(outcome(fedsgd(0.0, 2.0), seed, 0.12 + seed / 1000))
-    claim = {row["claim"]: row for row in judge_claims(MCMAHAN2018, pool, GPU)}["FedSGD clip"]
+        results.save(outcome(fedsgd(0.0, 2.0), seed, 0.12 + seed / 1000))
+    claim = {row["claim"]: row for row in checked(results)}["FedSGD clip"]
     assert claim["verdict"] == HOLDS
 
 
 def test_everything_is_drawn_from_results_alone(tmp_path):
     """Every experiment with all its trials: figures are PNG files, tables have a row a trial."""
-    pool = Pool(tmp_path / "results")
+    results = ResultStore(tmp_path / "results")
     for experiment in EXPERIMENTS.values():
         for place, (trial, _) in enumerate(experiment.runs(GPU)):
-            pool.save(
+            results.save(
                 outcome(
                     trial,
                     0,
                     0.15 + 0.002 * place,
-                    first=1500 if trial.after and not trial.on and trial.after.on != "public" else 0,
+                    first=trial.rounds_before(GPU),
                 )
             )
     for experiment in EXPERIMENTS.values():
         if experiment.name == "table-1":  # accounting alone, which takes a while
             continue
-        text = present(MCMAHAN2018, experiment, GPU, pool, tmp_path)
+        text = Renderer(MCMAHAN2018, GPU, results, tmp_path).render(experiment)
         drawn = tmp_path / f"{experiment.name}.png"
         assert drawn.exists() == bool(experiment.view)
         assert not drawn.exists() or drawn.read_bytes().startswith(b"\x89PNG")
         for trial in experiment.trials(GPU):
             assert f"`{trial.name}`" in text
-    setting = {"size": "gpu", "rounds": 1500, "users": 9, "held_out_users": 1, "vocabulary": 5, "tokens_per_user": 3}
-    text = page(MCMAHAN2018, setting, tmp_path)
+    setting = Setting("mcmahan2018", "gpu", 1500, users=9, held_out_users=1, vocabulary=5, tokens_per_user=3)
+    text = render_page(MCMAHAN2018, setting, tmp_path)
     assert "`sotto reproduce mcmahan2018 --figure 12 --size gpu --users STORE STORE-X2 STORE-X3 --out DIR`" in text
     assert "`sotto reproduce mcmahan2018 --figure 1 --size gpu --users STORE --out DIR`" in text
     assert "--experiment other-corpus --size gpu --users STORE --other OTHER --out DIR`" in text
@@ -181,5 +204,5 @@ def test_everything_is_drawn_from_results_alone(tmp_path):
     runs = EXPERIMENTS["private-model"].runs(GPU)
     count, total = sum(trial.is_private for trial, _ in runs), 8.15 + 0.002 * (len(runs) - 1)
     assert f"of these {count}, together: ε = {rounded_up(total)}." in private  # what the last of them found charged
-    verdicts = {row["claim"]: row["verdict"] for row in judge_claims(MCMAHAN2018, pool, GPU)}
+    verdicts = {row["claim"]: row["verdict"] for row in checked(results)}
     assert set(verdicts.values()) <= {HOLDS, FAILS, OPEN}

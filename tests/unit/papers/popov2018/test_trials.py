@@ -11,10 +11,10 @@ from sottovoce.build.mechanism import resolve
 from sottovoce.commands.stores import with_public_text
 from sottovoce.data.store import Store
 from sottovoce.evaluation.prediction import average_perplexity
-from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, judge_claims
-from sottovoce.papers.engine.populations import People
-from sottovoce.papers.engine.render import present
-from sottovoce.papers.engine.results import Outcome, Pool
+from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN
+from sottovoce.papers.engine.populations import Populations, Stores
+from sottovoce.papers.engine.render import Renderer
+from sottovoce.papers.engine.results import Outcome, ResultStore
 from sottovoce.papers.popov2018.measures import PUBLIC, USERS
 from sottovoce.papers.popov2018.tables import by_gigabytes
 from sottovoce.papers.popov2018.trials import (
@@ -49,7 +49,7 @@ def recipe_of(trial, size=GPU, users=3045):
 def outcome(trial, texts, *, gained=0.8, seed=0, **facts):
     """What a run has where both texts are as given: perplexity and keystroke saving in percent of each, in turn."""
     public, users = texts[:2], texts[2:4]
-    told = {
+    texts_of = {
         name: {"perplexity": perplexity, "keystroke_saving": saved / 100}
         for name, (perplexity, saved) in (("public_text", public), ("users_text", users))
     }
@@ -58,20 +58,41 @@ def outcome(trial, texts, *, gained=0.8, seed=0, **facts):
     series = {USERS: [(third, early), (end, users[0])], PUBLIC: [(third, public[0]), (end, public[0])]}
     average = average_perplexity([(public[0], 170_000), (users[0], 200_000)])
     curve = [(end, 0.2, users[0])]
-    return Outcome(trial.name, seed, {"run": {"algorithm": "fedavg"}}, 0, end, trial.user_updates(GPU), curve,
-                   {"top1": 0.2, "perplexity": users[0]}, {}, [], 1.0,
-                   facts={**told, "average_perplexity": average, "bytes": None, **facts}, series=series)  # fmt: skip
+    return Outcome(
+        trial.name,
+        seed,
+        {"run": {"algorithm": "fedavg"}},
+        0,
+        end,
+        trial.user_updates(GPU),
+        curve,
+        {"top1": 0.2, "perplexity": users[0]},
+        {},
+        [],
+        1.0,
+        facts={**texts_of, "average_perplexity": average, "bytes": None, **facts},
+        series=series,
+    )
 
 
-def told_tails(*, epsilon=0.67, rejected=1):
+def tail_facts(*, epsilon=0.67, rejected=1):
     values = np.random.default_rng(0).exponential(1 / 16, 2000)
     tail = fit_tail(values)
     pairs = [
-        {"pair": f"{number}", "texts_of": way, "log_start": 0.3, "alpha": alpha, "constant": constant,
-         "statistic": statistic, "p_value": 0.5, "rejected": number < rejected, "epsilons": [epsilon, 0.83, 0.99]}
+        {
+            "pair": f"{number}",
+            "texts_of": way,
+            "log_start": 0.3,
+            "alpha": alpha,
+            "constant": constant,
+            "statistic": statistic,
+            "p_value": 0.5,
+            "rejected": number < rejected,
+            "epsilons": [epsilon, 0.83, 0.99],
+        }
         for number, (alpha, constant, statistic) in enumerate(TABLE_3)
         for way in ("with", "without")
-    ]  # fmt: skip
+    ]
     shown = {
         "tail": [tail.texts, tail.k, tail.start, tail.alpha, tail.statistic, tail.p_value],
         "log_ratios": sorted(values.tolist(), reverse=True)[: tail.texts // 2],
@@ -79,31 +100,44 @@ def told_tails(*, epsilon=0.67, rejected=1):
     return {"texts": 30_000, "deltas": list(DELTAS), "pairs": pairs, "shown": shown}
 
 
-def save_benchmark(pool, rounds, last):
+def save_benchmark(results, rounds, last):
     """Perplexity falls to `last`; a round is 200 MB."""
     for number, trial in enumerate(benchmark(GPU)[:rounds], 1):
         perplexity = last * (1 + 0.1 * (rounds - number))
-        pool.save(Outcome(trial.name, 0, {"run": {"algorithm": "fedavg"}}, number - 1, 1, 4,
-                          [(number, 0.2, perplexity)], {"top1": 0.2, "perplexity": perplexity}, {}, [], 1.0,
-                          facts={"bytes": {"up": 2e8, "down": 2e8}}))  # fmt: skip
+        results.save(
+            Outcome(
+                trial.name,
+                0,
+                {"run": {"algorithm": "fedavg"}},
+                number - 1,
+                1,
+                4,
+                [(number, 0.2, perplexity)],
+                {"top1": 0.2, "perplexity": perplexity},
+                {},
+                [],
+                1.0,
+                facts={"bytes": {"up": 2e8, "down": 2e8}},
+            )
+        )
 
 
 @pytest.fixture
 def printed(tmp_path):
     """What the paper prints, as if it had been found here. Without rehearsal nothing is printed but a curve."""
-    pool = Pool(tmp_path / "results")
+    results = ResultStore(tmp_path / "results")
     for name, trial in all_trials(GPU).items():
         if name in PRINTED:
-            pool.save(outcome(trial, PRINTED[name]))
+            results.save(outcome(trial, PRINTED[name]))
     lost = all_trials(GPU)["averaging-plain"]
-    pool.save(outcome(lost, (180.0, 62.0, 100.0, 59.0)))
-    pool.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=told_tails()))
-    save_benchmark(pool, PTB_ROUNDS, PTB_AVERAGED)
-    return pool
+    results.save(outcome(lost, (180.0, 62.0, 100.0, 59.0)))
+    results.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=tail_facts()))
+    save_benchmark(results, PTB_ROUNDS, PTB_AVERAGED)
+    return results
 
 
-def verdicts(pool):
-    return {row["claim"]: row["verdict"] for row in judge_claims(POPOV2018, pool, GPU)}
+def verdicts(results):
+    return {each.claim.name: each.finding.verdict for each in POPOV2018.check_claims(results, GPU)[0]}
 
 
 def test_all_tables_and_figures_are_there():
@@ -123,7 +157,12 @@ def test_the_gpu_size_is_the_papers_setting():
     device = recipe_of(rehearsed(GPU))
     model, local, privacy = device.model, device.local, device.privacy
     assert (model.kind, model.embedding, model.hidden, model.layers, model.dropout) == (
-        "stacked_lstm", 650, 650, 2, 0.5)  # fmt: skip
+        "stacked_lstm",
+        650,
+        650,
+        2,
+        0.5,
+    )
     assert (local.epochs, local.batch, local.unroll, local.learning_rate) == (1, 10, 20, 0.75)
     assert (local.objective, local.user_share) == ("rehearsal", 0.5)
     assert (privacy.mode, privacy.clipping, privacy.estimator) == ("none", "none", "true_average")
@@ -142,18 +181,18 @@ def test_the_gpu_size_is_the_papers_setting():
 
 def test_every_run_can_be_put_together(tmp_path):
     """On synthetic users, at the smallest size, with the stores each needs."""
-    people = People(tmp_path / "users", synthetic=SMOKE.synthetic, node_users=SMOKE.node_users)
+    populations = Populations(tmp_path / "users", Stores(), SMOKE)
     trials = all_trials(SMOKE)
     for trial in trials.values():
-        store = people.store(trial)
-        made = trial.recipe(Recipe.load("popov2018"), SMOKE, users=people.users(trial), store=str(store), seed=0)
-        if (public := people.public_for(trial)) is not None:
+        store = populations.store(trial)
+        made = trial.recipe(Recipe.load("popov2018"), SMOKE, users=populations.users(trial), store=str(store), seed=0)
+        if (public := populations.public_text(trial)) is not None:
             made = made.replace(local={"public": str(public)})
         assembly = assemble(made, with_public_text(made, Store.open(store)))
         assert not assembly.is_private
-    single = Store.open(people.store(node(SMOKE, "plain", 1.0)))
-    assert (single.users, Store.open(people.store(benchmark(SMOKE)[0])).users) == (1, 4)
-    base = Store.open(people.store(rehearsed(SMOKE)))
+    single = Store.open(populations.store(node(SMOKE, "plain", 1.0)))
+    assert (single.users, Store.open(populations.store(benchmark(SMOKE)[0])).users) == (1, 4)
+    base = Store.open(populations.store(rehearsed(SMOKE)))
     assert list(single[0]) == [token for row in range(SMOKE.node_users) for token in base[row]]
 
 
@@ -193,21 +232,21 @@ def test_the_opposite_does_not(printed):
     }
     for name, texts in swapped.items():
         printed.save(outcome(trials[name], texts, gained=0.3))
-    printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=told_tails(epsilon=1.4, rejected=6)))
+    printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=tail_facts(epsilon=1.4, rejected=6)))
     save_benchmark(printed, PTB_ROUNDS, 90.0)
     assert set(verdicts(printed).values()) == {FAILS}
 
 
 @pytest.mark.parametrize(("rejected", "pairs", "verdict"), [(3, 20, HOLDS), (4, 20, FAILS), (1, 2, FAILS)])
 def test_tails_are_paretos_where_the_test_rejects_15_percent_at_most(printed, rejected, pairs, verdict):
-    told = told_tails(rejected=rejected)
-    told["pairs"] = told["pairs"][: 2 * pairs]  # both directions
-    printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=told))
+    texts_of = tail_facts(rejected=rejected)
+    texts_of["pairs"] = texts_of["pairs"][: 2 * pairs]  # both directions
+    printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=texts_of))
     assert verdicts(printed)["pareto"] == verdict
 
 
 def test_what_was_not_run_cannot_be_told(tmp_path):
-    assert set(verdicts(Pool(tmp_path / "results")).values()) == {OPEN}
+    assert set(verdicts(ResultStore(tmp_path / "results")).values()) == {OPEN}
 
 
 def test_seeds_that_lie_apart_leave_a_claim_open(printed):
@@ -221,26 +260,30 @@ def test_seeds_that_lie_apart_leave_a_claim_open(printed):
 
 
 def test_a_benchmark_that_stopped_early_is_told_as_far_as_it_came(tmp_path):
-    pool = Pool(tmp_path / "results")
-    save_benchmark(pool, 3, 90.0)
-    assert [(rounds, round(sent, 3)) for rounds, sent, _ in by_gigabytes(GPU, pool)] == [(1, 0.2), (2, 0.4), (3, 0.6)]
-    assert verdicts(pool)["gigabytes"] == OPEN  # more rounds may do
-    text = present(POPOV2018, EXPERIMENTS["ptb"], GPU, pool, tmp_path)
+    results = ResultStore(tmp_path / "results")
+    save_benchmark(results, 3, 90.0)
+    assert [(rounds, round(sent, 3)) for rounds, sent, _ in by_gigabytes(GPU, results)] == [
+        (1, 0.2),
+        (2, 0.4),
+        (3, 0.6),
+    ]
+    assert verdicts(results)["gigabytes"] == OPEN  # more rounds may do
+    text = Renderer(POPOV2018, GPU, results, tmp_path).render(EXPERIMENTS["ptb"])
     assert "| 3 | 0.60 | 90.00 |" in text
     assert "3 of 28 rounds" in text
 
 
 def test_a_benchmark_that_is_there_for_less_holds(tmp_path):
-    pool = Pool(tmp_path / "results")
-    save_benchmark(pool, 20, 1.05 * PTB_AVERAGED)
-    assert verdicts(pool)["gigabytes"] == HOLDS
-    save_benchmark(pool, 20, 1.06 * PTB_AVERAGED)
-    assert verdicts(pool)["gigabytes"] == OPEN
+    results = ResultStore(tmp_path / "results")
+    save_benchmark(results, 20, 1.05 * PTB_AVERAGED)
+    assert verdicts(results)["gigabytes"] == HOLDS
+    save_benchmark(results, 20, 1.06 * PTB_AVERAGED)
+    assert verdicts(results)["gigabytes"] == OPEN
 
 
 def test_everything_is_drawn_from_results_alone(printed, tmp_path):
     for experiment in EXPERIMENTS.values():
-        text = present(POPOV2018, experiment, GPU, printed, tmp_path)
+        text = Renderer(POPOV2018, GPU, printed, tmp_path).render(experiment)
         assert (tmp_path / f"{experiment.name}.png").exists() == bool(experiment.view)
         if experiment.name in ("table-1", "table-2"):
             assert "| 119.1 (119.1) |" in text or "| 107.5 (107.5) |" in text
@@ -257,6 +300,6 @@ def test_a_run_that_diverged_is_said_to_have(printed, tmp_path):
     nothing = {"perplexity": None, "keystroke_saving": 0.0}
     lost.facts.update(users_text=nothing, public_text=nothing, average_perplexity=None)
     printed.save(lost)
-    assert "| diverged (265.1) |" in present(POPOV2018, EXPERIMENTS["table-1"], GPU, printed, tmp_path)
+    assert "| diverged (265.1) |" in Renderer(POPOV2018, GPU, printed, tmp_path).render(EXPERIMENTS["table-1"])
     found = verdicts(printed)
     assert (found["forgetting"], found["plain learns"]) == (HOLDS, FAILS)

@@ -5,9 +5,10 @@ import math
 import pytest
 
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, claims_table, judge_claims
-from sottovoce.papers.engine.render import page, present, summarise
-from sottovoce.papers.engine.results import Outcome, Pool
+from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN
+from sottovoce.papers.engine.render import Renderer, render_page, summarise
+from sottovoce.papers.engine.results import Outcome, ResultStore
+from sottovoce.papers.engine.setting import Setting
 from sottovoce.papers.registry import SCHULTZ2019
 from sottovoce.papers.schultz2019.tables import epsilon_of_2019, table_2_rows
 from sottovoce.papers.schultz2019.trials import EXPERIMENTS, PRINTED, SIZES, TABLE_1, TUNED, all_settings, setting
@@ -29,14 +30,30 @@ def outcome(trial, seed, end, *, rise=0.0, accuracy=0.15):
     curve = [(at, accuracy * at / rounds, math.exp(loss)) for at, loss in enumerate(losses, 1)]
     evaluation = {"top1": curve[-1][1], "perplexity": curve[-1][2]}
     local = {"local loss": [(at, loss - 0.3) for at, loss in enumerate(losses, 1)]}
-    return Outcome(trial.name, seed, {"run": {"algorithm": "fedavg"}}, 0, rounds, trial.user_updates(GPU), curve,
-                   evaluation, {}, [(7, 0.5), (20, 0.25)], 1.0, series=local)  # fmt: skip
+    return Outcome(
+        trial.name,
+        seed,
+        {"run": {"algorithm": "fedavg"}},
+        0,
+        rounds,
+        trial.user_updates(GPU),
+        curve,
+        evaluation,
+        {},
+        [(7, 0.5), (20, 0.25)],
+        1.0,
+        series=local,
+    )
+
+
+def checked(results):
+    return [each.to_json() for each in SCHULTZ2019.check_claims(results, GPU)[0]]
 
 
 @pytest.fixture
-def pool(tmp_path):
+def results(tmp_path):
     """Every model at the printed η, three seeds each: in the paper's order, worst first."""
-    made = Pool(tmp_path / "results")
+    made = ResultStore(tmp_path / "results")
     for place, trial in enumerate(all_settings(PRINTED)):
         for seed in range(3):
             made.save(outcome(trial, seed, 6.0 - 0.1 * place + 0.001 * seed, rise=0.2))
@@ -95,8 +112,8 @@ def test_table_2_comes_out_for_2000_rounds_of_the_tool_of_2019_and_not_for_20():
     assert epsilon_of_2019(20, 1e-4) == pytest.approx(0.949726, abs=1e-6)
 
 
-def test_claims_are_judged_at_each_learning_rate(pool):
-    judged = {row["claim"]: row for row in judge_claims(SCHULTZ2019, pool, GPU)}
+def test_claims_are_judged_at_each_learning_rate(results):
+    judged = {row["claim"]: row for row in checked(results)}
     assert len(judged) == 27
     assert judged["accounting"]["verdict"] == FAILS
     assert judged["accounting"]["measured"] == "0 of 4 for 20 rounds, 4 for 2,000"
@@ -112,38 +129,38 @@ def test_claims_are_judged_at_each_learning_rate(pool):
     for name, row in judged.items():
         if name.endswith(f"η = {TUNED:g}"):
             assert (row["measured"], row["verdict"]) == ("not run", OPEN)
-    table = claims_table(SCHULTZ2019, list(judged.values()), pool)
+    table = SCHULTZ2019.check_claims(results, GPU)[1]
     assert "two runs of one setting of FedAvg differ by 0.00 (" in table
 
 
 def test_one_seed_cannot_tell_and_a_diverged_run_is_the_worst(tmp_path):
-    alone = Pool(tmp_path / "results")
+    alone = ResultStore(tmp_path / "results")
     for trial in all_settings(PRINTED):
         alone.save(outcome(trial, 0, 5.0))
     lost = setting("DP-FedAvg", None, 20.0)
     found = outcome(lost, 0, 5.0)
     alone.save(Outcome(**{**found.__dict__, "curve": [(at, 0.0, None) for at in range(1, 21)], "series": {}}))
-    judged = {row["claim"]: row for row in judge_claims(SCHULTZ2019, alone, GPU)}
+    judged = {row["claim"]: row for row in checked(alone)}
     assert judged["federated, η = 0.01"]["verdict"] == OPEN
     assert "costs +695.00" in judged["noise, η = 0.01"]["measured"]
-    text = present(SCHULTZ2019, EXPERIMENTS["figure-5"], GPU, alone, tmp_path)
+    text = Renderer(SCHULTZ2019, GPU, alone, tmp_path).render(EXPERIMENTS["figure-5"])
     assert "| diverged |" in text
     assert (tmp_path / "figure-5.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_everything_is_drawn_from_results_alone(pool, tmp_path):
+def test_everything_is_drawn_from_results_alone(results, tmp_path):
     for trial in all_settings(TUNED):
-        pool.save(outcome(trial, 0, 5.0))
+        results.save(outcome(trial, 0, 5.0))
     for trial in EXPERIMENTS["rates"].trials(GPU):
-        pool.save(outcome(trial, 3, 5.0 + abs(trial.x - 0.1)))
+        results.save(outcome(trial, 3, 5.0 + abs(trial.place.x - 0.1)))
     for experiment in EXPERIMENTS.values():
-        text = present(SCHULTZ2019, experiment, GPU, pool, tmp_path)
+        text = Renderer(SCHULTZ2019, GPU, results, tmp_path).render(experiment)
         assert (tmp_path / f"{experiment.name}.png").exists() == bool(experiment.view)
         for trial in experiment.trials(GPU):
             assert f"`{trial.name}`" in text
     table = (tmp_path / "table-1.md").read_text()
     assert "| FedAvg | not private | 17.69 (20) | 164.2 ± 0.16 (10) | 61 % (16) | 15.00 % ± 0.00 (20) |" in table
-    setting_of = {"size": "gpu", "rounds": 20, "users": 9, "held_out_users": 1, "vocabulary": 5, "tokens_per_user": 3}
-    assert "`sotto reproduce schultz2019 --figure 7 --size gpu" in page(SCHULTZ2019, setting_of, tmp_path)
-    (row,) = summarise([setting("FedAvg")], GPU, pool)
+    setting_of = Setting("schultz2019", "gpu", 20, users=9, held_out_users=1, vocabulary=5, tokens_per_user=3)
+    assert "`sotto reproduce schultz2019 --figure 7 --size gpu" in render_page(SCHULTZ2019, setting_of, tmp_path)
+    (row,) = summarise([setting("FedAvg")], GPU, results)
     assert row["best"]["loss"] == pytest.approx({"value": 5.101, "round": 10})

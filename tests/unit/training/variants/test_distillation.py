@@ -22,9 +22,17 @@ from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.round import Algorithm, sum_one_by_one
+from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
-from sottovoce.training.variants.distillation import Returned, Transfer, collect, imitate, mean_predictions, play_round
+from sottovoce.training.types import Algorithm, Task
+from sottovoce.training.variants.distillation import (
+    ClientModel,
+    Distillation,
+    collect,
+    distil,
+    mean_predictions,
+    play_distillation,
+)
 
 LANES, UNROLL = 2, 5
 SECRET = bytes(range(32))
@@ -34,8 +42,12 @@ class Notebook:
     def __init__(self):
         self.spent = []
 
-    def spend(self, round_number, event, sums):
-        self.spent.append((round_number, event))
+    def __call__(self, keys):
+        self.keys = keys
+        return self
+
+    def charge(self, event, total):
+        self.spent.append(event)
         return SECRET
 
 
@@ -66,7 +78,11 @@ def test_soft_labels_are_the_weighted_mean_of_what_every_model_predicts(model):
     """Equation 4, written a second time: whole lanes at once, in float64."""
     tokens = np.array([BOS, 5, 9, 7, EOS, BOS, 8, 8, 30, 4, 6, EOS, BOS, 11], np.int32)
     batches = cut_into_lanes(User(jnp.asarray(tokens), jnp.int32(len(tokens))), LANES, UNROLL)
-    returned = [Returned(1.0, changed(model, 1)), Returned(0.25, changed(model, 2)), Returned(0.5, changed(model, 3))]
+    returned = [
+        ClientModel(1.0, changed(model, 1)),
+        ClientModel(0.25, changed(model, 2)),
+        ClientModel(0.5, changed(model, 3)),
+    ]
     found = np.asarray(mean_predictions(model, returned, batches))
     lane = len(tokens) // LANES
     read = np.concatenate([[BOS], tokens[:-1]])
@@ -84,8 +100,8 @@ def test_soft_labels_are_the_weighted_mean_of_what_every_model_predicts(model):
 def test_what_comes_back_is_what_averaging_would_have_summed(store, model):
     algorithm, key, clip_norms = make_algorithm(weight_cap=30.0), jax.random.key(3), np.array([2.0], np.float32)
     cohort = np.arange(store.users)
-    returned, known = collect(algorithm, model, store, cohort, key, clip_norms)
-    summed = sum_one_by_one(algorithm, model, store, cohort, key, clip_norms)
+    returned, known = collect(algorithm, Task(model, cohort, clip_norms, key), store)
+    summed = sum_one_by_one(algorithm, Task(model, cohort, clip_norms, key), store)
     assert known.users == store.users
     assert len(returned) == store.users - 1  # one has no text, and sends nothing
     assert float(known.weight) == pytest.approx(float(summed.weight), abs=1e-6)
@@ -97,11 +113,11 @@ def test_what_comes_back_is_what_averaging_would_have_summed(store, model):
 def test_imitating_models_that_predict_the_same_changes_nothing(readers, model):
     algorithm = make_algorithm()
     state = algorithm.server.start(model)
-    returned = [Returned(1.0, jax.tree.map(np.zeros_like, model))] * 2
-    transfer = Transfer(60, epochs=2, generated=False)
-    after, losses, _ = imitate(algorithm, transfer, state, readers, returned, SECRET)
+    returned = [ClientModel(1.0, jax.tree.map(np.zeros_like, model))] * 2
+    transfer = Distillation(60, epochs=2, generated=False)
+    after, losses, _ = distil(algorithm, transfer, state, readers, returned, SECRET)
     assert len(losses) == 2
-    for one, other in zip(jax.tree.leaves(after.model), jax.tree.leaves(model), strict=True):
+    for one, other in zip(jax.tree.leaves(after.params), jax.tree.leaves(model), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
@@ -110,11 +126,11 @@ def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, g
     algorithm = make_algorithm()
     teacher = changed(model, 5)
     state = algorithm.server.start(model)
-    transfer = Transfer(60, epochs=4, generated=generated)
-    after, losses, not_finite = imitate(algorithm, transfer, state, readers, [Returned(1.0, teacher)], SECRET)
+    transfer = Distillation(60, epochs=4, generated=generated)
+    after, losses, not_finite = distil(algorithm, transfer, state, readers, [ClientModel(1.0, teacher)], SECRET)
     assert not any(map(int, not_finite))
     assert all(later < earlier for earlier, later in pairwise(losses))
-    assert after.round == state.round
+    assert after.round == state.round + 1
 
     def distance(student):
         tokens = jnp.arange(10, 40)  # not what was read
@@ -124,7 +140,7 @@ def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, g
         )
         return float(jnp.mean(jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)))
 
-    assert distance(after.model) < 0.9 * distance(model)
+    assert distance(after.params) < 0.9 * distance(model)
 
 
 def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(readers, model, monkeypatch):
@@ -136,23 +152,23 @@ def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(re
 
     monkeypatch.setattr("sottovoce.training.variants.distillation.write_stream", write)
     algorithm = make_algorithm()
-    returned = [Returned(1.0, changed(model, 6))]
+    returned = [ClientModel(1.0, changed(model, 6))]
     state = algorithm.server.start(model)
-    one, once, _ = imitate(algorithm, Transfer(40, epochs=2), state, readers, returned, SECRET)
+    one, once, _ = distil(algorithm, Distillation(40, epochs=2), state, readers, returned, SECRET)
     assert len(once) == 2
     assert len(wrote) == 1  # once, for all passes
-    assert wrote[0][0] is state.model
+    assert wrote[0][0] is state.params
     wrote.clear()
-    _, losses, _ = imitate(algorithm, Transfer(40, epochs=2, cycles=3), state, readers, returned, SECRET)
+    _, losses, _ = distil(algorithm, Distillation(40, epochs=2, cycles=3), state, readers, returned, SECRET)
     assert len(losses) == 6
     models = [np.asarray(each[0].projection) for each in wrote]
     assert len(models) == 3
     np.testing.assert_array_equal(models[0], model.projection)
     assert np.any(models[1] != models[0])
     assert np.any(models[2] != models[1])
-    np.testing.assert_array_equal(models[1], one.model.projection)
+    np.testing.assert_array_equal(models[1], one.params.projection)
     assert len({str(key) for _, key, _ in wrote}) == 3
-    public = Transfer(40, cycles=2, generated=False)
+    public = Distillation(40, cycles=2, generated=False)
     texts = [np.asarray(public.text(model, readers, LANES, cycle, SECRET).tokens) for cycle in (0, 1)]
     assert not np.array_equal(*texts)
 
@@ -171,24 +187,26 @@ def test_written_streams_look_like_those_of_users(model):
 
 def test_a_round_pays_before_it_teaches_and_its_secrets_give_its_bits(readers, model):
     algorithm, ledger = make_algorithm(0.5), Notebook()
-    transfer, state = Transfer(40, epochs=2), algorithm.server.start(model)
-    one, played = play_round(algorithm, transfer, state, readers, Secrets.seeded(1).keys(1, "a"), ledger)
-    assert ledger.spent == [(1, NonPrivate())]
+    transfer, state = Distillation(40, epochs=2), algorithm.server.start(model)
+    one, played = play_distillation(algorithm, transfer, state, readers, ledger(Secrets.seeded(1).keys(1, "a")))
+    assert ledger.spent == [NonPrivate()]
     assert one.round == 1
     facts = played.diagnostics()
     assert facts["users"] == played.users > 0
     assert len(facts["server_losses"]) == 2
-    again, _ = play_round(algorithm, transfer, state, readers, Secrets.seeded(1).keys(1, "a"), ledger)
-    other, _ = play_round(algorithm, transfer, state, readers, Secrets.seeded(2).keys(1, "a"), ledger)
-    np.testing.assert_array_equal(one.model.projection, again.model.projection)
-    assert np.any(one.model.projection != other.model.projection)
+    again, _ = play_distillation(algorithm, transfer, state, readers, ledger(Secrets.seeded(1).keys(1, "a")))
+    other, _ = play_distillation(algorithm, transfer, state, readers, ledger(Secrets.seeded(2).keys(1, "a")))
+    np.testing.assert_array_equal(one.params.projection, again.params.projection)
+    assert np.any(one.params.projection != other.params.projection)
 
 
 def test_where_nobody_returns_a_model_it_stays_as_it_is(readers, model):
     algorithm = make_algorithm(1e-9)
     state = algorithm.server.start(model)
     ledger = Notebook()
-    after, played = play_round(algorithm, Transfer(40), state, readers, Secrets.seeded(1).keys(1, "a"), ledger)
+    after, played = play_distillation(
+        algorithm, Distillation(40), state, readers, ledger(Secrets.seeded(1).keys(1, "a"))
+    )
     assert (after.round, played.users, len(ledger.spent)) == (1, 0, 1)
-    np.testing.assert_array_equal(after.model.projection, model.projection)
+    np.testing.assert_array_equal(after.params.projection, model.projection)
     assert played.diagnostics()["server_losses"] == []

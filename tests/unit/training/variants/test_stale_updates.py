@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import numpy as np
 import optax
 import pytest
 
-from free import Free
+from free import AllFree
 from sottovoce.data.store import Store, made_up_names
 from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
@@ -16,11 +18,11 @@ from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import InTurn, Poisson
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training import cohort_sum
-from sottovoce.training.round import Algorithm, CohortSum, sum_one_by_one
+from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
-from sottovoce.training.variants import stale_updates
-from sottovoce.training.variants.stale_updates import Queue, SumOfAges
+from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
+from sottovoce.training.types import Algorithm, CohortSum, Task
+from sottovoce.training.variants.stale_updates import StaleUpdates, SumByAge
 
 CLIP = 0.5
 
@@ -33,17 +35,18 @@ def make_algorithm(sampler=None) -> Algorithm:
     )
 
 
-def keys_of(number):
-    return Secrets.seeded(5).keys(number, "a")
+def rounds(strategy, algorithm, state, store, last, sum_updates):
+    payments = AllFree(lambda number: Secrets.seeded(5).keys(number, "a"))
+    return play_rounds(partial(strategy.play, algorithm, Work(store, sum_updates)), state, last, payments)
 
 
 def fake_sum(seen):
     """A sum that says which model it was of, and computes nothing."""
 
-    def sum_updates(algorithm, model, store, cohort, key, clip_norms):
-        seen.append((float(np.ravel(model.projection)[0]), cohort.tolist()))
-        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape), model)
-        return CohortSum(zeros, np.float64(len(cohort)), np.zeros(1), [], [])
+    def sum_updates(algorithm, task, store):
+        seen.append((float(np.ravel(task.params.projection)[0]), task.cohort.tolist()))
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape), task.params)
+        return CohortSum(zeros, np.float64(len(task.cohort)), np.zeros(1), [], [])
 
     return sum_updates
 
@@ -62,15 +65,15 @@ def test_in_turn_nobody_is_asked_again_before_everybody_was(store):
 def test_devices_get_a_model_every_so_many_rounds_and_late_ones_an_older(store, model, monkeypatch):
     """Six rounds, a deployment every two: round r trains the model of round 2⌊(r-1)/2⌋, late users an older one."""
     seen: list = []
-    plan, algorithm = Queue(2, (0.5, 0.5)), make_algorithm(Poisson(1.0))
-    monkeypatch.setattr(Queue, "ages", lambda self, rows, key: rows % 2)
+    plan, algorithm = StaleUpdates(2, (0.5, 0.5)), make_algorithm(Poisson(1.0))
+    monkeypatch.setattr(StaleUpdates, "ages", lambda self, rows, key: rows % 2)
     state = algorithm.server.start(model)
-    state = state._replace(deployed=plan.start(state.model))
-    names = [float(np.ravel(state.model.projection)[0])]
+    state = plan.start(state)
+    names = [float(np.ravel(state.params.projection)[0])]
     behind = []
-    for after, summed in stale_updates.rounds(algorithm, plan, state, store, 6, keys_of, Free(), fake_sum(seen)):
-        names.append(float(np.ravel(after.model.projection)[0]))  # noise alone moves it: every round has a name
-        behind.append(sorted(set(summed.behind.tolist())))
+    for after, summed in rounds(plan, algorithm, state, store, 6, fake_sum(seen)):
+        names.append(float(np.ravel(after.params.projection)[0]))  # noise alone moves it: every round has a name
+        behind.append(sorted(set(summed.staleness.tolist())))
         assert len(after.deployed) == 2
     assert len(set(names)) == 7
     even, odd = ([row for row in range(store.users) if row % 2 == side] for side in (0, 1))
@@ -82,36 +85,35 @@ def test_devices_get_a_model_every_so_many_rounds_and_late_ones_an_older(store, 
 
 @pytest.mark.slow
 def test_a_queue_of_nothing_late_is_algorithm_1(store, model):
-    algorithm, plan = make_algorithm(), Queue(1)
+    algorithm, plan = make_algorithm(), StaleUpdates(1)
     start = algorithm.server.start(model)
-    plain = list(cohort_sum.rounds(algorithm, start, store, 2, keys_of, Free(), sum_one_by_one))[-1][0]
-    begun = start._replace(deployed=plan.start(start.model))
-    state, summed = list(stale_updates.rounds(algorithm, plan, begun, store, 2, keys_of, Free(), sum_one_by_one))[-1]
-    for one, other in zip(jax.tree.leaves(plain.model), jax.tree.leaves(state.model), strict=True):
+    plain = list(rounds(FederatedAveraging(), algorithm, start, store, 2, sum_one_by_one))[-1][0]
+    state, summed = list(rounds(plan, algorithm, plan.start(start), store, 2, sum_one_by_one))[-1]
+    for one, other in zip(jax.tree.leaves(plain.params), jax.tree.leaves(state.params), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert set(summed.behind.tolist()) == {0}
+    assert set(summed.staleness.tolist()) == {0}
     assert summed.diagnostics()["most_rounds_behind"] == 0
 
 
 def test_ages_come_in_their_shares():
-    ages = Queue(1, (0.5, 0.0, 1.5)).ages(np.arange(4000), jax.random.key(1))
+    ages = StaleUpdates(1, (0.5, 0.0, 1.5)).ages(np.arange(4000), jax.random.key(1))
     assert np.mean(ages == 0) == pytest.approx(0.25, abs=0.03)
     assert not np.any(ages == 1)
-    assert np.any(ages != Queue(1, (0.5, 0.0, 1.5)).ages(np.arange(4000), jax.random.key(2)))
+    assert np.any(ages != StaleUpdates(1, (0.5, 0.0, 1.5)).ages(np.arange(4000), jax.random.key(2)))
 
 
 def test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm(store, model):
     """Whoever else is there trains the model they would have trained anyway."""
-    algorithm, plan, key = make_algorithm(), Queue(1, (0.5, 0.5)), jax.random.key(4)
+    algorithm, plan, key = make_algorithm(), StaleUpdates(1, (0.5, 0.5)), jax.random.key(4)
     older = jax.tree.map(lambda leaf: leaf * 0.5, model)  # far from the newest: the wrong model shows
     state = algorithm.server.start(model)._replace(deployed=(model, older))
-    summed = SumOfAges(plan, state, sum_one_by_one)
+    summed = SumByAge(plan, state, sum_one_by_one)
     rows, norms = np.array([0, 3, 4, 5, 6, 7]), np.array([CLIP], np.float32)
     assert 0 < np.sum(plan.ages(rows, key)) < len(rows)
-    whole = summed(algorithm, model, store, rows, key, norms)
+    whole = summed(algorithm, Task(model, rows, norms, key), store)
     np.testing.assert_array_equal(np.concatenate(whole.places)[np.argsort(np.concatenate(whole.places))], np.arange(6))
     for place in range(len(rows)):
-        fewer = summed(algorithm, model, store, np.delete(rows, place), key, norms)
+        fewer = summed(algorithm, Task(model, np.delete(rows, place), norms, key), store)
         parts = zip(jax.tree.leaves(whole.total), jax.tree.leaves(fewer.total), strict=True)
         moved = np.sqrt(sum(np.sum(np.square(one - other)) for one, other in parts))
         assert 0 < moved <= CLIP * (1 + 1e-6)
@@ -119,10 +121,10 @@ def test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm(store, model):
 
 
 def test_nobody_at_all_is_a_sum_too(store, model):
-    algorithm, plan = make_algorithm(), Queue(3, (0.5, 0.5))
-    state = algorithm.server.start(model)._replace(deployed=plan.start(model))
-    summed = SumOfAges(plan, state, sum_one_by_one)
-    none = summed(algorithm, model, store, np.zeros(0, np.int64), jax.random.key(1), np.array([CLIP], np.float32))
+    algorithm, plan = make_algorithm(), StaleUpdates(3, (0.5, 0.5))
+    state = plan.start(algorithm.server.start(model))
+    summed = SumByAge(plan, state, sum_one_by_one)
+    none = summed(algorithm, Task(model, np.zeros(0, np.int64), np.array([CLIP], np.float32), jax.random.key(1)), store)
     assert none.users == 0
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(none.total))
     assert none.diagnostics()["rounds_behind"] is None

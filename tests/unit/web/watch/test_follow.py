@@ -10,7 +10,7 @@ import pytest
 from sottovoce.runs.folder import names_of
 from sottovoce.runs.record import Lines
 from sottovoce.web.watch import follow
-from sottovoce.web.watch.follow import Follower, Message, Place, read_news
+from sottovoce.web.watch.follow import Follower, Message, Position, read_new_lines
 
 RECIPE = "[run]\nrounds = 9\n[privacy]\nepsilon = 3.0\ndelta = 1e-6\n"
 
@@ -145,7 +145,7 @@ def test_who_was_cut_off_and_missed_a_resume_is_told_all(run):
 
 
 def test_who_was_cut_off_within_a_long_record_misses_nothing(run, monkeypatch):
-    monkeypatch.setattr(follow, "MOST_LINES", 2)
+    monkeypatch.setattr(follow, "MAX_LINES", 2)
     reader = Reader([run])
     messages = reader.follower.poll()
     assert [bool(message.id) for message in messages] == [False, False, True]
@@ -215,10 +215,10 @@ def test_nothing_is_written(run):
 def test_a_place_is_a_digest_of_all_before_it(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b'{"round": 1}\n{"round": 2}\n')
-    news = read_news(path, Place())
-    assert (news.again, len(news.lines), news.place.size) == (False, 2, 26)
+    news = read_new_lines(path, Position())
+    assert (news.again, len(news.lines), news.position.size) == (False, 2, 26)
     path.write_bytes(b'{"round": 9}\n{"round": 2}\n')
-    assert read_news(path, news.place).again
+    assert read_new_lines(path, news.position).again
 
 
 def test_names_are_as_short_as_tells_them_apart(tmp_path):

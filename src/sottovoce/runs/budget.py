@@ -1,0 +1,108 @@
+"""ε of what a run was charged, against the limit it may not pass."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+from sottovoce import accounting
+from sottovoce.accounting import Covered, Event, Spent
+
+
+class Charges(Protocol):
+    """What rounds cost. A `Mechanism` is one."""
+
+    def event(self, round_number: int, again: bool = False) -> Event:
+        """What a round charges; done `again`, no earlier charge covers it."""
+        ...
+
+    def events(self, rounds: int, done: int = 0) -> Spent:
+        """What rounds `done` + 1 to `rounds` charge, in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The privacy budget of a run: a look-up in a curve over its planned rounds that was worked out once.
+
+    `before` counts, too, and is not in the run's own ledger: the charge for a vocabulary, and rounds of copies of the
+    run's folder that went on.
+    """
+
+    charges: Charges
+    rounds: int  # that the recipe asks for
+    delta: float
+    accountant: str
+    private: bool  # without a promise nothing can be spent
+    epsilon: float | None = None
+    before: tuple[tuple[Event, int], ...] = ()
+
+    @property
+    def limit(self) -> float:
+        return self.epsilon if self.epsilon is not None and self.private else math.inf
+
+    def counting(self, more: Spent) -> Budget:
+        """The same budget, where this was charged before as well."""
+        return replace(self, before=(*self.before, *more))
+
+    def spent(self, charged: Spent) -> float:
+        """ε of these charges (planned rounds from the first on, and any made again) and of what was before."""
+        if not self.private:
+            return math.inf if any(count for _, count in charged) else 0.0
+        plan = tuple(self.charges.events(self.rounds))
+        rounds, again = _split(plan, [(event, count) for event, count in charged if not isinstance(event, Covered)])
+        if rounds <= sum(count for _, count in plan):
+            shown = _curve(plan, self.delta, self.accountant, (*self.before, *again))(rounds)
+            # The curve rounds up between the rounds it knows; where that passes the limit the exact figure is asked.
+            if shown <= self.limit:
+                return shown
+        return accounting.epsilon([*self.before, *charged], self.delta, self.accountant)
+
+    def allows(self, charged: Spent) -> bool:
+        return self.spent(charged) <= self.limit
+
+    def rounds_allowed(self, planned: int | None = None, done: int = 0, again: Spent = ()) -> int:
+        """How many of the planned rounds fit the budget, if `done` were done, and some of them `again`."""
+        planned = self.rounds if planned is None else planned
+
+        def fits(rounds: int) -> bool:
+            return self.allows([*self.charges.events(rounds), *again])
+
+        if not self.private or done >= planned or fits(planned):
+            return planned
+        low, high = done, planned
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+
+def _split(plan: Spent, charged: Spent) -> tuple[int, tuple[tuple[Event, int], ...]]:
+    """How many of the planned rounds, in order, are among the charges, and what else was charged."""
+    if len(plan) == 1:  # all alike: a round made again is as good as a later one
+        return sum(count for _, count in charged), ()
+    left = total_of(charged)
+    rounds = 0
+    for event, count in plan:
+        taken = min(count, left[event])
+        left[event] -= taken
+        rounds += taken
+        if taken < count:
+            break
+    return rounds, tuple((event, count) for event, count in left.items() if count)
+
+
+@lru_cache(maxsize=16)
+def _curve(plan: tuple, delta: float, accountant: str, before: tuple) -> accounting.Curve:
+    return accounting.epsilon_curve(plan, delta, accountant, before=before)
+
+
+def total_of(charges: Spent) -> Counter[Event]:
+    """How often each event was charged."""
+    total: Counter[Event] = Counter()
+    for event, count in charges:
+        total[event] += count
+    return total

@@ -1,0 +1,102 @@
+"""Bucketing: which users of a cohort are computed together, and how many at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from sottovoce.kernels.lstm_users import Products
+from sottovoce.models.contract import LanguageModel, parameter_count
+
+MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
+
+
+class Block(NamedTuple):
+    """Users of a cohort that are computed together: their places in it, the padded size, and the steps all take."""
+
+    places: np.ndarray
+    padded_size: int
+    steps: int
+
+    def waste(self, steps: np.ndarray) -> float:
+        """The share of the work that is padding, given the steps that each user of the cohort needs."""
+        return 1 - float(steps[self.places].sum()) / max(1, self.padded_size * self.steps)
+
+
+def cut_into_blocks(steps: np.ndarray, size: int, devices: int = 1, latency: float = 0) -> list[Block]:
+    """The users of a cohort in blocks of at most `size` on each device, by the steps that each user needs.
+
+    Users of like length share a block. A block has room for `size` users or a half, a quarter, ... of them: the most
+    with which little is wasted. So there are few shapes, whatever the cohort, and each is compiled once. Where a step
+    costs `latency` on top of its users, neighbouring blocks are joined if padding costs less than that.
+    """
+    order = np.argsort(-steps, kind="stable")
+    sizes = [devices * each for each in (size >> halved for halved in range(5)) if each >= 4 or each == size]
+    blocks, start = [], 0
+    while start < len(order):
+        for each in sizes:
+            block = Block(order[start : start + each], each, int(steps[order[start]]))
+            if block.waste(steps) <= MOST_WASTE:
+                break
+        blocks.append(block)
+        start += len(block.places)
+    return _joined(blocks, sizes, devices * latency) if latency else blocks
+
+
+def _joined(blocks: list[Block], sizes: list[int], latency: float) -> list[Block]:
+    """The fastest way to join neighbours, a step of a block taking as long as its padded size and `latency` more.
+
+    To begin a block and to add it up takes about as long as the latency of one more step.
+    """
+    best: list[tuple[float, list[Block]]] = [(0, [])]  # for the first 0, 1, 2, ... blocks
+    for end in range(1, len(blocks) + 1):
+        ways = []
+        for start in reversed(range(end)):
+            run = blocks[start:end]
+            places = np.concatenate([block.places for block in run])
+            if len(places) > sizes[0]:
+                break
+            size = min(size for size in sizes if size >= len(places))
+            time, before = best[start]
+            time += run[0].steps * (size + latency) + latency
+            ways.append((time, [*before, Block(places, size, run[0].steps)]))
+        best.append(min(ways, key=lambda way: way[0]))
+    return best[-1][1]
+
+
+def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
+    """Each process's blocks: the largest left goes to the process with the least to do."""
+    shares: list[list[Block]] = [[] for _ in range(processes)]
+    work = [0] * processes
+    for block in sorted(blocks, key=lambda block: -block.padded_size * block.steps):
+        least = work.index(min(work))
+        shares[least].append(block)
+        work[least] += block.padded_size * block.steps
+    return shares
+
+
+def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
+    """Users at once: as chosen, or what suits the model and the device.
+
+    Each user in a block has an update of their own in memory. On a CPU a block larger than the cache is slower.
+    """
+    if chosen:
+        return chosen
+    on_cpu = jax.default_backend() == "cpu"
+    room = 6 * 2**20 if on_cpu else 8 * 2**30
+    size = max(1, min(512, room // (8 * parameter_count(model)), int(cohort * 1.2) + 1))
+    # In whole lots of 32, which is how many users the recurrence has on an H200 at a time.
+    return size if on_cpu or size < 32 else -(-size // 32) * 32
+
+
+def latency(products: Products | None) -> float:
+    """What a step of a block takes on top of its users, in users. Measured on an H200 (docs/log.md).
+
+    A GPU waits for launches and dependent products, however few the users are: as long as 30 users take. Kernels skip
+    padding and users who have finished, which cost a seventh of the others: it is worth more of those.
+    """
+    if jax.default_backend() == "cpu":
+        return 0
+    return 32 if products is None else 64

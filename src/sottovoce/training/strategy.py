@@ -1,0 +1,72 @@
+"""How a run trains: by Algorithm 1, or by one of its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+from sottovoce.data.store import Store
+from sottovoce.errors import AnotherSum
+from sottovoce.training.round import play_round
+from sottovoce.training.server import ServerState
+from sottovoce.training.types import Algorithm, CohortSum, Payment, Payments, RoundObserver, RoundResult, SumUpdates
+
+
+class Work(NamedTuple):
+    """The users of a run, how their updates are added up, and what looks on."""
+
+    store: Store
+    sum_updates: SumUpdates
+    observe: RoundObserver | None = None
+
+
+class Strategy(Protocol):
+    """Algorithm 1 is one, and so is each of `variants`."""
+
+    federated: ClassVar[bool]  # do devices send updates?
+    layout: ClassVar[str | None]  # how users are laid out, if not in blocks: part of the fingerprint of a run
+
+    def start(self, state: ServerState) -> ServerState:
+        """The state before the first round."""
+        ...
+
+    def play(
+        self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
+    ) -> tuple[ServerState, RoundResult]:
+        """One round."""
+        ...
+
+
+@dataclass(frozen=True)
+class FederatedAveraging:
+    """Algorithm 1: every device trains the newest model, and the server averages what they send."""
+
+    federated: ClassVar[bool] = True
+    layout: ClassVar[str | None] = None
+
+    def start(self, state: ServerState) -> ServerState:
+        return state
+
+    def play(
+        self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
+    ) -> tuple[ServerState, CohortSum]:
+        return play_round(algorithm, state, work.store, payment, work.sum_updates, work.observe)
+
+
+Play = Callable[[ServerState, Payment], tuple[ServerState, RoundResult]]
+
+
+def play_rounds(
+    play: Play, state: ServerState, last: int, payments: Payments
+) -> Iterator[tuple[ServerState, RoundResult]]:
+    """The rounds that are left, up to and including `last`.
+
+    A round that was paid for with another sum is played anew, as another attempt with a cohort of its own.
+    """
+    while state.round < last:
+        try:
+            state, result = play(state, payments.begin(state.round + 1))
+        except AnotherSum:
+            continue
+        yield state, result

@@ -1,0 +1,58 @@
+"""A group of processes that are threads of the test: sums go through memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sottovoce.multiprocess.group import Group
+
+
+@dataclass
+class Shared:
+    barrier: threading.Barrier
+    numbers: list[Any] = field(default_factory=list)
+
+
+class ThreadGroup(Group):
+    """Keeps what it put into sums, in order (`sent`)."""
+
+    def __init__(self, rank: int, count: int, shared: Shared):
+        super().__init__(rank, count, None, None)  # type: ignore[arg-type]
+        self.shared = shared
+        self.sent: list[np.ndarray] = []
+
+    def all_reduce(self, numbers: np.ndarray) -> np.ndarray:
+        self.sent.append(np.array(numbers))
+        self.shared.numbers[self.rank] = numbers
+        self.shared.barrier.wait(60)
+        total = np.sum(self.shared.numbers, axis=0, dtype=numbers.dtype)
+        self.shared.barrier.wait(60)  # no process sends again before all have read the sum
+        return total
+
+
+def thread_groups(count: int) -> list[ThreadGroup]:
+    shared = Shared(threading.Barrier(count), [None] * count)
+    return [ThreadGroup(rank, count, shared) for rank in range(count)]
+
+
+def in_every_process(count: int, act: Callable[[ThreadGroup], Any]) -> list[Any]:
+    """What `act(group)` returns in each process, or the exception it raises."""
+    results: list[Any] = [None] * count
+
+    def run(group: ThreadGroup) -> None:
+        try:
+            results[group.rank] = act(group)
+        except BaseException as error:  # noqa: BLE001
+            results[group.rank] = error
+
+    threads = [threading.Thread(target=run, args=(group,), daemon=True) for group in thread_groups(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return results
