@@ -19,7 +19,6 @@ from sottovoce.data.store import Store, made_up_names
 from sottovoce.errors import SettingError
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
-from sottovoce.privacy.sampling import Poisson, Sampler
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.strategy import Work
@@ -50,7 +49,9 @@ def references(
     """
     fewest = len(always) + int(inside.sum(axis=1).min())
     mechanism = assembly.algorithm.mechanism
-    sampler = _of_so_many(mechanism.sampler, store.users, fewest)
+    # A cohort of the same size from another number of users.
+    cohort = min(mechanism.sampler.expected(store.users), fewest)
+    sampler = mechanism.sampler.of_population(cohort, fewest)
     algorithm = replace(assembly.algorithm, mechanism=replace(mechanism, sampler=sampler))
     others = [store[int(row)] for row in always]
     for number, chosen in enumerate(inside):
@@ -58,13 +59,6 @@ def references(
         few = Store.from_users(users, store.vocabulary, store.tokens_per_user, names=made_up_names(len(users)))
         people = replace(few, public=store.public)
         yield train_twin(replace(assembly, algorithm=algorithm), start, people, rounds, secrets_of(number), after_round)
-
-
-def _of_so_many(sampler: Sampler, before: int, users: int) -> Sampler:
-    """A cohort of the same size from another number of users."""
-    if isinstance(sampler, Poisson):
-        return replace(sampler, user_rate=min(sampler.user_rate * before / users, 1.0))
-    return replace(sampler, cohort=min(sampler.cohort, users), users=users)
 
 
 def choose_users(assembly: Assembly, store: Store, count: int, rounds: int, secrets: Secrets) -> np.ndarray:

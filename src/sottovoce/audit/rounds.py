@@ -20,15 +20,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from sottovoce.accounting import Covered, Event, SampledGaussian
+from sottovoce.accounting import Event
+from sottovoce.accounting.events import ADDED
 from sottovoce.data.store import PublicText, Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel, split
 from sottovoce.privacy.clipping import joint_norm
-from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.rng import philox
-from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import play_round
@@ -78,8 +78,7 @@ class Stage:
     @property
     def multiplier(self) -> float:
         """z, as it is charged: 0 where nothing is claimed."""
-        event = self.event()
-        return event.noise_multiplier if isinstance(event, SampledGaussian | Covered) else 0.0
+        return self.event().noise_multiplier
 
     def play(self, rounds: int, secrets: Secrets, after_round: Callable[[], None] = lambda: None) -> Played:
         """So many rounds, all of them first ones, each with noise of its own."""
@@ -114,7 +113,7 @@ def set_stage(
     best: Stage | None = None
     for length in lengths:
         present, absent, canary = _populations(algorithm, vocabulary, length, max(lengths), public)
-        task = Task(start.params, np.array([canary]), clip_norms, noise_key(bytes(8)))
+        task = Task(start.params, np.array([canary]), clip_norms, local_key(bytes(8)))
         alone = sum_updates(algorithm, task, present)
         sent = float(_length(alone.total))
         if not (math.isfinite(sent) and sent > 0):
@@ -141,11 +140,7 @@ def set_stage(
 
 def _everybody_joins(algorithm: Algorithm) -> Algorithm:
     """Add or remove one where users join by chance; replace one by somebody silent where cohorts have a fixed size."""
-    sampler = algorithm.mechanism.sampler
-    if isinstance(sampler, Poisson):
-        sampler = replace(sampler, user_rate=1.0)
-    else:
-        sampler = replace(sampler, cohort=STAND_INS + 1, users=STAND_INS + 1)
+    sampler = algorithm.mechanism.sampler.of_population(STAND_INS + 1, STAND_INS + 1)
     # The estimator keeps the declared qW, and so the noise its scale.
     mechanism = replace(algorithm.mechanism, sampler=sampler)
     return replace(algorithm, mechanism=mechanism, server=Server(_PLAIN_STEP))
@@ -161,7 +156,7 @@ def _populations(
     generator = np.random.default_rng(0)  # words of nobody: any will do
     crowd = [generator.integers(0, vocabulary.size, size=length) for _ in range(STAND_INS)]
     canary = np.full(length, vocabulary.size - 1)  # one rare word over and over: nothing pulls a model further
-    absent = crowd if isinstance(algorithm.mechanism.sampler, Poisson) else [*crowd, np.zeros(0, int)]
+    absent = crowd if algorithm.mechanism.sampler.relation == ADDED else [*crowd, np.zeros(0, int)]
     stores = [
         Store.from_users(users, vocabulary, tokens_per_user=capacity, names=made_up_names(len(users)))
         for users in ([*crowd, canary], absent)
@@ -176,7 +171,7 @@ def _length(update: Any) -> float:
 
 def _without_noise(algorithm: Algorithm, summed: CohortTotals, direction: LanguageModel) -> float:
     """The score of a round that would be released as it is."""
-    exact = algorithm.mechanism.query(summed.total, summed.weight, summed.bits).estimate
+    exact = algorithm.mechanism.estimate(summed.total, summed.weight, summed.bits).update
     parts = zip(jax.tree.leaves(exact), jax.tree.leaves(direction), strict=True)
     return float(sum(np.sum(np.asarray(leaf, np.float64) * way) for leaf, way in parts))
 

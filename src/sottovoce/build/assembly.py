@@ -26,13 +26,12 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Objective, plain
 from sottovoce.local.quantise import plain_size
 from sottovoce.local.update import FedAvg, User, UserUpdate
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel, layer_names, split
-from sottovoce.privacy.noise import noise_key
-from sottovoce.privacy.sampling import InTurn
 from sottovoce.recipe import Recipe
 from sottovoce.runs.budget import Budget
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
@@ -110,7 +109,7 @@ class Assembly:
     @property
     def is_private(self) -> bool:
         """Is anything promised?"""
-        return not isinstance(self.algorithm.mechanism.event(1), accounting.NonPrivate)
+        return self.algorithm.mechanism.is_private
 
 
 def assemble(
@@ -144,7 +143,7 @@ def assemble(
         code += f", transfer learning on {_text_name(store) if recipe.server.text == 'public' else 'generated text'}"
     mechanism = build_mechanism(recipe, layers)
     # A store that does not know its users by name is refused here.
-    in_turn = recipe.run.algorithm != "central" and isinstance(mechanism.sampler, InTurn)
+    in_turn = recipe.run.algorithm != "central" and mechanism.sampler.uses_names
     turns = store.names_fingerprint if in_turn else None
     algorithm = Algorithm(
         mechanism=mechanism,
@@ -182,7 +181,7 @@ def assemble(
 
 def build_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
     seed = hashlib.blake2b(f"initial weights {recipe.run.seed}".encode(), digest_size=8).digest()
-    return registry.build(recipe.model.kind, vocabulary, _model_settings(recipe), noise_key(seed))
+    return registry.build(recipe.model.kind, vocabulary, _model_settings(recipe), local_key(seed))
 
 
 def _model_settings(recipe: Recipe) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.stores import open_users, with_public_text
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel, layer_names, split
 from sottovoce.models.generate import LENGTH, log_ratios
-from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import SECTIONS, Recipe
 from sottovoce.reporting.audit_figures import draw_tail
 from sottovoce.runs.checkpoint import digest
@@ -125,7 +125,7 @@ def fit_tails(
     secrets = Secrets.seeded(seed, "audit by tails")
     rounds = run.read_statement()["rounds_done"]
     pairs = _leave_out(run, leave_out, rounds, secrets, progress) if leave_out else _compare(run, without, progress)
-    key, specials = noise_key(secrets.keys(1, "texts").sampling), load_vocabulary(run).specials
+    key, specials = local_key(secrets.keys(1, "texts").sampling), load_vocabulary(run).specials
     found: list[PairTail] = []
     for number, (name, everybody, fewer) in enumerate(pairs):
         for way, (texts_of, writer, other) in enumerate((("with", everybody, fewer), ("without", fewer, everybody))):

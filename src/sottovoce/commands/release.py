@@ -17,6 +17,7 @@ from sottovoce.commands.stores import TURNS_BY_PLACE, store_folder
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import made_aside, sealed
+from sottovoce.privacy.sampling import sampler_named
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import restate, store_total
 from sottovoce.runs import checkpoint as checkpoints
@@ -110,7 +111,7 @@ def _check(run: RunFolder) -> Iterator[str]:
         yield "recipe.toml is not the one that the ledger names: it was edited after the run began"
     if ledger.header.get("run") != statement["run"]:
         yield "privacy.json is the statement of another run than the ledger's"
-    if recipe.privacy.sampling == "in_turn" and "turns" not in ledger.header:
+    if sampler_named(recipe.privacy.sampling).uses_names and "turns" not in ledger.header:
         yield TURNS_BY_PLACE
     rounds = statement["rounds_done"]
     if ledger.rounds < rounds:

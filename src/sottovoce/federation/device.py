@@ -25,12 +25,11 @@ from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_request, refuse
 from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
+from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
 from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import joint_norm
-from sottovoce.privacy.fixed_point import Whole
-from sottovoce.privacy.noise import noise_key
-from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.fixed_point import FixedPoint
 from sottovoce.recipe import Recipe
 from sottovoce.training.types import Task as CohortTask
 
@@ -111,7 +110,7 @@ class Device:
     def _check(self, task: Task, assembly: Assembly) -> Any:
         """The parameters that were sent. Refuse a task beyond what the owner allows, or of another shape."""
         limits, update, mechanism = self._limits, assembly.algorithm.user_update, assembly.algorithm.mechanism
-        assert isinstance(mechanism.sampler, Poisson)
+        assert mechanism.sampler.independent
         clip_norms = np.asarray(task.clip_norms)
         expected = np.asarray(mechanism.clip_norms(1, mechanism.start()))
         if clip_norms.shape != expected.shape or clip_norms.dtype != expected.dtype or task.round < 1:
@@ -139,7 +138,7 @@ class Device:
         """Flip the coin of every registered user. The same release gives the same coins."""
         coin = blake2b(f"coin {task.release}".encode(), key=self._secret, digest_size=32).digest()
         sampler = assembly.algorithm.mechanism.sampler
-        assert isinstance(sampler, Poisson)
+        assert sampler.independent
         return sampler.sample(range(self._enrolled.users), coin)
 
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
@@ -149,7 +148,7 @@ class Device:
         release.
         """
         words = f"training {release} ".encode() + np.asarray(key).tobytes()
-        return noise_key(blake2b(words, key=self._secret, digest_size=8).digest())
+        return local_key(blake2b(words, key=self._secret, digest_size=8).digest())
 
     def _train(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
         key = self.training_key(task.release, task.key)
@@ -158,14 +157,14 @@ class Device:
         sums, _ = in_blocks.add_up(
             blocks, algorithm, CohortTask(params, rows, np.asarray(task.clip_norms), key), self._store
         )
-        exact = isinstance(sums.total, Whole)
+        exact = isinstance(sums.total, FixedPoint)
         leaves = jax.tree.leaves(_steps(sums.total) if exact else sums.total)
         return Contribution(
             name, len(rows), int(_steps(sums.weight)), _steps(sums.bits), [np.asarray(leaf) for leaf in leaves]
         )
 
 
-def _steps(whole: Whole) -> np.ndarray:
+def _steps(whole: FixedPoint) -> np.ndarray:
     """A sum as whole numbers of 64 bits."""
     return jax.tree.map(
         lambda high, low: np.asarray(high).astype(np.int64) * 2**16 + np.asarray(low), whole.high, whole.low

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from sottovoce.local.objective import Batch, Objective, initial_state, plain
 from sottovoce.local.quantise import EightBit
 from sottovoce.models.contract import LanguageModel, join, split
-from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm, project
+from sottovoce.privacy.clipping import Clip, ClipNorms, finite_or_zero, norm, project
 
 TRAINING = 0x7261696E  # the key that FedSGD trains with is not the one that chooses its tokens
 
@@ -97,7 +97,7 @@ class FedAvg:
     `gradient_clip` keeps a step from diverging. It bounds nothing that is sent; `clipping` does.
     """
 
-    clipping: Clipping
+    clipping: Clip
     clip_every_step: bool
     epochs: int = 1
     batch: int = 8
@@ -180,7 +180,7 @@ class FedAvg:
 class FedSGD:
     """One gradient of the mean loss over `tokens` of the user's tokens (0: all), times -η, clipped."""
 
-    clipping: Clipping
+    clipping: Clip
     batch: int = 8
     unroll: int = 10
     learning_rate: float = 6.0

@@ -30,7 +30,6 @@ NOT_COVERED = (
 )
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
-IN_TURN = "when a user's turn would be: it follows from their id by a public rule"
 ACROSS_DEVICES = (
     "whoever watches the network, and the server: they see which devices take part in a round, and against them "
     "sampling amplifies nothing",
@@ -140,9 +139,9 @@ def make_statement(
     if canaries is not None:
         facts["canaries"] = dict(canaries)
         facts["released"].append("canaries.json: what canaries were planted, not which of them were in")
-    if privacy.sampling == "in_turn":
-        facts["not_covered"].append(IN_TURN)
-        facts["turns"] = sum(count for _, count in mechanism.events(planned_rounds))
+    facts["not_covered"] += mechanism.sampler.not_covered
+    if not mechanism.sampler.amplifies:
+        facts["turns"] = mechanism.sampler.participations(planned_rounds)
     if across_devices:
         facts["across_devices"] = True
         facts["not_covered"] += ACROSS_DEVICES

@@ -6,6 +6,7 @@ from typing import Any
 
 from sottovoce.accounting import rounded_up
 from sottovoce.accounting.events import ADDED
+from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.reporting.wording import epsilon_text, is_unfinished, of_other_relation, would_have_seen
 
 
@@ -95,22 +96,10 @@ def _store_total(facts: dict[str, Any]) -> str:
 def _joins(facts: dict[str, Any]) -> str:
     """How users come to a round."""
     declared = facts["declared"]
-    if facts["sampling"] == "poisson":
-        return (
-            f"Every user joins a round independently with probability {declared['user_rate']:.4g} "
-            f"({declared['cohort']:g} expected of {declared['users']:,} declared)"
-        )
-    if facts["sampling"] == "in_turn":
-        return (
-            f"Users join in turn: a public hash of a user's id puts them into one of "
-            f"{int(declared['users'] // declared['cohort']):,} groups ({declared['cohort']:g} expected of "
-            f"{declared['users']:,} declared), and every round asks one group. Each joins at most {facts['turns']} of "
-            f"the planned rounds, and is charged for as many, without amplification by sampling"
-        )
-    return (
-        f"Every round draws exactly {declared['cohort']:g} of {declared['users']:,} declared places, or of as many as "
-        f"there are users; an empty place adds nothing"
-    )
+    cohort, users, name = declared["cohort"], declared["users"], facts["sampling"]
+    if name not in SAMPLERS:  # a sampler that is not installed here
+        return f"Users join a round by {name.replace('_', ' ')} sampling ({cohort:g} of {users:,} declared)"
+    return SAMPLERS[name].describe(cohort, users, facts.get("turns", facts["rounds_planned"]))
 
 
 def _start(facts: dict[str, Any]) -> list[str]:

@@ -8,15 +8,13 @@ from typing import Any
 
 from sottovoce.accounting import rounded_down, rounded_up
 from sottovoce.accounting.events import ADDED, REPLACED
+from sottovoce.privacy.sampling import SAMPLERS
 
 _WORDS = {
     ADDED: "one user is added or removed",
     REPLACED: "one user is replaced by another",
     "entropy": "operating-system entropy, kept apart from the seed",
     "seeded": "derived from the seed: whoever knows it can undo the noise",
-    "poisson": "Poisson: every user joins a round independently",
-    "fixed": "fixed size: every round draws the same number of users",
-    "in_turn": "in turn: a public rule puts every user into a group, and each round asks one group",
     "user": "user: all the text of one person",
 }
 
@@ -101,4 +99,6 @@ def said(value: Any) -> str:
         return ", ".join(f"{key.replace('_', ' ')} {said(item)}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(f"[{said(item)}]" if isinstance(item, list) else said(item) for item in value)
+    if isinstance(value, str) and value in SAMPLERS:
+        return SAMPLERS[value].summary
     return _WORDS.get(value, value.replace("_", " ")) if isinstance(value, str) else plain(value)

@@ -13,7 +13,7 @@ from sottovoce.accounting import Event
 from sottovoce.data.store import Store
 from sottovoce.local.update import UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel, join, split
-from sottovoce.privacy.mechanism import Mechanism, Query
+from sottovoce.privacy.mechanism import Estimate, Mechanism
 from sottovoce.training.server import Server
 
 
@@ -161,7 +161,7 @@ class RoundTrace(NamedTuple):
     round: int
     task: Task
     summed: CohortSum
-    noised: Query
+    noised: Estimate
 
 
 RoundObserver = Callable[[RoundTrace], None]

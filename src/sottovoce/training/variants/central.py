@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Batch, Objective
 from sottovoce.local.update import User, cut_into_lanes, fresh_states, local_steps, mean_loss_and_gradient
 from sottovoce.models.contract import join
 from sottovoce.privacy.clipping import finite_or_zero
-from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.rng import philox
 from sottovoce.training.server import Server, ServerState
 from sottovoce.training.strategy import Work
@@ -61,7 +61,7 @@ class Central:
     def key(self, round_number: int) -> PRNGKeyArray:
         """The randomness of a round's training (dropout). Central training promises nothing, so it is public."""
         words = f"training of round {round_number}, seed {self.seed}"
-        return noise_key(blake2b(words.encode(), digest_size=8).digest())
+        return local_key(blake2b(words.encode(), digest_size=8).digest())
 
 
 @lru_cache(maxsize=2)

@@ -17,12 +17,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Batch
 from sottovoce.local.update import User, UserResult, local_steps
 from sottovoce.models.contract import LanguageModel, State, join, split
 from sottovoce.models.generate import write_stream
 from sottovoce.models.head import soft_cross_entropy
-from sottovoce.privacy.noise import noise_key
 from sottovoce.training.round import train_one_by_one
 from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Work
@@ -55,7 +55,7 @@ class Distillation:
     def text(self, model: LanguageModel, store: Store, lanes: int, cycle: int, secret: bytes) -> User:
         each = -(-self.tokens // lanes)
         if self.generated:
-            key = jax.random.fold_in(noise_key(secret), cycle)
+            key = jax.random.fold_in(local_key(secret), cycle)
             tokens = write_stream(model, store.vocabulary.specials, lanes, each, key)
         else:
             assert store.public is not None
@@ -97,7 +97,7 @@ def play_distillation(
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
     cohort = mechanism.sampler.sample(store, payment.keys.sampling, number)
-    task = Task(state.params, cohort, clip_norms, noise_key(payment.keys.local))
+    task = Task(state.params, cohort, clip_norms, local_key(payment.keys.local))
     returned, known = collect(algorithm, task, store)
     # No noise is drawn: its secret makes the server's own randomness.
     secret = payment.charge(mechanism.event(number), None)
@@ -141,7 +141,7 @@ def distil(
         batches = batches._replace(targets=mean_predictions(algorithm.model(state.params), returned, batches))
         steps = int(local_steps(text.length, local.batch, local.unroll))
         for epoch in range(distillation.epochs):
-            key = jax.random.fold_in(jax.random.fold_in(noise_key(secret), distillation.cycles + cycle), epoch)
+            key = jax.random.fold_in(jax.random.fold_in(local_key(secret), distillation.cycles + cycle), epoch)
             lesson = Lesson(batches, steps, key, factor=factor, frozen=algorithm.frozen)
             params, optimiser, loss, failed = descend(soft_targets, server, params, optimiser, lesson)
             losses.append(loss)
