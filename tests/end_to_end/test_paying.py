@@ -23,6 +23,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.local.objective import plain
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import lease
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
@@ -45,7 +46,7 @@ def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").spent() == [(event, 6)]
     wanted = accounting.epsilon([(event, 6)], 1e-3, "rdp")
     assert result.statement.epsilon == pytest.approx(wanted)
-    assert any("4 users are trained at once" in fact for fact in result.statement.facts["not_covered"])
+    assert any("4 users are trained at once" in fact for fact in result.statement.not_covered)
     record = RunFolder(tmp_path / "run").record.read()
     assert [line["epsilon"] for line in record] == pytest.approx(
         [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
@@ -57,13 +58,13 @@ def test_the_store_adds_up_its_runs_and_is_charged_for_planned_rounds_ahead(reci
     assert (first.ended, first.round) == ("stopped", 2)
     # Two rounds were done, six are paid for: stopping because of what was seen earns nothing back.
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
-    assert first.statement.epsilon > first.statement.facts["epsilon_spent"]
+    assert first.statement.epsilon > first.statement.epsilon_spent
     sottovoce.resume(tmp_path / "one")
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
     second = sottovoce.train(recipe.replace(run={"seed": 1}), tmp_path / "two")
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 12
     event = SampledGaussian(1.2, "poisson", 0.25)
-    assert second.statement.facts["epsilon_store"] == pytest.approx(accounting.epsilon([(event, 12)], 1e-3, "rdp"))
+    assert second.statement.epsilon_store == pytest.approx(accounting.epsilon([(event, 12)], 1e-3, "rdp"))
 
 
 def test_the_same_seed_again_is_charged_to_the_store_again(recipe, store, tmp_path):
@@ -89,7 +90,7 @@ def test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_nois
     result = sottovoce.resume(tmp_path / "run")
     ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
     assert [(entry.round, entry.attempt) for entry in ledger.entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
-    assert result.statement.facts["charged_again"] == 2
+    assert result.statement.charged_again == 2
     event = SampledGaussian(1.2, "poisson", 0.25)
     assert result.statement.epsilon == pytest.approx(accounting.epsilon([(event, 8 + 2)], 1e-3, "rdp"))
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 8 + 2 + 8
@@ -101,7 +102,7 @@ def test_a_round_broken_off_and_done_again_here_is_the_same_release(recipe, stor
     recipe = recipe.replace(run={"rounds": 8})
     crash_after(recipe, tmp_path / "run", 6)
     result = sottovoce.resume(tmp_path / "run")
-    assert result.statement.facts["charged_again"] == 0
+    assert result.statement.charged_again == 0
     sottovoce.train(recipe, tmp_path / "same")
     weights, others = (load_file(tmp_path / name / "model" / "weights.safetensors") for name in ("run", "same"))
     for name in weights:
@@ -120,7 +121,7 @@ def test_a_researchers_own_objective_is_never_taken_for_the_same(recipe, tmp_pat
 
     with pytest.raises(RuntimeError, match="crash"):
         sottovoce.train(recipe.replace(run={"rounds": 8}), tmp_path / "run", objective=own, observer=observer)
-    assert sottovoce.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 2
+    assert sottovoce.resume(tmp_path / "run", objective=own).statement.charged_again == 2
 
 
 def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, tmp_path):
@@ -138,7 +139,7 @@ def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, t
         sottovoce.train(recipe, tmp_path / "run", objective=own, observer=observer)
     with pytest.raises(SottoError, match=r"begun with .*own of the caller"):
         sottovoce.resume(tmp_path / "run")
-    assert sottovoce.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 1
+    assert sottovoce.resume(tmp_path / "run", objective=own).statement.charged_again == 1
 
 
 def noise_shared(one: Path, other: Path) -> float:
@@ -194,7 +195,7 @@ def test_a_crash_between_the_two_ledgers_charges_the_store_too_often_not_too_lit
     result = sottovoce.resume(tmp_path / "run")
     charged = sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent())
     assert charged >= sum(count for _, count in Ledger.open(tmp_path / "run" / "ledger.jsonl").spent())
-    assert result.statement.facts["epsilon_store"] >= result.statement.epsilon
+    assert result.statement.epsilon_store >= result.statement.epsilon
 
 
 def test_the_public_ledger_tells_nothing_of_the_store(recipe, store, tmp_path):
@@ -347,7 +348,7 @@ def test_a_bad_combination_is_refused_before_anything_is_spent(recipe, store, tm
 def test_fixed_size_cohorts_are_charged_as_what_they_are(recipe, tmp_path):
     fixed = recipe.replace(privacy={"sampling": "fixed"})
     result = sottovoce.train(fixed, tmp_path / "run")
-    assert result.statement.facts["relation"] == "replace-one-user"
+    assert result.statement.relation == "replace-one-user"
     poisson = accounting.epsilon([(SampledGaussian(1.2, "poisson", 0.25), 6)], 1e-3, "rdp")
     assert result.statement.epsilon > 2 * poisson
     assert {line["users"] for line in RunFolder(tmp_path / "run").diagnostics.read()} == {9}
@@ -386,7 +387,7 @@ def test_a_copy_that_goes_on_is_charged_to_the_store_again(recipe, store, tmp_pa
     result = sottovoce.resume(tmp_path / "copy")
     assert "charged to the store again" in result.notes[0]
     assert charged() == 6 + 3
-    assert result.statement.facts["epsilon_store"] > result.statement.epsilon
+    assert result.statement.epsilon_store > result.statement.epsilon
     sottovoce.resume(tmp_path / "copy")  # finished: there is nothing left to charge
     assert charged() == 6 + 3
 
@@ -476,7 +477,7 @@ def test_charges_that_a_restored_store_has_lost_are_made_again(recipe, store, tm
         (store / name).write_bytes(contents)
     after = sottovoce.resume(tmp_path / "run")
     assert "had lost 2 charges" in after.notes[0]
-    assert after.statement.facts["epsilon_store"] == before.facts["epsilon_store"] >= before.epsilon
+    assert after.statement.epsilon_store == before.epsilon_store >= before.epsilon
 
 
 def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
@@ -484,9 +485,9 @@ def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
     open_run = recipe.replace(privacy={"mode": "none", "estimator": "true_average"})
     sottovoce.train(open_run, tmp_path / "open")
     statement = sottovoce.train(recipe, tmp_path / "run", model=sottovoce.load_run(tmp_path / "open")[0]).statement
-    assert "weights given from Python" in statement.facts["start"]["source"]
-    assert "declared public by the owner" in statement.prose()
-    assert "start" not in sottovoce.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.facts
+    assert "weights given from Python" in statement.start["source"]
+    assert "declared public by the owner" in prose(statement)
+    assert sottovoce.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.start is None
 
 
 def test_a_crash_while_a_run_is_taken_up_does_not_make_it_a_copy(recipe, store, tmp_path, monkeypatch):

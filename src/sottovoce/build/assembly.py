@@ -57,6 +57,7 @@ class Assembly:
     sum_updates: SumInBlocks
     accountant: str
     code: str  # what was trained and on which loss, in words
+    own_model: bool  # the model is the caller's, not the recipe's
     layout: str  # how users are shared out
     fingerprint: str
     before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
@@ -118,7 +119,8 @@ def assemble(
     recipe = resolve(recipe, before)
     if model is None:
         recipe = _fill_model(recipe)
-    own_code = model is not None or objective is not plain
+    own_model = model is not None
+    own_code = own_model or objective is not plain
     if objective is plain:
         objective = build_objective(recipe, store)
     elif recipe.local.objective != "plain":
@@ -170,6 +172,7 @@ def assemble(
         sum_updates=SumInBlocks(block, products, devices, latency(products)),
         accountant=accountant_of(recipe.privacy),
         code=code,
+        own_model=own_model,
         layout=layout,
         before=tuple(before),
         fingerprint=fingerprint(recipe.sha256(), f"{store.fingerprint} {turns or ''}{code}", layout),

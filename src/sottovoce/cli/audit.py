@@ -109,12 +109,12 @@ def audit(
 def _audit_tails(
     run: Path, without: Sequence[Path], leave_out: int, texts: int, delta: float | None, seed: int, json: bool
 ) -> None:
-    from sottovoce.commands.audit_rounds import audit_tails
+    from sottovoce.commands.audit_tails import audit_tails
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
         result = audit_tails(
             run, without, leave_out=leave_out, texts=texts, delta=delta, seed=seed, progress=progress
-        )  # fmt: skip
+        ).to_json()
     if json:
         print_json(result)
         return
@@ -139,6 +139,7 @@ def _audit_rounds(run: Path, rounds: int, delta: float | None, confidence: float
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
         result = audit_rounds(run, rounds=rounds, delta=delta, confidence=confidence, seed=seed, progress=progress)
+    result = result.to_json()
     if json:
         print_json(result)
     else:
@@ -148,7 +149,7 @@ def _audit_rounds(run: Path, rounds: int, delta: float | None, confidence: float
 
 
 def _tell_rounds(result: dict[str, Any]) -> None:
-    from sottovoce.reporting.wording import would_have_seen
+    from sottovoce.reporting.statement_text import would_have_seen
 
     at, sure = f"at δ = {result['delta']:g}", f"at {result['confidence']:g} confidence"
     claimed = shown_epsilon(result["claimed"])
@@ -180,7 +181,7 @@ def _audit_canaries(
     with progress_of_steps(f"twin of {run.name}", quiet=json) as progress:
         result = audit_canaries(
             run, beside, settings=settings, delta=delta, confidence=confidence, seed=seed, progress=progress
-        )  # fmt: skip
+        ).to_json()
     if json:
         print_json(result)
     else:
@@ -237,7 +238,7 @@ def _audit_membership(run: Path, references: int, users: int, confidence: float,
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
         result = audit_membership(
             run, references=references, users=users, confidence=confidence, seed=seed, progress=progress
-        )
+        ).to_json()
     if json:
         print_json(result)
         return
@@ -283,10 +284,10 @@ def _shown(value: float | str | None) -> str:
 
 
 def _tell_findings(run: Path, json: bool) -> None:
-    from sottovoce.commands.evaluate import found_so_far
+    from sottovoce.commands.report import read_findings
     from sottovoce.runs.folder import RunFolder
 
-    rows = found_so_far(RunFolder.open(run), str(run))
+    rows = read_findings(RunFolder.open(run), str(run))
     if json:
         print_json({"run": run.resolve().name, "findings": [row.to_json() for row in rows]})
         return

@@ -126,7 +126,7 @@ def evaluate(
     if public:
         columns["users"] |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
         print_beside(f"Evaluation of {run}", columns)
-    elif beside and (other := found["users"].beside):
+    elif beside and (other := found["users"].other):
         columns = {run.name: columns["users"], beside.name: _rows(Measured(other.evaluation, {}))}
         print_beside("Evaluation", columns)
     else:
@@ -142,14 +142,14 @@ def _json(measured: Measured) -> dict[str, Any]:
         **measured.evaluation.to_json(),
         **(keystrokes.to_json() if keystrokes else {}),
         **({"personalised": gain.to_json()} if gain else {}),
-        **({"beside": measured.beside.evaluation.to_json()} if measured.beside else {}),
+        **({"beside": measured.other.evaluation.to_json()} if measured.other else {}),
     }
 
 
 def _parts(measured: Measured, by_band: bool, by_group: bool) -> dict[str, Any]:
     if measured.breakdown is None:
         return {}
-    parts = measured.breakdown.to_json(measured.beside.breakdown if measured.beside else None)
+    parts = measured.breakdown.to_json(measured.other.breakdown if measured.other else None)
     return {name: parts[name] for name, asked in (("by_band", by_band), ("by_group", by_group)) if asked}
 
 
@@ -230,7 +230,7 @@ def report(run: Path, *, beside: Path | None = None, internal: Flag = False) -> 
         Also update norms, the share clipped and what audits found of people's text: exact figures of private data, for
         the owner only.
     """
-    from sottovoce.commands.evaluate import report_run
+    from sottovoce.commands.report import report_run
 
     print(report_run(run, internal=internal, beside=beside))
 

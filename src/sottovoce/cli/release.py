@@ -41,9 +41,9 @@ def release(
         One JSON object.
     """
     from sottovoce.commands.release import release_run
-    from sottovoce.reporting.wording import would_have_seen
+    from sottovoce.reporting.statement_text import would_have_seen
 
-    result = release_run(run, out, most_exposure=most_exposure, require_audit=require_audit)
+    result = release_run(run, out, most_exposure=most_exposure, require_audit=require_audit).to_json()
     if json:
         print_json(result)
     elif result["released"]:

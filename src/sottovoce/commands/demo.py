@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sottovoce.accounting import rounded_up
-from sottovoce.commands.evaluate import evaluate_run, report_run
+from sottovoce.commands.evaluate import evaluate_run
+from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.commands.train import Progress, RunResult, train
 from sottovoce.data.store import Store

@@ -14,7 +14,7 @@ from sottovoce.build.assembly import Assembly
 from sottovoce.commands.budget import charge_store, planned_rounds, store_folder, vocabulary_charges
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start
-from sottovoce.commands.insert_canaries import no_scores, plan_canaries
+from sottovoce.commands.insert_canaries import choose_canaries, initial_scores
 from sottovoce.commands.saving import save_checkpoint
 from sottovoce.commands.stores import make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
@@ -58,16 +58,16 @@ def begin(
             header["turns"] = secrets.blind(assembly.turns)
         if start.facts:
             header["start"] = start.facts
-        registry = plan_canaries(assembly.recipe, store)
+        registry = choose_canaries(assembly.recipe, store)
         if registry:
-            header["canaries"] = registry.summary()
+            header["canaries"] = registry.summary().to_json()
             draft.write_json(draft.registry_file, registry.to_json())
         ledger = Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         mechanism = assembly.algorithm.mechanism
         state = assembly.start(start.model)
         # From here on the start is in the checkpoint: the folder it came from may go.
-        save_checkpoint(draft, state, secrets, start.weights, no_scores(registry))
+        save_checkpoint(draft, state, secrets, start.weights, initial_scores(registry))
         # The store is charged for all planned rounds before the first: stopping early earns nothing back. A crash
         # right after this line charges for a run that never was, which errs on the safe side.
         for event, count in mechanism.events(planned):

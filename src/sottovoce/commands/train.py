@@ -14,7 +14,7 @@ import numpy as np
 from sottovoce.build.assembly import Played, weights_of
 from sottovoce.commands.budget import Meter, store_ledger
 from sottovoce.commands.helper import assemble_for, sum_over
-from sottovoce.commands.insert_canaries import notes_of, take_scores, watch_canaries
+from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.lease import charged_beside, take_hold
 from sottovoce.commands.new_run import begin, check_beside, owed_for_words
 from sottovoce.commands.payments import RunSpender
@@ -25,17 +25,19 @@ from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.federation.aggregation import DeviceSum
 from sottovoce.federation.rounds import Coordinator
-from sottovoce.files import told_if_full
+from sottovoce.files import to_json_number, told_if_full
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.multiprocess.group import Group
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import Statement, make_statement
+from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
+from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.card import Card
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger
-from sottovoce.runs.record import json_number, of_held_out
+from sottovoce.runs.record import of_held_out
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import ServerState
 
@@ -143,7 +145,7 @@ class Training:
         self._check_turns(secrets)
         self.notes: list[str] = list(self.ledger.notes)
         declared = self.recipe.privacy.users
-        self.watch = watch_canaries(run, self.ledger.header, self.assembly, self.store, secrets)
+        self.watch = canary_scorer(run, self.ledger.header, self.assembly, self.store, secrets)
         if self.assembly.passes is None and not 0.5 < self.store.users / declared < 2:
             self.notes.append(
                 f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
@@ -151,7 +153,7 @@ class Training:
             )
         if self.watch is not None:
             self.notes += notes_of(self.watch, self.store, declared)
-            self.store = self.watch.planted
+            self.store = self.watch.inserted
         self._load_state()
         self.meter = Meter(self.assembly)
         self.exhausted: BudgetExhausted | None = None
@@ -185,7 +187,7 @@ class Training:
         check_origin(self.run_folder, self.ledger, saved)
         self.state = load_state(saved, self.assembly.start(self.assembly.model))
         if self.watch is not None:
-            self.watch.scores = take_scores(saved)
+            self.watch.scores = saved_canary_scores(saved)
         self.parent: str = saved.facts["lineage"]
         self.secrets = Secrets.load(self.run_folder.secrets, saved.round + 1)
         self.run_folder.record.keep_up_to(saved.round)
@@ -265,9 +267,9 @@ class Training:
         mechanism = self.assembly.algorithm.mechanism
         entry: dict[str, Any] = {
             "round": self.state.round,
-            "epsilon": json_number(epsilon),
+            "epsilon": to_json_number(epsilon),
             "delta": self.recipe.privacy.delta,
-            "clip_norm": json_number(joint_norm(clip_norms)),
+            "clip_norm": to_json_number(joint_norm(clip_norms)),
             "noise_std": mechanism.noise_std(self.state.round, clip_norms)[0],
         }
         if evaluation:
@@ -296,37 +298,37 @@ class Training:
         allowed = Meter(self.assembly, beside).rounds_allowed(self.planned, self.ledger.rounds, again)
         vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
         files = self.run_folder.save_model(weights_of(self.state.model), vocabulary)
-        statement = make_statement(
-            recipe=self.recipe,
-            mechanism=self.assembly.algorithm.mechanism,
-            accountant=self.assembly.accountant,
-            planned_rounds=self.planned,
-            rounds_done=self.state.round,
-            spent=self.ledger.spent(),
-            charged=[*self.assembly.algorithm.mechanism.events(allowed), *again],
+        header, mechanism = self.ledger.header, self.assembly.algorithm.mechanism
+        charges = Charges(
+            planned=mechanism.events(allowed),
+            done=self.ledger.spent(),
             repeated=again,
-            beside=beside,
+            elsewhere=beside,
+            vocabulary=self.assembly.before,
+            store=store_ledger(self.store).spent() if self.meter.private else [],
             to_store=self._charged_to_store(),
-            vocabulary_spent=self.assembly.before,
-            store_spent=store_ledger(self.store).spent() if self.meter.private else [],
-            run=self.ledger.header["run"],
-            vocabulary=self.store.vocabulary.fingerprint,
-            vocabulary_source=self.store.vocabulary_source,
-            start=self.ledger.header.get("start"),
-            canaries=self.ledger.header.get("canaries"),
+        )
+        about = RunFacts(
+            run=header["run"],
+            rounds_planned=self.planned,
+            rounds_done=self.state.round,
+            vocabulary=VocabularyFacts.of(self.store.vocabulary.fingerprint, self.store.vocabulary_source),
+            start=header.get("start"),
+            canaries=header.get("canaries"),
             across_devices=self.coordinator is not None,
             users_at_once=self.assembly.sum_updates.block if self.coordinator is None else 1,
+            files=files,
         )
-        statement = replace(statement, facts={**statement.facts, "files": files})
-        card = {
-            "name": "sottovoce language model",
-            "code": self.assembly.code,
-            "parameters": parameter_count(self.state.model),
-            "vocabulary": self.store.vocabulary.size,
-            "rounds": self.state.round,
-            "bytes": self._traffic(),
-        }
-        self.run_folder.save_statement(statement.to_json(), card)
+        statement = make_statement(self.recipe, mechanism, self.assembly.accountant, charges, about)
+        card = Card(
+            code=self.assembly.code,
+            own_model=self.assembly.own_model,
+            parameters=parameter_count(self.state.model),
+            vocabulary=self.store.vocabulary.size,
+            rounds=self.state.round,
+            bytes=self._traffic(),
+        )
+        self.run_folder.save_statement(with_prose(statement), card.to_json())
         return statement
 
     def _charged_to_store(self) -> int:

@@ -12,8 +12,8 @@ from sottovoce.files import write_aside
 from sottovoce.papers.engine.results import Outcome, Pool, smooth, value_at
 from sottovoce.papers.engine.tables import markdown, percent
 from sottovoce.papers.engine.trial import Experiment, Paper, Size, Trial
-from sottovoce.reporting.figures import DEEP, MIDDLE
-from sottovoce.reporting.panels import COLOURS, TOP1, Panel, Point, Row, Scale, Series, draw_histograms, draw_panels
+from sottovoce.reporting.draw.panels import TOP1, Panel, Point, Row, Scale, Series, draw_histograms, draw_panels
+from sottovoce.reporting.draw.style import COLOURS, DEEP, MIDDLE
 
 _EARLY_TO_LATE = ("#9dbdd9", MIDDLE, DEEP)
 # A perplexity of four times the best, or a loss of half more, has failed and may leave the frame.

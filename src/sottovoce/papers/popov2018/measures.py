@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.audit.tails import Tail
-from sottovoce.commands.audit_rounds import PairTail, fit_tails
+from sottovoce.commands.audit_tails import PairTail, fit_tails
 from sottovoce.data.store import Store
 from sottovoce.evaluation.keystrokes import count_keystrokes, saving
 from sottovoce.evaluation.prediction import Evaluation, averages, evaluate
@@ -59,7 +59,7 @@ def _tails(done: Finished) -> dict[str, Any]:
     texts = SCALES[done.size.name].texts
     found = fit_tails(done.run, leave_out=done.trial.pairs, texts=texts)
     pairs = [
-        {**one.to_json(DELTAS[0]), "epsilons": [one.tail.epsilon(delta) for delta in DELTAS]} for one in found
+        {**one.summary(DELTAS[0]).to_json(), "epsilons": [one.tail.epsilon(delta) for delta in DELTAS]} for one in found
     ]  # fmt: skip
     told = [one for one in found if math.isfinite(one.tail.alpha) and one.texts_of == "with"]
     return {"texts": texts, "deltas": list(DELTAS), "pairs": pairs, "shown": _shown(told) if told else None}
