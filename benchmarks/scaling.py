@@ -75,6 +75,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+
     from sottovoce.reporting.figures import BESIDE, DEEP, MIDDLE, STYLE
 
     by_population, by_cohort = found["by_population"], found["by_cohort"]

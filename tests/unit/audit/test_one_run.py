@@ -108,7 +108,7 @@ def test_what_is_left_of_a_round_is_noise_and_canaries(estimator):
     seen = []
     play_round(given, given.server.start(MODEL), watch.inserted, SECRETS.keys(1, "a"), Free(), watch.sum_updates,
                seen.append)  # fmt: skip
-    left, scale = watch._left(seen[0])
+    left, scale = watch._rest(seen[0])
     joined = seen[0].cohort[seen[0].cohort >= PEOPLE.users]
     own = SumInBlocks(4)(given, MODEL, watch.inserted, joined, seen[0].key, seen[0].clip_norms)
     for part, canaries in zip(jax.tree.leaves(left), jax.tree.leaves(own.total), strict=True):
