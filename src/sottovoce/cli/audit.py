@@ -103,26 +103,26 @@ def canaries(
     seed: int = 0,
     json: Json = False,
 ) -> None:
-    """Look for canaries: planted secrets, and canary users who were in or out.
+    """Look for canaries: inserted secrets, and canary users who were in or out.
 
-    Ranks the secrets that the recipe's [audit] planted among all that could stand in their place. Guesses from every
+    Ranks the secrets that the recipe's [audit] inserted among all that could stand in their place. Guesses from every
     round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. For a run
-    without canaries a twin is trained, which takes as long as the run and is not kept.
+    without canaries a copy is trained, which takes as long as the run and is not kept.
 
     Parameters
     ----------
     others
-        Runs with planted secrets, shown next to this one.
+        Runs with inserted secrets, shown next to this one.
     settings
-        What is planted in a twin: audit.key=value (default: audit.users=100 audit.secrets=6).
+        What is inserted into a copy: audit.key=value (default: audit.users=100 audit.secrets=6).
     confidence
         Of the lower bounds.
     seed
-        Chooses the coins and the noise of a twin.
+        Chooses the coins and the noise of a copy.
     """
     from sottovoce.commands.audit_canaries import audit_canaries
 
-    with progress_of_steps(f"twin of {run.name}", quiet=json) as progress:
+    with progress_of_steps(f"copy of {run.name}", quiet=json) as progress:
         found = audit_canaries(
             run, others, settings=settings or (), delta=delta, confidence=confidence, seed=seed, progress=progress
         )
