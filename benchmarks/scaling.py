@@ -72,28 +72,23 @@ def _make(folder: Path, workload: str, users: int) -> dict[str, Any]:
 
 
 def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    from matplotlib import style
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from sottovoce.reporting.figures import BESIDE, DEEP, MIDDLE, STYLE
+    from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PAPER, drawing
 
     by_population, by_cohort = found["by_population"], found["by_cohort"]
-    with style.context(["default", STYLE]):
-        canvas = Figure(figsize=(9.6, 6.2), layout="constrained")
-        FigureCanvasAgg(canvas)
+    with drawing(9.6, 6.2) as canvas:
+        canvas.set_layout_engine("constrained")
         canvas.get_layout_engine().set(w_pad=0.15, h_pad=0.12)
         ((seconds, memory), (speed, room)) = canvas.subplots(2, 2)
         cohort, population = by_population[0]["cohort"], by_cohort[0]["population"]
         lines = {
-            "make the store": ("make_seconds", BESIDE), "open it": ("open_seconds", MIDDLE),
+            "make the store": ("make_seconds", ACCENT), "open it": ("open_seconds", MIDDLE),
             f"a round of {cohort:,}": ("seconds_a_round", DEEP),
         }  # fmt: skip
         for label, (name, colour) in lines.items():
             _line(seconds, by_population, "population", name, 1, label, colour)
         _frame(seconds, "seconds", "users on disk", log=True)
         lines = {
-            "file of the store": ("store_bytes", BESIDE), "making it": ("make_peak_bytes", MIDDLE),
+            "file of the store": ("store_bytes", ACCENT), "making it": ("make_peak_bytes", MIDDLE),
             f"rounds of {cohort:,}": ("peak_bytes", DEEP),
         }  # fmt: skip
         for label, (name, colour) in lines.items():
@@ -103,7 +98,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
         _frame(speed, f"users a second, of {population:,} on disk", "users a round")
         _line(room, by_cohort, "cohort", "peak_bytes", 1 / MIB, "", DEEP)
         _frame(room, f"peak memory of the process, MiB, of {population:,} on disk", "users a round")
-        canvas.savefig(path, dpi=110)
+        canvas.savefig(path, dpi=110, facecolor=PAPER)
 
 
 def _line(
@@ -115,7 +110,7 @@ def _line(
 
 def _label_ends(axes: Axes) -> None:
     """Each line's name at its end, moved apart where they would touch."""
-    from sottovoce.reporting.figures import spread
+    from sottovoce.reporting.draw.style import spread
 
     to_share = axes.transData + axes.transAxes.inverted()
     ends = [to_share.transform(line.get_xydata()[-1]) for line in axes.lines]

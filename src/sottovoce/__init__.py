@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sottovoce.commands.audit_canaries import audit_canaries
     from sottovoce.commands.audit_membership import audit_membership
-    from sottovoce.commands.audit_rounds import audit_rounds, audit_tails
-    from sottovoce.commands.evaluate import evaluate_run, load_run, report_run
+    from sottovoce.commands.audit_rounds import audit_rounds
+    from sottovoce.commands.audit_tails import audit_tails
+    from sottovoce.commands.evaluate import evaluate_run, load_run
     from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
     from sottovoce.commands.release import release_run
+    from sottovoce.commands.report import report_run
     from sottovoce.commands.train import resume, train
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.prepare import prepare
@@ -47,7 +49,7 @@ _HOMES = {
     "audit_canaries": "commands.audit_canaries",
     "audit_membership": "commands.audit_membership",
     "audit_rounds": "commands.audit_rounds",
-    "audit_tails": "commands.audit_rounds",
+    "audit_tails": "commands.audit_tails",
     "evaluate": "evaluation.prediction",
     "evaluate_run": "commands.evaluate",
     "load_run": "commands.evaluate",
@@ -56,7 +58,7 @@ _HOMES = {
     "prepare": "data.prepare",
     "prepare_privately": "commands.prepare",
     "release_run": "commands.release",
-    "report_run": "commands.evaluate",
+    "report_run": "commands.report",
     "resume": "commands.train",
     "suggest": "evaluation.suggestions",
     "train": "commands.train",

@@ -7,19 +7,19 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
 import stat
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, Self
 
 from sottovoce.errors import SottoError
-
-Json = dict[str, Any]  # a parsed JSON object
 
 PARTIAL, CHECKSUM = ".partial", "checksum"
 _BLANK = "0" * 64
@@ -27,6 +27,63 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _IN_USE = ".sottovoce-in-use"  # in a work folder: locked while a process uses it
 _WORK = re.compile(r"\..*-[a-z0-9_]{8}")
 _log = logging.getLogger("sottovoce.files")
+
+Json = dict[str, Any]  # a parsed JSON object
+JsonNumber = float | str | None
+INFINITY = "infinity"
+
+
+def to_json_number(value: float) -> JsonNumber:
+    """A number for a JSON file, which has neither infinity (written "infinity") nor NaN (written null)."""
+    return value if math.isfinite(value) else None if math.isnan(value) else INFINITY if value > 0 else f"-{INFINITY}"
+
+
+def from_json_number(value: JsonNumber, *, null: float = math.nan) -> float:
+    """Read what `to_json_number` wrote. Fields that once wrote null for infinity are read with `null=math.inf`."""
+    if isinstance(value, str) and value not in (INFINITY, f"-{INFINITY}"):
+        raise ValueError(f"{value!r} is not a number")
+    return null if value is None else float(value)
+
+
+def as_json(value: Any) -> Any:
+    """Plain JSON values of a dataclass and all that it holds."""
+    if isinstance(value, Facts):
+        return value.to_json()
+    if is_dataclass(value):
+        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return to_json_number(value) if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A dataclass with a form in JSON. A field may have another name in files (`in_file`)."""
+
+    def to_json(self) -> Json:
+        return {_key(each): as_json(getattr(self, each.name)) for each in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: Json) -> Self:
+        """Of a JSON object, what there are fields for: a file of another version may hold more, or less."""
+        return cls(**{each.name: _value(each, values[_key(each)]) for each in fields(cls) if _key(each) in values})
+
+
+def _value(field: Field[Any], value: Any) -> Any:
+    """Of a field that is declared a float, a number: JSON has no infinity."""
+    numeric = field.type == "float" or (field.type == "float | None" and value is not None)
+    return from_json_number(value) if numeric else value
+
+
+def in_file(key: str) -> Json:
+    """The metadata of a field that is called `key` in files."""
+    return {"key": key}
+
+
+def _key(field: Field[Any]) -> str:
+    return field.metadata.get("key", field.name)
 
 
 def write_aside(path: Path, contents: bytes, *, private: bool = False) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_world import Refused, Sotto, World, call, files_of, parse_json, write_checksums
 
-from sottovoce.audit.retrain import twins
+from sottovoce.audit.retrain import Retraining, train_without
 from sottovoce.audit.tails import fit_tail
 from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
@@ -159,7 +159,8 @@ def test_somebody_who_writes_unlike_all_others_shows_without_a_clip_and_hardly_w
     estimates = []
     for privacy in (plain, clipped):
         assembly = assemble(Recipe.from_dict({**common, "privacy": privacy}), store)
-        everybody, fewer = twins(assembly, assembly.model, store, np.array([0]), 4, Secrets.seeded(0, "a test"))
+        training = Retraining(assembly, assembly.model, store, 4)
+        everybody, fewer = train_without(training, np.array([0]), Secrets.seeded(0, "a test"))
         keys = jax.random.split(jax.random.key(0))
         tails = [fit_tail(log_ratios(*pair, vocabulary.specials, 1000, key)) for pair, key in
                  zip(((everybody, fewer), (fewer, everybody)), keys, strict=True)]  # fmt: skip

@@ -14,9 +14,9 @@ from tiny_run import crash_after, make_recipe, make_store
 
 import sottovoce
 from sottovoce.accounting import SampledGaussian, epsilon
-from sottovoce.audit.one_run import CanaryWatch
+from sottovoce.audit.one_run import CanaryScorer
 from sottovoce.commands.audit_canaries import audit_canaries
-from sottovoce.commands.insert_canaries import take_scores
+from sottovoce.commands.insert_canaries import saved_canary_scores
 from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
@@ -40,7 +40,7 @@ def planted(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scores_of(run: Path) -> np.ndarray:
     saved, _ = checkpoint.latest(run / "checkpoints")
     assert saved is not None
-    return take_scores(saved)
+    return saved_canary_scores(saved)
 
 
 def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
         card["privacy"]["canaries"],
     ):
         assert {name: canaries[name] for name in told} == told
-    assert "40 canary users, each in or out by a secret coin and 6 who hold 4 planted secrets" in statement["prose"]
+    assert "40 canary users, each in or out by a secret coin and 6 who hold 4 secrets" in statement["prose"]
     assert "of this model itself" in statement["prose"]
 
 
@@ -95,7 +95,7 @@ def test_a_run_that_was_killed_has_the_scores_of_one_that_was_not(tmp_path: Path
     assert weights[0] == weights[1]
     registry = tmp_path / "broken/canaries.json"
     registry.write_text(registry.read_text().replace("sky", "tree"))
-    with pytest.raises(DamagedRun, match="not what was planted"):
+    with pytest.raises(DamagedRun, match="not what was inserted"):
         sottovoce.resume(tmp_path / "broken")
 
 
@@ -140,7 +140,7 @@ def test_a_twin_is_trained_for_a_run_without_canaries_and_not_kept(sotto: Sotto,
     before = files_of(run), files_of(world.store)
     told = sotto("audit", "canaries", run, *settings())
     assert told.status == 0, told.err
-    assert "a twin that was trained for this audit alone" in told.out
+    assert "a copy that was trained for this audit alone" in told.out
     after = files_of(run)
     assert {name for name in after if name not in before[0]} == {"audit", "audit/canaries.json", "audit/canaries.png"}
     assert {name: after[name] for name in before[0]} == before[0]
@@ -156,10 +156,10 @@ def test_a_leaky_build_is_contradicted_with_status_1(
 ) -> None:
     """Scores that give every coin away: what rounds would tell in which nothing is hidden."""
 
-    def tell_all(self: CanaryWatch, seen: RoundTrace) -> None:
-        self.scores += self.planted.lengths(self.rows) > 0
+    def tell_all(self: CanaryScorer, seen: RoundTrace) -> None:
+        self.scores += self.inserted.lengths(self.rows) > 0
 
-    monkeypatch.setattr(CanaryWatch, "__call__", tell_all)
+    monkeypatch.setattr(CanaryScorer, "__call__", tell_all)
     small = ("privacy.noise_multiplier=4.0", "privacy.delta=1e-6", "run.evaluate_every=0", "audit.users=100")
     assert call("train", world.recipe, "--out", tmp_path / "run", "--json", *settings(*small)) == 0
     told = sotto("audit", "canaries", tmp_path / "run")
@@ -172,16 +172,16 @@ def test_a_leaky_build_is_contradicted_with_status_1(
 
 def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, planted: Path) -> None:
     assert "has canaries of its own" in refused("audit", "canaries", planted, "--set", "audit.users=40")
-    assert "no secrets planted" in refused("audit", "canaries", planted, run)
-    assert "nothing is to be planted" in refused("audit", "canaries", run, "--set", "audit.users=0")
+    assert "no secrets inserted" in refused("audit", "canaries", planted, run)
+    assert "no canaries are to be inserted" in refused("audit", "canaries", run, "--set", "audit.users=0")
     assert "audit.users=3 must be at least 40" in refused("audit", "canaries", run, "--set", "audit.users=3")
 
 
 def test_many_canaries_are_noted(planted: Path, sotto: Sotto, world: World, tmp_path: Path) -> None:
-    """46 beside 20 declared ones."""
+    """46 with 20 declared ones."""
     told = sotto("train", world.recipe, "--out", tmp_path / "out", *settings("run.evaluate_every=0"))
     assert told.status == 0
-    assert "46 canary users train beside 20 declared ones" in told.out + told.err
+    assert "46 canary users train with 20 declared ones" in told.out + told.err
 
 
 def test_audits_from_python(planted: Path, tmp_path: Path) -> None:
@@ -189,6 +189,6 @@ def test_audits_from_python(planted: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(planted, tmp_path / "run"))
     shutil.rmtree(run / "secrets")
     found = audit_canaries(run)
-    assert found["one_run"] is None
-    assert found["shown"] is None
-    assert len(found["exposure"]) == 4
+    assert found.one_run is None
+    assert found.to_json()["shown"] is None
+    assert len(found.exposure) == 4

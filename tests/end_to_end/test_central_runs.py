@@ -12,7 +12,8 @@ from small_world import results_of
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce.commands.evaluate import load_run, report_run
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.report import report_run
 from sottovoce.recipe import Recipe
 
 PLAIN = {"mode": "none", "noise_multiplier": None}
@@ -34,8 +35,8 @@ def test_a_central_run_learns_and_says_what_it_is(store, tmp_path):
     result = sottovoce.train(central(store), tmp_path / "run")
     assert result.ended == "finished"
     assert not result.statement.private
-    assert result.statement.facts["mechanism"]["algorithm"] == "central"
-    assert result.statement.facts["mechanism"]["clip_norm"] is None
+    assert result.statement.mechanism["algorithm"] == "central"
+    assert result.statement.mechanism["clip_norm"] is None
     record = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
     assert [line["round"] for line in record if "evaluation" in line] == [2, 4, 6]
     assert all(line["epsilon"] == "infinity" and line["noise_std"] == 0 for line in record)

@@ -14,6 +14,7 @@ from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 
@@ -52,7 +53,7 @@ def test_a_run_broken_off_goes_on_as_if_nothing_had_been(recipe, tmp_path, chang
     sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
     sottovoce.resume(tmp_path / "stopped")
     crash_after(recipe, tmp_path / "crashed", 6)
-    assert sottovoce.resume(tmp_path / "crashed").statement.facts["charged_again"] == 0
+    assert sottovoce.resume(tmp_path / "crashed").statement.charged_again == 0
     weights = load_file(whole.path / "model" / "weights.safetensors")
     for other in ("stopped", "crashed"):
         others = load_file(tmp_path / other / "model" / "weights.safetensors")
@@ -71,7 +72,7 @@ def test_an_adaptive_run_clips_to_what_it_says_and_is_charged_z(recipe, tmp_path
     assert ratios == pytest.approx([ratios[0]] * 6, rel=1e-6)
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").spent() == [(z_event(1.2), 6)]
     assert result.statement.epsilon == accounting.epsilon([(z_event(1.2), 6)], 1e-3, "rdp")
-    assert "follow the 0.4 quantile" in result.statement.prose()
+    assert "follow the 0.4 quantile" in prose(result.statement)
 
 
 def test_a_noise_that_changes_is_charged_round_by_round_and_ahead_to_the_store(recipe, store, tmp_path):
@@ -119,7 +120,7 @@ def test_the_hard_stop_counts_what_each_round_costs(recipe, tmp_path):
 def test_the_statement_names_the_generator(recipe, tmp_path):
     for randomness in ("standard", "hardened"):
         result = sottovoce.train(recipe.replace(privacy={"randomness": randomness}), tmp_path / randomness)
-        assert "ChaCha20" in result.statement.facts["noise_generator"]
-        cipher = result.statement.facts["sampling_generator"] == "ChaCha20"
+        assert "ChaCha20" in result.statement.noise_generator
+        cipher = result.statement.sampling_generator == "ChaCha20"
         assert cipher == (randomness == "hardened")
-        assert ("not a cipher" in result.statement.prose()) == (randomness == "standard")
+        assert ("not a cipher" in prose(result.statement)) == (randomness == "standard")

@@ -44,7 +44,7 @@ def test_runs_on_one_store_are_measured_together(sotto: Sotto, world: World, run
     assert "0.777" not in json.dumps(found)
     text = page.read_text(encoding="utf-8")
     assert "0.777" not in text
-    assert "How unlike users fare" not in text
+    assert "How much users differ" not in text
     assert str(tmp_path) not in text
     outcome = sotto("compare", run, "--out", page, "--internal")
     assert (outcome.status, outcome.out) == (0, f"{page}\n")

@@ -11,7 +11,8 @@ from tiny_run import StopAfter, make_recipe, make_store
 import sottovoce
 from family import FAMILY, of_family
 from sottovoce.build.assembly import load_model, weights_of
-from sottovoce.commands.evaluate import evaluate_run, load_run, report_run
+from sottovoce.commands.evaluate import evaluate_run, load_run
+from sottovoce.commands.report import report_run
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder

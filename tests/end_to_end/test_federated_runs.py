@@ -106,7 +106,7 @@ def test_a_round_that_was_paid_for_and_lost_is_paid_for_again_with_fresh_coins_a
     assert [(entry.round, entry.attempt) for entry in entries] == [(1, 0), (2, 0), (2, 1), (3, 0)]
     assert len({entry.lineage for entry in entries}) == 4
     assert sum(count for _, count in StoreLedger(federation.path / "ledger.jsonl").spent()) == 4
-    assert result.statement.facts["charged_again"] == 1
+    assert result.statement.charged_again == 1
     # Other coins, and nobody in the same round twice. Either cohort alone may be empty: few users, secret coins.
     name = Ledger.open(run / "ledger.jsonl").header["run"]
     first, again = (

@@ -194,7 +194,7 @@ def test_entropy_and_seed_are_kept_apart(recipe, forks, unbroken, tmp_path):
     statement = json.loads((out / "privacy.json").read_text())
     assert statement["secrets"] == "entropy"
     assert "seed" not in statement["prose"]
-    assert "whoever knows the seed" in json.loads((unbroken / "privacy.json").read_text())["prose"]
+    assert "anyone who knows the seed" in json.loads((unbroken / "privacy.json").read_text())["prose"]
     assert oct((out / "secrets").stat().st_mode)[-3:] == "700"
     assert all(oct(path.stat().st_mode)[-3:] == "600" for path in (out / "secrets").iterdir())
     assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"

@@ -15,6 +15,7 @@ from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import checkpoint, payments
 from sottovoce.runs.ledger import Ledger, StoreLedger
 
@@ -103,7 +104,7 @@ def test_a_run_that_version_0_1_began_goes_on(recipe, store, tmp_path):
         as_of_version_0_1(folder)
     result = sottovoce.resume(tmp_path / "run")
     assert (result.ended, result.round) == ("finished", 8)
-    assert result.statement.facts["charged_again"] == 2  # that their sums were the same cannot be told
+    assert result.statement.charged_again == 2  # that their sums were the same cannot be told
     checked = ['"check"' in line for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     assert checked == [False] * 7 + [True] * 4
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 8
@@ -124,11 +125,11 @@ def test_the_epsilon_of_a_run_counts_its_copies_and_no_round_twice(recipe, run, 
     one, more = (accounting.epsilon([(event, count)], 1e-3, "rdp") for count in (6, 9))
     assert sottovoce.resume(run).statement.epsilon == pytest.approx(one)
     copied = sottovoce.resume(tmp_path / "copy").statement
-    assert copied.epsilon == pytest.approx(more) == copied.facts["epsilon_spent"]
-    assert "3 rounds were charged for other copies of the run" in copied.prose()
+    assert copied.epsilon == pytest.approx(more) == copied.epsilon_spent
+    assert "3 more rounds were charged for other copies of the run" in prose(copied)
     again = sottovoce.resume(run).statement  # finished: it is written again, with what was charged since
     assert again.epsilon == pytest.approx(more)
-    assert [each["count"] for each in again.facts["charged"]] == [9]
+    assert [each["count"] for each in again.charged] == [9]
     assert StoreLedger(store / "ledger.jsonl").spent() == [(event, 9)]
 
 
@@ -168,4 +169,4 @@ def test_a_budget_counts_rounds_done_again_and_the_statement_lists_what_fits(rec
     result = sottovoce.resume(tmp_path / "run")
     assert (result.ended, result.round) == ("budget", 5)
     assert result.statement.epsilon == pytest.approx(full)
-    assert [each["count"] for each in result.statement.facts["charged"]] == [6]
+    assert [each["count"] for each in result.statement.charged] == [6]

@@ -23,6 +23,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import BudgetExhausted, SottoError
 from sottovoce.local.objective import plain
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
@@ -44,7 +45,7 @@ def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").spent() == [(event, 6)]
     wanted = accounting.epsilon([(event, 6)], 1e-3, "rdp")
     assert result.statement.epsilon == pytest.approx(wanted)
-    assert any("4 users are trained at once" in fact for fact in result.statement.facts["not_covered"])
+    assert any("4 users are trained at once" in fact for fact in result.statement.not_covered)
     record = RunFolder(tmp_path / "run").record.read()
     assert [line["epsilon"] for line in record] == pytest.approx(
         [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
@@ -68,7 +69,7 @@ def test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_nois
     result = sottovoce.resume(tmp_path / "run")
     ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
     assert [(entry.round, entry.attempt) for entry in ledger.entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
-    assert result.statement.facts["charged_again"] == 2
+    assert result.statement.charged_again == 2
     event = SampledGaussian(1.2, "poisson", 0.25)
     assert result.statement.epsilon == pytest.approx(accounting.epsilon([(event, 8 + 2)], 1e-3, "rdp"))
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 8 + 2 + 8
@@ -80,7 +81,7 @@ def test_a_round_broken_off_and_done_again_here_is_the_same_release(recipe, stor
     recipe = recipe.replace(run={"rounds": 8})
     crash_after(recipe, tmp_path / "run", 6)
     result = sottovoce.resume(tmp_path / "run")
-    assert result.statement.facts["charged_again"] == 0
+    assert result.statement.charged_again == 0
     sottovoce.train(recipe, tmp_path / "same")
     weights, others = (load_file(tmp_path / name / "model" / "weights.safetensors") for name in ("run", "same"))
     for name in weights:
@@ -99,7 +100,7 @@ def test_a_researchers_own_objective_is_never_taken_for_the_same(recipe, tmp_pat
 
     with pytest.raises(RuntimeError, match="crash"):
         sottovoce.train(recipe.replace(run={"rounds": 8}), tmp_path / "run", objective=own, observer=observer)
-    assert sottovoce.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 2
+    assert sottovoce.resume(tmp_path / "run", objective=own).statement.charged_again == 2
 
 
 def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, tmp_path):
@@ -117,7 +118,7 @@ def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, t
         sottovoce.train(recipe, tmp_path / "run", objective=own, observer=observer)
     with pytest.raises(SottoError, match=r"begun with .*own of the caller"):
         sottovoce.resume(tmp_path / "run")
-    assert sottovoce.resume(tmp_path / "run", objective=own).statement.facts["charged_again"] == 1
+    assert sottovoce.resume(tmp_path / "run", objective=own).statement.charged_again == 1
 
 
 def noise_shared(one: Path, other: Path) -> float:
@@ -287,7 +288,7 @@ def test_a_bad_combination_is_refused_before_anything_is_spent(recipe, store, tm
 def test_fixed_size_cohorts_are_charged_as_what_they_are(recipe, tmp_path):
     fixed = recipe.replace(privacy={"sampling": "fixed"})
     result = sottovoce.train(fixed, tmp_path / "run")
-    assert result.statement.facts["relation"] == "replace-one-user"
+    assert result.statement.relation == "replace-one-user"
     poisson = accounting.epsilon([(SampledGaussian(1.2, "poisson", 0.25), 6)], 1e-3, "rdp")
     assert result.statement.epsilon > 2 * poisson
     assert {line["users"] for line in RunFolder(tmp_path / "run").diagnostics.read()} == {9}
@@ -335,9 +336,9 @@ def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
     open_run = recipe.replace(privacy={"mode": "none", "estimator": "true_average"})
     sottovoce.train(open_run, tmp_path / "open")
     statement = sottovoce.train(recipe, tmp_path / "run", model=sottovoce.load_run(tmp_path / "open")[0]).statement
-    assert "weights given from Python" in statement.facts["start"]["source"]
-    assert "declared public by the owner" in statement.prose()
-    assert "start" not in sottovoce.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.facts
+    assert "weights given from Python" in statement.start["source"]
+    assert "declared public by the owner" in prose(statement)
+    assert sottovoce.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.start is None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from sottovoce.data.words import FRAME
 from sottovoce.errors import SottoError
 from sottovoce.privacy.histogram import NoisyHistogram
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger
 
@@ -153,17 +154,17 @@ def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_
     rounds = (SampledGaussian(1.2, "poisson", 9 / 350), 3)
     assert StoreLedger(tmp_path / "store" / "ledger.jsonl").spent() == [words, rounds]
     assert statement.epsilon == pytest.approx(accounting.epsilon([words, rounds], 1e-4))
-    assert statement.facts["epsilon_training"] == pytest.approx(accounting.epsilon([rounds], 1e-4))
-    assert statement.epsilon > statement.facts["epsilon_training"]
-    assert statement.facts["epsilon_store"] == pytest.approx(statement.epsilon)
-    assert "found in the users' own text" in statement.prose()
+    assert statement.epsilon_training == pytest.approx(accounting.epsilon([rounds], 1e-4))
+    assert statement.epsilon > statement.epsilon_training
+    assert statement.epsilon_store == pytest.approx(statement.epsilon)
+    assert "found in the users' own text" in prose(statement)
     record = RunFolder(tmp_path / "run").record.read()
     assert record[-1]["epsilon"] == pytest.approx(statement.epsilon)
-    assert statement.facts["epsilon_spent"] == pytest.approx(statement.epsilon)
+    assert statement.epsilon_spent == pytest.approx(statement.epsilon)
     # A budget is for both, and so is the noise that is found for it.
     asked = recipe.replace(privacy={"noise_multiplier": None, "epsilon": 2.5})
     found = sottovoce.train(asked, tmp_path / "budget").statement
-    assert found.facts["epsilon_training"] < 2.2
+    assert found.epsilon_training < 2.2
     assert 2.45 < found.epsilon <= 2.5
     with pytest.raises(SottoError, match="used up by the store's vocabulary"):
         sottovoce.train(asked.replace(privacy={"epsilon": 1.5}), tmp_path / "refused")

@@ -23,6 +23,7 @@ from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.hash_chain import chained
 
@@ -82,9 +83,9 @@ def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_pa
     result = sottovoce.train(recipe, tmp_path / "run")
     one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
     assert result.statement.epsilon == accounting.epsilon([(one, 1)], 1e-3, "rdp")
-    assert result.statement.facts["relation"] == "replace-one-user"
-    assert "at most 1 of the planned rounds" in result.statement.prose()
-    assert "trained on, not for those held out" in result.statement.prose().split(". ")[0]
+    assert result.statement.relation == "replace-one-user"
+    assert "at most 1 of the planned rounds" in prose(result.statement)
+    assert "trained on, not for those held out" in prose(result.statement).split(". ")[0]
     assert "not those held out" in result.statement.to_json()["protects"]
     asked = [line["users"] for line in read(tmp_path / "run" / "diagnostics.jsonl")]
     assert sum(asked) == Store.open(store).users
@@ -96,7 +97,7 @@ def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_pa
     # Another run on the same people, and a seventh round: two turns more.
     again = sottovoce.train(recipe.replace(run={"rounds": 7}), tmp_path / "again")
     assert again.statement.epsilon == accounting.epsilon([(one, 2)], 1e-3, "rdp")
-    assert again.statement.facts["epsilon_store"] == accounting.epsilon([(one, 3)], 1e-3, "rdp")
+    assert again.statement.epsilon_store == accounting.epsilon([(one, 3)], 1e-3, "rdp")
 
 
 def test_in_turn_a_run_can_be_released_if_every_turn_was_paid_for(store, tmp_path):
@@ -111,9 +112,9 @@ def test_in_turn_a_run_can_be_released_if_every_turn_was_paid_for(store, tmp_pat
     assert line["count"] == 2
     ledger.with_suffix(".head").unlink()
     ledger.write_bytes(chained([{**line, "count": 1}]))
-    assert "lacks 1 of the run's 3 charges" in " ".join(release_run(tmp_path / "run", tmp_path / "out")["reasons"])
+    assert "lacks 1 of the run's 3 charges" in " ".join(release_run(tmp_path / "run", tmp_path / "out").reasons)
     ledger.write_text(whole)
-    assert release_run(tmp_path / "run", tmp_path / "out")["released"]
+    assert release_run(tmp_path / "run", tmp_path / "out").released
 
 
 @pytest.mark.parametrize(("turns", "said"), [(None, "begun by version 0.1"), ("of others", "have other names")])
@@ -134,7 +135,7 @@ def test_in_turn_a_run_of_version_0_1_is_not_released(store, tmp_path, monkeypat
     monkeypatch.setattr(new_run, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=None))
     monkeypatch.setattr(Training, "_check_turns", lambda self, secrets: None)
     sottovoce.train(recipe.replace(run={"rounds": 2}), tmp_path / "run")
-    (reason,) = release_run(tmp_path / "run", tmp_path / "out")["reasons"]
+    (reason,) = release_run(tmp_path / "run", tmp_path / "out").reasons
     assert "begun by version 0.1" in reason
 
 

@@ -12,13 +12,14 @@ from small_world import call, results_of
 from tiny_run import WORDS, StopAfter, make_recipe, make_store
 
 import sottovoce
-from sottovoce.commands.evaluate import load_run, report_run
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.report import report_run
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.wording import bytes_text
+from sottovoce.reporting.statement_text import bytes_text
 
 
 def make_public(folder: Path, words: list[str] = WORDS, lines: int = 40) -> Path:
@@ -57,7 +58,7 @@ def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp
     for one, other in zip(weights(tmp_path / "whole"), weights(tmp_path / "stopped"), strict=True):
         np.testing.assert_array_equal(one, other)
     assert results_of(tmp_path / "whole") == results_of(tmp_path / "stopped")
-    assert any("rehearse" in words for words in result.statement.facts["not_covered"])
+    assert any("rehearse" in words for words in result.statement.not_covered)
     # Rehearsal costs no privacy, and changes the model.
     plain = sottovoce.train(make_recipe(store), tmp_path / "plain")
     assert plain.statement.epsilon == result.statement.epsilon

@@ -15,7 +15,7 @@ from tiny_run import StopAfter
 
 import sottovoce
 from sottovoce.accounting import SampledGaussian, ThresholdedHistogram, rounded_up
-from sottovoce.commands.insert_canaries import take_scores
+from sottovoce.commands.insert_canaries import saved_canary_scores
 from sottovoce.commands.release import release_run, threshold
 from sottovoce.commands.train import resume
 from sottovoce.errors import DamagedRun, SottoError
@@ -98,7 +98,7 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     saved, _ = checkpoint.latest(ready / "checkpoints")
     assert saved is not None
     private = [*keys.values(), *(key.hex().encode() for key in keys.values()), header["store"].encode()]
-    private += [f"{score:.6g}".encode() for score in take_scores(saved)]
+    private += [f"{score:.6g}".encode() for score in saved_canary_scores(saved)]
     private += [b"guesses", b"correct", b"shown"]  # what the audit of the run's own rounds found
     private.append((ready / "diagnostics.jsonl").read_bytes().splitlines()[0])
     private.append(str(tmp_path).encode())
@@ -165,14 +165,14 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
     (shorten, "ledger.jsonl has lost lines at its end"),
     (edit("ledger.jsonl", '"attempt"', '"at'), "is damaged"),
     (edit("recipe.toml", "rounds = 4", "rounds = 3"), "edited after the run began"),
-    (edit("recipe.toml", 'secrets = "entropy"', 'secrets = "seeded"'), "whoever knows run.seed=3"),
+    (edit("recipe.toml", 'secrets = "entropy"', 'secrets = "seeded"'), "anyone who knows run.seed=3"),
     (edit("privacy.json", '"charges": 4', '"charges": 3'), "counts 3 charges, and the ledger has 4"),
     (edit("privacy.json", '"epsilon": 2.', '"epsilon": 1.'), "charges come to 2.5"),
     (edit("privacy.json", '"run": "', '"run": "0'), "the statement of another run"),
     (edit("privacy.json", '"private": true', '"private": false'), "gives no guarantee"),
     (edit("model/card.json", '"charged_again": 0', '"charged_again": 1'), "do not say the same"),
     (edit("model/vocabulary.txt", "kettle", "kennel"), "is not the vocabulary of the statement"),
-    (edit("canaries.json", "kettle", "tea"), "not what was planted"),
+    (edit("canaries.json", "kettle", "tea"), "not what was inserted"),
     (another_model, "is not the model of the last checkpoint"),
     (flip("model/weights.safetensors"), "weights.safetensors is not the file that privacy.json names"),
     (flip("model/vocabulary.txt"), "vocabulary.txt is not the file that privacy.json names"),
@@ -230,7 +230,7 @@ def test_people_who_were_never_charged(ready: Path, tmp_path: Path, people: Stor
         for path in moved:
             path.rename(people.path.with_name(path.name))
     said = "its people were not asked to pay" if "holders" in also else "has no charge, though runs were charged to it"
-    assert any(said in reason for reason in result["reasons"])
+    assert any(said in reason for reason in result.reasons)
     assert not (tmp_path / "out").exists()
 
 
@@ -239,35 +239,35 @@ def test_people_who_were_charged_for_some_rounds_only(ready: Path, tmp_path: Pat
     lines = [parse_json(line) for line in people.path.read_text().splitlines()]
     short = [line | {"count": line["count"] - 1} if line["run"] == run else line for line in lines]
     people.path.write_text("".join(json.dumps(line) + "\n" for line in short))
-    assert any("was changed" in reason for reason in release_run(ready, tmp_path / "out")["reasons"])
+    assert any("was changed" in reason for reason in release_run(ready, tmp_path / "out").reasons)
     people.path.unlink()  # written anew, as by an owner who edits
     people.path.write_bytes(chained([{name: line[name] for name in line if name != "check"} for line in short]))
     people.path.with_suffix(".head").unlink()
-    assert any("lacks 1 of the run's" in reason for reason in release_run(ready, tmp_path / "out")["reasons"])
+    assert any("lacks 1 of the run's" in reason for reason in release_run(ready, tmp_path / "out").reasons)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_claim_without_the_words_that_were_paid_for(ready: Path, tmp_path: Path, people: StoreLedger) -> None:
     people.charge(PREPARATION, "private vocabulary", ThresholdedHistogram(2.0, 1e-6), 1)
     result = release_run(ready, tmp_path / "out")
-    assert any("the ledger's charges come to" in reason for reason in result["reasons"])
+    assert any("the ledger's charges come to" in reason for reason in result.reasons)
     assert not (tmp_path / "out").exists()
 
 
-def test_of_a_twin_it_is_told_that_it_passed_and_nothing_else(ready: Path, tmp_path: Path) -> None:
+def test_of_a_copy_it_is_told_that_it_passed_and_nothing_else(ready: Path, tmp_path: Path) -> None:
     """It was trained on the same people, and nobody was charged for it."""
     audited(ready, "canaries", itself=False, curve=[{"holders": 1, "median": 3.21}])
-    assert release_run(ready, tmp_path / "out")["released"]
+    assert release_run(ready, tmp_path / "out").released
     for name in ("privacy.json", "card.json"):
         assert "3.21" not in (tmp_path / "out" / name).read_text()
     (told,) = [one for one in parse_json((tmp_path / "out/privacy.json").read_text())["audits"] if len(one) > 2]
-    assert told == {"audit": "canaries", "result": "passed", "of": "a twin", "one_run": True}
+    assert told == {"audit": "canaries", "result": "passed", "of": "a copy", "one_run": True}
 
 
 def test_the_store_s_total_is_the_one_of_today(ready: Path, tmp_path: Path, people: StoreLedger) -> None:
     before = parse_json((ready / "privacy.json").read_text())["epsilon_store"]
     people.charge("another run", "training", SampledGaussian(1.0, "poisson", 0.3), 10)
-    assert release_run(ready, tmp_path / "out")["released"]
+    assert release_run(ready, tmp_path / "out").released
     after = parse_json((tmp_path / "out/privacy.json").read_text())
     assert after["epsilon_store"] > before
     assert f"ε is {rounded_up(after['epsilon_store'])} at the same δ" in after["prose"]
@@ -286,7 +286,7 @@ def test_checkpoints_that_the_run_did_not_make_are_not_released(ready: Path, tmp
     save_file({**weights, name: saved.arrays["0000"]}, ready / "model/weights.safetensors")
     write_checksums(ready)
     result = release_run(ready, tmp_path / "out")
-    assert any("is not what this run released in round 4" in reason for reason in result["reasons"])
+    assert any("is not what this run released in round 4" in reason for reason in result.reasons)
     assert not (tmp_path / "out").exists()
 
 
@@ -326,8 +326,8 @@ def test_the_threshold_of_exposure(ready: Path, tmp_path: Path) -> None:
     assert threshold(1) == 10
     assert threshold(8) == 13
     audited(ready, "canaries", exposure=[_exposure(1, 9.0), _exposure(16, 20.0)])
-    assert release_run(ready, tmp_path / "out", most_exposure=8.0)["released"] is False
-    assert release_run(ready, tmp_path / "out")["released"] is True  # what sixteen people wrote is no one's secret
+    assert release_run(ready, tmp_path / "out", most_exposure=8.0).released is False
+    assert release_run(ready, tmp_path / "out").released is True  # what sixteen people wrote is no one's secret
 
 
 def test_a_run_that_promises_nothing_and_a_folder_that_is_taken(refused: Refused, ready: Path, tmp_path: Path) -> None:

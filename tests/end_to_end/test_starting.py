@@ -22,6 +22,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.models.lstm import LSTM
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
@@ -116,8 +117,8 @@ def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family,
     with pytest.raises(SottoError, match="without privacy"):
         sottovoce.train(private(family.first, tmp_path / "whole"), tmp_path / "another")
     further = sottovoce.train(central(family.first, tmp_path / "whole"), tmp_path / "another").statement
-    assert "private start: " in further.facts["start"]["source"]
-    assert "at δ = 0.001 for its own users" in further.prose()
+    assert "private start: " in further.start["source"]
+    assert "at δ = 0.001 for its own users" in prose(further)
 
 
 def test_a_start_that_saw_the_same_people_without_privacy_is_refused(family, tmp_path):

@@ -64,7 +64,7 @@ def test_the_same_sum_again_has_the_same_noise_at_no_charge(recipe, store, tmp_p
     crash_after(recipe, tmp_path / "run", 6)  # the checkpoint is at round 4; 5 and 6 were paid for
     before = charged(store)
     result = sottovoce.resume(tmp_path / "run")
-    assert result.statement.facts["charged_again"] == 0
+    assert result.statement.charged_again == 0
     assert charged(store) == before
     assert keys[4:6] == keys[6:8]
     assert len({key for _, key in keys}) == 8
@@ -77,7 +77,7 @@ def test_another_sum_under_the_same_name_is_a_new_attempt_that_is_paid_for(recip
     result = sottovoce.resume(tmp_path / "run")
     entries = Ledger.open(tmp_path / "run" / "ledger.jsonl").entries
     assert [(entry.round, entry.attempt) for entry in entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
-    assert result.statement.facts["charged_again"] == 2
+    assert result.statement.charged_again == 2
     assert charged(store) == before + 2
     assert len({key for _, key in keys}) == len(keys) == 6 + 4
     # Round 5 is added up under the old attempt's keys, given up, and added up anew on a cohort of its own.
@@ -122,7 +122,7 @@ def test_a_paid_attempt_whose_sum_is_not_known_is_a_new_one(recipe, store, tmp_p
     for path in (tmp_path / "run" / "secrets").glob("*.sums"):
         path.unlink() if lost == "gone" else path.write_bytes(path.read_bytes()[:-1])
     expected = 2 if lost == "gone" else 1  # of round 5 it is known
-    assert sottovoce.resume(tmp_path / "run").statement.facts["charged_again"] == expected
+    assert sottovoce.resume(tmp_path / "run").statement.charged_again == expected
     assert len({key for _, key in keys}) == 8 + expected
 
 
@@ -142,7 +142,7 @@ def test_a_crash_between_the_sum_and_the_ledger_is_safe(recipe, store, tmp_path,
         patch.setattr(owner, name, die)
         with pytest.raises(RuntimeError, match="crash"):
             sottovoce.train(recipe, tmp_path / "run")
-    assert sottovoce.resume(tmp_path / "run").statement.facts["charged_again"] == 0
+    assert sottovoce.resume(tmp_path / "run").statement.charged_again == 0
     assert {number for number, _ in keys} == set(range(1, 9))
     assert len({key for _, key in keys}) == 8
 
@@ -171,7 +171,7 @@ def test_the_hash_of_a_sum_is_nowhere(store, tmp_path, monkeypatch, capsys, capl
     for path in secrets.iterdir():
         assert not any(form in path.read_bytes() for form in forms), path
     sottovoce.report_run(tmp_path / "run")
-    assert release_run(tmp_path / "run", tmp_path / "out")["released"]
+    assert release_run(tmp_path / "run", tmp_path / "out").released
     assert not secrets.exists()
     files = [path for folder in ("run", "store", "out") for path in (tmp_path / folder).rglob("*") if path.is_file()]
     assert len(files) > 10

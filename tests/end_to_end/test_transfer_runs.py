@@ -13,7 +13,8 @@ from test_rehearsal import make_public
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce.commands.evaluate import load_run, report_run
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.report import report_run
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
 
@@ -35,7 +36,7 @@ def test_a_run_learns_by_imitation_and_goes_on_to_the_same_bits(store, tmp_path)
     recipe = imitating(store, cycles=2, optimiser="momentum")
     result = sottovoce.train(recipe, tmp_path / "whole")
     assert not result.statement.private
-    assert result.statement.facts["mechanism"]["server_update"] == "transfer"
+    assert result.statement.mechanism["server_update"] == "transfer"
     assert sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(2)).ended == "stopped"
     sottovoce.resume(tmp_path / "stopped")
     crash_after(recipe, tmp_path / "crashed", 4)
@@ -56,7 +57,7 @@ def test_public_text_is_read_and_a_run_goes_on_with_no_other(store, tmp_path):
     public = make_public(tmp_path)
     recipe = imitating(store, text="public").replace(local={"public": str(public)})
     result = sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2))
-    assert not any("rehearse" in words for words in result.statement.facts["not_covered"])
+    assert not any("rehearse" in words for words in result.statement.not_covered)
     for path in public.iterdir():
         path.unlink()
     public.rmdir()

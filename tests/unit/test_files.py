@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from sottovoce.errors import SottoError
-from sottovoce.files import explain_full_disk, made_aside, remove_partial, work_folder, write_aside
+from sottovoce.files import (
+    Facts,
+    as_json,
+    explain_full_disk,
+    from_json_number,
+    in_file,
+    made_aside,
+    remove_partial,
+    to_json_number,
+    work_folder,
+    write_aside,
+)
 
 AT_WORK = """
 import sys, time
@@ -111,3 +125,37 @@ def test_a_folder_for_which_there_is_no_space_vanishes_and_the_same_command_may_
 def test_a_name_that_no_folder_can_have_is_refused() -> None:
     with pytest.raises(SottoError, match="NUL"), made_aside(Path("a\0b")):
         pass
+
+
+@pytest.mark.parametrize("value", [0.0, -2.5, 1e300, math.inf, -math.inf])
+def test_numbers_go_through_json_and_back(value: float) -> None:
+    assert from_json_number(json.loads(json.dumps(to_json_number(value), allow_nan=False))) == value
+
+
+def test_one_way_to_write_infinity_and_two_to_read_it() -> None:
+    assert (to_json_number(math.inf), to_json_number(math.nan)) == ("infinity", None)
+    assert math.isnan(from_json_number(None))
+    assert from_json_number(None, null=math.inf) == math.inf
+    with pytest.raises(ValueError, match="'many' is not a number"):
+        from_json_number("many")
+
+
+@dataclass(frozen=True)
+class Inner(Facts):
+    value: float = math.inf
+
+
+@dataclass(frozen=True)
+class Outer(Facts):
+    count: int
+    share: float | None = None
+    renamed: int = field(default=0, metadata=in_file("old"))
+    inner: tuple[Inner, ...] = ()
+
+
+def test_facts_are_plain_json_and_files_of_other_versions_are_read() -> None:
+    facts = Outer(1, math.inf, 2, (Inner(), Inner(1.0)))
+    written = {"count": 1, "share": "infinity", "old": 2, "inner": [{"value": "infinity"}, {"value": 1.0}]}
+    assert facts.to_json() == as_json({"facts": facts})["facts"] == written
+    assert Outer.from_json({"count": 1, "old": 2, "later": 3}) == Outer(1, None, 2)
+    assert Outer.from_json({"count": 1, "share": "infinity"}).share == math.inf

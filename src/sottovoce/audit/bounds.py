@@ -1,8 +1,8 @@
 """How private can a mechanism be at most? Lower bounds on ε and on μ, from who was in and what was released.
 
-Somebody's presence is a fair coin, and a score is higher, so one hopes, where they were present. If guesses from the
+Whether a user is present is a fair coin, and a good score is higher where the user was present. If guesses from the
 scores come out better than (ε, δ) allows, then ε is refuted, at a confidence. A bound below a claim proves nothing: a
-better attack may find more, and so many guesses can show only so much (`most`).
+better attack may find more, and a number of guesses can show an ε of `most` at most.
 
 - **A Gaussian of multiplier z** is the claim of a round: (ε, δ) is only what follows from it, and a bound on ε from
   guesses hardly ever finds half the noise. `trials_mu` bounds μ = 1/z from the same two error rates, whatever the
@@ -10,7 +10,7 @@ better attack may find more, and so many guesses can show only so much (`most`).
 - **Trials that are independent of one another** (`trials_bound`, `trials_mu`): the mechanism is run afresh for each. A
   threshold is chosen on some of them and judged on the others, by Clopper-Pearson intervals of both error rates.
 - **Many at once in one run** (`one_run_bound`; Steinke, Nasr and Jagielski 2023): their scores may depend on one
-  another in any way. Who is not guessed about does not count.
+  another in any way. Users whom no guess is about do not count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sottovoce.errors import SettingError, SottoError
 CONFIDENCE = 0.95
 CHOOSING = 0.25  # share of the trials that choose the threshold: it needs to be good, not the best
 SHARES = (1, 1 / 2, 1 / 4, 1 / 8)  # of those in one run: how many are guessed about
-POWER = 0.99  # chance with which an audit finds what it says it would have noticed
+POWER = 0.99  # chance with which an audit finds the fault that it claims it would have noticed
 FEWEST = 40  # trials: with fewer, even perfect guesses show next to nothing
 
 
@@ -58,9 +58,13 @@ def trials_bound(scores: np.ndarray, present: np.ndarray, delta: float, confiden
     trials = there + away
     return Bound(
         epsilon=float(epsilon_of_errors(*errors, delta, confidence)),
-        delta=delta, confidence=confidence, trials=trials, correct=trials - missed - taken,
-        guesses=trials, most=float(epsilon_of_errors(0, there, 0, away, delta, confidence)),
-    )  # fmt: skip
+        delta=delta,
+        confidence=confidence,
+        trials=trials,
+        correct=trials - missed - taken,
+        guesses=trials,
+        most=float(epsilon_of_errors(0, there, 0, away, delta, confidence)),
+    )
 
 
 def trials_mu(scores: np.ndarray, present: np.ndarray, confidence: float = CONFIDENCE) -> float:
@@ -134,9 +138,13 @@ def one_run_bound(
     correct = int(np.sum(present[high]) + np.sum(~present[low]))
     return Bound(
         epsilon=one_run_epsilon(len(scores), guesses, correct, delta, confidence),
-        delta=delta, confidence=confidence, trials=len(scores), correct=correct, guesses=guesses,
+        delta=delta,
+        confidence=confidence,
+        trials=len(scores),
+        correct=correct,
+        guesses=guesses,
         most=one_run_epsilon(len(scores), guesses, guesses, delta, confidence),
-    )  # fmt: skip
+    )
 
 
 def best_one_run_bound(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float = CONFIDENCE) -> Bound:

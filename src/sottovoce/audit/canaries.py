@@ -1,14 +1,14 @@
 """Canaries: made-up users who train with the others, and secrets of theirs that a model may give away.
 
-A canary user writes one sequence of random words over and over: its first words an attacker knows, the others are the
-secret. Canary users come on top of the declared population: with Poisson sampling one user more changes nobody's
-chance, and q and W stay those of the people. There are two kinds:
+A canary user writes one sequence of random words over and over. An attacker knows its first words; the others are the
+secret. Canary users are added to the declared population: with Poisson sampling one more user changes no other user's
+chance to join, and q and W stay those of the population. There are two kinds:
 
 - **secrets**, each held by as many users as its place in `holders` says: how much a model gives away of what one, four
   or sixteen users wrote (`expose`);
-- **users** who are each in or out by a coin that is secret until the end: can it be told who was in? (`audit/one_run`).
+- **users** who are each in or out by a secret coin: can an attacker tell which of them were in? (`audit/one_run`).
 
-What was planted is public (`Registry`), and with a model it is all that exposure takes. The coins are not in it.
+Which canaries were inserted is public (`Registry`). Exposure needs the registry and a model; the coins are not in it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.audit.bounds import check_trials
+from sottovoce.audit.results import CanarySummary, Exposure, ExposurePoint
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.files import Json
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.generate import count_likelier, search_beams
 from sottovoce.privacy.rng import philox
@@ -38,10 +39,10 @@ BEAMS = 5
 
 @dataclass(frozen=True)
 class Registry:
-    """What was planted: public, and chosen before anybody's text was read.
+    """Which canaries were inserted: public, and chosen before any user's text was read.
 
-    Sequences are words as the vocabulary has them, `prefix` known ones and then the secret. Rows after those of the
-    people are the `users`, then the holders of the first secret, of the second, and so on.
+    Sequences are words of the vocabulary, `prefix` known ones and then the secret. Their rows in the store come after
+    those of the population: the `users`, then the holders of the first secret, of the second, and so on.
     """
 
     vocabulary: str  # its fingerprint
@@ -56,33 +57,34 @@ class Registry:
     def canaries(self) -> int:
         return len(self.users) + sum(self.holders)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> CanarySummary:
         """What a ledger and a statement say of it."""
-        return {
-            "users": len(self.users), "secrets": len(self.secrets), "holders": sum(self.holders),
-            "registry": self.digest(),
-        }  # fmt: skip
+        return CanarySummary(len(self.users), len(self.secrets), sum(self.holders), self.digest())
 
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "registry": 1,
-            "about": "made-up users who were planted on top of the declared population; whether one of `users` was in "
+            "about": "made-up users who were added to the declared population; whether one of `users` was in "
             "is not told. A secret is what follows the first `prefix` words; it is ranked among all sequences of words "
             "of the vocabulary that could stand there",
             **asdict(self),
         }
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Registry:
+    def from_json(values: Json) -> Registry:
         try:
             return Registry(
-                vocabulary=str(values["vocabulary"]), prefix=int(values["prefix"]), copies=int(values["copies"]),
-                tokens_per_user=int(values["tokens_per_user"]), users=tuple(map(tuple, values["users"])),
-                secrets=tuple(map(tuple, values["secrets"])), holders=tuple(map(int, values["holders"])),
-            )  # fmt: skip
+                vocabulary=str(values["vocabulary"]),
+                prefix=int(values["prefix"]),
+                copies=int(values["copies"]),
+                tokens_per_user=int(values["tokens_per_user"]),
+                users=tuple(map(tuple, values["users"])),
+                secrets=tuple(map(tuple, values["secrets"])),
+                holders=tuple(map(int, values["holders"])),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedRun(f"the registry of canaries is damaged ({type(error).__name__}: {error})") from None
 
@@ -120,10 +122,14 @@ def choose(audit: Audit, vocabulary: Tokenizer, tokens_per_user: int) -> Registr
         )
     sequences = _different(audit, vocabulary, audit.users + audit.secrets)
     return Registry(
-        vocabulary=vocabulary.fingerprint, prefix=audit.prefix, copies=audit.copies, tokens_per_user=tokens_per_user,
-        users=tuple(sequences[: audit.users]), secrets=tuple(sequences[audit.users :]),
+        vocabulary=vocabulary.fingerprint,
+        prefix=audit.prefix,
+        copies=audit.copies,
+        tokens_per_user=tokens_per_user,
+        users=tuple(sequences[: audit.users]),
+        secrets=tuple(sequences[audit.users :]),
         holders=tuple(audit.holders[number % len(audit.holders)] for number in range(audit.secrets)),
-    )  # fmt: skip
+    )
 
 
 def _different(audit: Audit, vocabulary: Tokenizer, count: int) -> list[tuple[str, ...]]:
@@ -141,8 +147,8 @@ def _different(audit: Audit, vocabulary: Tokenizer, count: int) -> list[tuple[st
     return list(found.values())
 
 
-def plant(store: Store, registry: Registry, present: np.ndarray | None = None) -> Store:
-    """The people, and the canaries after them; a user whose coin fell against them has written nothing."""
+def insert(store: Store, registry: Registry, present: np.ndarray | None = None) -> Store:
+    """The users of a store, and the canaries after them; a canary user that is out has written nothing."""
     rows = registry.rows(store.vocabulary)
     if present is not None:
         rows = [row[: len(row) * there] for row, there in zip(rows, _all_of(registry, present), strict=True)]
@@ -151,29 +157,6 @@ def plant(store: Store, registry: Registry, present: np.ndarray | None = None) -
 
 def _all_of(registry: Registry, present: np.ndarray) -> np.ndarray:
     return np.concatenate([present, np.ones(sum(registry.holders), bool)]).astype(int)
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """How a secret ranks among `references`, itself included: log2 |R| - log2 rank (Carlini et al. 2019).
-
-    A model that knows nothing of a secret exposes it by t bits with chance 2^-t.
-    """
-
-    text: str
-    holders: int
-    rank: int
-    references: int
-    whole: bool  # all that could stand there were ranked; else heads were drawn, with every last word
-    extracted: bool  # is it among what a beam search finds after its prefix?
-
-    @property
-    def bits(self) -> float:
-        return math.log2(self.references / self.rank)
-
-    @property
-    def most(self) -> float:
-        return math.log2(self.references)
 
 
 def expose(model: LanguageModel, registry: Registry, vocabulary: Tokenizer) -> list[Exposure]:
@@ -188,37 +171,26 @@ def expose(model: LanguageModel, registry: Registry, vocabulary: Tokenizer) -> l
         allowed = jnp.asarray(vocabulary.word_mask)
         beams = search_beams(model, vocabulary.specials, jnp.asarray(beginning), len(ending), BEAMS, allowed)
         others = len(heads) * len(choices) - int(np.sum(np.all(heads == ending[:-1], axis=1)))
-        extracted = bool(np.any(np.all(np.asarray(beams) == ending, axis=1)))
-        found.append(Exposure(" ".join(secret), holders, rank, 1 + others, whole, extracted))
+        references, extracted = 1 + others, bool(np.any(np.all(np.asarray(beams) == ending, axis=1)))
+        bits, most = math.log2(references / rank), math.log2(references)
+        found.append(Exposure(" ".join(secret), holders, bits, most, rank, references, whole, extracted))
     return found
 
 
 def _heads(choices: np.ndarray, words: int, number: int) -> tuple[np.ndarray, bool]:
-    """Every head of so many words where they are few, else some by chance."""
+    """Every head of that many words where they are few, else some by chance."""
     if len(choices) ** words <= HEADS:
         grids = np.meshgrid(*[choices] * words, indexing="ij")
         return np.stack([grid.ravel() for grid in grids], axis=-1) if words else np.zeros((1, 0), int), True
     return np.random.default_rng([number, words]).choice(choices, size=(HEADS, words)), False
 
 
-@dataclass(frozen=True)
-class Point:
-    """Of a curve of exposure against repetitions: the secrets that so many users held."""
-
-    holders: int
-    secrets: int
-    least: float
-    median: float
-    largest: float
-    extracted: int
-
-
-def curve(exposures: Sequence[Exposure]) -> list[Point]:
+def curve(exposures: Sequence[Exposure]) -> tuple[ExposurePoint, ...]:
+    """Exposure against the number of users who held a secret."""
     points = []
     for holders in sorted({one.holders for one in exposures}):
         some = [one for one in exposures if one.holders == holders]
         bits = [one.bits for one in some]
-        points.append(
-            Point(holders, len(some), min(bits), float(np.median(bits)), max(bits), sum(one.extracted for one in some))
-        )
-    return points
+        middle, extracted = float(np.median(bits)), sum(one.extracted for one in some)
+        points.append(ExposurePoint(holders, len(some), min(bits), middle, max(bits), extracted))
+    return tuple(points)

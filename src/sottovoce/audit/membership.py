@@ -1,10 +1,10 @@
 """Was this user among those the model was trained on? Attacks on users, by how well the model predicts their text.
 
-An attack gives every user a score, higher where it believes more that they were in. In are users to train on, out are
-users who were held out; both were told apart by chance, so that an attack that learns nothing has an AUC of 1/2.
+An attack gives every user a score, higher where it believes more that the user was in. In users are of the train
+split, out users were held out; the split is random, so that an attack that learns nothing has an AUC of 1/2.
 
-- **Loss threshold**: a model knows those better whom it was trained on. The score is minus a user's mean loss.
-- **Reference models** (Carlini et al. 2022): some people are easy to predict for any model. Models trained with and
+- **Loss threshold**: a model predicts its own training users better. The score is minus a user's mean loss.
+- **Shadow models** (LiRA; Carlini et al. 2022): some users are easy to predict for any model. Models trained with and
   without each user say what loss to expect in either case. *Offline*, the score is how far the loss lies below that of
   models without the user; *online*, the log of the likelihood ratio of the two cases.
 """
@@ -13,34 +13,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import special, stats
 
 from sottovoce.audit.bounds import CONFIDENCE, at_most
+from sottovoce.audit.results import AttackResult, Rate
 from sottovoce.errors import SettingError, SottoError
 
 RATES = (0.001, 0.01)  # of false alarms: an attack that is right about few, but sure of them, is one too
 FEWEST = 5  # users on either side
 FEWEST_REFERENCES = 4  # two with a user and two without: with one of each there is no spread to see
 _DRAWN = 60  # points of a curve that are kept
-
-
-@dataclass(frozen=True)
-class Rate:
-    """The share of in users who are found where at most a share `fpr` of out users is taken for one."""
-
-    fpr: float
-    tpr: float
-    low: float  # of the interval of `tpr`, with the threshold taken as it is
-    high: float
-    false_alarms: int  # out users above the threshold
-    fpr_at_most: float  # what their number leaves possible, at the same confidence
-    too_few: bool  # there are fewer out users than it takes to see one false alarm at this rate
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,20 +40,15 @@ class Attack:
     fprs: np.ndarray  # the curve, from (0, 0) to (1, 1)
     tprs: np.ndarray
 
-    def to_json(self) -> dict[str, Any]:
+    def summary(self) -> AttackResult:
+        """The result, with some points of the curve."""
         kept = np.unique(np.append(np.geomspace(1, len(self.fprs), _DRAWN).astype(int) - 1, 0))
-        return {
-            "attack": self.name,
-            "auc": self.auc,
-            "low": self.low,
-            "high": self.high,
-            "rates": [rate.to_json() for rate in self.rates],
-            "roc": [[float(self.fprs[place]), float(self.tprs[place])] for place in kept],
-        }
+        roc = tuple((float(self.fprs[place]), float(self.tprs[place])) for place in kept)
+        return AttackResult(self.name, self.auc, self.low, self.high, self.rates, roc)
 
 
-def judge(name: str, inside: np.ndarray, outside: np.ndarray, confidence: float = CONFIDENCE) -> Attack:
-    """Scores of in users and of out users, judged."""
+def evaluate_attack(name: str, inside: np.ndarray, outside: np.ndarray, confidence: float = CONFIDENCE) -> Attack:
+    """How well scores of in users and of out users tell them apart."""
     inside, outside = np.asarray(inside, np.float64), np.asarray(outside, np.float64)
     check_users(len(inside), len(outside))
     if not (np.all(np.isfinite(inside)) and np.all(np.isfinite(outside))):
@@ -108,9 +87,14 @@ def rate_at(fpr: float, inside: np.ndarray, outside: np.ndarray, confidence: flo
     found, alarms = int(np.sum(inside > cut)), int(np.sum(outside > cut))
     tail = (1 - confidence) / 2
     return Rate(
-        fpr=fpr, tpr=found / m, low=float(1 - at_most(m - found, m, tail)), high=float(at_most(found, m, tail)),
-        false_alarms=alarms, fpr_at_most=float(at_most(alarms, n, 1 - confidence)), too_few=allowed < 1,
-    )  # fmt: skip
+        fpr=fpr,
+        tpr=found / m,
+        low=float(1 - at_most(m - found, m, tail)),
+        high=float(at_most(found, m, tail)),
+        false_alarms=alarms,
+        fpr_at_most=float(at_most(alarms, n, 1 - confidence)),
+        too_few=allowed < 1,
+    )
 
 
 def curve(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -121,10 +105,10 @@ def curve(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return fprs, tprs
 
 
-def halves(users: int, references: int, generator: np.random.Generator) -> np.ndarray:
-    """Who is in which reference [references, users]: half of the users in one, those it lacks in the next.
+def draw_halves(users: int, references: int, generator: np.random.Generator) -> np.ndarray:
+    """Who is in which shadow model [references, users]: half of the users in one, the other half in the next.
 
-    So everybody is in exactly half of the references.
+    So every user is in exactly half of the shadow models.
     """
     check_references(references)
     rows = []
@@ -136,7 +120,7 @@ def halves(users: int, references: int, generator: np.random.Generator) -> np.nd
 
 
 def offline_scores(losses: np.ndarray, reference_losses: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """How far each user's loss lies below its mean over references without the user."""
+    """How far each user's loss lies below its mean over shadow models without the user."""
     without, _ = _moments(reference_losses, ~inside)
     return without - losses
 
@@ -144,15 +128,15 @@ def offline_scores(losses: np.ndarray, reference_losses: np.ndarray, inside: np.
 def online_scores(losses: np.ndarray, reference_losses: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """log P(loss | in) - log P(loss | out), both normal with means of each user's own.
 
-    The spreads are shared by all users: few references say little of a single one's. They are those of one more loss,
-    so the doubt about the mean is in them.
+    All users share the spreads: a few shadow models say little about the spread of a single user. They are those of
+    one more loss, so they include the uncertainty of the mean.
     """
     (mean_in, spread_in), (mean_out, spread_out) = (_moments(reference_losses, some) for some in (inside, ~inside))
     return stats.norm.logpdf(losses, mean_in, spread_in) - stats.norm.logpdf(losses, mean_out, spread_out)
 
 
 def _moments(losses: np.ndarray, some: np.ndarray) -> tuple[np.ndarray, float]:
-    """Mean over some of the references, by user, and the spread of one more loss about it, for all users."""
+    """Mean over some of the shadow models, by user, and the spread of one more loss about it, for all users."""
     count = some.sum(axis=0)
     mean = np.sum(losses, axis=0, where=some) / count
     squares = np.sum((losses - mean) ** 2, axis=0, where=some)
@@ -171,7 +155,7 @@ def check_users(inside: int, outside: int) -> None:
 def check_references(references: int) -> None:
     if references and (references < FEWEST_REFERENCES or references % 2):
         raise SettingError(
-            f"{{references}} must be 0 (none) or an even number from {FEWEST_REFERENCES} on: everybody is in "
-            f"half of them, and out of the other half",
+            f"{{references}} must be 0 (none) or an even number from {FEWEST_REFERENCES} on: every user is in half of "
+            f"the shadow models, and out of the other half",
             references=references,
         )

@@ -1,13 +1,13 @@
 """Which canary users were in? Evidence from every round of a run, gathered while it trains.
 
-The adversary of the guarantee knows the model, the text of everybody and all that happened to the others, and sees
-what a round releases. So the updates of all but the canary users are taken away from the noised estimate: what is left
-is noise and the canaries who joined. Whether one was drawn stays hidden, as it is in the proof.
+The adversary of the guarantee knows the model, all text and all that happened to the other users, and sees what a
+round releases. So the updates of all but the canary users are subtracted from the noised estimate: the rest is noise
+and the canaries who joined. Whether one was drawn stays hidden, as it is in the proof.
 
-Let Δ be what a canary would send, over the denominator, and x its dot product with what is left. In a round somebody
-who is in joins with chance q, and the noise has standard deviation σ: the log-likelihood ratio of "in" against "out" is
-log(1 - q + q exp((x - |Δ|²/2) / σ²)). Evidence is its sum over rounds. Other canaries point along Δ a little, too: who
-of them joined is not known, so they count as noise that has more of it in some directions (`evidence`).
+Let Δ be what a canary would send, over the denominator, and x its dot product with the rest. In a round a canary that
+is in joins with chance q, and the noise has standard deviation σ: the log-likelihood ratio of "in" against "out" is
+log(1 - q + q exp((x - |Δ|²/2) / σ²)). Evidence is its sum over rounds. The updates of other canaries have a component
+along Δ too: which of them joined is not known, so they count as noise, larger in some directions (`evidence`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.audit.canaries import Registry, plant
+from sottovoce.audit.canaries import Registry, insert
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
@@ -32,80 +32,80 @@ from sottovoce.training.types import Algorithm, RoundTrace
 LEAST_NOISE = 1e-4  # over an update's square: what a round without noise is taken to have
 
 
-def toss(registry: Registry, secrets: Secrets) -> np.ndarray:
-    """Who of the canary users is in: fair coins that whoever lacks the run's secrets cannot know."""
+def draw_membership(registry: Registry, secrets: Secrets) -> np.ndarray:
+    """Which canary users are in: fair coins that cannot be known without the run's secrets."""
     return philox(secrets.lasting_key("canaries")).random(len(registry.users)) < 0.5
 
 
 @dataclass
-class CanaryWatch:
-    """Watches the rounds of a run. `scores` are for the owner alone: with them, noise could be taken off again."""
+class CanaryScorer:
+    """Scores the canary users in every round of a run. `scores` are for the owner alone: they help to undo noise."""
 
     algorithm: Algorithm
     sum_updates: SumInBlocks
-    planted: Store  # the people and the canaries who are in: what the run trains on
-    everyone: Store  # with those who are out, too
+    inserted: Store  # the users and the canaries that are in: what the run trains on
+    everyone: Store  # with the canaries that are out, too
     rows: np.ndarray  # of the canary users
     scores: np.ndarray
 
     @staticmethod
-    def of(assembly: Assembly, store: Store, registry: Registry, present: np.ndarray) -> CanaryWatch:
+    def of(assembly: Assembly, store: Store, registry: Registry, present: np.ndarray) -> CanaryScorer:
         rows = store.users + np.arange(len(registry.users))
-        planted, everyone = plant(store, registry, present), plant(store, registry)
-        return CanaryWatch(
-            assembly.algorithm, assembly.sum_updates, planted, everyone, rows, np.zeros(len(rows), np.float64)
+        inserted, everyone = insert(store, registry, present), insert(store, registry)
+        return CanaryScorer(
+            assembly.algorithm, assembly.sum_updates, inserted, everyone, rows, np.zeros(len(rows), np.float64)
         )
 
     def __call__(self, seen: RoundTrace) -> None:
         if not len(self.rows):
             return
-        left, scale = self._left(seen)
+        rest, scale = self._rest(seen)
         task = seen.task._replace(cohort=self.rows)
-        dots, sketches = self.sum_updates.project_updates(left, self.algorithm, task, self.everyone)
+        dots, sketches = self.sum_updates.project_updates(rest, self.algorithm, task, self.everyone)
         mechanism = self.algorithm.mechanism
         assert mechanism.sampler.independent
         noise_std, _ = mechanism.noise_std(seen.round, seen.task.clip_norms)
         gram = scale**2 * sketches @ sketches.T
         self.scores += evidence(scale * dots, gram, noise_std, mechanism.sampler.user_rate)
 
-    def _left(self, seen: RoundTrace) -> tuple[Any, float]:
-        """What is left of the noised estimate without the others, and what a sum is multiplied by in it."""
+    def _rest(self, seen: RoundTrace) -> tuple[Any, float]:
+        """The noised estimate without the other users, and what a sum is multiplied by in it."""
         mechanism, summed = self.algorithm.mechanism, seen.summed
         cohort = seen.task.cohort
         mine = seen.task._replace(cohort=cohort[np.isin(cohort, self.rows)])
-        own = self.sum_updates(self.algorithm, mine, self.planted)
-        # But for last bits of float32, in which another block may compute the same canary.
+        own = self.sum_updates(self.algorithm, mine, self.inserted)
+        # Exact but for last bits of float32: another block may compute the same canary differently.
         others = jax.tree.map(lambda all_, few: np.asarray(all_) - np.asarray(few), summed.total, own.total)
         weight: Any = np.asarray(summed.weight) - np.asarray(own.weight)
         known = mechanism.estimate(others, weight, summed.bits).update
         scale = mechanism.estimate(np.float64(1), weight, summed.bits).update
-        left = jax.tree.map(lambda noised, known: np.float32(noised - np.asarray(known)), seen.noised.update, known)
-        return left, float(scale)
+        rest = jax.tree.map(lambda noised, known: np.float32(noised - np.asarray(known)), seen.noised.update, known)
+        return rest, float(scale)
 
 
 def evidence(dots: np.ndarray, gram: np.ndarray, noise_std: float, user_rate: float) -> np.ndarray:
     """Of one round for each canary: the log-likelihood ratio of "in" against "out".
 
-    From the dot product of each one's update with what is left, and those of updates with one another. To one canary
+    From the dot product of each canary's update with the rest, and those of updates with one another. To one canary
     the others are Gaussian noise: each joined with chance q/2. Let C be the covariance of all, A = (vG + σ²)⁻¹ with
-    v = q/2 (1 - q/2), and M the updates: then M C⁻¹ = A M, and what one canary adds to C itself is taken off again.
+    v = q/2 (1 - q/2), and M the updates: then M C⁻¹ = A M, and the canary's own part of C is subtracted again.
     """
     joins = user_rate / 2
     spread = joins * (1 - joins)
     noise = max(noise_std**2, LEAST_NOISE * float(np.mean(np.diag(gram))))
     if not noise:
-        return np.zeros(len(dots))  # nobody would send anything
+        return np.zeros(len(dots))  # no canary would send anything
     inverse = np.linalg.inv(spread * gram + noise * np.eye(len(dots)))
     known = np.diag(inverse @ gram)
     rest = 1 - spread * known
-    reach = known / rest  # |Δ|²/σ², where nobody else points along Δ
+    strength = known / rest  # |Δ|²/σ², where no other update has a component along Δ
     found = (inverse @ (dots - joins * gram.sum(axis=1)) + joins * known) / rest
     with np.errstate(divide="ignore"):
-        return np.logaddexp(np.log1p(-user_rate), np.log(user_rate) + found - reach / 2)
+        return np.logaddexp(np.log1p(-user_rate), np.log(user_rate) + found - strength / 2)
 
 
 def scores_of_model(model: LanguageModel, registry: Registry, vocabulary: Vocabulary) -> np.ndarray:
-    """What the released model alone tells: how well it predicts what each canary user wrote."""
+    """From the released model alone: how well it predicts the text of each canary user."""
     rows = registry.rows(vocabulary)[: len(registry.users)]
     counts = count_hits(model, Store.from_users(rows, vocabulary, registry.tokens_per_user))
     return -counts.loss / counts.targets

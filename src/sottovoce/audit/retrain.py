@@ -1,16 +1,16 @@
-"""A recipe trained again in memory. Nothing of such a model is written or released, so nobody is charged for it.
+"""Train a recipe again in memory. Nothing of such a model is written or released, so no user is charged for it.
 
-- **Twins** differ by one user, and share all randomness. Cohorts, initial weights and noise are the same in all of
-  them: whatever sets two twins apart is the user who was left out. A noise that is shared hides nothing, so what is
-  measured is the influence that is left to one user before noise hides it.
-- **References** differ by many users, and have cohorts and noise of their own, as whoever attacks a run would have to
-  draw them.
+- **Retraining without a user** shares all randomness: cohorts, initial weights and noise are the same in all models,
+  so that two of them differ only by the user who was left out. Shared noise hides nothing: this measures the influence
+  of one user before noise hides it.
+- **Shadow models** differ by many users, and have cohorts and noise of their own, as an attacker would have to draw
+  them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,45 +25,74 @@ from sottovoce.training.strategy import Work
 from sottovoce.training.types import RoundObserver
 from sottovoce.training.variants.central import Central
 
-_RELEASE = "twins of an audit"  # names their keys
+_RELEASE = "twins of an audit"  # names their keys; another name would give other models
 
 
-def twins(
-    assembly: Assembly, start: LanguageModel, store: Store, rows: np.ndarray, rounds: int, secrets: Secrets,
-    after_round: Callable[[], None] = lambda: None,
-) -> Iterator[LanguageModel]:  # fmt: skip
-    """The model of everybody, then one without each of `rows`."""
-    yield train_twin(assembly, start, store, rounds, secrets, after_round)
+@dataclass(frozen=True)
+class Retraining:
+    """What is trained again: a recipe's objects, the model it starts from, its users, and for how many rounds."""
+
+    assembly: Assembly
+    start: LanguageModel
+    store: Store
+    rounds: int
+    after_round: Callable[[], None] = lambda: None
+
+    def train(self, secrets: Secrets, observe: RoundObserver | None = None) -> LanguageModel:
+        """A model of the recipe, kept in memory only."""
+        assembly = self.assembly.with_frozen_of(self.start)
+        state = assembly.start(self.start)
+        # Models that are compared share their noise though their sums differ.
+        played = assembly.rounds(state, Unpaid(secrets, _RELEASE), Work(self.store, assembly.sum_updates, observe))
+        while state.round < self.rounds:
+            state, _ = next(played)
+            self.after_round()
+        return assembly.algorithm.model(state.params)
+
+
+def train_without(training: Retraining, rows: np.ndarray, secrets: Secrets) -> Iterator[LanguageModel]:
+    """The model of all users, then one without each of `rows`."""
+    yield training.train(secrets)
     for row in rows:
-        yield train_twin(assembly, start, store.without(int(row)), rounds, secrets, after_round)
+        yield replace(training, store=training.store.without(int(row))).train(secrets)
 
 
-def references(
-    assembly: Assembly, start: LanguageModel, store: Store, always: np.ndarray, audited: Sequence[np.ndarray],
-    inside: np.ndarray, rounds: int, secrets_of: Callable[[int], Secrets],
-    after_round: Callable[[], None] = lambda: None,
-) -> Iterator[LanguageModel]:  # fmt: skip
-    """For each row of `inside`, the model of those in the rows `always` of the store and of the audited users it marks.
+def train_shadow_models(
+    training: Retraining,
+    always: np.ndarray,
+    audited: Sequence[np.ndarray],
+    inside: np.ndarray,
+    secrets_of: Callable[[int], Secrets],
+) -> Iterator[LanguageModel]:
+    """A model for each row of `inside`.
 
-    As many join a round as in the run: another chance to be drawn, from another number of people.
+    As many users join a round as in the run: at another rate, from another number of users.
+
+    Args:
+        training: the run.
+        always: rows of the store that every model is trained on.
+        audited: the texts of the audited users.
+        inside: [models, audited users]; which of them a model is trained on.
+        secrets_of: the secrets of each model.
     """
+    store, mechanism = training.store, training.assembly.algorithm.mechanism
     fewest = len(always) + int(inside.sum(axis=1).min())
-    mechanism = assembly.algorithm.mechanism
     # A cohort of the same size from another number of users.
     cohort = min(mechanism.sampler.expected(store.users), fewest)
     sampler = mechanism.sampler.of_population(cohort, fewest)
-    algorithm = replace(assembly.algorithm, mechanism=replace(mechanism, sampler=sampler))
+    algorithm = replace(training.assembly.algorithm, mechanism=replace(mechanism, sampler=sampler))
+    assembly = replace(training.assembly, algorithm=algorithm)
     others = [store[int(row)] for row in always]
     for number, chosen in enumerate(inside):
         users = [*others, *(text for text, there in zip(audited, chosen, strict=True) if there)]
         few = Store.from_users(users, store.vocabulary, store.tokens_per_user, names=made_up_names(len(users)))
         people = replace(few, public=store.public)
-        yield train_twin(replace(assembly, algorithm=algorithm), start, people, rounds, secrets_of(number), after_round)
+        yield replace(training, assembly=assembly, store=people).train(secrets_of(number))
 
 
-def choose_users(assembly: Assembly, store: Store, count: int, rounds: int, secrets: Secrets) -> np.ndarray:
-    """Different rows by chance, from among those whom some round of a twin draws: the others change nothing."""
-    drawn = np.unique(np.concatenate([_cohort(assembly, store, number + 1, secrets) for number in range(rounds)]))
+def choose_users(training: Retraining, count: int, secrets: Secrets) -> np.ndarray:
+    """Different rows by chance, from among the users whom some round draws: the others change nothing."""
+    drawn = np.unique(np.concatenate([_cohort(training, number + 1, secrets) for number in range(training.rounds)]))
     if not 1 <= count <= len(drawn):
         raise SettingError(
             f"{{leave_out}} must be from 1 to {len(drawn)}, the users who take part in any round", leave_out=count
@@ -71,23 +100,9 @@ def choose_users(assembly: Assembly, store: Store, count: int, rounds: int, secr
     return philox(secrets.keys(1, "users").sampling).choice(drawn, size=count, replace=False)
 
 
-def _cohort(assembly: Assembly, store: Store, round_number: int, secrets: Secrets) -> np.ndarray:
+def _cohort(training: Retraining, round_number: int, secrets: Secrets) -> np.ndarray:
+    assembly, store = training.assembly, training.store
     if isinstance(assembly.strategy, Central):
         return assembly.strategy.rows(store.users, round_number)
-    key = secrets.keys(round_number, _RELEASE).sampling
+    key = Unpaid(secrets, _RELEASE).begin(round_number).keys.sampling
     return assembly.algorithm.mechanism.sampler.sample(store, key, round_number)
-
-
-def train_twin(
-    assembly: Assembly, start: LanguageModel, store: Store, rounds: int, secrets: Secrets,
-    after_round: Callable[[], None], observe: RoundObserver | None = None,
-) -> LanguageModel:  # fmt: skip
-    """A model of the recipe, of which nothing leaves the process."""
-    assembly = assembly.with_frozen_of(start)
-    state = assembly.start(start)
-    # Twins are compared, so they share their noise though their sums differ.
-    played = assembly.rounds(state, Unpaid(secrets, _RELEASE), Work(store, assembly.sum_updates, observe))
-    while state.round < rounds:
-        state, _ = next(played)
-        after_round()
-    return assembly.algorithm.model(state.params)

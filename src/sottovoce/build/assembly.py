@@ -52,6 +52,7 @@ class Assembly:
     sum_updates: SumInBlocks
     accountant: str
     code: str  # what was trained and on which loss, in words
+    own_model: bool  # the model is the caller's, not the recipe's
     layout: str  # how users are shared out
     fingerprint: str
     before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
@@ -124,8 +125,8 @@ def assemble(
     recipe = resolve(recipe, before, processes)
     if model is None:
         recipe = _fill_model(recipe)
-    own_objective = objective is not plain
-    own_code = model is not None or own_objective
+    own_model, own_objective = model is not None, objective is not plain
+    own_code = own_model or own_objective
     rules.check(Scope.STORE, Case(recipe, facts=StoreFacts.of(store), own_objective=own_objective))
     if not own_objective:
         objective = build_objective(recipe)
@@ -169,6 +170,7 @@ def assemble(
         sum_updates=SumInBlocks(block, products, devices, latency(products)),
         accountant=accountant_of(recipe.privacy),
         code=code,
+        own_model=own_model,
         layout=layout,
         before=tuple(before),
         fingerprint=fingerprint(recipe.sha256(), f"{store.fingerprint} {turns or ''}{code}", layout),

@@ -44,10 +44,10 @@ def modern(arguments: Sequence[str]) -> list[str]:
 @app.default
 def findings(run: Run, *, json: Json = False) -> None:
     """Show what audits found so far."""
-    from sottovoce.commands.evaluate import found_so_far
+    from sottovoce.commands.report import read_findings
     from sottovoce.runs.folder import RunFolder
 
-    rows = found_so_far(RunFolder.open(run), str(run))
+    rows = read_findings(RunFolder.open(run), str(run))
     if json:
         print_json({"run": run.resolve().name, "findings": [row.to_json() for row in rows]})
         return
@@ -83,7 +83,8 @@ def rounds(
     from sottovoce.commands.audit_rounds import audit_rounds
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
-        result = audit_rounds(run, rounds=rounds, delta=delta, confidence=confidence, seed=seed, progress=progress)
+        found = audit_rounds(run, rounds=rounds, delta=delta, confidence=confidence, seed=seed, progress=progress)
+    result = found.to_json()
     if json:
         print_json(result)
     else:
@@ -102,29 +103,30 @@ def canaries(
     seed: int = 0,
     json: Json = False,
 ) -> None:
-    """Look for canaries: planted secrets, and canary users who were in or out.
+    """Look for canaries: inserted secrets, and canary users who were in or out.
 
-    Ranks the secrets that the recipe's [audit] planted among all that could stand in their place. Guesses from every
+    Ranks the secrets that the recipe's [audit] inserted among all that could stand in their place. Guesses from every
     round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. For a run
-    without canaries a twin is trained, which takes as long as the run and is not kept.
+    without canaries a copy is trained, which takes as long as the run and is not kept.
 
     Parameters
     ----------
     others
-        Runs with planted secrets, shown next to this one.
+        Runs with inserted secrets, shown next to this one.
     settings
-        What is planted in a twin: audit.key=value (default: audit.users=100 audit.secrets=6).
+        What is inserted into a copy: audit.key=value (default: audit.users=100 audit.secrets=6).
     confidence
         Of the lower bounds.
     seed
-        Chooses the coins and the noise of a twin.
+        Chooses the coins and the noise of a copy.
     """
     from sottovoce.commands.audit_canaries import audit_canaries
 
-    with progress_of_steps(f"twin of {run.name}", quiet=json) as progress:
-        result = audit_canaries(
+    with progress_of_steps(f"copy of {run.name}", quiet=json) as progress:
+        found = audit_canaries(
             run, others, settings=settings or (), delta=delta, confidence=confidence, seed=seed, progress=progress
         )
+    result = found.to_json()
     if json:
         print_json(result)
     else:
@@ -156,10 +158,11 @@ def tails(
     seed
         Chooses the users left out, and the texts.
     """
-    from sottovoce.commands.audit_rounds import audit_tails
+    from sottovoce.commands.audit_tails import audit_tails
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
-        result = audit_tails(run, without, leave_out=leave_out, texts=texts, delta=delta, seed=seed, progress=progress)
+        found = audit_tails(run, without, leave_out=leave_out, texts=texts, delta=delta, seed=seed, progress=progress)
+    result = found.to_json()
     if json:
         print_json(result)
         return
@@ -208,9 +211,10 @@ def membership(
     from sottovoce.commands.audit_membership import audit_membership
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
-        result = audit_membership(
+        found = audit_membership(
             run, references=references, users=users, confidence=confidence, seed=seed, progress=progress
         )
+    result = found.to_json()
     if json:
         print_json(result)
     else:
@@ -218,7 +222,7 @@ def membership(
 
 
 def _print_rounds(result: JsonObject) -> None:
-    from sottovoce.reporting.wording import would_have_seen
+    from sottovoce.reporting.statement_text import would_have_seen
 
     at, sure = f"at δ = {result['delta']:g}", f"at {result['confidence']:g} confidence"
     claimed = shown_epsilon(result["claimed"])

@@ -162,8 +162,8 @@ def evaluate(
     if public is not None:
         columns["users"] |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
         print_columns(f"Evaluation of {run}", columns)
-    elif other and users.beside:
-        columns = {run.name: columns["users"], other.name: _rows(Measured(users.beside.evaluation, {}))}
+    elif other and users.other:
+        columns = {run.name: columns["users"], other.name: _rows(Measured(users.other.evaluation, {}))}
         print_columns("Evaluation", columns)
     else:
         print_table(f"Evaluation of {run}", columns["users"])
@@ -178,14 +178,14 @@ def _json(measured: Measured) -> JsonObject:
         **measured.evaluation.to_json(),
         **(keystrokes.to_json() if keystrokes else {}),
         **({"personalised": gain.to_json()} if gain else {}),
-        **({"beside": measured.beside.evaluation.to_json()} if measured.beside else {}),
+        **({"beside": measured.other.evaluation.to_json()} if measured.other else {}),
     }
 
 
 def _parts(measured: Measured, measures: Measures) -> JsonObject:
     if measured.breakdown is None:
         return {}
-    parts = measured.breakdown.to_json(measured.beside.breakdown if measured.beside else None)
+    parts = measured.breakdown.to_json(measured.other.breakdown if measured.other else None)
     asked = {"by_band": measures.by_band, "by_group": measures.by_group}
     return {name: parts[name] for name, wanted in asked.items() if wanted}
 

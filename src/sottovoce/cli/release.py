@@ -32,9 +32,9 @@ def release(
         Refuse where the model was not audited by rounds and by canaries; else the statement says that it was not.
     """
     from sottovoce.commands.release import release_run
-    from sottovoce.reporting.wording import would_have_seen
+    from sottovoce.reporting.statement_text import would_have_seen
 
-    result = release_run(run, out, most_exposure=most_exposure, require_audit=require_audit)
+    result = release_run(run, out, most_exposure=most_exposure, require_audit=require_audit).to_json()
     if json:
         print_json(result)
     elif result["released"]:

@@ -71,25 +71,24 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         again: the command that goes on with a run that was stopped.
         next_step: the last line, where it is not to look at the report.
     """
-    from sottovoce.reporting.wording import bytes_text, of_other_relation
+    from sottovoce.reporting.statement_text import bytes_text, other_relation
 
     statement, scores = result.statement, result.evaluation
-    facts = statement.facts
     if json:
         answer = {"run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes)}
         cost = {name: value for name, value in statement.to_json().items() if name in ("private", "epsilon", "delta")}
-        cost |= {name: facts[name] for name in ("epsilon_spent", "epsilon_store")}
+        cost |= {name: statement.to_json()[name] for name in ("epsilon_spent", "epsilon_store")}
         print_json({**answer, **cost, "bytes": result.traffic, "evaluation": scores.to_json() if scores else None})
         return
     for note in result.notes:
         print(note)
-    rows = {"rounds": f"{result.round} of {facts['rounds_planned']}", "ε": "∞, not private"}
+    rows = {"rounds": f"{result.round} of {statement.rounds_planned}", "ε": "∞, not private"}
     if statement.private:
         rows["ε"] = f"{shown_epsilon(statement.epsilon)} at δ = {statement.delta:g}"
         if result.ended == "stopped":
             rows["ε"] += " for all planned rounds"
-            rows["ε spent so far"] = f"{shown_epsilon(facts['epsilon_spent'])} (stopping for good saves nothing)"
-        rows["ε of the store, all runs"] = shown_epsilon(facts["epsilon_store"]) + of_other_relation(facts)
+            rows["ε spent so far"] = f"{shown_epsilon(statement.epsilon_spent)} (stopping for good saves nothing)"
+        rows["ε of the store, all runs"] = shown_epsilon(statement.epsilon_store) + other_relation(statement)
     if scores:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
     if result.traffic:

@@ -1,55 +1,45 @@
-"""Audit a run by its canaries: how exposed their secrets are, and what can be told of who was in."""
+"""Audit a run by its canaries: how exposed their secrets are, and whether their membership can be guessed."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from operator import itemgetter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sottovoce import accounting
 from sottovoce.accounting import NonPrivate, Spent
-from sottovoce.audit.bounds import CONFIDENCE, best_one_run_bound, check_level
+from sottovoce.audit.bounds import CONFIDENCE, Bound, best_one_run_bound, check_level
 from sottovoce.audit.canaries import Registry, curve, expose
-from sottovoce.audit.one_run import CanaryWatch, scores_of_model, toss
-from sottovoce.audit.retrain import train_twin
-from sottovoce.build.assembly import assemble
-from sottovoce.commands.audit_rounds import refuse_own_code
+from sottovoce.audit.one_run import CanaryScorer, draw_membership, scores_of_model
+from sottovoce.audit.results import CanariesResult, Guesses, OneRunResult, OtherCurve
 from sottovoce.commands.evaluate import load_run
-from sottovoce.commands.initial_model import find_start
-from sottovoce.commands.insert_canaries import plan_canaries, read_registry, take_scores
-from sottovoce.commands.stores import open_users
+from sottovoce.commands.insert_canaries import choose_canaries, read_registry, saved_canary_scores
+from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.panels import COLOURS, Panel, Scale, Series, draw_panels
-from sottovoce.reporting.panels import Point as Mark
+from sottovoce.reporting.draw.audits import draw_exposure
+from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_ledger
-from sottovoce.runs.payments import vocabulary_charges
-from sottovoce.runs.record import json_number
 from sottovoce.runs.secrets import Secrets
 
-ITSELF = "the model itself: its canaries were planted when it was trained"
-TWIN = (
-    "a twin that was trained for this audit alone, by the same recipe on the same people, with canaries; nothing of it "
+ITSELF = "the model itself: its canaries were inserted when it was trained"
+COPY = (
+    "a copy that was trained for this audit alone, by the same recipe on the same people, with canaries; nothing of it "
     "is kept, and to release anything of it would have to be charged as a second run"
 )
 NOTE = "lower bounds from attacks on made-up users; below the claim they prove nothing"
-TWIN_PLANTS = ("audit.users=100", "audit.secrets=6")  # where the caller does not say
-
-Progress = Callable[[int, int], None]
+DEFAULT_CANARIES = ("audit.users=100", "audit.secrets=6")  # of a copy, where the caller does not say
 
 
 @dataclass(frozen=True)
-class Case:
+class AuditedModel:
     """A model with canaries in it, and what its owner knows of them."""
 
     of: str
@@ -57,120 +47,116 @@ class Case:
     model: LanguageModel
     rounds: int
     spent: Spent
-    present: np.ndarray | None = None  # None where the secrets were thrown away
+    present: np.ndarray | None = None  # None where the secrets were erased
     scores: np.ndarray | None = None
 
 
 def audit_canaries(
-    path: str | Path, beside: Sequence[str | Path] = (), *, settings: Sequence[str] = (), delta: float | None = None,
-    confidence: float = CONFIDENCE, seed: int = 0, progress: Progress = lambda done, total: None,
-) -> dict[str, Any]:  # fmt: skip
-    """Rank the secrets that were planted in a run, and guess from scores which of its canary users were in.
+    path: str | Path,
+    beside: Sequence[str | Path] = (),
+    *,
+    settings: Sequence[str] = (),
+    delta: float | None = None,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> CanariesResult:
+    """Rank the secrets that were inserted into a run, and guess from scores which of its canary users were in.
 
-    A run without canaries has a twin trained in memory, with those that `settings` name. Further runs with canaries
-    are drawn `beside` it. What is found goes into the run's folder, for its owner alone.
+    For a run without canaries, a copy of it is trained in memory, with those that `settings` name. The figure shows
+    the runs with canaries in `beside` too. The result goes into the run's folder, for its owner alone.
     """
     run = RunFolder.open(path)
     recipe = Recipe.of(run)
     delta = recipe.privacy.delta if delta is None else delta
     check_level(delta, confidence)
     if recipe.audit.plants and settings:
-        raise SottoError(f"{run.path} has canaries of its own: --set is for a twin of a run that has none")
-    others = [_other(RunFolder.open(other)) for other in beside]
+        raise SottoError(f"{run.path} has canaries of its own: --set is for a copy of a run that has none")
+    others = tuple(_other_curve(RunFolder.open(other)) for other in beside)
     _, vocabulary = load_run(run)
     if recipe.audit.plants:
-        case = _itself(run)
+        audited = _open_model(run)
     else:
-        case = _twin(run, recipe.with_settings(settings or TWIN_PLANTS), seed, progress)
-    exposures = expose(case.model, case.registry, vocabulary)
-    claim = _epsilon(case.spent, delta, recipe.privacy.accountant)
-    one_run = _one_run(case, vocabulary, delta, confidence)
-    result = {
-        "run": run.path.resolve().name,
-        "weights": checkpoints.digest(run.load_weights()),
-        "round": case.rounds,
-        "of": case.of,
-        "itself": recipe.audit.plants,
-        "canaries": case.registry.summary(),
-        "delta": delta,
-        "confidence": confidence,
-        "claimed": json_number(claim),
-        "shown": one_run["shown"] if one_run else None,
-        "contradicted": bool(one_run) and one_run["shown"] > claim,
-        "one_run": one_run,
-        "exposure": [
-            {"text": one.text, "holders": one.holders, "bits": one.bits, "most": one.most, "rank": one.rank,
-             "references": one.references, "whole_space": one.whole, "extracted": one.extracted}
-            for one in exposures
-        ],
-        "curve": [asdict(point) for point in curve(exposures)],
-        "beside": others,
-        "note": NOTE,
-    }  # fmt: skip
-    run.save_audit("canaries", result, _figure(result))
+        audited = _train_copy(run, recipe.with_settings(settings or DEFAULT_CANARIES), seed, progress)
+    exposures = expose(audited.model, audited.registry, vocabulary)
+    claim = _epsilon(audited.spent, delta, recipe.privacy.accountant)
+    one_run = _one_run(audited, vocabulary, delta, confidence)
+    result = CanariesResult(
+        run=run.path.resolve().name,
+        weights=checkpoints.digest(run.load_weights()),
+        round=audited.rounds,
+        of=audited.of,
+        itself=recipe.audit.plants,
+        canaries=audited.registry.summary(),
+        delta=delta,
+        confidence=confidence,
+        claimed=claim,
+        shown=one_run.shown if one_run else math.nan,
+        contradicted=one_run is not None and one_run.shown > claim,
+        one_run=one_run,
+        exposure=tuple(exposures),
+        curve=curve(exposures),
+        others=others,
+        note=NOTE,
+    )
+    run.save_audit("canaries", result.to_json(), draw_exposure(result))
     return result
 
 
-def _itself(run: RunFolder) -> Case:
+def _open_model(run: RunFolder) -> AuditedModel:
+    """The model of a run that has canaries."""
     ledger = read_ledger(run.ledger_file)
     registry = read_registry(run, ledger.lines[0])
     if registry is None:
-        raise DamagedRun(f"the recipe of {run.path} plants canaries, and its ledger knows of none; start another run")
-    rounds = run.read_statement()["rounds_done"]
-    case = Case(ITSELF, registry, load_run(run)[0], rounds, ledger.spent)
+        raise DamagedRun(f"the recipe of {run.path} has canaries, and its ledger knows of none; start another run")
+    rounds = read_statement(run).rounds_done
+    audited = AuditedModel(ITSELF, registry, load_run(run)[0], rounds, ledger.spent)
     saved, _ = checkpoints.latest(run.checkpoints)
     if saved is None or saved.round != rounds or not run.secrets.exists():
-        return case  # after a release nobody knows who was in
-    present = toss(registry, Secrets.load_any(run.secrets))
-    return replace(case, present=present, scores=take_scores(saved))
+        return audited  # after a release the coins are erased
+    present = draw_membership(registry, Secrets.load_any(run.secrets))
+    return replace(audited, present=present, scores=saved_canary_scores(saved))
 
 
-def _twin(run: RunFolder, recipe: Recipe, seed: int, progress: Progress) -> Case:
-    store, _ = open_users(recipe, run)
-    registry = plan_canaries(recipe, store)
+def _train_copy(run: RunFolder, recipe: Recipe, seed: int, progress: Progress) -> AuditedModel:
+    """A copy of a run that has no canaries, trained with some."""
+    training = open_for_retraining(run, recipe, progress=progress)
+    registry = choose_canaries(recipe, training.store)
     if registry is None:
-        raise SottoError("nothing is to be planted: --set audit.users=100 or --set audit.secrets=6")
-    assembly = assemble(recipe, store, before=vocabulary_charges(store))
-    refuse_own_code(run, assembly)
-    rounds = run.read_statement()["rounds_done"]
+        raise SottoError("no canaries are to be inserted: --set audit.users=100 or --set audit.secrets=6")
     secrets = Secrets.seeded(seed, "audit by canaries")
-    present = toss(registry, secrets)
-    watch = CanaryWatch.of(assembly, store, registry, present)
-    played = itertools.count(1)
-    start = find_start(assembly.recipe, store, assembly.model).model
-    model = train_twin(
-        assembly, start, watch.planted, rounds, secrets, lambda: progress(next(played), rounds), watch
-    )  # fmt: skip
-    spent = assembly.algorithm.mechanism.events(rounds)
-    return Case(TWIN, registry, model, rounds, spent, present, watch.scores)
+    present = draw_membership(registry, secrets)
+    scorer = CanaryScorer.of(training.assembly, training.store, registry, present)
+    model = replace(training, store=scorer.inserted).train(secrets, scorer)
+    spent = training.assembly.algorithm.mechanism.events(training.rounds)
+    return AuditedModel(COPY, registry, model, training.rounds, spent, present, scorer.scores)
 
 
-def _other(run: RunFolder) -> dict[str, Any]:
-    """The curve of another run with canaries, for which nothing is trained."""
+def _other_curve(run: RunFolder) -> OtherCurve:
+    """The exposure curve of another run with canaries; nothing is trained for it."""
     registry = read_registry(run, read_ledger(run.ledger_file).lines[0])
     if registry is None or not registry.secrets:
-        raise SottoError(f"{run.path} has no secrets planted; a run to be drawn beside has audit.secrets in its recipe")
+        raise SottoError(f"{run.path} has no secrets inserted; name runs that have audit.secrets in their recipes")
     model, vocabulary = load_run(run)
+    epsilon = read_statement(run).epsilon_training
     points = curve(expose(model, registry, vocabulary))
-    epsilon = run.read_statement()["epsilon_training"]
-    return {"run": run.path.resolve().name, "epsilon": epsilon, "curve": [asdict(point) for point in points]}
+    return OtherCurve(run.path.resolve().name, math.inf if epsilon is None else epsilon, points)
 
 
-def _one_run(case: Case, vocabulary: Vocabulary, delta: float, confidence: float) -> dict[str, Any] | None:
-    """Two attacks, between which the chance of an error is shared out."""
-    if case.present is None or case.scores is None or not case.registry.users:
+def _one_run(audited: AuditedModel, vocabulary: Vocabulary, delta: float, confidence: float) -> OneRunResult | None:
+    """Two attacks, which share the chance of an error."""
+    if audited.present is None or audited.scores is None or not audited.registry.users:
         return None
     each = 1 - (1 - confidence) / 2
-    scores = {"rounds": case.scores, "model": scores_of_model(case.model, case.registry, vocabulary)}
-    bounds = {name: best_one_run_bound(score, case.present, delta, each) for name, score in scores.items()}
-    return {
-        "canaries": len(case.registry.users),
-        "shown": max(bound.epsilon for bound in bounds.values()),
-        **{
-            name: {"shown": bound.epsilon, "correct": bound.correct, "guesses": bound.guesses, "most": bound.most}
-            for name, bound in bounds.items()
-        },
-    }
+    by_model = scores_of_model(audited.model, audited.registry, vocabulary)
+    rounds, model = (
+        _guesses(best_one_run_bound(scores, audited.present, delta, each)) for scores in (audited.scores, by_model)
+    )
+    return OneRunResult(len(audited.registry.users), max(rounds.shown, model.shown), rounds, model)
+
+
+def _guesses(bound: Bound) -> Guesses:
+    return Guesses(bound.epsilon, bound.correct, bound.guesses, bound.most)
 
 
 def _epsilon(spent: Spent, delta: float, accountant: str) -> float:
@@ -178,38 +164,3 @@ def _epsilon(spent: Spent, delta: float, accountant: str) -> float:
     if any(isinstance(event, NonPrivate) for event, _ in spent):
         return math.inf
     return accounting.epsilon(spent, delta, accountant)
-
-
-def _figure(result: dict[str, Any]) -> bytes | None:
-    """Exposure against the users who held a secret and, with other runs, against ε."""
-    if not result["curve"]:
-        return None
-    runs = [(result["claimed"], result["curve"]), *((other["epsilon"], other["curve"]) for other in result["beside"])]
-    bits = Scale("exposure in bits", percent=False)
-    places = sorted({point["holders"] for _, points in runs for point in points})
-    by_holders = [
-        Series(f"ε = {_shown(epsilon)}", [_mark(point["holders"], point) for point in points], colour)
-        for (epsilon, points), colour in zip(runs, itertools.cycle(COLOURS))
-    ]
-    panels = [Panel("", by_holders, "users who held a secret", places, scale=bits)]
-    finite = sorted(((epsilon, points) for epsilon, points in runs if not isinstance(epsilon, str)), key=itemgetter(0))
-    if len(finite) > 1:
-        lines = {
-            holders: [_mark(epsilon, one) for epsilon, points in finite for one in points if one["holders"] == holders]
-            for holders in places
-        }
-        by_epsilon = [
-            Series(f"held by {holders}", marks, colour)
-            for (holders, marks), colour in zip(lines.items(), itertools.cycle(COLOURS))
-        ]
-        shown = [float(f"{epsilon:.3g}") for epsilon, _ in finite]
-        panels.append(Panel("", [line for line in by_epsilon if line.points], "ε", shown, scale=bits))
-    return draw_panels(panels)
-
-
-def _mark(x: float, point: dict[str, Any]) -> Mark:
-    return Mark(x, point["median"], point["least"], point["largest"])
-
-
-def _shown(epsilon: float | str) -> str:
-    return "∞" if isinstance(epsilon, str) else accounting.rounded_up(epsilon)

@@ -1,22 +1,18 @@
-"""Attack a run's model: can anybody tell from it who was among the users it was trained on?"""
+"""Attack a run's model: can its training users be told from users held out?"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sottovoce.audit import membership
 from sottovoce.audit.bounds import CONFIDENCE, check_level
-from sottovoce.audit.retrain import references as train_references
-from sottovoce.build.assembly import assemble
-from sottovoce.commands.audit_rounds import refuse_own_code
+from sottovoce.audit.results import MembershipResult, Proved
+from sottovoce.audit.retrain import Retraining, train_shadow_models
 from sottovoce.commands.evaluate import load_run
-from sottovoce.commands.initial_model import find_start
+from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining
 from sottovoce.commands.stores import open_users
 from sottovoce.data.store import Store
 from sottovoce.errors import SettingError, SottoError
@@ -24,36 +20,45 @@ from sottovoce.evaluation.prediction import count_hits
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.audit_figures import draw_roc
+from sottovoce.reporting.draw.audits import draw_roc
+from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.payments import vocabulary_charges
 from sottovoce.runs.secrets import Secrets
 
 USERS = 2000  # on either side: enough to see false alarms of one in a thousand
 NOTE = "what these attacks found among real users; a better attack may find more"
 
-Progress = Callable[[int, int], None]  # so many steps of so many are done
-
 
 def audit_membership(
-    path: str | Path, *, references: int = 0, users: int = USERS, confidence: float = CONFIDENCE, seed: int = 0,
-    progress: Progress = lambda done, total: None,
-) -> dict[str, Any]:  # fmt: skip
+    path: str | Path,
+    *,
+    references: int = 0,
+    users: int = USERS,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> MembershipResult:
     """Tell users the run was trained on from users held out, and write how well that went, for the owner alone.
 
-    By each user's loss under the run's model; with `references`, also by what as many models say that were trained by
-    the recipe on all other users and a half of these. At most `users` of each kind, chosen by the seed.
+    Args:
+        path: the run's folder.
+        references: how many shadow models to train; each is trained by the recipe on all other users and a half of
+            these. With 0, only the loss under the run's model is used.
+        users: at most as many of each kind, chosen by the seed.
+        confidence: of the intervals.
+        seed: chooses users, and the randomness of shadow models.
+        progress: is called after every round.
     """
     run = RunFolder.open(path)
     membership.check_references(references)
     check_level(0.0, confidence)
     if users < membership.FEWEST:
         raise SettingError(
-            f"{{users}} must be at least {membership.FEWEST}; so many of each kind are told apart", users=users
+            f"{{users}} must be at least {membership.FEWEST}; it is how many of each kind are used", users=users
         )
     recipe = Recipe.of(run)
-    statement = run.read_statement()
+    statement = read_statement(run)
     model, _ = load_run(run)
     store, held_out = open_users(recipe, run)
     if held_out is None:
@@ -61,34 +66,33 @@ def audit_membership(
             f"{store.path} has no held-out users: an attack needs people whom the model has not seen; prepare the "
             f"store with --test-users 0.1"
         )
-    secrets = Secrets.seeded(seed, "audit of membership")
-    crowd = _Crowd.choose(store, held_out, users, secrets)
-    membership.check_users(len(crowd.inside), len(crowd.outside))
-    losses = crowd.losses(model)
+    audited = _Audited.choose(store, held_out, users, Secrets.seeded(seed, "audit of membership"))
+    membership.check_users(len(audited.inside), len(audited.outside))
+    losses = audited.losses(model)
     scores = {"loss threshold": -losses}
     if references:
-        calibrated = _reference_scores(run, recipe, store, crowd, losses, references, seed, statement, progress)
-        scores |= calibrated
-    found = [membership.judge(name, *crowd.apart(values), confidence) for name, values in scores.items()]
-    result = {
-        "run": run.path.resolve().name,
-        "weights": digest(run.load_weights()),
-        "round": statement["rounds_done"],
-        "in_users": len(crowd.inside),
-        "out_users": len(crowd.outside),
-        "rounds_a_user": statement["rounds_done"] * recipe.privacy.cohort / store.users,
-        "references": references,
-        "confidence": confidence,
-        "attacks": [attack.to_json() for attack in found],
-        "proved": {name: statement[name] for name in ("private", "epsilon", "delta")},
-        "note": NOTE,
-    }
-    run.save_audit("membership", result, draw_roc(found))
+        training = open_for_retraining(run, recipe, models=references, store=store, progress=progress)
+        scores |= _shadow_scores(training, audited, losses, references, seed)
+    found = [membership.evaluate_attack(name, *audited.apart(values), confidence) for name, values in scores.items()]
+    result = MembershipResult(
+        run=run.path.resolve().name,
+        weights=digest(run.load_weights()),
+        round=statement.rounds_done,
+        in_users=len(audited.inside),
+        out_users=len(audited.outside),
+        rounds_a_user=statement.rounds_done * recipe.privacy.cohort / store.users,
+        references=references,
+        confidence=confidence,
+        attacks=tuple(attack.summary() for attack in found),
+        proved=Proved(statement.private, statement.epsilon, statement.delta),
+        note=NOTE,
+    )
+    run.save_audit("membership", result.to_json(), draw_roc(found))
     return result
 
 
 @dataclass(frozen=True, eq=False)
-class _Crowd:
+class _Audited:
     """Whom to tell apart: rows of the users to train on, and of those held out, who have any text."""
 
     store: Store
@@ -97,17 +101,17 @@ class _Crowd:
     outside: np.ndarray
 
     @staticmethod
-    def choose(store: Store, held_out: Store, most: int, secrets: Secrets) -> _Crowd:
+    def choose(store: Store, held_out: Store, most: int, secrets: Secrets) -> _Audited:
         generator = philox(secrets.keys(1, "users").sampling)
         rows = []
         for people in (store, held_out):
             order = generator.permutation(people.users)
             with_text = order[people.lengths(order) > 1]  # BOS is no target
             rows.append(np.sort(with_text[:most]))
-        return _Crowd(store, held_out, *rows)
+        return _Audited(store, held_out, *rows)
 
     def losses(self, model: LanguageModel) -> np.ndarray:
-        """Mean loss of everybody, in users first."""
+        """Mean loss of each user, in users first."""
         means = []
         for people, rows in ((self.store, self.inside), (self.held_out, self.outside)):
             counts = count_hits(model, people, rows.tolist())
@@ -125,25 +129,20 @@ class _Crowd:
         return values[: len(self.inside)], values[len(self.inside) :]
 
 
-def _reference_scores(
-    run: RunFolder, recipe: Recipe, store: Store, crowd: _Crowd, losses: np.ndarray, count: int, seed: int,
-    statement: dict[str, Any], progress: Progress,
-) -> dict[str, np.ndarray]:  # fmt: skip
-    assembly = assemble(recipe, store, before=vocabulary_charges(store))
-    refuse_own_code(run, assembly)
-    start = find_start(assembly.recipe, store, assembly.model)
+def _shadow_scores(
+    training: Retraining, audited: _Audited, losses: np.ndarray, count: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Scores by shadow models."""
     secrets = Secrets.seeded(seed, "halves of an audit")
-    inside = membership.halves(len(losses), count, philox(secrets.keys(1, "halves").sampling))
-    rounds = statement["rounds_done"]
-    played = itertools.count(1)
-    always = np.setdiff1d(np.arange(store.users), crowd.inside)
-    models = train_references(
-        assembly, start.model, store, always, crowd.texts(), inside, rounds,
-        lambda number: Secrets.seeded(seed, f"reference {number} of an audit"),
-        lambda: progress(next(played), count * rounds),
-    )  # fmt: skip
-    seen = np.array([crowd.losses(model) for model in models])
+    inside = membership.draw_halves(len(losses), count, philox(secrets.keys(1, "halves").sampling))
+    always = np.setdiff1d(np.arange(training.store.users), audited.inside)
+
+    def secrets_of(number: int) -> Secrets:
+        return Secrets.seeded(seed, f"reference {number} of an audit")
+
+    models = train_shadow_models(training, always, audited.texts(), inside, secrets_of)
+    shadow_losses = np.array([audited.losses(model) for model in models])
     return {
-        "references, offline": membership.offline_scores(losses, seen, inside),
-        "references, online": membership.online_scores(losses, seen, inside),
+        "references, offline": membership.offline_scores(losses, shadow_losses, inside),
+        "references, online": membership.online_scores(losses, shadow_losses, inside),
     }

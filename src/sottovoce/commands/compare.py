@@ -1,4 +1,4 @@
-"""Put several runs side by side, on one page."""
+"""Compare several runs on one page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce.commands.evaluate import found_so_far, is_of_recipe, load_run
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.report import read_card, read_findings
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
@@ -16,6 +17,7 @@ from sottovoce.evaluation.prediction import count_hits, spread, summarise
 from sottovoce.files import write_aside
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.compare import MOST_RUNS, Compared, Comparison, render_comparison
+from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce.runs.record import coarse_count, of_held_out
 
@@ -40,13 +42,14 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
     rows = range(min(users, held_out.users) if users else held_out.users)
     apart = []
     for place, run in enumerate(runs):
-        if not is_of_recipe(run) or _store(run) != _store(runs[0]):
+        if read_card(run).own_model or _store(run) != _store(runs[0]):
             apart.append(compared[place].name)
         else:
             compared[place] = _measure(run, compared[place], held_out, rows, internal=internal)
     notes = []
     if apart:
-        text = f"Other people than those of {compared[0].name}, or code of one's own; as recorded: {', '.join(apart)}."
+        names = ", ".join(apart)
+        text = f"Other people than those of {compared[0].name}, or a model of the caller's; as recorded: {names}."
         notes = [("Measured by themselves", text)]
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(runs[0]).name}”"
     people = about if len(apart) < len(runs) else ""
@@ -59,14 +62,14 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
 
 def _read(run: RunFolder, name: str) -> Compared:
     recipe = Recipe.of(run)
-    kind = recipe.model.kind.replace("_", " ") if is_of_recipe(run) else "own"
+    kind = recipe.model.kind.replace("_", " ") if not read_card(run).own_model else "own"
     return Compared(
         name=name,
         model=kind,
-        statement=run.read_statement(),
+        statement=read_statement(run),
         record=run.record.read(),
         budget=recipe.privacy.epsilon,
-        findings=tuple(found_so_far(run)),
+        findings=tuple(read_findings(run)),
     )
 
 

@@ -1,13 +1,13 @@
-"""Evaluate a run, and put its evidence on a page."""
+"""Evaluate a run's model on people or on public text, and load it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sottovoce.build.assembly import build_model, load_model
-from sottovoce.commands.stores import held_out_users, open_split, store_folder
+from sottovoce.commands.stores import open_split
 from sottovoce.data.corpus import is_plain_text
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect
@@ -18,23 +18,10 @@ from sottovoce.evaluation.breakdown import Breakdown, bands_of, count_parts
 from sottovoce.evaluation.fine_tuning import FineTuningGain, evaluate_fine_tuning
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeSaving, count_keystrokes, saving, spread_of_saving
 from sottovoce.evaluation.prediction import Evaluation, spread, summarise
-from sottovoce.evaluation.suggestions import suggest
-from sottovoce.files import write_aside
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.findings import AUDITS, Finding, findings
-from sottovoce.reporting.report import Evidence, render
-from sottovoce.reporting.statement import restate, store_total
-from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import VOCABULARY, RunFolder
-from sottovoce.runs.ledger import StoreLedger, read_ledger
-
-# Written for this project; no user's words.
-PROMPTS = (
-    "good morning ,", "how are", "thank you so", "i am going to the", "do you want to", "see you", "the weather is",
-    "what time do",
-)  # fmt: skip
 
 
 class Measured(NamedTuple):
@@ -45,10 +32,10 @@ class Measured(NamedTuple):
     keystrokes: KeystrokeSaving | None = None
     personalised: FineTuningGain | None = None
     breakdown: Breakdown | None = None
-    beside: Beside | None = None
+    other: OtherModel | None = None
 
 
-class Beside(NamedTuple):
+class OtherModel(NamedTuple):
     """Another run's model, for the same people."""
 
     evaluation: Evaluation
@@ -56,15 +43,24 @@ class Beside(NamedTuple):
 
 
 def evaluate_run(
-    path: str | Path, *, corpus: Sequence[str | Path] = (), store: str | Path | Store | None = None,
-    split: str = "test", user_field: str = "user", text_field: str = "text", model: LanguageModel | None = None,
-    suggestions: int = 0, personalise: bool = False, local_epochs: int | None = None,
-    local_learning_rate: float | None = None, beside: str | Path | None = None,
-) -> Measured:  # fmt: skip
+    path: str | Path,
+    *,
+    corpus: Sequence[str | Path] = (),
+    store: str | Path | Store | None = None,
+    split: str = "test",
+    user_field: str = "user",
+    text_field: str = "text",
+    model: LanguageModel | None = None,
+    suggestions: int = 0,
+    personalise: bool = False,
+    local_epochs: int | None = None,
+    local_learning_rate: float | None = None,
+    beside: str | Path | None = None,
+) -> Measured:
     """How well a run's model predicts the people of a corpus or a store.
 
-    With `suggestions`, also how many keystrokes a keyboard saves that shows so many. With `personalise`, also what each
-    of them gains by training the model on the first half of their text; what is not given is as in the run's recipe.
+    With `suggestions`, also how many keystrokes a keyboard saves that shows that many. With `personalise`, also what
+    each user gains by training the model on the first half of their text; what is not given is as in the run's recipe.
     `beside` is another run whose model is measured on the same people.
     """
     run = RunFolder.open(path)
@@ -78,7 +74,7 @@ def evaluate_run(
         gradient_clip=local.gradient_clip,
         bos=vocabulary.specials.bos,
     )
-    other = None if beside is None else _load_beside(run, vocabulary, beside)
+    other = None if beside is None else _load_other(run, vocabulary, beside)
     if corpus:
         users = collect(corpus, vocabulary, Grouping(user_field, text_field))
     else:
@@ -97,7 +93,7 @@ def evaluate_run(
     )
     if other is not None:
         counts, breakdown = count_parts(other, users, bands)
-        measured = measured._replace(beside=Beside(summarise(counts), breakdown))
+        measured = measured._replace(other=OtherModel(summarise(counts), breakdown))
     if not personalise:
         return measured
     gain = evaluate_fine_tuning(released, users, training, suggestions=suggestions or SUGGESTIONS)
@@ -130,7 +126,7 @@ def _held_out_text(folder: str | Path, run: RunFolder, vocabulary: Vocabulary) -
     store = Store.open(folder, "test")
     if store.people:
         raise SottoError(
-            f"{folder} holds people's text, and what is measured as public text may be shown to everybody; measure its "
+            f"{folder} holds people's text, and what is measured as public text may be shown to anyone; measure its "
             f"people with --store, or prepare public text with `sotto prepare --plain-text`"
         )
     if store.vocabulary.fingerprint != vocabulary.fingerprint:
@@ -146,7 +142,7 @@ def _held_out_text(folder: str | Path, run: RunFolder, vocabulary: Vocabulary) -
     return store
 
 
-def _load_beside(run: RunFolder, vocabulary: Vocabulary, beside: str | Path) -> LanguageModel:
+def _load_other(run: RunFolder, vocabulary: Vocabulary, beside: str | Path) -> LanguageModel:
     other, theirs = load_run(beside)
     if theirs.fingerprint != vocabulary.fingerprint:
         raise SottoError(
@@ -167,87 +163,3 @@ def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -
 
 def load_vocabulary(run: RunFolder) -> Vocabulary:
     return Vocabulary.load(run.model_file(VOCABULARY))
-
-
-def report_run(
-    path: str | Path, *, internal: bool = False, model: LanguageModel | None = None,
-    baseline: float | None = None, beside: str | Path | None = None,
-) -> Path:  # fmt: skip
-    """Write `report.html` into a run's folder.
-
-    `beside` is another run to draw next to it; where its words are the same, both are measured on the held-out users of
-    the run's store, taken apart by band and by group.
-    """
-    run = RunFolder.open(path)
-    released, vocabulary = load_run(run, model)
-    other = RunFolder.open(beside) if beside is not None else None
-    recipe = Recipe.of(run).to_dict()
-    recipe["data"]["store"] = Path(recipe["data"]["store"]).name  # a page for others tells no paths of this machine
-    if "initial" in recipe["model"]:
-        recipe["model"]["initial"] = Path(recipe["model"]["initial"]).name
-    if "public" in recipe["local"]:
-        recipe["local"]["public"] = Path(recipe["local"]["public"]).name
-    if not is_of_recipe(run):
-        recipe["model"] = {"kind": _code(run)}  # the sizes in the recipe are not those of a caller's own model
-    evidence = Evidence(
-        name=run.path.resolve().name,
-        recipe=recipe,
-        statement=_statement_of_today(run),
-        record=run.record.read(),
-        suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
-        baseline=baseline,
-        diagnostics=run.diagnostics.read() if internal else None,
-        findings=tuple(found_so_far(run)),
-        costs=_costs(run, other, model) if other else None,
-        traffic=run.read_card().get("bytes"),
-        beside={"name": other.path.resolve().name, "record": other.record.read()} if other else None,
-    )
-    target = run.path / "report-internal.html" if internal else run.report_file
-    write_aside(target, render(evidence).encode())
-    if internal:
-        target.chmod(0o600)
-    return target
-
-
-def _statement_of_today(run: RunFolder) -> dict[str, Any]:
-    """A run's statement, with what all runs on its store cost by now; a store that never charged it is another one."""
-    recipe, told = Recipe.of(run), run.read_statement()
-    ledger = store_folder(recipe, run) / "ledger.jsonl"
-    if not told["private"]:
-        return told
-    if not ledger.exists() or told["run"] not in (people := read_ledger(ledger)).runs:
-        return restate(told, store_gone=True)
-    total = store_total(people.spent, told["delta"], recipe.privacy.accountant)
-    charged = sum(count for _, count in StoreLedger(ledger).spent(told["run"]))
-    return restate(told, **total, **({} if told.get("charged_to_store") == charged else {"out_of_date": True}))
-
-
-def found_so_far(run: RunFolder, name: str = "RUN") -> list[Finding]:
-    """What is proved of a run, and what its audits found."""
-    audits = {audit: run.read_audit(audit) for audit in AUDITS}
-    return findings(run.read_statement(), audits, name, digest(run.load_weights()))
-
-
-def is_of_recipe(run: RunFolder) -> bool:
-    """Is its model that of the recipe, not a caller's own?"""
-    return "of the recipe" in _code(run)
-
-
-def _code(run: RunFolder) -> str:
-    """What was trained, in words."""
-    return run.read_card()["code"]
-
-
-def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> dict[str, Any] | None:
-    """Both models by band and by group, on people whom neither was promised anything: those held out.
-
-    None where there are none, where the other model is a caller's own, or where no word means the same in both.
-    """
-    if held_out_users(Recipe.of(run), run) is None or not is_of_recipe(other):
-        return None
-    if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
-        return None
-    measured = evaluate_run(run.path, model=model, beside=other.path)
-    assert measured.breakdown is not None
-    assert measured.beside is not None
-    return measured.breakdown.to_json(measured.beside.breakdown)

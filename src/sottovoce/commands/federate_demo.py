@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sottovoce.commands.demo import ProgressDisplay
-from sottovoce.commands.evaluate import report_run
 from sottovoce.commands.federate import FederationSettings, Serving, create_federation, require_flower, serve
+from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.commands.train import RunResult
 from sottovoce.data.demo import demo_vocabulary

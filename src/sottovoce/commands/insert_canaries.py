@@ -1,35 +1,35 @@
-"""The canaries of a run: planted when it begins, watched while it trains, read back by an audit."""
+"""The canaries of a run: inserted when it begins, scored while it trains, read back by an audit."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 
 from sottovoce.audit.canaries import Registry, choose
-from sottovoce.audit.one_run import CanaryWatch, toss
+from sottovoce.audit.one_run import CanaryScorer, draw_membership
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun
+from sottovoce.files import Json
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
 
 SCORES = "canaries"  # in a checkpoint
-MANY = 0.1  # of the declared population: more canaries than that are heard in the model
+MANY = 0.1  # of the declared population: more canaries than that change the model noticeably
 
 
-def plan_canaries(recipe: Recipe, store: Store) -> Registry | None:
-    """What a recipe plants among the users of a store, if anything."""
+def choose_canaries(recipe: Recipe, store: Store) -> Registry | None:
+    """The canaries that a recipe adds to the users of a store, if any."""
     if not recipe.audit.plants:
         return None
     return choose(recipe.audit, store.vocabulary, store.tokens_per_user)
 
 
-def read_registry(run: RunFolder, header: dict[str, Any]) -> Registry | None:
-    """What was planted in a run, by the file that its ledger names."""
+def read_registry(run: RunFolder, header: Json) -> Registry | None:
+    """The canaries of a run, from the file that its ledger names."""
     if "canaries" not in header:
         return None
     try:
@@ -37,35 +37,36 @@ def read_registry(run: RunFolder, header: dict[str, Any]) -> Registry | None:
     except (OSError, ValueError) as error:
         raise DamagedRun(f"cannot read {run.registry_file} ({error}); put it back") from None
     if registry.digest() != header["canaries"]["registry"]:
-        raise DamagedRun(f"{run.registry_file} is not what was planted when {run.path} began; put it back")
+        raise DamagedRun(f"{run.registry_file} is not what was inserted when {run.path} began; put it back")
     return registry
 
 
-def watch_canaries(
-    run: RunFolder, header: dict[str, Any], assembly: Assembly, store: Store, secrets: Secrets
-) -> CanaryWatch | None:
-    """What stands beside the rounds of a run with canaries, and holds the store that it trains on."""
+def canary_scorer(
+    run: RunFolder, header: Json, assembly: Assembly, store: Store, secrets: Secrets
+) -> CanaryScorer | None:
+    """The observer of a run with canaries, which holds the store that it trains on."""
     registry = read_registry(run, header)
-    return None if registry is None else CanaryWatch.of(assembly, store, registry, toss(registry, secrets))
+    return None if registry is None else CanaryScorer.of(assembly, store, registry, draw_membership(registry, secrets))
 
 
-def no_scores(registry: Registry | None) -> np.ndarray | None:
+def initial_scores(registry: Registry | None) -> np.ndarray | None:
     return None if registry is None else np.zeros(len(registry.users))
 
 
-def take_scores(saved: Checkpoint) -> np.ndarray:
-    """What an audit had gathered for each canary when the checkpoint was made."""
+def saved_canary_scores(saved: Checkpoint) -> np.ndarray:
+    """The scores of an audit at the time of the checkpoint, one a canary."""
     scores = saved.arrays.get(SCORES)
     if scores is None:
-        raise DamagedRun("the checkpoint has no scores of the canaries that were planted; start another run")
+        raise DamagedRun("the checkpoint has no scores of the canaries that were inserted; start another run")
     return scores
 
 
-def notes_of(watch: CanaryWatch, store: Store, declared: int) -> list[str]:
-    canaries = watch.everyone.users - store.users
+def notes_of(scorer: CanaryScorer, store: Store, declared: int) -> list[str]:
+    """What the owner should know before training."""
+    canaries = scorer.everyone.users - store.users
     if canaries <= MANY * declared:
         return []
     return [
-        f"{canaries:,} canary users train beside {declared:,} declared ones: their words will be heard in the model; "
-        f"for one to be released, plant fewer"
+        f"{canaries:,} canary users train with {declared:,} declared ones, and the model will learn their words; for a "
+        f"model to release, insert fewer"
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from sottovoce.build.assembly import Assembly, weights_of
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start
-from sottovoce.commands.insert_canaries import SCORES, no_scores, plan_canaries
+from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
 from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
@@ -98,14 +98,14 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
             frozen = weights_of(assembly.algorithm.frozen)
             draft.save_frozen(frozen)
             header["frozen"] = digest(frozen)
-        registry = plan_canaries(assembly.recipe, store)
+        registry = choose_canaries(assembly.recipe, store)
         if registry:
-            header["canaries"] = registry.summary()
+            header["canaries"] = registry.summary().to_json()
             draft.write_json(draft.registry_file, registry.to_json())
         ledger = Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         # From here on the start is in the checkpoint: the folder it came from may go.
-        save_state(draft, assembly.start(start.model), secrets, start.weights, no_scores(registry))
+        save_state(draft, assembly.start(start.model), secrets, start.weights, initial_scores(registry))
         # A crash right after this line charges for a run that never was, which errs on the safe side.
         charge_plan(store_ledger(store), secrets.name(), mechanism, planned)
         if assembly.is_private:

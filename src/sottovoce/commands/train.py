@@ -13,27 +13,29 @@ import numpy as np
 
 from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.helper import sum_over
-from sottovoce.commands.insert_canaries import notes_of, take_scores, watch_canaries
+from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.new_run import Context, Opened, begin, check_also, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.federation.rounds import Coordinator
-from sottovoce.files import explain_full_disk
+from sottovoce.files import explain_full_disk, to_json_number
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.multiprocess.group import Group
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import Statement, make_statement
+from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
+from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.payments import Origin, Payments, store_folder, store_ledger
-from sottovoce.runs.record import json_number, of_held_out
+from sottovoce.runs.record import of_held_out
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Work
@@ -142,7 +144,7 @@ class Training:
 
     def __init__(self, run: RunFolder, context: Context, opened: Opened | None = None):
         self.run_folder, self.context = run, context
-        recipe = Recipe.load(run.recipe_file)
+        recipe = Recipe.of(run)
         check_also(recipe, context.also_evaluate_on)
         self.ledger = Ledger.open(run.ledger_file)
         if self.ledger.header.get("recipe") != recipe.sha256():
@@ -166,7 +168,7 @@ class Training:
         self._check_turns(secrets)
         self.notes: list[str] = list(self.ledger.notes)
         declared = self.recipe.privacy.users
-        self.watch = watch_canaries(run, self.ledger.header, self.assembly, self.store, secrets)
+        self.watch = canary_scorer(run, self.ledger.header, self.assembly, self.store, secrets)
         if not isinstance(self.assembly.strategy, Central) and not 0.5 < self.store.users / declared < 2:
             self.notes.append(
                 f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
@@ -174,7 +176,7 @@ class Training:
             )
         if self.watch is not None:
             self.notes += notes_of(self.watch, self.store, declared)
-            self.store = self.watch.planted
+            self.store = self.watch.inserted
         saved = self._load_state()
         self.payments = Payments(
             ledger=self.ledger,
@@ -223,7 +225,7 @@ class Training:
         self._load_frozen()
         self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays)
         if self.watch is not None:
-            self.watch.scores = take_scores(saved)
+            self.watch.scores = saved_canary_scores(saved)
         self.run_folder.record.keep_up_to(saved.round)
         self.run_folder.diagnostics.keep_up_to(saved.round)
         return saved
@@ -311,9 +313,9 @@ class Training:
         mechanism = self.assembly.algorithm.mechanism
         entry: dict[str, Any] = {
             "round": self.state.round,
-            "epsilon": json_number(self.payments.epsilon(self.state.round)),
+            "epsilon": to_json_number(self.payments.epsilon(self.state.round)),
             "delta": self.recipe.privacy.delta,
-            "clip_norm": json_number(joint_norm(clip_norms)),
+            "clip_norm": to_json_number(joint_norm(clip_norms)),
             "noise_std": mechanism.noise_std(self.state.round, clip_norms)[0],
         }
         if evaluation:
@@ -345,38 +347,38 @@ class Training:
         allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
         vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
         files = self.run_folder.save_model(weights_of(self._model), vocabulary)
-        statement = make_statement(
-            recipe=self.recipe,
-            mechanism=self.assembly.algorithm.mechanism,
-            accountant=self.assembly.accountant,
-            planned_rounds=payments.planned,
-            rounds_done=self.state.round,
-            spent=self.ledger.spent(),
-            charged=[*self.assembly.algorithm.mechanism.events(allowed), *again],
+        header, mechanism = self.ledger.header, self.assembly.algorithm.mechanism
+        charges = Charges(
+            planned=mechanism.events(allowed),
+            done=self.ledger.spent(),
             repeated=again,
-            beside=beside,
+            elsewhere=beside,
+            vocabulary=self.assembly.before,
+            store=payments.store_ledger.spent() if budget.private else [],
             to_store=payments.charged_to_store(),
-            vocabulary_spent=self.assembly.before,
-            store_spent=payments.store_ledger.spent() if budget.private else [],
+        )
+        about = RunFacts(
             run=payments.run,
-            vocabulary=self.store.vocabulary.fingerprint,
-            vocabulary_source=self.store.vocabulary_source,
-            start=self.ledger.header.get("start"),
-            canaries=self.ledger.header.get("canaries"),
+            rounds_planned=payments.planned,
+            rounds_done=self.state.round,
+            vocabulary=VocabularyFacts.of(self.store.vocabulary.fingerprint, self.store.vocabulary_source),
+            start=header.get("start"),
+            canaries=header.get("canaries"),
             across_devices=self.context.across_devices,
             users_at_once=1 if self.context.across_devices else self.assembly.sum_updates.block,
+            files=files,
         )
-        statement = replace(statement, facts={**statement.facts, "files": files})
-        card = {
-            "name": "sottovoce language model",
-            "code": self.assembly.code,
-            "parameters": parameter_count(self._model),
-            "trained_parameters": parameter_count(self.state.params),
-            "vocabulary": self.store.vocabulary.size,
-            "rounds": self.state.round,
-            "bytes": self._traffic(),
-        }
-        self.run_folder.save_statement(statement.to_json(), card)
+        statement = make_statement(self.recipe, mechanism, self.assembly.accountant, charges, about)
+        card = Card(
+            code=self.assembly.code,
+            own_model=self.assembly.own_model,
+            parameters=parameter_count(self._model),
+            trained_parameters=parameter_count(self.state.params),
+            vocabulary=self.store.vocabulary.size,
+            rounds=self.state.round,
+            bytes=self._traffic(),
+        )
+        self.run_folder.save_statement(with_prose(statement), card.to_json())
         return statement
 
     def _traffic(self) -> dict[str, float] | None:

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
+from sottovoce.files import Json, from_json_number
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.head import cross_entropy
 
@@ -39,14 +40,17 @@ class Evaluation:
     perplexity_in_vocabulary: float  # over targets that are in the vocabulary
     oov_rate: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain JSON values; an infinite perplexity is `null`."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
     @staticmethod
-    def from_json(values: dict[str, Any]) -> Evaluation:
-        plain: dict[str, Any] = {name: math.inf if value is None else value for name, value in values.items()}
-        return Evaluation(**{"targets": 0, **plain})
+    def from_json(values: Json) -> Evaluation:
+        numbers: Json = {
+            name: value if isinstance(value, int) else from_json_number(value, null=math.inf)
+            for name, value in values.items()
+        }
+        return Evaluation(**{"targets": 0, **numbers})
 
 
 class Counts(NamedTuple):

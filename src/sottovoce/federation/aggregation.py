@@ -91,8 +91,8 @@ class Aggregator:
         leaves, self._structure = jax.tree.flatten(params)
         if type(self._clipping) not in CLIPS.values():
             raise SottoError(
-                f"the server does not know the clip {type(self._clipping).__name__}, and cannot check it again; register "
-                f"it in CLIPS, or use one of {', '.join(CLIPS)}"
+                f"the server does not know the clip {type(self._clipping).__name__}, and cannot check it again; "
+                f"register it in CLIPS, or use one of {', '.join(CLIPS)}"
             )
         self._shapes = [leaf.shape for leaf in leaves]
         self.max_answer_bytes = largest_answer(sum(leaf.size for leaf in leaves), len(leaves), len(clip_norms))

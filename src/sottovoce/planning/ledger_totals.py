@@ -11,7 +11,7 @@ from typing import Any
 from sottovoce import accounting
 from sottovoce.accounting import Event
 from sottovoce.errors import SettingError, SottoError
-from sottovoce.planning.plan import plain_json
+from sottovoce.files import as_json
 from sottovoce.runs.ledger import PREPARATION, LedgerContents, read_ledger
 
 
@@ -39,7 +39,7 @@ class Judgement:
         """Plain JSON values. JSON has no infinity, so an infinite figure is the string "infinity"."""
         name = accounting.accountant_name(self.accountant)
         main = self.total.epsilons[0]
-        return plain_json({**main, **asdict(self), "accountant_name": name})
+        return as_json({**main, **asdict(self), "accountant_name": name})
 
 
 def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: str | None = None) -> Judgement:

@@ -10,6 +10,7 @@ from typing import Any
 from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
 from sottovoce.errors import SettingError
+from sottovoce.files import as_json
 from sottovoce.privacy.sampling import Sampler, build_sampler
 from sottovoce.recipe import Recipe
 
@@ -53,7 +54,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values. JSON has no infinity, so an infinite figure is the string "infinity"."""
-        return plain_json({**asdict(self), "accountant_name": accounting.accountant_name(self.accountant)})
+        return as_json({**asdict(self), "accountant_name": accounting.accountant_name(self.accountant)})
 
 
 def make_plan(
@@ -200,11 +201,3 @@ def _thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
         wanted = last[0] ** (index / (CURVE_POINTS - 1))
         kept.append(next(point for point in points if point[0] >= wanted - 1e-6 or point is last))
     return list(dict.fromkeys(kept))
-
-
-def plain_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: plain_json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain_json(item) for item in value]
-    return "infinity" if isinstance(value, float) and math.isinf(value) else value

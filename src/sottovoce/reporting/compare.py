@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from string import ascii_uppercase
-from typing import Any
 
-from sottovoce.reporting.comparison_figures import Spot, draw_head_words, draw_spread, draw_utility
-from sottovoce.reporting.figures import Figure, Level, Line
+from sottovoce.files import Json
+from sottovoce.reporting.draw.comparison import Spot, draw_head_words, draw_spread, draw_utility
+from sottovoce.reporting.draw.curves import Figure, Level, Line
+from sottovoce.reporting.draw.panels import Row
+from sottovoce.reporting.draw.style import COLOURS
 from sottovoce.reporting.findings import Finding, public
-from sottovoce.reporting.pages import Table, render_page
-from sottovoce.reporting.panels import COLOURS, Row
-from sottovoce.reporting.wording import (
-    epsilon_text,
-    finite,
-    finite_points,
-    is_private,
-    is_unfinished,
-    last_evaluation,
-    measured,
-    percent,
-    plain,
-)
+from sottovoce.reporting.pages import Drawing, Table, render_page
+from sottovoce.reporting.report import finite_points, last_evaluation, measured
+from sottovoce.reporting.statement import Statement
+from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain
 
 MOST_RUNS = len(ascii_uppercase)
 PERCENTILES = (5, 25, 50, 75, 95)
@@ -34,11 +27,11 @@ class Compared:
 
     name: str
     model: str
-    statement: dict[str, Any]
-    record: list[dict[str, Any]]
+    statement: Statement
+    record: list[Json]
     budget: float | None = None
     findings: tuple[Finding, ...] = ()
-    evaluation: dict[str, Any] | None = None  # on the people of the comparison
+    evaluation: Json | None = None  # on the people of the comparison
     within: float | None = None  # half the interval of its top-1
     head_words: dict[str, list[float]] | None = None
     spread: dict[str, float] | None = None  # over single users: internal
@@ -53,7 +46,7 @@ class Comparison:
     internal: bool = False
     notes: Sequence[tuple[str, str]] = field(default=())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "internal": self.internal,
             "people": self.people or None,
@@ -62,19 +55,19 @@ class Comparison:
         }
 
 
-def _run_json(run: Compared, internal: bool) -> dict[str, Any]:
+def _run_json(run: Compared, internal: bool) -> Json:
     statement = run.statement
     at, evaluation = _measured(run)
     rows = run.findings if internal else public(run.findings)
     facts = {
         "name": run.name,
         "model": run.model,
-        "private": is_private(statement),
-        "epsilon": finite(statement["epsilon"]) if is_private(statement) else None,
-        "delta": statement["delta"] if is_private(statement) else None,
-        "projected": is_private(statement) and is_unfinished(statement),
-        "rounds_done": statement["rounds_done"],
-        "rounds_planned": statement["rounds_planned"],
+        "private": statement.has_guarantee,
+        "epsilon": statement.epsilon if statement.has_guarantee else None,
+        "delta": statement.delta if statement.has_guarantee else None,
+        "projected": statement.has_guarantee and statement.is_unfinished,
+        "rounds_done": statement.rounds_done,
+        "rounds_planned": statement.rounds_planned,
         "evaluation": {"round": at, **evaluation} if evaluation else None,
         "measured_together": run.evaluation is not None,
         "top1_within": run.within,
@@ -89,7 +82,7 @@ def render_comparison(comparison: Comparison) -> str:
     return render_page("compare.html.jinja", _view(comparison))
 
 
-def _view(comparison: Comparison) -> dict[str, Any]:
+def _view(comparison: Comparison) -> Json:
     runs, internal = comparison.runs, comparison.internal
     return {
         "title": ", ".join(run.name for run in runs),
@@ -103,7 +96,7 @@ def _view(comparison: Comparison) -> dict[str, Any]:
         "head_words": _head_words(runs),
         "audits": _audits(runs, internal),
         "spread": _spread(runs) if internal else None,
-        "version": runs[0].statement["software"].get("sottovoce", ""),
+        "version": runs[0].statement.software.get("sottovoce", ""),
     }
 
 
@@ -112,48 +105,48 @@ def _lettered(runs: Sequence[Compared]) -> Iterator[tuple[str, str, Compared]]:
         yield ascii_uppercase[place], COLOURS[place % len(COLOURS)], run
 
 
-def _measured(run: Compared) -> tuple[int, dict[str, Any]]:
+def _measured(run: Compared) -> tuple[int, Json]:
     """The evaluation that is shown: that of the comparison, or else the record's last."""
     if run.evaluation is not None:
-        return run.statement["rounds_done"], run.evaluation
+        return run.statement.rounds_done, run.evaluation
     return last_evaluation(run.record)
 
 
 def _notices(comparison: Comparison) -> list[tuple[str, str]]:
     runs, notices = comparison.runs, list(comparison.notes)
-    private = [run for run in runs if is_private(run.statement)]
+    private = [run for run in runs if run.statement.has_guarantee]
     for fact, words in (("delta", "δ"), ("relation", "what may change between two data sets")):
-        if len({str(run.statement[fact]) for run in private}) > 1:
+        if len({str(getattr(run.statement, fact)) for run in private}) > 1:
             text = f"The runs differ in {words}: their ε cannot be compared as they are."
             notices.append(("Unlike guarantees", text + (_replaced(private) if fact == "relation" else "")))
-    if projected := [run.name for run in private if is_unfinished(run.statement)]:
+    if projected := [run.name for run in private if run.statement.is_unfinished]:
         text = f"ε is projected, for all planned rounds, of: {', '.join(projected)}."
         notices.append(("Unfinished runs", text))
-    if seeded := [run.name for run in private if run.statement["secrets"] == "seeded"]:
-        text = f"Noise and sampling follow from the seed, and whoever knows it can undo them, in: {', '.join(seeded)}."
+    if seeded := [run.name for run in private if run.statement.secrets == "seeded"]:
+        text = f"Noise and sampling follow from the seed; anyone who knows it can undo them, in: {', '.join(seeded)}."
         notices.append(("Seeded secrets", text))
     return notices
 
 
 def _replaced(runs: Sequence[Compared]) -> str:
     """ε under the relation that every guarantee has, of those that are shown under another."""
-    known = [run for run in runs if "epsilon_replaced" in run.statement]
-    figures = ", ".join(f"{run.name} has {epsilon_text(run.statement['epsilon_replaced'])}" for run in known)
+    known = [run for run in runs if run.statement.epsilon_replaced is not None]
+    figures = ", ".join(f"{run.name} has {epsilon_text(run.statement.epsilon_replaced)}" for run in known)
     return f" When one user is replaced by another, {figures}." if known else ""
 
 
 def _run_row(letter: str, run: Compared) -> dict[str, str]:
     statement, (at, evaluation) = run.statement, _measured(run)
     guarantee, top1, perplexity = "no guarantee", finite(evaluation.get("top1")), finite(evaluation.get("perplexity"))
-    if is_private(statement):
-        projected = ", projected" if is_unfinished(statement) else ""
-        guarantee = f"{epsilon_text(statement['epsilon'])} at δ = {plain(statement['delta'])}{projected}"
+    if statement.has_guarantee:
+        projected = ", projected" if statement.is_unfinished else ""
+        guarantee = f"{epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}{projected}"
     return {
         "letter": letter,
         "name": run.name,
         "model": run.model,
         "epsilon": guarantee,
-        "rounds": f"{statement['rounds_done']:,} of {statement['rounds_planned']:,}",
+        "rounds": f"{statement.rounds_done:,} of {statement.rounds_planned:,}",
         "top1": _with_interval(top1, run.within),
         "perplexity": "–" if perplexity is None else plain(perplexity if perplexity < 1000 else round(perplexity)),
         "measured": "together" if run.evaluation is not None else f"by itself, round {at:,}" if evaluation else "never",
@@ -166,15 +159,15 @@ def _with_interval(value: float | None, within: float | None) -> str:
     return percent(value, 2) + (f" ± {100 * within:.2f}" if within is not None else "")
 
 
-def _utility(runs: Sequence[Compared]) -> dict[str, Any] | None:
+def _utility(runs: Sequence[Compared]) -> Drawing | None:
     spots, rows = [], []
     for letter, colour, run in _lettered(runs):
         top1 = finite(_measured(run)[1].get("top1"))
         if top1 is None:
             continue
-        private = is_private(run.statement)
-        epsilon = finite(run.statement["epsilon"]) if private else None
-        spots.append(Spot(letter, colour, epsilon, top1, run.within, private and is_unfinished(run.statement)))
+        private = run.statement.has_guarantee
+        epsilon = run.statement.epsilon if private else None
+        spots.append(Spot(letter, colour, epsilon, top1, run.within, private and run.statement.is_unfinished))
         shown = epsilon_text(epsilon) if private else "no guarantee"
         rows.append((f"{letter}: {run.name}", [shown, _with_interval(top1, run.within)]))
     if not spots:
@@ -185,59 +178,64 @@ def _utility(runs: Sequence[Compared]) -> dict[str, Any] | None:
     if any(spot.projected for spot in spots):
         words += " Open circles: ε is projected."
     table = Table("Numbers of utility against privacy", "run", ["ε", "top-1"], rows)
-    return {"title": "Utility against privacy", "words": words, "svg": draw_utility(spots), "numbers": table}
+    return Drawing("Utility against privacy", words, draw_utility(spots), table)
 
 
-def _curves(runs: Sequence[Compared]) -> list[dict[str, Any]]:
-    budgets = sorted({run.budget for run in runs if run.budget is not None and is_private(run.statement)})
+def _curves(runs: Sequence[Compared]) -> list[Drawing]:
+    budgets = sorted({run.budget for run in runs if run.budget is not None and run.statement.has_guarantee})
     several = len(budgets) > 1
     levels = [Level(f"budget {epsilon_text(budget, 6)}" if several else "budget", budget) for budget in budgets]
-    panels: list[dict[str, Any]] = []
-    for name, title, unit, words, points in (
-        ("top1", "Top-1 by round", "share of targets", "As recorded in each run, on its held-out users.",
-         lambda run: measured(run.record, "top1")),
-        ("perplexity", "Perplexity by round", "perplexity", "As recorded in each run. Lower is better.",
-         lambda run: measured(run.record, "perplexity")),
-        ("epsilon", "Privacy spent by round", "ε",
-         "ε spent after each round; runs without a guarantee are not drawn. A run claims the ε of all planned rounds.",
-         lambda run: finite_points(run.record, "epsilon") if is_private(run.statement) else []),
-    ):  # fmt: skip
-        lines = [Line(letter, points(run), colour) for letter, colour, run in _lettered(runs)]
-        if not any(line.points for line in lines):
-            panels.append({"title": title, "words": "Nothing was recorded.", "svg": "", "numbers": None})
-            continue
-        dashed = levels if name == "epsilon" else []
-        figure = Figure(
-            name, title, unit, lines, dashed, percent=name == "top1", from_zero=name != "perplexity",
-            widen=name == "perplexity", bound=name == "epsilon",
-        )  # fmt: skip
-        panels.append({"title": title, "words": words, "svg": figure.svg(), "numbers": figure.numbers()})
-    return panels
+
+    def lines(key: str) -> list[Line]:
+        return [Line(letter, measured(run.record, key), colour) for letter, colour, run in _lettered(runs)]
+
+    spent = [
+        Line(letter, finite_points(run.record, "epsilon") if run.statement.has_guarantee else [], colour)
+        for letter, colour, run in _lettered(runs)
+    ]
+    top1 = Figure("top1", "Top-1 by round", "share of targets", lines("top1"), percent=True)
+    perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), widen=True)
+    epsilon = Figure("epsilon", "Privacy spent by round", "ε", spent, levels, bound=True)
+    figures = (
+        (top1, "As recorded in each run, on its held-out users."),
+        (replace(perplexity, from_zero=False), "As recorded in each run. Lower is better."),
+        (
+            epsilon,
+            "ε spent after each round; runs without a guarantee are not drawn. A run claims the ε of all its planned "
+            "rounds.",
+        ),
+    )
+    return [
+        Drawing(figure.title, words, figure.svg(), figure.numbers())
+        if any(line.points for line in figure.lines)
+        else Drawing(figure.title, "Nothing was recorded.")
+        for figure, words in figures
+    ]
 
 
-def _head_words(runs: Sequence[Compared]) -> dict[str, Any] | None:
+def _head_words(runs: Sequence[Compared]) -> Drawing | None:
     known = [(letter, run.name, run.head_words) for letter, _, run in _lettered(runs) if run.head_words]
     if not known:
         return None
     sizes = list(known[0][2])
     drawn = [Row(letter, [found[size] for size in sizes]) for letter, _, found in known]
-    rows, said = [], []
+    rows, means = [], []
     for letter, name, found in known:
         for size in sizes:
             mean = sum(count * share for count, share in enumerate(found[size]))
             rows.append((f"{letter}: {name}, top {size}", [f"{mean:.2f}", *(percent(share) for share in found[size])]))
-            said.append(f"{letter}: {mean:.2f} of ten in the top {size}.")
+            means.append(f"{letter}: {mean:.2f} of ten in the top {size}.")
     columns = ["mean", *(str(count) for count in range(len(known[0][2][sizes[0]])))]
     words = (
         "Of the ten likeliest words at each target, how many are among the 10, 50 or 100 most frequent of the held-out "
         "users' own; the line is the mean. A model that noise has blurred leans towards frequent words."
     )
     table = Table("Numbers of head words", "run, head", columns, rows, "Shares of targets, by how many of the ten.")
-    svg = draw_head_words([f"in the top {size}" for size in sizes], drawn, " ".join(said))
-    return {"title": "Head words", "words": words, "svg": svg, "numbers": table}
+    svg = draw_head_words([f"in the top {size}" for size in sizes], drawn, " ".join(means))
+    return Drawing("Head words", words, svg, table)
 
 
-def _audits(runs: Sequence[Compared], internal: bool) -> dict[str, Any]:
+def _audits(runs: Sequence[Compared], internal: bool) -> Json:
     """A row for each thing that is proved or can be found, a column for each run."""
     each = [list(run.findings) if internal else public(run.findings) for run in runs]
     rows = [
@@ -247,7 +245,7 @@ def _audits(runs: Sequence[Compared], internal: bool) -> dict[str, Any]:
     return {"columns": [f"{letter}: {run.name}" for letter, _, run in _lettered(runs)], "rows": rows}
 
 
-def _spread(runs: Sequence[Compared]) -> dict[str, Any] | None:
+def _spread(runs: Sequence[Compared]) -> Drawing | None:
     lanes, rows = [], []
     for letter, colour, run in _lettered(runs):
         if run.spread:
@@ -259,4 +257,4 @@ def _spread(runs: Sequence[Compared]) -> dict[str, Any] | None:
     columns = [f"{share}th" if share != 50 else "median" for share in PERCENTILES]
     words = "Top-1 of single held-out users: the 5th to the 95th percentile, the middle half, and the median."
     table = Table("Numbers of top-1 over users", "run, percentile", columns, rows)
-    return {"title": "How unlike users fare", "words": words, "svg": draw_spread(lanes), "numbers": table}
+    return Drawing("How much users differ", words, draw_spread(lanes), table)

@@ -1,29 +1,29 @@
 """What is proved and what was found, in one table: a row for each, also for what was not run, and how to run it.
 
 A bound that is proved, a bound that an attack shows, an estimate and the score of an attack are four kinds of thing;
-no row stands for another. What was computed from people's text beyond what the run releases is for the owner alone.
+no row replaces another. What was computed from people's text beyond what the run releases is for the owner alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from sottovoce.accounting import rounded_down, rounded_up
-from sottovoce.reporting.number_line import Lane
-from sottovoce.reporting.wording import epsilon_text, finite, is_private, is_unfinished, percent, plain, would_have_seen
+from sottovoce.accounting import rounded_down
+from sottovoce.audit.results import Audits, CanariesResult, MembershipResult, Proved, RoundsResult, TailsResult
+from sottovoce.files import Facts, Json, as_json
+from sottovoce.reporting.draw.number_line import Lane
+from sottovoce.reporting.statement import Statement
+from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain, would_have_seen
 
-AUDITS = ("rounds", "tails", "canaries", "membership")  # RUN/audit/NAME.json
 NOT_RUN, NO_CLAIM = "not run", "nothing is claimed"
 HIDDEN = "for the owner"
-
-Found = dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A row. `found` is what the audit wrote; nothing where it was not run."""
+    """A row. `found` is what the audit wrote; None where it was not run."""
 
     key: str
     name: str
@@ -31,178 +31,159 @@ class Finding:
     result: str
     about: str
     command: str = ""  # that would run it
-    found: Found = None
+    found: Facts | None = None
     owner: bool = False  # not to be published
-    lanes: tuple[Lane, ...] = field(default=())
+    lanes: tuple[Lane, ...] = ()
 
     @property
     def was_run(self) -> bool:
         return self.found is not None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "audit": self.key, "what": self.name, "kind": self.kind, "result": self.result, "about": self.about,
-            "command": self.command, "owner_only": self.owner, "found": self.found,
-        }  # fmt: skip
+    def to_json(self) -> Json:
+        names = {"audit": "key", "what": "name", "owner_only": "owner"}
+        keys = ("audit", "what", "kind", "result", "about", "command", "owner_only", "found")
+        return {key: as_json(getattr(self, names.get(key, key))) for key in keys}
 
 
-def findings(
-    statement: dict[str, Any], audits: Mapping[str, Found], run: str = "RUN", weights: str | None = None
-) -> list[Finding]:
-    """All rows of a run, in the order of the table. An audit of other `weights` than the run has is out of date."""
-    current = {name: found for name, found in audits.items() if found and found.get("weights") in (None, weights)}
-    stale = {name for name, found in audits.items() if found and name not in current}
-    canaries = current.get("canaries")
-    if canaries and canaries.get("one_run"):  # one file has both
-        about = ("claimed", "delta", "confidence", "contradicted", "itself")
-        current["one_run"] = {**{name: canaries.get(name) for name in about}, **canaries["one_run"]}
+@dataclass(frozen=True)
+class LowerBound(Facts):
+    """What the row of an attack on one run has: a lower bound on ε, and the claim for the same thing."""
+
+    claimed: float
+    delta: float
+    confidence: float
+    contradicted: bool | None
+    itself: bool
+    canaries: int
+    shown: float
+
+
+def findings(statement: Statement, audits: Audits, run: str = "RUN") -> list[Finding]:
+    """All rows of a run, in the order of the table."""
     rows = [
-        make(current.get(name), statement)
-        for name, make in (
-            ("one_run", _one_run), ("rounds", _rounds), ("tails", _tails), ("canaries", _canaries),
-            ("membership", _membership),
-        )
-    ]  # fmt: skip
-    rows = [replace(row, result=f"{NOT_RUN} since training went on") if row.key in stale else row for row in rows]
+        _one_run(audits.canaries, statement),
+        _rounds(audits.rounds, statement),
+        _tails(audits.tails),
+        _canaries(audits.canaries),
+        _membership(audits.membership),
+    ]
+    outdated = f"{NOT_RUN} since training went on"
+    rows = [replace(row, result=outdated) if row.key in audits.outdated else row for row in rows]
     return [_proved(statement), *(replace(row, command=row.command.replace("RUN", run, 1)) for row in rows)]
 
 
 def public(rows: Sequence[Finding]) -> list[Finding]:
-    """The same rows for anybody: of what is the owner's, not even whether it was run."""
-    return [
-        replace(
-            row, result=HIDDEN, about="computed from people's text, so not on this page (sotto report --internal)",
-            command="", found=None, lanes=(),
-        )
-        if row.owner
-        else row
-        for row in rows
-    ]  # fmt: skip
+    """The same rows for a public page: of what is the owner's, not even whether it was run."""
+    about = "computed from people's text, so not on this page (sotto report --internal)"
+    hidden = {"result": HIDDEN, "about": about, "command": "", "found": None, "lanes": ()}
+    return [replace(row, **hidden) if row.owner else row for row in rows]
 
 
 def lanes_of(rows: Sequence[Finding]) -> list[Lane]:
     return [lane for row in rows for lane in row.lanes]
 
 
-def _proved(statement: dict[str, Any]) -> Finding:
-    name, kind, facts = "Proved", "upper bound", ("private", "epsilon", "delta")
-    found = {key: statement[key] for key in facts}
-    if not is_private(statement):
-        return Finding("proved", name, kind, "nothing: ε is infinite", "this run has no guarantee", found=found)
-    projected = ", projected" if is_unfinished(statement) else ""
-    result = f"ε ≤ {epsilon_text(statement['epsilon'])} at δ = {plain(statement['delta'])}{projected}"
-    lane = Lane("Proved: the run, any user", at_most=finite(statement["epsilon"]))
-    return Finding("proved", name, kind, result, "for every user, against whoever has all releases",
-                   found=found, lanes=(lane,))  # fmt: skip
+def _proved(statement: Statement) -> Finding:
+    found = Proved(statement.private, statement.epsilon, statement.delta)
+    row = Finding("proved", "Proved", "upper bound", "nothing: ε is infinite", "this run has no guarantee", found=found)
+    if not statement.has_guarantee:
+        return row
+    projected = ", projected" if statement.is_unfinished else ""
+    result = f"ε ≤ {epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}{projected}"
+    lane = Lane("Proved: the run, any user", at_most=statement.epsilon)
+    return replace(row, result=result, about="for every user, against anyone who has all releases", lanes=(lane,))
 
 
-def _one_run(found: Found, statement: dict[str, Any]) -> Finding:
+def _one_run(found: CanariesResult | None, statement: Statement) -> Finding:
     """Written by the audit of canaries. The noised updates it reads are not released one by one: the owner's."""
-    row = Finding(
-        "one_run", "One run, canary users", "lower bound", NOT_RUN,
-        "canary users, each in or out by a coin, guessed from one run", "sotto audit canaries RUN", owner=True,
-    )  # fmt: skip
-    if not is_private(statement):
+    name, about = "One run, canary users", "canary users, each in or out by a coin, guessed from one run"
+    row = Finding("one_run", name, "lower bound", NOT_RUN, about, "sotto audit canaries RUN", owner=True)
+    guessed = None
+    if found is not None and (one := found.one_run) is not None:
+        claim = (found.claimed, found.delta, found.confidence, found.contradicted, found.itself)
+        guessed = LowerBound(*claim, one.canaries, one.shown)
+    if not statement.has_guarantee:
+        return replace(row, result=NO_CLAIM, found=guessed)
+    if guessed is None or found is None:
+        return row
+    about = f"{guessed.canaries:,} canary users, guessed from one run, of {_model_of(found)}"
+    return _lower_bound(row, guessed, name, about)
+
+
+def _rounds(found: RoundsResult | None, statement: Statement) -> Finding:
+    name, about = "Single rounds, a canary", "rounds of made-up users, with and without a canary"
+    row = Finding("rounds", name, "lower bound", NOT_RUN, about, "sotto audit rounds RUN --rounds 2000")
+    if not statement.has_guarantee:
         return replace(row, result=NO_CLAIM, found=found)
     if found is None:
         return row
-    said = f"{found['canaries']:,} canary users" if isinstance(found.get("canaries"), int) else "canary users"
-    return _lower_bound(row, found, "One run, canary users", f"{said}, guessed from one run, of {_model_of(found)}")
-
-
-def _rounds(found: Found, statement: dict[str, Any]) -> Finding:
-    row = Finding(
-        "rounds", "Single rounds, a canary", "lower bound", NOT_RUN,
-        "rounds of made-up users, with and without a canary", "sotto audit rounds RUN --rounds 2000",
-    )  # fmt: skip
-    if not is_private(statement):
-        return replace(row, result=NO_CLAIM, found=found)
-    if found is None:
+    about = "one round of made-up users, for a user who surely takes part"
+    row = _lower_bound(row, found, "One round, a user in it", about)
+    if not found.measured_noise:
         return row
-    about = "one round of made-up users, for somebody who surely takes part"
-    row = _lower_bound(row, found, "One round, somebody in it", about)
-    noise, z = finite(found.get("shown_multiplier")), finite(found.get("claimed_multiplier"))
-    if noise is None or z is None:  # of version 0.1, which guessed alone
-        return row
-    result = f"{row.result}; noise of at most {rounded_up(noise)} times the sensitivity, claimed: {plain(z)}"
-    seen = "" if found.get("contradicted") else f"; the audit {would_have_seen(found['would_notice'])}"
+    noise, claimed = epsilon_text(found.shown_multiplier), plain(found.claimed_multiplier)
+    result = f"{row.result}; noise of at most {noise} times the sensitivity, claimed: {claimed}"
+    seen = "" if found.contradicted else f"; the audit {would_have_seen(found.would_notice)}"
     return replace(row, result=result, about=row.about + seen)
 
 
-def _lower_bound(row: Finding, found: dict[str, Any], lane: str, about: str) -> Finding:
-    """What an attack shows, beside what is claimed for the same thing."""
-    shown, claimed = finite(found.get("shown")), finite(found.get("claimed"))
-    at = f" at δ = {plain(found['delta'])}" if finite(found.get("delta")) is not None else ""
+def _lower_bound(row: Finding, found: RoundsResult | LowerBound, lane: str, about: str) -> Finding:
+    """What an attack shows, and what is claimed for the same thing."""
+    shown, claimed = finite(found.shown), finite(found.claimed)
+    at = "" if math.isnan(found.delta) else f" at δ = {plain(found.delta)}"
     result = "–" if shown is None else f"ε ≥ {rounded_down(shown)}{at}"
-    if (confidence := finite(found.get("confidence"))) is not None:
-        result += f", {100 * confidence:.4g}% confidence"
+    if not math.isnan(found.confidence):
+        result += f", {100 * found.confidence:.4g}% confidence"
     about += f"; claimed: ε ≤ {epsilon_text(claimed)}; "
-    about += "CONTRADICTED, more than is claimed" if found.get("contradicted") else "below it, which proves nothing"
+    about += "CONTRADICTED, more than is claimed" if found.contradicted else "below it, which proves nothing"
     return replace(row, result=result, about=about, found=found, lanes=(Lane(lane, claimed, shown),))
 
 
-def _tails(found: Found, statement: dict[str, Any]) -> Finding:
-    del statement
-    row = Finding(
-        "tails", "Tails of c(s)", "estimate", NOT_RUN, "models with and without a user",
-        "sotto audit tails RUN --leave-out 5", owner=True,
-    )  # fmt: skip
+def _tails(found: TailsResult | None) -> Finding:
+    name, command = "Tails of c(s)", "sotto audit tails RUN --leave-out 5"
+    row = Finding("tails", name, "estimate", NOT_RUN, "models with and without a user", command, owner=True)
     if found is None:
         return row
-    epsilon, pairs = finite(found.get("epsilon")), len(found.get("pairs", []))
-    result = "–" if epsilon is None else f"ε ≈ {epsilon:.3g} at δ = {plain(found.get('delta'))}"
-    rejected = found.get("rejected", 0)
-    law = f"{rejected} of them not Pareto's, whose ε means little" if rejected else "all of which pass for Pareto's"
-    about = f"the largest of {pairs} tails, {law}; {found.get('note', 'an estimate')}; {found.get('about', '')}"
-    lane = Lane("Tails: an estimate", estimate=epsilon)
-    return replace(row, result=result, about=about, found=found, lanes=(lane,))
+    epsilon = finite(found.epsilon)
+    result = "–" if epsilon is None else f"ε ≈ {epsilon:.3g} at δ = {plain(found.delta)}"
+    law = f"{found.rejected} of them not Pareto's, whose ε means little" if found.rejected else "all pass for Pareto's"
+    about = f"the largest of {len(found.pairs)} tails, {law}; {found.note}; {found.about}"
+    return replace(row, result=result, about=about, found=found, lanes=(Lane("Tails: an estimate", estimate=epsilon),))
 
 
-def _canaries(found: Found, statement: dict[str, Any]) -> Finding:
-    del statement
-    row = Finding(
-        "canaries", "Exposure of canaries", "measured", NOT_RUN, "secret texts that were planted, ranked among others",
-        "sotto audit canaries RUN", owner=not _is_itself(found),
-    )  # fmt: skip
+def _canaries(found: CanariesResult | None) -> Finding:
+    # What was found in a copy is the owner's: no user was charged for it. What was not run is no secret.
+    owner = found is not None and not found.itself
+    name, about = "Exposure of canaries", "secret texts that were inserted, ranked among others"
+    row = Finding("canaries", name, "measured", NOT_RUN, about, "sotto audit canaries RUN", owner=owner)
     if found is None:
         return row
-    bits = [one["bits"] for one in found.get("exposure", []) if finite(one.get("bits")) is not None]
+    bits = [one.bits for one in found.exposure if math.isfinite(one.bits)]
     if not bits:
-        return replace(row, result="no secret was planted", about=f"of {_model_of(found)}", found=found)
-    extracted = sum(bool(one.get("extracted")) for one in found["exposure"])
+        return replace(row, result="no secret was inserted", about=f"of {_model_of(found)}", found=found)
+    extracted = sum(one.extracted for one in found.exposure)
     about = f"the largest of {len(bits)} secrets, {extracted} of them found by search; of {_model_of(found)}"
     return replace(row, result=f"{max(bits):.1f} bits", about=about, found=found)
 
 
-def _membership(found: Found, statement: dict[str, Any]) -> Finding:
-    del statement
-    row = Finding(
-        "membership", "Membership of users", "measured", NOT_RUN, "users to train on told from users held out",
-        "sotto audit membership RUN --references 8", owner=True,
-    )  # fmt: skip
+def _membership(found: MembershipResult | None) -> Finding:
+    name, about = "Membership of users", "users to train on told from users held out"
+    command = "sotto audit membership RUN --references 8"
+    row = Finding("membership", name, "measured", NOT_RUN, about, command, owner=True)
     if found is None:
         return row
-    attacks = found.get("attacks", [])
-    results = [f"AUC {one['auc']:.3f} ({one['low']:.3f} to {one['high']:.3f})" for one in attacks]
-    strongest = max(range(len(attacks)), key=lambda place: attacks[place]["auc"], default=None)
-    if strongest is None:
+    if not found.attacks:
         return replace(row, result="–", found=found)
-    others = [f"{one['attack']} {one['auc']:.3f}" for place, one in enumerate(attacks) if place != strongest]
+    best = max(found.attacks, key=lambda attack: attack.auc)
+    others = [f"{attack.name} {attack.auc:.3f}" for attack in found.attacks if attack is not best]
     about = (
-        f"{attacks[strongest]['attack']}; {found.get('in_users', 0):,} users in and {found.get('out_users', 0):,} out, "
-        f"at {percent(found.get('confidence', 0.95), 0)} confidence; 0.5 is a guess"
+        f"{best.name}; {found.in_users:,} users in and {found.out_users:,} out, at {percent(found.confidence, 0)} "
+        f"confidence; 0.5 is a guess"
     )
-    about += f"; the largest of {len(attacks)}: {', '.join(others)}" if others else ""
-    return replace(row, result=results[strongest], about=about, found=found)
+    about += f"; the largest of {len(found.attacks)}: {', '.join(others)}" if others else ""
+    result = f"AUC {best.auc:.3f} ({best.low:.3f} to {best.high:.3f})"
+    return replace(row, result=result, about=about, found=found)
 
 
-def _is_itself(found: Found) -> bool:
-    """Were the canaries planted in the released model? Another was trained on the same people, and nobody was charged.
-
-    What was not run is nobody's secret.
-    """
-    return found is None or bool(found.get("itself"))
-
-
-def _model_of(found: dict[str, Any]) -> str:
-    return "this model" if found.get("itself") else "a twin trained for the audit"
+def _model_of(found: CanariesResult) -> str:
+    return "this model" if found.itself else "a copy trained for the audit"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+
+from sottovoce.files import Json
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,17 @@ class Table:
     remark: str = ""
 
 
-def render_page(template: str, view: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of a page: a title, words, and a picture with its numbers where there is something to draw."""
+
+    title: str
+    words: str
+    svg: str = ""
+    numbers: Table | None = None
+
+
+def render_page(template: str, view: Json) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(

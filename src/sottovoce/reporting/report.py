@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from sottovoce.reporting.evidence import Evidence, other_record
-from sottovoce.reporting.findings import findings, lanes_of, public
-from sottovoce.reporting.number_line import draw_number_line
-from sottovoce.reporting.pages import render_page
-from sottovoce.reporting.progress import diagnostics_by_round, figures_by_round
-from sottovoce.reporting.wording import (
+from sottovoce.audit.results import Audits
+from sottovoce.files import Json
+from sottovoce.reporting.draw.curves import Figure, Level, Line
+from sottovoce.reporting.draw.number_line import draw_number_line
+from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
+from sottovoce.reporting.findings import Finding, findings, lanes_of, public
+from sottovoce.reporting.pages import Drawing, render_page
+from sottovoce.reporting.statement import Statement
+from sottovoce.reporting.statement_text import (
     bytes_text,
     epsilon_text,
     finite,
-    is_private,
-    is_unfinished,
-    last_evaluation,
-    of_other_relation,
+    format_value,
+    other_relation,
     pairs,
+    paragraphs,
     percent,
     plain,
-    said,
 )
 from sottovoce.runs.record import coarse_count
-
-__all__ = ["Evidence", "render"]
 
 _MEASURES = (
     ("top1", "Top-1", "the likeliest token is the right one"),
@@ -37,81 +37,116 @@ _MEASURES = (
 )
 _SHARES = {"top1", "top3", "top5", "top1_words", "oov_rate"}
 
+Lines = list[Json]  # of record.jsonl or diagnostics.jsonl
+Points = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class OtherRun:
+    """A run to compare with."""
+
+    name: str
+    record: Lines
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a report shows. With `diagnostics` it is internal; without, of `findings` only what may be published."""
+
+    name: str
+    recipe: dict[str, Json]
+    statement: Statement
+    record: Lines
+    suggestions: list[tuple[str, list[tuple[str, float]]]]  # public prompt -> likely next words
+    baseline: float | None = None  # top-1 of always predicting the most frequent word
+    diagnostics: Lines | None = None  # exact figures of private data; given only for an internal report
+    findings: tuple[Finding, ...] = ()  # what is proved and what audits found
+    costs: Json | None = None  # accuracy by band and by group, with that of `other`
+    traffic: dict[str, float] | None = None  # bytes, as the model's card has them
+    other: OtherRun | None = None
+
+    @property
+    def other_record(self) -> Lines:
+        return self.other.record if self.other else []
+
 
 def render(evidence: Evidence) -> str:
     """The whole page."""
     return render_page("report.html.jinja", _view(evidence))
 
 
-def _view(evidence: Evidence) -> dict[str, Any]:
+def _view(evidence: Evidence) -> Json:
     """What the template prints, in its order; all words and figures are decided here."""
     statement = evidence.statement
     return {
         "name": evidence.name,
         "verdict": _verdict(statement),
-        "private": is_private(statement),
+        "private": statement.has_guarantee,
         "notices": _notices(evidence),
         "facts": _key_facts(evidence),
-        "paragraphs": [text for text in statement["prose"].split("\n\n") if not text.startswith("Not covered:")],
+        "paragraphs": paragraphs(statement),
         "statement_rows": _statement_rows(statement),
-        "not_covered": statement["not_covered"] if is_private(statement) else [],
-        "figures": figures_by_round(evidence),
+        "not_covered": statement.not_covered if statement.has_guarantee else [],
+        "figures": _figures(evidence),
         "suggestions": evidence.suggestions,
         "likeliest": max((share for _, words in evidence.suggestions for _, share in words), default=0) or 1,
         "evaluation": _evaluation_table(evidence),
         "costs": _costs_tables(evidence),
-        "beside": evidence.beside["name"] if evidence.beside else "",
+        "other": evidence.other.name if evidence.other else "",
         "audit": _audit(evidence),
-        "internal": None if evidence.diagnostics is None else diagnostics_by_round(evidence),
+        "internal": None if evidence.diagnostics is None else _diagnostics(evidence, evidence.diagnostics),
         "recipe": _listing(evidence.recipe),
-        "version": statement["software"].get("sottovoce", ""),
+        "version": statement.software.get("sottovoce", ""),
     }
 
 
-def _verdict(statement: dict[str, Any]) -> str:
-    if not is_private(statement):
+def _verdict(statement: Statement) -> str:
+    if not statement.has_guarantee:
         return "No privacy guarantee"
-    projected = " (projected)" if is_unfinished(statement) else ""
-    at = f"at δ = {plain(statement['delta'])}, per {statement['unit']}"
-    return f"ε = {epsilon_text(statement['epsilon'])} {at}{projected}"
+    projected = " (projected)" if statement.is_unfinished else ""
+    return f"ε = {epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}, per {statement.unit}{projected}"
 
 
 def _notices(evidence: Evidence) -> list[tuple[str, str]]:
     statement = evidence.statement
     notices = []
-    if statement["private"] and (evidence.beside or evidence.baseline is not None):
-        text = "The baseline and the run beside this one were measured without noise; the statement is not about them."
+    if statement.private and (evidence.other or evidence.baseline is not None):
+        text = "The baseline and the other run were measured without noise; the statement is not about them."
         notices.append(("Comparison", text))
-    if is_unfinished(statement):
-        text = f"{statement['rounds_done']:,} of {statement['rounds_planned']:,} planned rounds are done."
-        if is_private(statement):
+    if statement.is_unfinished:
+        text = f"{statement.rounds_done:,} of {statement.rounds_planned:,} planned rounds are done."
+        if statement.has_guarantee:
             text += (
-                f" ε = {epsilon_text(statement['epsilon'])} is projected, for all that are planned; "
-                f"{epsilon_text(statement['epsilon_spent'])} is spent. Stopping here does not make it smaller."
+                f" ε = {epsilon_text(statement.epsilon)} is projected, for all that are planned; "
+                f"{epsilon_text(statement.epsilon_spent)} is spent. Stopping here does not make it smaller."
             )
         notices.append(("Unfinished run", text))
-    if statement["secrets"] == "seeded":
+    if statement.secrets == "seeded":
         text = "Who was sampled and what noise was drawn follow from the run's seed."
-        if is_private(statement):
-            text += " Whoever knows it can undo the noise: a run for tests and reproductions, not a model to release."
+        if statement.has_guarantee:
+            text += " Anyone who knows it can undo the noise: a run for tests and reproductions, not one to release."
         notices.append(("Seeded secrets", text))
     return notices
 
 
 def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     """Label, figure, remark."""
-    statement, recipe = evidence.statement, evidence.recipe
+    statement, model = evidence.statement, evidence.recipe.get("model", {})
     _, last = last_evaluation(evidence.record)
-    declared, model = statement["declared"], recipe.get("model", {})
+    declared = statement.declared
     people = f"about {coarse_count(last['users']):,} held-out users" if "users" in last else "held-out users"
     beaten = "" if evidence.baseline is None else f"; most frequent word: {percent(evidence.baseline)}"
+    sent = (evidence.traffic or {}).get("total")  # runs of before it was counted have none
+    traffic = "" if sent is None else f"; {bytes_text(sent)} sent and received"
     facts = [
         ("Top-1", _measure("top1", last), people + beaten),
         ("Perplexity", _measure("perplexity", last), people),
-        ("Rounds", f"{statement['rounds_done']:,}", f"of {statement['rounds_planned']:,} planned{_sent(evidence)}"),
-        _epsilon_fact(statement),
-        ("Users", f"{declared['users']:,}", f"declared; {declared['cohort']:,g} a round"),
+        ("Rounds", f"{statement.rounds_done:,}", f"of {statement.rounds_planned:,} planned{traffic}"),
+        ("ε", "infinite", "no guarantee"),
+        ("Users", f"{declared.users:,}", f"declared; {declared.cohort:,g} a round"),
     ]
+    if statement.has_guarantee:
+        facts[3] = ("ε of the store", epsilon_text(statement.epsilon_store), f"all private runs on it{_of(statement)}")
     if model:
         sizes = ", ".join(f"{key} {value}" for key, value in model.items() if key != "kind")
         kind = str(model.get("kind", "")).replace("_", " ")
@@ -119,91 +154,82 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     return facts
 
 
-def _sent(evidence: Evidence) -> str:
-    """Runs of before it was counted have no total."""
-    sent = evidence.traffic or {}
-    return f"; {bytes_text(sent['total'])} sent and received" if "total" in sent else ""
+def _of(statement: Statement) -> str:
+    """What the total of a store is for. Later runs on a store that is gone are not known."""
+    return other_relation(statement) + (" when this run ended" if statement.store_gone else "")
 
 
-def _epsilon_fact(statement: dict[str, Any]) -> tuple[str, str, str]:
-    if not is_private(statement):
-        return "ε", "infinite", "no guarantee"
-    of = f"all private runs on it{of_other_relation(statement)}{_as_of(statement)}"
-    return "ε of the store", epsilon_text(statement["epsilon_store"]), of
-
-
-def _as_of(statement: dict[str, Any]) -> str:
-    """Later runs on a store that is gone are not known."""
-    return " when this run ended" if statement.get("store_gone") else ""
-
-
-def _statement_rows(statement: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    declared, mechanism, software = (statement[key] for key in ("declared", "mechanism", "software"))
+def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
+    vocabulary = {"fingerprint": statement.vocabulary.fingerprint, "source": statement.vocabulary.source}
     rows = [
-        ("Unit", [said(statement["unit"])]),
-        ("Protects", [statement.get("protects", "")]),
-        ("Relation", [said(statement["relation"])]),
+        ("Unit", [format_value(statement.unit)]),
+        ("Protects", [statement.protects or ""]),
+        ("Relation", [format_value(statement.relation)]),
         ("ε", _epsilon_lines(statement)),
-        ("δ", [plain(statement["delta"])]),
+        ("δ", [plain(statement.delta)]),
         ("Rounds", _round_lines(statement)),
-        ("Sampling", [said(statement["sampling"])]),
-        ("Declared constants", pairs(declared)),
-        ("Mechanism", pairs(mechanism)),
-        ("Accountant", [str(statement["accountant"])]),
-        ("Secrets", [said(statement["secrets"])]),
-        ("Noise", [str(statement.get("noise_generator", ""))]),
-        ("Released", list(statement.get("released", []))),
-        ("Vocabulary", pairs(statement.get("vocabulary", {}))),
-        ("Start", [str(statement["start"]["source"])] if "start" in statement else []),
-        ("Software", [f"{package} {version}" for package, version in software.items()]),
+        ("Sampling", [format_value(statement.sampling)]),
+        ("Declared constants", pairs(statement.declared.to_json())),
+        ("Mechanism", pairs(statement.mechanism.to_json())),
+        ("Accountant", [statement.accountant]),
+        ("Secrets", [format_value(statement.secrets)]),
+        ("Noise", [statement.noise_generator or ""]),
+        ("Released", list(statement.released)),
+        ("Vocabulary", pairs(vocabulary)),
+        ("Start", [statement.start.source] if statement.start else []),
+        ("Software", [f"{package} {version}" for package, version in statement.software.items()]),
     ]
     # Without a guarantee these would only look like one.
-    left_out = () if is_private(statement) else ("Unit", "Relation", "δ", "Accountant", "Released")
+    left_out = () if statement.has_guarantee else ("Unit", "Relation", "δ", "Accountant", "Released")
     return [(label, lines) for label, lines in rows if any(lines) and label not in left_out]
 
 
-def _round_lines(statement: dict[str, Any]) -> list[str]:
-    lines = [f"{statement['rounds_done']:,} done of {statement['rounds_planned']:,} planned"]
-    if again := statement["charged_again"]:
+def _round_lines(statement: Statement) -> list[str]:
+    lines = [f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned"]
+    if again := statement.charged_again:
         lines.append(f"{again:,} begun, broken off and charged again")
     return lines
 
 
-def _epsilon_lines(statement: dict[str, Any]) -> list[str]:
-    if not is_private(statement):
+def _epsilon_lines(statement: Statement) -> list[str]:
+    if not statement.has_guarantee:
         return ["infinite"]
-    planned = "all planned rounds" + (", projected" if is_unfinished(statement) else "")
-    total = f"all private runs on the store{of_other_relation(statement)}{_as_of(statement)}"
+    planned = "all planned rounds" + (", projected" if statement.is_unfinished else "")
     costs = (
-        ("epsilon", planned), ("epsilon_replaced", f"{planned}, when one user is replaced by another"),
-        ("epsilon_spent", "spent"), ("epsilon_store", total),
-    )  # fmt: skip
-    return [f"{words}: {epsilon_text(statement[key], digits=6)}" for key, words in costs if key in statement]
+        (planned, statement.epsilon),
+        (f"{planned}, when one user is replaced by another", statement.epsilon_replaced),
+        ("spent", statement.epsilon_spent),
+        (f"all private runs on the store{_of(statement)}", statement.epsilon_store),
+    )
+    return [f"{words}: {epsilon_text(cost, digits=6)}" for words, cost in costs if cost is not None]
 
 
-def _evaluation_table(evidence: Evidence) -> dict[str, Any] | None:
+def _evaluation_table(evidence: Evidence) -> Json | None:
     at, last = last_evaluation(evidence.record)
     if not last:
         return None
-    other_at, other = last_evaluation(other_record(evidence))
-    columns = ["This run"] if not other else ["This run", f"{(evidence.beside or {})['name']}, round {other_at:,}"]
+    columns, measured = ["This run"], [last]
+    other_at, other = last_evaluation(evidence.other_record)
+    if evidence.other and other:
+        columns.append(f"{evidence.other.name}, round {other_at:,}")
+        measured.append(other)
     rows = [
-        (label, [_measure(key, values) for values in (last, other) if values], meaning)
+        (label, [_measure(key, values) for values in measured], meaning)
         for key, label, meaning in _MEASURES
         if key in last
     ]
     return {"round": at, "users": coarse_count(last.get("users", 0)), "columns": columns, "rows": rows}
 
 
-def _audit(evidence: Evidence) -> dict[str, Any]:
+def _audit(evidence: Evidence) -> Json:
     """One table, one picture. A page that is not internal never sees what is the owner's."""
-    rows = list(evidence.findings) or findings(evidence.statement, {})
+    rows = list(evidence.findings) or findings(evidence.statement, Audits())
     if evidence.diagnostics is None:
         rows = public(rows)
     return {"rows": rows, "svg": draw_number_line(lanes_of(rows))}
 
 
-def _costs_tables(evidence: Evidence) -> list[dict[str, Any]]:
+def _costs_tables(evidence: Evidence) -> list[Json]:
     """Accuracy by band and by group: a title and rows for each."""
     if not evidence.costs:
         return []
@@ -212,7 +238,7 @@ def _costs_tables(evidence: Evidence) -> list[dict[str, Any]]:
     return [{"title": title, "rows": [_cost_row(row) for row in rows]} for title, rows in tables.items()]
 
 
-def _cost_row(row: dict[str, Any]) -> dict[str, Any]:
+def _cost_row(row: Json) -> dict[str, str]:
     return {
         "part": row["part"],
         "users": f"{coarse_count(row['users']):,}",
@@ -223,7 +249,7 @@ def _cost_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _listing(recipe: dict[str, dict[str, Any]]) -> str:
+def _listing(recipe: dict[str, Json]) -> str:
     import tomli_w
 
     return tomli_w.dumps(
@@ -231,7 +257,7 @@ def _listing(recipe: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def _measure(key: str, evaluation: dict[str, Any]) -> str:
+def _measure(key: str, evaluation: Json) -> str:
     if not evaluation:
         return "–"
     value = finite(evaluation.get(key))
@@ -240,3 +266,135 @@ def _measure(key: str, evaluation: dict[str, Any]) -> str:
     if key in _SHARES:
         return percent(value)
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def evaluations(record: Iterable[Json]) -> list[tuple[int, Json]]:
+    return [(line["round"], line["evaluation"]) for line in record if line.get("evaluation")]
+
+
+def last_evaluation(record: Iterable[Json]) -> tuple[int, Json]:
+    found = evaluations(record)
+    return found[-1] if found else (0, {})
+
+
+def measured(record: Iterable[Json], key: str) -> Points:
+    """A measure of the evaluations by round, where it is finite."""
+    return finite_points(({"round": at, **evaluation} for at, evaluation in evaluations(record)), key)
+
+
+def finite_points(lines: Iterable[Json], key: str) -> Points:
+    return [(line["round"], value) for line in lines if (value := finite(line.get(key))) is not None]
+
+
+def _figures(evidence: Evidence) -> list[Drawing]:
+    """How the run went, by round."""
+    figures = [_accuracy(evidence), _perplexity(evidence), _epsilon(evidence)]
+    return [*figures, _clip_norm(evidence)] if evidence.statement.mechanism.clip_norm_changes else figures
+
+
+def _drawn(words: str, figure: Figure) -> Drawing:
+    return Drawing(figure.title, words, figure.svg(), figure.numbers())
+
+
+def _accuracy(evidence: Evidence) -> Drawing:
+    title, record = "Accuracy by round", evidence.record
+    top1 = measured(record, "top1")
+    if not top1:
+        return Drawing(title, "No evaluation was made in this run.")
+    lines = [
+        Line("top-5", measured(record, "top5"), PALE),
+        Line("top-3", measured(record, "top3"), MIDDLE),
+        Line("top-1", top1, DEEP),
+    ]
+    words = "Share of targets where the right token is among the one, three or five likeliest, on held-out users."
+    levels = []
+    if evidence.baseline is not None:
+        levels.append(Level("baseline", evidence.baseline))
+        words += f" Dashed: always predicting the most frequent word, {percent(evidence.baseline)}."
+    words += _add_other(lines, evidence, measured(evidence.other_record, "top1"), "top-1 of ")
+    return _drawn(words, Figure("accuracy", title, "share of targets", lines, levels, percent=True))
+
+
+def _perplexity(evidence: Evidence) -> Drawing:
+    title = "Perplexity by round"
+    points, missing = measured(evidence.record, "perplexity"), len(evaluations(evidence.record))
+    if not points:
+        diverged = "It was not finite at any evaluation: the model diverged."
+        return Drawing(title, diverged if missing else "No evaluation was made.")
+    lines = [Line("this run" if evidence.other else "", points)]
+    words = "How many tokens the model hesitates between, on held-out users. Lower is better."
+    if missing := missing - len(points):
+        words += f" Not finite, so not drawn, at {missing} of the evaluations."
+    words += _add_other(lines, evidence, measured(evidence.other_record, "perplexity"))
+    return _drawn(words, Figure("perplexity", title, "perplexity", lines, from_zero=False, widen=True))
+
+
+def _epsilon(evidence: Evidence) -> Drawing:
+    title, statement = "Privacy spent by round", evidence.statement
+    if not statement.has_guarantee:
+        return Drawing(title, "This run gives no privacy guarantee: ε is infinite from the first round on.")
+    points = finite_points(evidence.record, "epsilon")
+    if not points:
+        return Drawing(title, "No round was recorded.")
+    lines, levels = [Line("spent", points)], []
+    words = f"ε spent after each round, at δ = {plain(statement.delta)}."
+    budget = evidence.recipe.get("privacy", {}).get("epsilon")
+    if budget is not None:
+        levels.append(Level("budget", budget))
+        words += (
+            f" Dashed: the budget, ε = {epsilon_text(budget, 6)}; training stops before a round that would pass it."
+        )
+    if statement.is_unfinished:
+        lines.append(Line("projected", [(statement.rounds_planned, statement.epsilon)], hollow=True))
+        words += f" Open circle: projected for the {statement.rounds_planned:,} planned rounds."
+    words += _add_other(lines, evidence, finite_points(evidence.other_record, "epsilon"))
+    return _drawn(words, Figure("epsilon", title, "ε", lines, levels, bound=True))
+
+
+def _clip_norm(evidence: Evidence) -> Drawing:
+    """Planned, or read from noised counts: public either way."""
+    title, adaptive = "Clip norm by round", evidence.statement.mechanism.adaptive
+    words = "The longest update a user could send."
+    if adaptive:
+        words += f" It follows the {adaptive.quantile:g} quantile of users' norms, read from noised counts."
+    points = finite_points(evidence.record, "clip_norm")
+    if not points:
+        return Drawing(title, "No round was recorded.")
+    return _drawn(words, Figure("clip_norm", title, "L2 norm", [Line("", points)]))
+
+
+def _add_other(lines: list[Line], evidence: Evidence, points: Points, what: str = "") -> str:
+    if not evidence.other or not points:
+        return ""
+    lines.append(Line("other run", points, ACCENT, dotted=True))
+    return f" Dotted: {what}the run {evidence.other.name}."
+
+
+def _diagnostics(evidence: Evidence, lines: Lines) -> list[Drawing]:
+    """Exact figures of private data, by round."""
+    with_norms = [line for line in lines if line.get("norm_quantiles")]
+    drawings = [_norms(evidence, with_norms)] if with_norms else []
+    for key, title, unit, words, share in (
+        ("clipped_share", "Share of users clipped", "share", "Users of whose update anything was cut off.", True),
+        ("loss", "Training loss", "mean loss", "Mean over the round's users, in their last local epoch.", False),
+    ):
+        if points := finite_points(lines, key):
+            drawings.append(_drawn(words, Figure(key, title, unit, [Line("", points)], percent=share, from_zero=share)))
+    return drawings
+
+
+def _norms(evidence: Evidence, lines: Lines) -> Drawing:
+    quantiles = [
+        Line(label, [(line["round"], line["norm_quantiles"][index]) for line in lines], colour)
+        for index, (label, colour) in enumerate((("p10", PALE), ("median", DEEP), ("p90", PALE)))
+    ]
+    mechanism, levels = evidence.statement.mechanism, []
+    words = "L2 norm of users' updates before the last clip: 10th percentile, median, 90th percentile."
+    if mechanism.clip_norm is None:
+        words += " Updates are not clipped."
+    elif mechanism.clip_norm_changes:
+        words += " The clip norm changes: see the clip norm by round."
+    else:
+        levels = [Level("clip norm", mechanism.clip_norm)]
+        words += f" Dashed: the clip norm, {mechanism.clip_norm:g}."
+    return _drawn(words, Figure("norms", "Update norms", "L2 norm", quantiles, levels, widen=True, band=True))

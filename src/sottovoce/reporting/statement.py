@@ -1,21 +1,25 @@
-"""The privacy statement of a run: what is proved, for whom, under which assumptions, and what is not covered."""
+"""The privacy statement of a run: what is proved, for whom, under which assumptions, and what is not covered.
+
+`statement_text` writes it as sentences.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from sottovoce import accounting
-from sottovoce.accounting import Event, NonPrivate, Spent
+from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
 from sottovoce.accounting.events import ADDED
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Privacy, Recipe
-from sottovoce.reporting.statement_text import paragraphs
-from sottovoce.runs.record import json_number
+from sottovoce.audit.results import CanarySummary, ExposurePoint
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.files import Facts, Json, from_json_number
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
 
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
     from sottovoce.privacy.mechanism import Mechanism
@@ -31,215 +35,420 @@ NOT_COVERED = (
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
 ACROSS_DEVICES = (
-    "whoever watches the network, and the server: they see which devices take part in a round, and against them "
+    "anyone who watches the network, and the server: they see which devices take part in a round, and against them "
     "sampling amplifies nothing",
     "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it",
     "silos: a device that holds several users is trusted to draw, to clip and to add up each of them apart",
 )
-SIDE_BY_SIDE = (
+TRAINED_AT_ONCE = (
     "rounding: {} users are trained at once, and who else joins may change an update in its last bits (more on a GPU); "
     "run.block = 1 trains each alone"
 )
-REHEARSED = "whoever wrote the text that devices rehearse: the owner declares it public"
+REHEARSED = "the authors of the text that devices rehearse: the owner declares it public"
 NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
-NO_CIPHER = "whoever can tell the output of Philox from chance: it draws who joins a round, and is not a cipher"
+NO_CIPHER = "anyone who can tell the output of Philox from chance: it draws who joins a round, and is not a cipher"
+_OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` said it
+
+
+class _Optional(Facts):
+    """Facts of which those that are None, False or empty by default are in the file only where they are not."""
+
+    def to_json(self) -> Json:
+        left_out = {each.name for each in fields(self) if self._is_left_out(each)}
+        return {key: value for key, value in super().to_json().items() if key not in left_out}
+
+    def _is_left_out(self, field: Field[Any]) -> bool:
+        nothing = any(field.default is one for one in (None, False, ()))
+        return nothing and getattr(self, field.name) is field.default
 
 
 @dataclass(frozen=True)
-class Statement:
-    """`epsilon` is for the planned rounds: stopping early because of what was seen does not make it smaller."""
+class Declared(_Optional):
+    """The public constants that the recipe declares."""
+
+    users: int
+    cohort: float
+    user_rate: float
+    total_weight: float
+    weight_cap: float
+    min_weight: float | None = None
+
+
+@dataclass(frozen=True)
+class Adaptive(Facts):
+    """A clip norm that follows a quantile of the norms of updates, by noised counts."""
+
+    quantile: float
+    learning_rate: float
+    bit_noise: float | None
+    bits: int
+
+
+@dataclass(frozen=True)
+class MechanismFacts(_Optional):
+    """How a round is made private: clip norm, sensitivity and noise are those of round 1 where they change.
+
+    A schedule is in factors, and the `nominal` value is what they multiply.
+    """
+
+    mode: str
+    algorithm: str
+    clipping: str
+    clip_when: str
+    clip_norm: float | None  # None where updates are not clipped
+    estimator: str
+    sensitivity: float  # infinite where updates are not clipped
+    noise_multiplier: float
+    noise_std: float
+    server_update: str | None = None
+    clip_weighted: bool = False
+    layer_clip_norms: tuple[float, ...] = ()
+    nominal_clip_norm: float | None = None
+    clip_schedule: tuple[tuple[float, float], ...] = ()
+    clip_path: str | None = None
+    nominal_noise_multiplier: float | None = None
+    noise_schedule: tuple[tuple[float, float], ...] = ()
+    adaptive: Adaptive | None = None
+
+    @property
+    def clip_norm_changes(self) -> bool:
+        return bool(self.clip_schedule) or self.adaptive is not None
+
+    @classmethod
+    def from_json(cls, values: Json) -> MechanismFacts:
+        return replace(
+            super().from_json(values),
+            # Earlier versions wrote null for an infinite sensitivity.
+            sensitivity=from_json_number(values["sensitivity"], null=math.inf),
+            layer_clip_norms=tuple(values.get("layer_clip_norms", ())),
+            clip_schedule=_schedule(values.get("clip_schedule")),
+            noise_schedule=_schedule(values.get("noise_schedule")),
+            adaptive=Adaptive.from_json(values["adaptive"]) if "adaptive" in values else None,
+        )
+
+
+def _schedule(points: Iterable[Iterable[float]] | None) -> tuple[tuple[float, float], ...]:
+    return tuple((number, factor) for number, factor in points or ())
+
+
+@dataclass(frozen=True)
+class VocabularyFacts(Facts):
+    """Where the words come from; `private`: found in the users' own text, and part of the run's ε."""
+
+    fingerprint: str
+    source: str
+    private: bool = False
+
+    @classmethod
+    def from_json(cls, values: Json) -> VocabularyFacts:
+        return super().from_json({"private": _OWN_TEXT in values["source"], **values})
+
+    @staticmethod
+    def of(fingerprint: str, origin: Mapping[str, float | str]) -> VocabularyFacts:
+        """From what the store says of its vocabulary."""
+        if origin["source"] == "private":
+            epsilon, delta = float(origin["epsilon"]), float(origin["delta"])
+            found = f"found in the users' own text with ε = {accounting.rounded_up(epsilon, 6)} at δ = {delta:g}"
+            return VocabularyFacts(fingerprint, f"{found}, which is part of this run's ε", private=True)
+        public = origin["source"] == "public"
+        words = "public: the list of wordfreq" if public else "declared public by the owner of the store"
+        return VocabularyFacts(fingerprint, words)
+
+
+@dataclass(frozen=True)
+class StartFacts(_Optional):
+    """The model that a run began with, if not one initialised from the seed."""
+
+    source: str
+    run: str | None = None
+    weights: str | None = None
+
+
+@dataclass(frozen=True)
+class AuditOutcome(_Optional):
+    """What a released statement says of one audit: figures of made-up users and of the released model alone."""
+
+    audit: str
+    result: str  # "passed", "failed" or "not run"
+    claimed: float | None = None
+    shown: float | None = None
+    delta: float | None = None
+    confidence: float | None = None
+    rounds: int | None = None
+    claimed_multiplier: float | None = None
+    shown_multiplier: float | None = None
+    would_notice: float | None = None
+    of: str | None = None
+    one_run: bool | None = None
+    curve: tuple[ExposurePoint, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement(_Optional):
+    """`epsilon` is for the planned rounds: stopping early because of what was seen does not make it smaller.
+
+    Files of earlier versions lack some of the fields that have a default.
+    """
 
     private: bool
     epsilon: float
     delta: float
-    facts: dict[str, Any]
+    statement: int = 1
+    run: str
+    unit: str
+    protects: str | None = None
+    relation: str
+    epsilon_replaced: float | None = None
+    epsilon_training: float | None = None
+    epsilon_spent: float
+    epsilon_store: float
+    relation_store: str | None = None
+    rounds_planned: int
+    rounds_done: int
+    charges: int
+    charged_again: int
+    charged_beside: int = 0
+    charged_to_store: int | None = None
+    charged: tuple[tuple[Event, int], ...] = ()  # what the ε is of
+    accountant: str
+    sampling: str
+    declared: Declared
+    mechanism: MechanismFacts
+    secrets: str
+    noise_generator: str | None = None
+    sampling_generator: str | None = None
+    released: tuple[str, ...] = ()
+    not_covered: tuple[str, ...]
+    vocabulary: VocabularyFacts
+    software: dict[str, str]
+    start: StartFacts | None = None
+    canaries: CanarySummary | None = None
+    turns: int | None = None  # where users join in turn: how often one does at most
+    across_devices: bool = False
+    files: dict[str, str] | None = None  # the model's, with their hashes
+    audits: tuple[AuditOutcome, ...] = ()  # of a released model
+    store_gone: bool = False  # the total is that of the day the run ended
+    out_of_date: bool = False  # the store was charged for the run since
 
-    def to_json(self) -> dict[str, Any]:
-        head = {"private": self.private, "epsilon": json_number(self.epsilon), "delta": self.delta}
-        return {**head, **self.facts, "prose": self.prose()}
+    @property
+    def has_guarantee(self) -> bool:
+        return self.private and math.isfinite(self.epsilon)
 
-    def prose(self) -> str:
-        return "\n\n".join(paragraphs(self.private, self.epsilon, self.delta, self.facts))
+    @property
+    def is_unfinished(self) -> bool:
+        return self.rounds_done < self.rounds_planned
+
+    def to_json(self) -> Json:
+        written = super().to_json()
+        if self.charged:
+            written["charged"] = [{"event": event.to_json(), "count": count} for event, count in self.charged]
+        return written
+
+    @classmethod
+    def from_json(cls, values: Json) -> Statement:
+        """Read privacy.json, of this version or an earlier one."""
+        read = {
+            "declared": Declared.from_json(values["declared"]),
+            "mechanism": MechanismFacts.from_json(values["mechanism"]),
+            "vocabulary": VocabularyFacts.from_json(values["vocabulary"]),
+            "charged": tuple((event_from_json(one["event"]), one["count"]) for one in values.get("charged", ())),
+            "start": StartFacts.from_json(values["start"]) if "start" in values else None,
+            "canaries": CanarySummary.from_json(values["canaries"]) if "canaries" in values else None,
+            "audits": tuple(map(AuditOutcome.from_json, values.get("audits", ()))),
+            **{name: tuple(values.get(name, ())) for name in ("not_covered", "released")},
+        }
+        statement = replace(super().from_json(values), **read)
+        if math.isnan(statement.epsilon):
+            raise ValueError("epsilon is not a number")
+        return statement
+
+
+def read_statement(run: RunFolder) -> Statement:
+    """The statement of a run, as its folder holds it."""
+    values = run.read_statement()
+    try:
+        return Statement.from_json(values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedRun(
+            f"{run.statement_file} lacks facts of a statement ({type(error).__name__}: {error}); "
+            f"`sotto resume {run.path}` writes it again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Charges:
+    """What was charged for a run, its vocabulary and its store."""
+
+    planned: Spent  # the planned rounds, as far as the budget allows them
+    done: Spent = ()  # all that the run's ledger holds
+    repeated: Spent = ()  # rounds that were paid for again
+    elsewhere: Spent = ()  # for copies of the run's folder that went on
+    vocabulary: Spent = ()
+    store: Spent = ()  # of every run on the store
+    to_store: int = 0  # how many charges the store has for this run: if it has more one day, the statement is outdated
+
+    @property
+    def training(self) -> Spent:
+        return [*self.elsewhere, *self.planned, *self.repeated]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a statement says of a run apart from its recipe and its charges.
+
+    `across_devices`: users were trained where their text is; otherwise `users_at_once` in one program.
+    """
+
+    run: str
+    rounds_planned: int
+    rounds_done: int
+    vocabulary: VocabularyFacts
+    start: Mapping[str, str] | None = None
+    canaries: Json | None = None  # what the ledger says of them
+    across_devices: bool = False
+    users_at_once: int = 1
+    files: dict[str, str] | None = None
 
 
 def make_statement(
-    *, recipe: Recipe, mechanism: Mechanism, accountant: str, planned_rounds: int, rounds_done: int,
-    spent: Spent, charged: Spent, repeated: Spent, vocabulary_spent: Spent, store_spent: Spent, run: str,
-    vocabulary: str, vocabulary_source: Mapping[str, Any], start: Mapping[str, str] | None = None,
-    canaries: Mapping[str, Any] | None = None, across_devices: bool = False, users_at_once: int = 1,
-    beside: Spent = (), to_store: int = 0,
-) -> Statement:  # fmt: skip
+    recipe: Recipe, mechanism: Mechanism, accountant: str, charges: Charges, about: RunFacts
+) -> Statement:
     """The statement of a run from its recipe, its mechanism and its ledger.
 
-    ε is that of all that was `charged` for the run, planned rounds and `repeated` ones that were paid again, and
-    `beside` it for copies of its folder that went on. The statement lists these charges, and a release has no others.
-    The store had so many charges for the run (`to_store`): if there are more one day, the statement is out of date.
-    A model is released with its words, so what they cost (`vocabulary_spent`) is part of ε. `start` is the model of
-    another run that this one began with; `canaries` is what the ledger says was planted. `across_devices`: users were
-    trained where their text is; otherwise so many `users_at_once`, in one program.
+    ε is that of all that was charged: planned rounds, repeated ones, and those of copies of the run. The statement
+    lists these charges, and a release has no others. A model is released with its words, so ε includes their cost.
     """
     privacy = recipe.privacy
     event = mechanism.event(1)
     private = not isinstance(event, NonPrivate)
-    charges = sum(count for _, count in spent)
 
     def cost(of: Spent) -> float:
         return accounting.epsilon(of, privacy.delta, accountant) if private else math.inf
 
-    epsilon_spent = cost([*vocabulary_spent, *beside, *spent]) if charges else 0.0
-    training = [*beside, *charged]
-    listed = _together([*vocabulary_spent, *training])
-    epsilon = cost(listed)
-    replaced = _replaced(listed, privacy, accountant)
-    epsilon_training = cost(training) if vocabulary_spent else epsilon
-
-    facts: dict[str, Any] = {
-        "statement": 1,
-        "run": run,
-        "unit": mechanism.unit,
-        **({"protects": PROTECTS} if private else {}),
-        "relation": "none" if isinstance(event, NonPrivate) else event.relation,
-        **replaced,
-        "epsilon_training": json_number(epsilon_training),
-        "epsilon_spent": json_number(epsilon_spent),
-        **store_total(store_spent, privacy.delta, accountant, private),
-        "rounds_planned": planned_rounds,
-        "rounds_done": rounds_done,
-        "charges": charges,
-        "charged_again": sum(count for _, count in repeated),
-        "charged_beside": sum(count for _, count in beside),
-        "charged_to_store": to_store,
-        "charged": [{"event": event.to_json(), "count": count} for event, count in listed],
-        "accountant": accounting.accountant_name(accountant),
-        "sampling": "none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
-        "declared": {
-            "users": privacy.users,
-            "cohort": privacy.cohort,
-            "user_rate": privacy.cohort / privacy.users,
-            "total_weight": privacy.total_weight or privacy.users,
-            "weight_cap": privacy.weight_cap,
-            **(
-                {"min_weight": privacy.min_weight or privacy.total_weight or privacy.users}
-                if privacy.estimator == "clipped_denominator"
-                else {}
-            ),
-        },
-        "mechanism": _mechanism_facts(recipe, mechanism),
-        "secrets": privacy.secrets,
-        "noise_generator": NOISE_GENERATOR,
-        "sampling_generator": mechanism.sampler.generator,
-        "released": ["the model after every round", "record.jsonl", "this statement", "the report without --internal"],
-        "not_covered": [*NOT_COVERED, *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else [])],
-        "vocabulary": {"fingerprint": vocabulary, "source": _source(vocabulary_source)},
-        "software": {name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
-    }
-    if start is not None:
-        facts["start"] = dict(start)
-        facts["not_covered"].append(STARTED_FROM)
-    if canaries is not None:
-        facts["canaries"] = dict(canaries)
-        facts["released"].append("canaries.json: what canaries were planted, not which of them were in")
-    facts["not_covered"] += mechanism.sampler.not_covered
+    listed = _merged([*charges.vocabulary, *charges.training])
+    epsilon, done = cost(listed), _count(charges.done)
+    replaced = accounting.relation_of(event for event, _ in listed) == ADDED and accountant != "moments"
+    statement = Statement(
+        private=private,
+        epsilon=epsilon,
+        delta=privacy.delta,
+        run=about.run,
+        unit=mechanism.unit,
+        protects=PROTECTS if private else None,
+        relation="none" if isinstance(event, NonPrivate) else event.relation,
+        epsilon_replaced=accounting.epsilon(listed, privacy.delta, accountant, replaced=True) if replaced else None,
+        epsilon_training=cost(charges.training) if charges.vocabulary else epsilon,
+        epsilon_spent=cost([*charges.vocabulary, *charges.elsewhere, *charges.done]) if done else 0.0,
+        epsilon_store=math.inf,
+        rounds_planned=about.rounds_planned,
+        rounds_done=about.rounds_done,
+        charges=done,
+        charged_again=_count(charges.repeated),
+        charged_beside=_count(charges.elsewhere),
+        charged_to_store=charges.to_store,
+        charged=listed,
+        accountant=accounting.accountant_name(accountant),
+        sampling="none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
+        declared=_declared(recipe),
+        mechanism=_mechanism_facts(recipe, mechanism),
+        secrets=privacy.secrets,
+        noise_generator=NOISE_GENERATOR,
+        sampling_generator=mechanism.sampler.generator,
+        released=_released(about),
+        not_covered=_not_covered(recipe, mechanism, about),
+        vocabulary=about.vocabulary,
+        software={name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
+        start=None if about.start is None else StartFacts(**about.start),
+        canaries=None if about.canaries is None else CanarySummary(**about.canaries),
+        across_devices=about.across_devices,
+        files=about.files,
+    )
     if not mechanism.sampler.amplifies:
-        facts["turns"] = mechanism.sampler.participations(planned_rounds)
-    if across_devices:
-        facts["across_devices"] = True
-        facts["not_covered"] += ACROSS_DEVICES
-    if users_at_once > 1:
-        facts["not_covered"].append(SIDE_BY_SIDE.format(users_at_once))
+        statement = replace(statement, turns=mechanism.sampler.participations(about.rounds_planned))
+    return with_store_total(statement, charges.store, accountant)
+
+
+def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Statement:
+    """The same with ε over every run on a store, and what may change between two populations."""
+    if not statement.private:
+        return replace(statement, epsilon_store=math.inf, relation_store="none")
+    relation = accounting.relation_of(event for event, _ in spent)
+    try:
+        epsilon = accounting.epsilon(spent, statement.delta, accountant)
+    except SottoError:  # a run that this accountant has no answer for
+        epsilon = math.inf
+    return replace(statement, epsilon_store=epsilon, relation_store=relation or "none")
+
+
+def _released(about: RunFacts) -> tuple[str, ...]:
+    released = ("the model after every round", "record.jsonl", "this statement", "the report without --internal")
+    registry = "canaries.json: which canaries were inserted, not which of them were in"
+    return released if about.canaries is None else (*released, registry)
+
+
+def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple[str, ...]:
+    lines = [*NOT_COVERED, *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else [])]
+    if about.start is not None:
+        lines.append(STARTED_FROM)
+    lines += mechanism.sampler.not_covered
+    if about.across_devices:
+        lines += ACROSS_DEVICES
+    if about.users_at_once > 1:
+        lines.append(TRAINED_AT_ONCE.format(about.users_at_once))
     if recipe.local.objective == "rehearsal":
-        facts["not_covered"].append(REHEARSED)
-    return Statement(private, epsilon, privacy.delta, facts)
+        lines.append(REHEARSED)
+    return tuple(lines)
 
 
-def _together(spent: Spent) -> Spent:
+def _merged(spent: Spent) -> tuple[tuple[Event, int], ...]:
     """Every event once, with the number of times that it was charged."""
     total: Counter[Event] = Counter()
     for event, count in spent:
         total[event] += count
-    return list(total.items())
+    return tuple(total.items())
 
 
-def _replaced(spent: Spent, privacy: Privacy, accountant: str) -> dict[str, float | str]:
-    """ε when one user is replaced, beside one for adding or removing. The moments accountant has none."""
-    if accounting.relation_of(event for event, _ in spent) != ADDED or accountant == "moments":
-        return {}
-    return {"epsilon_replaced": json_number(accounting.epsilon(spent, privacy.delta, accountant, replaced=True))}
+def _count(spent: Spent) -> int:
+    return sum(count for _, count in spent)
 
 
-def restate(told: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
-    """A statement that was written, with some facts changed or added, in its prose too."""
-    # What is written anew gets a checksum of its own.
-    renewed = ("private", "epsilon", "delta", "prose", "checksum")
-    kept = {name: value for name, value in told.items() if name not in renewed}
-    epsilon = math.inf if isinstance(told["epsilon"], str) else told["epsilon"]
-    return Statement(told["private"], epsilon, told["delta"], {**kept, **facts}).to_json()
-
-
-def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> dict[str, Any]:
-    """How a round is made private: clip norm, sensitivity and noise are those of round 1 where they change.
-
-    A schedule is in factors, so what they multiply is given beside it.
-    """
+def _declared(recipe: Recipe) -> Declared:
     privacy = recipe.privacy
+    weight = privacy.total_weight or privacy.users
+    least = privacy.min_weight or weight if privacy.estimator == "clipped_denominator" else None
+    return Declared(privacy.users, privacy.cohort, privacy.cohort / privacy.users, weight, privacy.weight_cap, least)
+
+
+def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
+    privacy, tracking = recipe.privacy, mechanism.tracking
     clip_norms = mechanism.clip_norms(1, mechanism.start())
-    sensitivity = mechanism.sensitivity(clip_norms)
     noise_std, bit_noise = mechanism.noise_std(1, clip_norms)
-    facts: dict[str, Any] = {
-        "mode": privacy.mode,
-        "algorithm": recipe.run.algorithm,
-        "clipping": privacy.clipping,
-        "clip_when": privacy.clip_when,
-        "clip_norm": _joint(clip_norms) if privacy.clipping != "none" else None,
-        "estimator": privacy.estimator,
-        "sensitivity": sensitivity if math.isfinite(sensitivity) else None,
-        "noise_multiplier": mechanism.noise_multiplier * mechanism.noise_schedule(1),
-        "noise_std": noise_std,
-    }
-    if recipe.server.update != "average":
-        facts["server_update"] = recipe.server.update
-    if privacy.clip_weighted:
-        facts["clip_weighted"] = True
-    if privacy.layer_clip_norms:
-        facts["layer_clip_norms"] = list(privacy.layer_clip_norms)
+    facts = MechanismFacts(
+        mode=privacy.mode,
+        algorithm=recipe.run.algorithm,
+        clipping=privacy.clipping,
+        clip_when=privacy.clip_when,
+        clip_norm=_joint(clip_norms) if privacy.clipping != "none" else None,
+        estimator=privacy.estimator,
+        sensitivity=mechanism.sensitivity(clip_norms),
+        noise_multiplier=mechanism.noise_multiplier * mechanism.noise_schedule(1),
+        noise_std=noise_std,
+        server_update=recipe.server.update if recipe.server.update != "average" else None,
+        clip_weighted=privacy.clip_weighted,
+        layer_clip_norms=tuple(privacy.layer_clip_norms or ()),
+    )
     if privacy.clip_schedule:
-        facts["nominal_clip_norm"] = privacy.clip_norm
-        facts["clip_schedule"] = [list(point) for point in privacy.clip_schedule]
-        facts["clip_path"] = privacy.clip_path
+        schedule, nominal = _schedule(privacy.clip_schedule), privacy.clip_norm
+        facts = replace(facts, nominal_clip_norm=nominal, clip_schedule=schedule, clip_path=privacy.clip_path)
     if privacy.noise_schedule:
-        facts["nominal_noise_multiplier"] = mechanism.noise_multiplier
-        facts["noise_schedule"] = [list(point) for point in privacy.noise_schedule]
-    if mechanism.tracking is not None:
-        facts["adaptive"] = {
-            "quantile": mechanism.tracking.quantile,
-            "learning_rate": mechanism.tracking.learning_rate,
-            "bit_noise": bit_noise,
-            "bits": len(clip_norms),
-        }
+        schedule, nominal = _schedule(privacy.noise_schedule), mechanism.noise_multiplier
+        facts = replace(facts, nominal_noise_multiplier=nominal, noise_schedule=schedule)
+    if tracking is not None:
+        adaptive = Adaptive(tracking.quantile, tracking.learning_rate, bit_noise, len(clip_norms))
+        facts = replace(facts, adaptive=adaptive)
     return facts
 
 
 def _joint(clip_norms: Iterable[float]) -> float:
     """How long a whole update can be, to the digits that the float32 of its parts holds: 0.3, not 0.30000001."""
     return float(f"{math.hypot(*map(float, clip_norms)):.7g}")
-
-
-def _source(facts: Mapping[str, Any]) -> str:
-    if facts["source"] == "private":
-        return (
-            f"found in the users' own text with ε = {accounting.rounded_up(facts['epsilon'], 6)} at "
-            f"δ = {facts['delta']:g}, which is part of this run's ε"
-        )
-    if facts["source"] == "public":
-        return "public: the list of wordfreq"
-    return "declared public by whoever prepared the store"
-
-
-def store_total(spent: Spent, delta: float, accountant: str, private: bool = True) -> dict[str, Any]:
-    """ε over every run on a store, and what may change between two populations: the facts of a statement."""
-    relation = accounting.relation_of(event for event, _ in spent) if private else None
-    try:
-        epsilon = accounting.epsilon(spent, delta, accountant) if private else math.inf
-    except SottoError:  # a run that this accountant has no answer for
-        epsilon = math.inf
-    return {"epsilon_store": json_number(epsilon), "relation_store": relation or "none"}

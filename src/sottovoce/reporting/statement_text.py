@@ -1,177 +1,267 @@
-"""A privacy statement in words, from its facts."""
+"""A privacy statement in sentences, and how its figures are written wherever they are shown."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from sottovoce.accounting import rounded_up
-from sottovoce.accounting.events import ADDED
+from sottovoce.accounting import rounded_down, rounded_up
+from sottovoce.accounting.events import ADDED, REPLACED
+from sottovoce.files import Json
 from sottovoce.privacy.sampling import SAMPLERS
-from sottovoce.reporting.wording import epsilon_text, is_unfinished, of_other_relation, would_have_seen
+from sottovoce.reporting.statement import MechanismFacts, Statement
+
+_WORDS = {
+    ADDED: "one user is added or removed",
+    REPLACED: "one user is replaced by another",
+    "entropy": "operating-system entropy, kept apart from the seed",
+    "seeded": "derived from the seed: anyone who knows it can undo the noise",
+    "user": "user: all the text of one person",
+}
 
 
-def paragraphs(private: bool, epsilon: float, delta: float, facts: dict[str, Any]) -> list[str]:
-    if not private:
+def with_prose(statement: Statement) -> Json:
+    """A statement as privacy.json holds it: its facts, and the same in sentences."""
+    return {**statement.to_json(), "prose": prose(statement)}
+
+
+def prose(statement: Statement) -> str:
+    """All paragraphs, and what is not covered."""
+    uncovered = [f"Not covered: {'; '.join(statement.not_covered)}."] if statement.private else []
+    return "\n\n".join([*paragraphs(statement), *uncovered])
+
+
+def paragraphs(statement: Statement) -> list[str]:
+    """What is proved and how, without the list of what is not covered."""
+    if not statement.private:
         return [
             "This run gives no privacy guarantee: ε is infinite. Its model may depend on any one person's text as much "
             "as training made it. Do not release it outside the circle that may read the text itself.",
-            *_start(facts),
-            *_canaries(facts),
+            *_start(statement),
+            *_canaries(statement),
         ]
-    mechanism = facts["mechanism"]
-    factor, beside = rounded_up(epsilon), rounded_up(delta, 2).replace("e-0", "e-")
-    change = "is added or removed" if facts["relation"] == ADDED else "is replaced by any other, added or removed"
-    told = [
-        f"This run satisfies ({factor}, {beside})-differential privacy for users whose text it was trained on, not "
-        f"for those held out{_projected(facts)}: whatever is computed from the released model changes in probability "
-        f"by a factor of at most e^{factor} (and {beside} beside it) when the whole text of any one person it was "
-        f"trained on {change}.{_when_replaced(facts)}",
-        f"{_joins(facts)}. A user's update{', times its weight,' if 'clip_weighted' in mechanism else ''} is clipped "
-        f"to L2 norm {mechanism['clip_norm']:g} ({mechanism['clipping'].replace('_', ' ')}, "
-        f"{mechanism['clip_when'].replace('_', ' ')}), averaged by the {mechanism['estimator'].replace('_', ' ')} "
-        f"estimator, whose sensitivity is {mechanism['sensitivity']:.4g}, and Gaussian noise of standard deviation "
-        f"{mechanism['noise_std']:.4g} (noise multiplier {mechanism['noise_multiplier']:.4g}) is added to every "
-        f"coordinate.{_changes(mechanism)} {facts['rounds_done']} of {facts['rounds_planned']} planned rounds were "
-        f"done; the figure is for all that are planned, by {facts['accountant']}.",
-        _store_total(facts),
-    ]
-    if "own text" in facts["vocabulary"]["source"]:
-        told.append(
-            f"The vocabulary was {facts['vocabulary']['source']}: a model is released with its words. Training alone "
-            f"has ε = {epsilon_text(facts['epsilon_training'])} at the same δ."
+    texts = [_guarantee(statement), _method(statement), _store_total(statement)]
+    if statement.vocabulary.private:
+        texts.append(
+            f"The vocabulary was {statement.vocabulary.source}: a model is released with its words. Training alone "
+            f"has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
         )
-    if facts.get("across_devices"):
-        told.append(
-            "Users were trained on their own devices, each of which flips its users' coins and clips their updates; "
+    if statement.across_devices:
+        texts.append(
+            "Users were trained on their own devices. Each device flips its users' coins and clips their updates; "
             "the server adds up, adds the noise and is trusted. Every registered user counts, connected or not: one "
             "who is away contributes nothing, and neither denominator nor noise changes."
         )
-    told += _start(facts) + _canaries(facts)
-    if facts["charged_again"]:
-        told.append(
-            f"{facts['charged_again']} rounds were begun, broken off and done again with fresh noise; they are "
+    texts += _start(statement) + _canaries(statement)
+    if statement.charged_again:
+        texts.append(
+            f"{statement.charged_again} rounds were begun, broken off and done again with fresh noise; they are "
             f"paid for twice, and the figure counts that."
         )
-    if facts.get("out_of_date"):
-        told.append(
+    if statement.out_of_date:
+        texts.append(
             "More was charged for this run since its statement was written, by a copy of it that went on: its ε is out "
             "of date until `sotto resume` writes it again."
         )
-    if facts.get("charged_beside"):
-        told.append(
-            f"Beside this model, {facts['charged_beside']} rounds were charged for other copies of the run that went "
-            f"on, or for rounds that a crash kept from being done; the figure counts them."
+    if statement.charged_beside:
+        texts.append(
+            f"{statement.charged_beside} more rounds were charged for other copies of the run that went on, or for "
+            f"rounds that a crash kept from being done; the figure counts them."
         )
-    if facts["secrets"] == "seeded":
-        told.append(
-            "The secrets of this run come from its seed: whoever knows the seed can undo the noise, and the guarantee "
-            "holds only against those who do not. Take privacy.secrets = 'entropy' for a model to be released."
+    if statement.secrets == "seeded":
+        texts.append(
+            "The secrets of this run come from its seed: anyone who knows the seed can undo the noise, and the "
+            "guarantee holds only against those who do not. Take privacy.secrets = 'entropy' for a model to release."
         )
-    told += _audits(facts)
-    told.append("Not covered: " + "; ".join(facts["not_covered"]) + ".")
-    return told
+    return texts + _audits(statement)
 
 
-def _when_replaced(facts: dict[str, Any]) -> str:
-    if "epsilon_replaced" not in facts:
-        return ""
-    return f" When it is replaced by any other, the factor is at most e^{epsilon_text(facts['epsilon_replaced'])}."
+def _guarantee(statement: Statement) -> str:
+    factor, delta = rounded_up(statement.epsilon), rounded_up(statement.delta, 2).replace("e-0", "e-")
+    change = "is added or removed" if statement.relation == ADDED else "is replaced by any other, added or removed"
+    done, planned = statement.rounds_done, statement.rounds_planned
+    projected = f" (projected: ε is that of all {planned} planned rounds; {done} of them are done)"
+    replaced = ""
+    if statement.epsilon_replaced is not None:
+        shown = epsilon_text(statement.epsilon_replaced)
+        replaced = f" When it is replaced by any other, the factor is at most e^{shown}."
+    return (
+        f"This run satisfies ({factor}, {delta})-differential privacy for users whose text it was trained on, not "
+        f"for those held out{projected if statement.is_unfinished else ''}: whatever is computed from the released "
+        f"model changes in probability by a factor of at most e^{factor} (plus {delta}) when the whole text of any one "
+        f"person it was trained on {change}.{replaced}"
+    )
 
 
-def _projected(facts: dict[str, Any]) -> str:
-    """Of rounds that are not done, ε is what they will cost."""
-    if not is_unfinished(facts):
-        return ""
-    done, planned = facts["rounds_done"], facts["rounds_planned"]
-    return f" (projected: ε is that of all {planned} planned rounds, of which {done} are done)"
+def _method(statement: Statement) -> str:
+    mechanism = statement.mechanism
+    clipping, when, estimator = (
+        name.replace("_", " ") for name in (mechanism.clipping, mechanism.clip_when, mechanism.estimator)
+    )
+    return (
+        f"{_joins(statement)}. A user's update{', times its weight,' if mechanism.clip_weighted else ''} is clipped "
+        f"to L2 norm {mechanism.clip_norm:g} ({clipping}, {when}), averaged by the {estimator} "
+        f"estimator, whose sensitivity is {mechanism.sensitivity:.4g}, and Gaussian noise of standard deviation "
+        f"{mechanism.noise_std:.4g} (noise multiplier {mechanism.noise_multiplier:.4g}) is added to every "
+        f"coordinate.{_changes(mechanism)} {statement.rounds_done} of {statement.rounds_planned} planned rounds were "
+        f"done; the figure is for all that are planned, by {statement.accountant}."
+    )
 
 
-def _store_total(facts: dict[str, Any]) -> str:
-    """Of the day it is told; where nobody can ask the store any more, of the day the run ended."""
-    was, when = ("was", ", when this run ended") if facts.get("store_gone") else ("is", "")
-    total = f"{epsilon_text(facts['epsilon_store'])} at the same δ{of_other_relation(facts)}"
+def _store_total(statement: Statement) -> str:
+    """As of today; where the store is gone, as of the day the run ended."""
+    was, when = ("was", ", when this run ended") if statement.store_gone else ("is", "")
+    total = f"{epsilon_text(statement.epsilon_store)} at the same δ{other_relation(statement)}"
     return f"Over every private run on the same store, ε {was} {total}{when}."
 
 
-def _joins(facts: dict[str, Any]) -> str:
+def other_relation(statement: Statement) -> str:
+    """What the total of a store is for, where that is not what the run's own ε is for."""
+    relation = statement.relation_store or statement.relation
+    return "" if relation in ("none", statement.relation) else f", when {format_value(relation)}"
+
+
+def _joins(statement: Statement) -> str:
     """How users come to a round."""
-    declared = facts["declared"]
-    cohort, users, name = declared["cohort"], declared["users"], facts["sampling"]
+    declared, name = statement.declared, statement.sampling
     if name not in SAMPLERS:  # a sampler that is not installed here
-        return f"Users join a round by {name.replace('_', ' ')} sampling ({cohort:g} of {users:,} declared)"
-    return SAMPLERS[name].describe(cohort, users, facts.get("turns", facts["rounds_planned"]))
+        how = name.replace("_", " ")
+        return f"Users join a round by {how} sampling ({declared.cohort:g} of {declared.users:,} declared)"
+    rounds = statement.rounds_planned if statement.turns is None else statement.turns
+    return SAMPLERS[name].describe(declared.cohort, declared.users, rounds)
 
 
-def _start(facts: dict[str, Any]) -> list[str]:
+def _start(statement: Statement) -> list[str]:
     """Where the model came from, if not from the seed."""
-    if "start" not in facts:
+    start = statement.start
+    if start is None:
         return []
-    start = facts["start"]
-    if "run" not in start:
-        return [f"The model began with {start['source']}."]
-    return [f"The model did not begin untrained: {start['source']} (run {start['run']})."]
+    if start.run is None:
+        return [f"The model began with {start.source}."]
+    return [f"The model did not begin untrained: {start.source} (run {start.run})."]
 
 
-def _canaries(facts: dict[str, Any]) -> list[str]:
+def _canaries(statement: Statement) -> list[str]:
     """Who else the model was trained on."""
-    if not (planted := facts.get("canaries")):
+    inserted = statement.canaries
+    if inserted is None:
         return []
-    kinds = []
-    if planted["users"]:
-        kinds.append(f"{planted['users']:,} canary users, each in or out by a secret coin")
-    if planted["secrets"]:
-        kinds.append(f"{planted['holders']:,} who hold {planted['secrets']:,} planted secrets")
+    kinds = [f"{inserted.users:,} canary users, each in or out by a secret coin"] if inserted.users else []
+    kinds += [f"{inserted.holders:,} who hold {inserted.secrets:,} secrets"] if inserted.secrets else []
     return [
-        f"Made-up users were planted on top of the declared population: {' and '.join(kinds)} (registry "
-        f"{planted['registry']}). They change nobody's chance to join, nor q and W. An audit by canaries is of this "
-        f"model itself."
+        f"Made-up users were added to the declared population: {' and '.join(kinds)} (registry {inserted.registry}). "
+        f"They change neither the chance of a user to join, nor q and W. An audit by canaries is of this model itself."
     ]
 
 
-def _audits(facts: dict[str, Any]) -> list[str]:
+def _audits(statement: Statement) -> list[str]:
     """Of a released model: the audits that it passed, and those that were not run."""
-    passed = [f"by {one['audit']}" for one in facts.get("audits", ()) if one["result"] == "passed"]
-    missing = [f"by {one['audit']}" for one in facts.get("audits", ()) if one["result"] == "not run"]
-    told = []
+    passed = [audit for audit in statement.audits if audit.result == "passed"]
+    missing = [f"by {audit.audit}" for audit in statement.audits if audit.result == "not run"]
+    texts = []
     if passed:
-        told.append(
-            f"The model was audited {' and '.join(passed)} before its release, and the claim was not contradicted; "
+        names = " and ".join(f"by {audit.audit}" for audit in passed)
+        texts.append(
+            f"The model was audited {names} before its release, and the claim was not contradicted; "
             f"that proves nothing beyond the claim."
         )
-    for one in facts.get("audits", ()):
-        if one["result"] == "passed" and "would_notice" in one:
-            told.append(f"The audit by {one['audit']} {would_have_seen(one['would_notice'])}.")
+    texts += [
+        f"The audit by {audit.audit} {would_have_seen(audit.would_notice)}."
+        for audit in passed
+        if audit.would_notice is not None
+    ]
     if missing:
-        told.append(f"It was not audited {' or '.join(missing)}.")
-    return [" ".join(told)] if told else []
+        texts.append(f"It was not audited {' or '.join(missing)}.")
+    return [" ".join(texts)] if texts else []
 
 
-def _changes(mechanism: dict[str, Any]) -> str:
+def _changes(mechanism: MechanismFacts) -> str:
     """What does not stay as it is in round 1."""
-    said = []
-    if _varies(mechanism.get("clip_schedule", [])):
-        values = _values(mechanism["clip_schedule"], mechanism["nominal_clip_norm"], mechanism["clip_path"])
-        said.append(f"The clip norm, and the noise with it, follow a schedule: {values}.")
-    if adaptive := mechanism.get("adaptive"):
-        said.append(
-            f"The clip norm, and the noise with it, follow the {adaptive['quantile']:g} quantile of the norms of "
-            f"users' updates, read from {adaptive['bits']} noised count(s) of clipped users (noise "
-            f"{adaptive['bit_noise']:g}); update and counts together are charged the noise multiplier of their round."
+    texts = []
+    if _varies(mechanism.clip_schedule) and mechanism.nominal_clip_norm is not None:
+        values = _values(mechanism.clip_schedule, mechanism.nominal_clip_norm, mechanism.clip_path or "steps")
+        texts.append(f"The clip norm, and the noise with it, follow a schedule: {values}.")
+    if adaptive := mechanism.adaptive:
+        texts.append(
+            f"The clip norm, and the noise with it, follow the {adaptive.quantile:g} quantile of the norms of "
+            f"users' updates, read from {adaptive.bits} noised count(s) of clipped users (noise "
+            f"{adaptive.bit_noise:g}); update and counts together are charged the noise multiplier of their round."
         )
-    if _varies(mechanism.get("noise_schedule", [])):
-        values = _values(mechanism["noise_schedule"], mechanism["nominal_noise_multiplier"], "steps")
-        said.append(f"The noise multiplier follows a schedule: {values}; every round is charged its own.")
-    return "".join(f" {sentence}" for sentence in ["These are figures of round 1.", *said]) if said else ""
+    if _varies(mechanism.noise_schedule) and mechanism.nominal_noise_multiplier is not None:
+        values = _values(mechanism.noise_schedule, mechanism.nominal_noise_multiplier, "steps")
+        texts.append(f"The noise multiplier follows a schedule: {values}; every round is charged its own.")
+    return "".join(f" {text}" for text in ["These are figures of round 1.", *texts]) if texts else ""
 
 
-def _varies(schedule: list[list[float]]) -> bool:
+Schedule = tuple[tuple[float, float], ...]
+
+
+def _varies(schedule: Schedule) -> bool:
     return len({factor for _, factor in schedule}) > 1
 
 
-def _values(schedule: list[list[float]], nominal: float, path: str) -> str:
+def _values(schedule: Schedule, nominal: float, path: str) -> str:
     """The values that a schedule of factors stands for, and how it gets from one to the next."""
     values = [(f"{nominal * factor:.4g}", f"round {number:g}") for number, factor in schedule]
     if path == "steps":
         return ", ".join(f"{value} from {when} on" for value, when in values)
     points = ", ".join(f"{value} in {when}" for value, when in values)
     return f"{points}, on a {path} path between them, and constant after that"
+
+
+def finite(value: Any) -> float | None:
+    """The number, or None for what cannot be drawn: missing, NaN or infinite, as a float or as JSON writes it."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f}%"
+
+
+def epsilon_text(value: float | None, digits: int = 3) -> str:
+    number = finite(value)
+    return "not known to be finite" if number is None else rounded_up(number, digits)
+
+
+def would_have_seen(share: float) -> str:
+    """Of an audit by rounds: the largest noise below what is claimed that it would have noticed.
+
+    >>> would_have_seen(0.9078)
+    'would have seen noise at 0.9 of its scale'
+    """
+    return f"would have seen noise at {rounded_down(share, 2)} of its scale"
+
+
+def bytes_text(count: float) -> str:
+    """As networks are measured: 1 kB is 1,000 bytes."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:,.0f} {unit}"
+    return f"{count:.0f} B"
+
+
+def plain(value: Any) -> str:
+    """A number as a person writes it: 1e-6, not 1e-06."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or (abs(value) >= 1000 and value == round(value)):
+        return f"{value:,.0f}"
+    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
+
+
+def pairs(values: Json) -> list[str]:
+    """Names and values, a line each."""
+    return [f"{key.replace('_', ' ')}: {format_value(value)}" for key, value in values.items()]
+
+
+def format_value(value: Any) -> str:
+    """A fact of a statement as a person reads it."""
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {format_value(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(f"[{format_value(item)}]" if isinstance(item, list) else format_value(item) for item in value)
+    if isinstance(value, str) and value in SAMPLERS:
+        return SAMPLERS[value].summary
+    return _WORDS.get(value, value.replace("_", " ")) if isinstance(value, str) else plain(value)

@@ -7,12 +7,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import locked, made_aside, pretty, read_sealed, remove_partial, sealed, sha256_of, write_aside
+from sottovoce.files import (
+    Json,
+    locked,
+    made_aside,
+    pretty,
+    read_sealed,
+    remove_partial,
+    sealed,
+    sha256_of,
+    write_aside,
+)
 from sottovoce.runs.record import Lines
 
 WEIGHTS, VOCABULARY = "weights.safetensors", "vocabulary.txt"
@@ -130,7 +139,7 @@ class RunFolder:
         except (SafetensorError, OSError) as error:
             raise DamagedRun(f"cannot read {self.frozen_file}: {error}; put it back, or start another run") from None
 
-    def save_statement(self, statement: dict[str, Any], card: dict[str, Any]) -> None:
+    def save_statement(self, statement: Json, card: Json) -> None:
         """Write a run's statement, and the card of its model, which has it too."""
         statement = sealed(statement)
         write_aside(self.card_file, pretty(sealed({**card, "privacy": statement})))
@@ -164,10 +173,10 @@ class RunFolder:
         except (SafetensorError, OSError) as error:
             raise DamagedRun(f"cannot read {path}: {error}") from None
 
-    def read_statement(self) -> dict[str, Any]:
+    def read_statement(self) -> Json:
         return self._read_facts(self.statement_file, self._again)
 
-    def read_card(self) -> dict[str, Any]:
+    def read_card(self) -> Json:
         return self._read_facts(self.card_file, self._again)
 
     @property
@@ -175,13 +184,13 @@ class RunFolder:
         return f"`sotto resume {self.path}` writes it again"
 
     @staticmethod
-    def _read_facts(path: Path, then: str) -> dict[str, Any]:
+    def _read_facts(path: Path, then: str) -> Json:
         try:
             return read_sealed(path)
         except (OSError, ValueError) as error:
             raise DamagedRun(f"cannot read {path} ({error}); {then}") from None
 
-    def save_audit(self, name: str, value: dict[str, Any], figure: bytes | None) -> None:
+    def save_audit(self, name: str, value: Json, figure: bytes | None) -> None:
         self.audits.mkdir(mode=0o700, exist_ok=True)
         picture = self.audits / f"{name}.png"
         picture.unlink(missing_ok=True)  # that of an earlier audit would not belong to these figures
@@ -189,11 +198,11 @@ class RunFolder:
             write_aside(picture, figure, private=True)
         write_aside(self.audits / f"{name}.json", pretty(sealed(value)), private=True)
 
-    def read_audit(self, name: str) -> dict[str, Any] | None:
+    def read_audit(self, name: str) -> Json | None:
         path = self.audits / f"{name}.json"
         return self._read_facts(path, "remove it, or audit again") if path.exists() else None
 
-    def write_json(self, path: Path, value: dict[str, Any]) -> None:
+    def write_json(self, path: Path, value: Json) -> None:
         write_aside(path, pretty(value))
 
 

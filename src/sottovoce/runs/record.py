@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
-from typing import Any
 
 from sottovoce.errors import DamagedRun
-
-
-def json_number(value: float) -> float | str:
-    """JSON has no infinity: it is written as a text."""
-    return value if math.isfinite(value) else "infinity"
+from sottovoce.files import Json
 
 
 def coarse_count(people: int) -> int:
@@ -22,7 +16,7 @@ def coarse_count(people: int) -> int:
     return people // unit * unit
 
 
-def of_held_out(evaluation: dict[str, Any]) -> dict[str, Any]:
+def of_held_out(evaluation: Json) -> Json:
     """What public files say of people who were held out: how well a model does on them, and about how many they are.
 
     Not how much they wrote, nor shares of so many digits that this could be worked out from them.
@@ -43,7 +37,7 @@ class Lines:
         self.path = path
         self._mode = 0o600 if private else 0o644
 
-    def append(self, entry: dict[str, Any]) -> None:
+    def append(self, entry: Json) -> None:
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
@@ -57,7 +51,7 @@ class Lines:
             finally:
                 os.close(descriptor)
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Json]:
         """All whole lines; a last one torn by a crash is left out."""
         if not self.path.exists():
             return []

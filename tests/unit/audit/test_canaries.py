@@ -15,7 +15,7 @@ import pytest
 from family import Bigrams
 from free import Free
 from sottovoce.audit import canaries
-from sottovoce.audit.canaries import Registry, choose, curve, expose, plant
+from sottovoce.audit.canaries import Registry, choose, curve, expose, insert
 from sottovoce.data.words import BOS, EOS
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.local.update import FedAvg
@@ -51,7 +51,7 @@ def test_what_is_planted_follows_from_the_seed_and_can_be_read_back(vocabulary, 
     assert registry.canaries == 40 + 8
     sequences = [*registry.users, *registry.secrets]
     assert len({words[:2] for words in sequences}) == len(sequences)  # who begins alike would share a secret
-    assert registry.summary()["registry"] != choose(replace(AUDIT, seed=1), vocabulary, 48).digest()
+    assert registry.summary().registry != choose(replace(AUDIT, seed=1), vocabulary, 48).digest()
     with pytest.raises(DamagedRun, match="damaged"):
         Registry.from_json({"registry": 1})
 
@@ -68,7 +68,7 @@ def test_a_canary_writes_its_words_over_and_over(vocabulary, registry):
 
 def test_canaries_come_after_the_people_and_those_who_are_out_wrote_nothing(store, registry, vocabulary):
     present = np.arange(40) % 2 == 0
-    planted = plant(store, registry, present)
+    planted = insert(store, registry, present)
     assert planted.users == store.users + 48
     assert planted.fingerprint == store.fingerprint  # it names the people
     for row in range(store.users):
@@ -87,7 +87,7 @@ def algorithm(rate: float) -> Algorithm:
 def test_canaries_change_nobody_elses_chance(store, registry):
     for seed in range(50):
         key = Secrets.seeded(seed).keys(1, "a").sampling
-        drawn = Poisson(0.3).sample(plant(store, registry), key)
+        drawn = Poisson(0.3).sample(insert(store, registry), key)
         assert np.array_equal(drawn[drawn < store.users], Poisson(0.3).sample(store, key))
 
 
@@ -96,7 +96,7 @@ def test_canaries_who_are_out_leave_a_round_as_it_is_to_the_bit(store, table, re
     given = algorithm(0.6)
     start = given.server.start(Bigrams(jnp.asarray(table)))
     users = replace(registry, secrets=(), holders=())
-    none, everyone = (plant(store, users, np.full(40, there)) for there in (False, True))
+    none, everyone = (insert(store, users, np.full(40, there)) for there in (False, True))
     seen = []
 
     def play(store):
@@ -126,7 +126,7 @@ def test_exposure_is_the_rank_among_all_that_could_stand_there(vocabulary, regis
         *_, last, first, second = registry.encode(secret, vocabulary)
         every = chances[last][words][:, None] + chances[words][:, words]
         rank = 1 + np.sum(every > chances[last, first] + chances[first, second] + 1e-5)
-        assert found.whole
+        assert found.whole_space
         assert (found.rank, found.references) == (rank, len(words) ** 2)
         assert found.bits == pytest.approx(math.log2(len(words) ** 2 / rank))
 
@@ -156,7 +156,7 @@ def test_a_sampled_space_gives_about_the_same_rank(vocabulary, registry, table, 
     monkeypatch.setattr(canaries, "HEADS", 200)  # of 21 * 21
     sampled = expose(Bigrams(table), longer, vocabulary)
     for one, other in zip(sampled, whole, strict=True):
-        assert (one.whole, other.whole) == (False, True)
+        assert (one.whole_space, other.whole_space) == (False, True)
         assert 195 * 21 < one.references <= 200 * 21 + 1
         assert one.rank / one.references == pytest.approx(other.rank / other.references, abs=0.1)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.audit.membership import area, curve, halves, judge, offline_scores, online_scores, rate_at
+from sottovoce.audit.membership import area, curve, draw_halves, evaluate_attack, offline_scores, online_scores, rate_at
 from sottovoce.errors import SottoError
 
 
@@ -68,13 +68,13 @@ def test_too_few_to_see_a_false_alarm_is_said_and_nobody_but_who_is_above_all_is
 
 def test_scores_that_say_nothing_find_nobody():
     """All alike: no threshold is above nobody, so nobody is found, and the area is that of a coin."""
-    attack = judge("constant", np.zeros(50), np.zeros(2000))
+    attack = evaluate_attack("constant", np.zeros(50), np.zeros(2000))
     assert attack.auc == 0.5
     assert [rate.tpr for rate in attack.rates] == [0, 0]
 
 
 def test_everybody_is_in_half_of_the_references():
-    inside = halves(7, 6, np.random.default_rng(0))
+    inside = draw_halves(7, 6, np.random.default_rng(0))
     assert inside.shape == (6, 7)
     assert np.all(inside.sum(axis=0) == 3)
     assert not np.array_equal(inside[0], inside[2])
@@ -86,12 +86,12 @@ def test_references_take_out_how_hard_a_user_is():
     users, gain, noise = 400, 0.1, 0.03
     hard = generator.normal(4, 1, users)
     target = np.arange(users) < users // 2
-    inside = halves(users, 8, generator)
+    inside = draw_halves(users, 8, generator)
     seen = hard - gain * inside + noise * generator.normal(size=inside.shape)
     losses = hard - gain * target + noise * generator.normal(size=users)
 
     def auc(scores):
-        return judge("a test", scores[target], scores[~target]).auc
+        return evaluate_attack("a test", scores[target], scores[~target]).auc
 
     assert auc(-losses) < 0.6
     truth = stats.norm.cdf(gain / (noise * np.sqrt(2)))  # what nobody who knows all means can beat
@@ -101,18 +101,18 @@ def test_references_take_out_how_hard_a_user_is():
 
 def test_references_that_never_saw_a_difference_give_a_coin():
     generator = np.random.default_rng(3)
-    inside = halves(300, 4, generator)
+    inside = draw_halves(300, 4, generator)
     losses, seen = generator.normal(size=300), generator.normal(size=inside.shape)
     for scores in (offline_scores(losses, seen, inside), online_scores(losses, seen, inside)):
-        attack = judge("a test", scores[:200], scores[200:])
+        attack = evaluate_attack("a test", scores[:200], scores[200:])
         assert attack.low < 0.5 < attack.high
 
 
 def test_what_cannot_be_judged_is_refused():
     with pytest.raises(SottoError, match="diverged"):
-        judge("a test", np.array([np.nan] * 9), np.zeros(9))
+        evaluate_attack("a test", np.array([np.nan] * 9), np.zeros(9))
     with pytest.raises(SottoError, match="9 users to train on and 4 held out"):
-        judge("a test", np.zeros(9), np.zeros(4))
+        evaluate_attack("a test", np.zeros(9), np.zeros(4))
     for count in (2, 5, -4):
         with pytest.raises(SottoError, match=f"references={count} must be 0"):
-            halves(10, count, np.random.default_rng(0))
+            draw_halves(10, count, np.random.default_rng(0))

@@ -16,7 +16,7 @@ from free import Free
 from sottovoce.accounting import epsilon
 from sottovoce.audit.bounds import best_one_run_bound, one_run_epsilon
 from sottovoce.audit.canaries import choose
-from sottovoce.audit.one_run import CanaryWatch, evidence, scores_of_model, toss
+from sottovoce.audit.one_run import CanaryScorer, draw_membership, evidence, scores_of_model
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.local.update import FedAvg
@@ -39,7 +39,7 @@ MODEL = Bigrams(jnp.zeros((VOCABULARY.size, VOCABULARY.size)))
 REGISTRY = choose(Audit(users=120, prefix=2, words=3), VOCABULARY, 28)
 PEOPLE = Store.from_users([[0, 40, 41, 1], [0, 45, 1], []], VOCABULARY, tokens_per_user=28)
 SECRETS = Secrets.seeded(11, "a test")
-COINS = toss(REGISTRY, SECRETS)
+COINS = draw_membership(REGISTRY, SECRETS)
 OPTIMISER = optax.sgd(0.0)  # the model stays: what is tested is what the rounds tell
 
 
@@ -49,13 +49,13 @@ def algorithm(rate: float = 1.0, estimator=None, z: float = Z) -> Algorithm:
     return Algorithm(mechanism, FedAvg(clip, True, batch=2, unroll=7, learning_rate=10.0), Server(OPTIMISER))
 
 
-def watched(given: Algorithm, rounds: int = ROUNDS, present: np.ndarray = COINS) -> tuple[CanaryWatch, np.ndarray]:
+def watched(given: Algorithm, rounds: int = ROUNDS, present: np.ndarray = COINS) -> tuple[CanaryScorer, np.ndarray]:
     assembly = SimpleNamespace(algorithm=given, sum_updates=SumInBlocks(4))
-    watch = CanaryWatch.of(assembly, PEOPLE, REGISTRY, present)
+    watch = CanaryScorer.of(assembly, PEOPLE, REGISTRY, present)
     state = given.server.start(MODEL)
     for number in range(1, rounds + 1):
         keys = SECRETS.keys(number, "a")
-        state, _ = play_round(given, state, watch.planted, Free(keys, round_number=number), watch.sum_updates, watch)
+        state, _ = play_round(given, state, watch.inserted, Free(keys, round_number=number), watch.sum_updates, watch)
     return watch, present
 
 
@@ -64,9 +64,13 @@ def claim() -> float:
 
 
 def test_coins_are_fair_and_belong_to_the_run_s_secrets():
-    assert 0.35 < np.mean(toss(REGISTRY, SECRETS)) < 0.65
-    assert np.array_equal(toss(REGISTRY, SECRETS), toss(REGISTRY, SECRETS.at(5)))  # the same to the end of the run
-    assert not np.array_equal(toss(REGISTRY, SECRETS), toss(REGISTRY, Secrets.seeded(12, "a test")))
+    assert 0.35 < np.mean(draw_membership(REGISTRY, SECRETS)) < 0.65
+    assert np.array_equal(
+        draw_membership(REGISTRY, SECRETS), draw_membership(REGISTRY, SECRETS.at(5))
+    )  # the same to the end of the run
+    assert not np.array_equal(
+        draw_membership(REGISTRY, SECRETS), draw_membership(REGISTRY, Secrets.seeded(12, "a test"))
+    )
 
 
 @pytest.mark.parametrize("rate", [0.2, 1.0])
@@ -103,11 +107,11 @@ def test_what_is_left_of_a_round_is_noise_and_canaries(estimator):
     given = algorithm(0.5, estimator, z=0.0)
     watch, _ = watched(given, rounds=0)
     seen = []
-    play_round(given, given.server.start(MODEL), watch.planted, Free(SECRETS.keys(1, "a")), watch.sum_updates,
-               seen.append)  # fmt: skip
-    left, scale = watch._left(seen[0])
+    payment = Free(SECRETS.keys(1, "a"))
+    play_round(given, given.server.start(MODEL), watch.inserted, payment, watch.sum_updates, seen.append)
+    left, scale = watch._rest(seen[0])
     joined = seen[0].task.cohort[seen[0].task.cohort >= PEOPLE.users]
-    own = SumInBlocks(4)(given, seen[0].task._replace(cohort=joined), watch.planted)
+    own = SumInBlocks(4)(given, seen[0].task._replace(cohort=joined), watch.inserted)
     for part, canaries in zip(jax.tree.leaves(left), jax.tree.leaves(own.total), strict=True):
         np.testing.assert_allclose(part, np.asarray(canaries) * scale, atol=1e-8)
     assert scale == pytest.approx(1 / 40)
@@ -137,7 +141,7 @@ def test_a_score_knows_neither_the_coin_nor_who_was_drawn():
     """The coin of somebody who did not join changes no score: all that is told is in what the round released."""
     given = algorithm(0.5)
     first, present = watched(given, rounds=1)
-    cohort = given.mechanism.sampler.sample(first.planted, SECRETS.keys(1, "a").sampling)
+    cohort = given.mechanism.sampler.sample(first.inserted, SECRETS.keys(1, "a").sampling)
     (absent, *_) = np.setdiff1d(first.rows, cohort) - PEOPLE.users
     flipped = present.copy()
     flipped[absent] = ~flipped[absent]

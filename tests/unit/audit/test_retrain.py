@@ -1,11 +1,11 @@
-"""Twins share all their randomness: what sets them apart is the user who was left out."""
+"""Models that are trained again share all randomness: they differ by the user who was left out."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from sottovoce.audit.retrain import _of_so_many, choose_users, references, twins
+from sottovoce.audit.retrain import Retraining, choose_users, train_shadow_models, train_without
 from sottovoce.build.assembly import assemble, weights_of
 from sottovoce.errors import SottoError
 from sottovoce.privacy.sampling import FixedSize
@@ -26,69 +26,75 @@ def assembled(store, **privacy):
     return assemble(recipe, store)
 
 
-def weights(assembly, store, rows, rounds):
-    models = twins(assembly, assembly.model, store, np.array(rows), rounds, SECRETS)
+def training(store, rounds, **privacy):
+    assembly = assembled(store, **privacy)
+    return Retraining(assembly, assembly.model, store, rounds)
+
+
+def weights(again, rows):
+    models = train_without(again, np.array(rows), SECRETS)
     return [np.concatenate([leaf.ravel() for leaf in weights_of(model).values()]) for model in models]
 
 
-def test_a_twin_without_somebody_who_wrote_nothing_is_the_same_to_the_bit(store):
-    assembly = assembled(store, mode="none", estimator="true_average")
-    everybody, without_nobody, without_somebody = weights(assembly, store, [1, 0], rounds=2)
+def test_a_model_without_a_user_who_wrote_nothing_is_the_same_to_the_bit(store):
+    again = training(store, 2, mode="none", estimator="true_average")
+    everyone, without_empty, without_one = weights(again, [1, 0])
     assert len(store[1]) == 0
-    assert np.array_equal(everybody, without_nobody)
-    assert not np.array_equal(everybody, without_somebody)
+    assert np.array_equal(everyone, without_empty)
+    assert not np.array_equal(everyone, without_one)
 
 
-def test_noise_is_shared_so_that_twins_differ_by_one_clipped_update_at_most(store):
+def test_noise_is_shared_so_that_models_differ_by_one_clipped_update_at_most(store):
     """In one round by S/(qW) at most, whatever the noise."""
     private = {"mode": "private", "clip_norm": 0.1, "noise_multiplier": 50.0, "delta": 1e-3}
-    everybody, *others = weights(assembled(store, **private), store, [0, 4, 7], rounds=1)
-    lengths = [float(np.linalg.norm(other - everybody)) for other in others]
+    everyone, *others = weights(training(store, 1, **private), [0, 4, 7])
+    lengths = [float(np.linalg.norm(other - everyone)) for other in others]
     assert max(lengths) > 0  # at least one of them was in the cohort
     assert max(lengths) < 1.001 * 0.1 / 6
 
 
 def test_users_left_out_are_different_and_follow_the_secrets(store):
-    assembly = assembled(store, mode="none")
-    rows = choose_users(assembly, store, 5, 9, SECRETS)
+    again = training(store, 9, mode="none")
+    rows = choose_users(again, 5, SECRETS)
     assert len(set(rows.tolist())) == 5
-    assert np.array_equal(rows, choose_users(assembly, store, 5, 9, SECRETS))
-    assert not np.array_equal(rows, choose_users(assembly, store, 5, 9, Secrets.seeded(2, "a test")))
+    assert np.array_equal(rows, choose_users(again, 5, SECRETS))
+    assert not np.array_equal(rows, choose_users(again, 5, Secrets.seeded(2, "a test")))
 
 
 def test_only_who_takes_part_is_left_out(store):
-    """One round of a third of the users: each who may be left out changes the model, and nobody else does."""
-    assembly = assembled(store, mode="none", cohort=4)
+    """One round of a third of the users: each who may be left out changes the model, and no other user does."""
+    again = training(store, 1, mode="none", cohort=4)
     with pytest.raises(SottoError, match=r"leave_out=14 must be from 1 to \d+, the users who take part") as refusal:
-        choose_users(assembly, store, 14, 1, SECRETS)
+        choose_users(again, 14, SECRETS)
     count = int(str(refusal.value).split(" to ")[1].split(",")[0])
-    drawn = set(choose_users(assembly, store, count, 1, SECRETS).tolist())
-    everybody, *others = weights(assembly, store, range(13), rounds=1)
-    changed = {row for row, other in enumerate(others) if not np.array_equal(everybody, other)}
+    drawn = set(choose_users(again, count, SECRETS).tolist())
+    everyone, *others = weights(again, range(13))
+    changed = {row for row, other in enumerate(others) if not np.array_equal(everyone, other)}
     assert 1 <= len(changed) < 13
     assert changed == {row for row in drawn if len(store[row]) > 1}
 
 
-def test_leaving_out_nobody_is_refused(store):
+def test_leaving_out_no_user_is_refused(store):
     with pytest.raises(SottoError, match="leave_out=0 must be from 1 to"):
-        choose_users(assembled(store, mode="none"), store, 0, 9, SECRETS)
+        choose_users(training(store, 9, mode="none"), 0, SECRETS)
 
 
-def test_references_have_who_is_marked_and_those_who_always_are_and_rounds_of_the_same_size(store, monkeypatch):
-    """The coins of a reference are of another rate, so that as many join as in the run."""
+def test_shadow_models_have_who_is_marked_and_those_who_always_are_and_rounds_of_the_same_size(store, monkeypatch):
+    """The coins of a shadow model are of another rate, so that as many join as in the run."""
     seen = []
 
-    def train(assembly, start, people, rounds, secrets, after_round):
-        seen.append((assembly.algorithm.mechanism, [people[row].tolist() for row in range(people.users)]))
+    def train(again, secrets):
+        people = again.store
+        seen.append((again.assembly.algorithm.mechanism, [people[row].tolist() for row in range(people.users)]))
 
-    monkeypatch.setattr("sottovoce.audit.retrain.train_twin", train)
-    assembly = assembled(store, mode="none", cohort=6.0)
+    monkeypatch.setattr(Retraining, "train", train)
+    again = training(store, 2, mode="none", cohort=6.0)
     audited = [np.array([5, 6]), np.array([7]), np.array([8, 9])]
     inside = np.array([[True, False, True], [False, True, False]])
-    list(references(assembly, assembly.model, store, np.array([3, 4]), audited, inside, 2, lambda number: SECRETS))
+    list(train_shadow_models(again, np.array([3, 4]), audited, inside, lambda number: SECRETS))
     always = [store[3].tolist(), store[4].tolist()]
     assert [people for _, people in seen] == [[*always, [5, 6], [8, 9]], [*always, [7]]]
-    mechanism = assembly.algorithm.mechanism
+    mechanism = again.assembly.algorithm.mechanism
     for other, _ in seen:
         assert other.sampler.user_rate == min(mechanism.sampler.user_rate * store.users / 3, 1)
         assert other.estimator == mechanism.estimator
@@ -96,4 +102,5 @@ def test_references_have_who_is_marked_and_those_who_always_are_and_rounds_of_th
 
 @pytest.mark.parametrize(("users", "cohort"), [(20, 6), (4, 4)])
 def test_a_fixed_cohort_is_as_large_as_before_where_there_are_as_many(users, cohort):
-    assert _of_so_many(FixedSize(cohort=6, users=13), 13, users) == FixedSize(cohort=cohort, users=users)
+    before = FixedSize(cohort=6, users=13)
+    assert before.of_population(min(before.expected(13), users), users) == FixedSize(cohort=cohort, users=users)

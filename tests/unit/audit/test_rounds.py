@@ -12,7 +12,7 @@ import pytest
 
 from sottovoce.accounting import epsilon
 from sottovoce.audit.bounds import noise_at_most, trials_bound, trials_mu
-from sottovoce.audit.rounds import STAND_INS, set_stage
+from sottovoce.audit.rounds import N_BACKGROUND, RoundAudit
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
@@ -29,7 +29,7 @@ from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
 
-# 80 people of whom 40 are expected: for whoever is drawn, a round has ε = 1.82 at δ = 0.01. Sums cut every coordinate
+# 80 people of whom 40 are expected: for a user who joins, a round has ε = 1.82 at δ = 0.01. Sums cut every coordinate
 # at the next power of two, and this S is far below one: else they would take away much of what the faults do.
 S, Z, COHORT, DELTA = 0.065, 1.2, 40.0, 1e-2
 FRAME = Vocabulary.from_words(())
@@ -46,41 +46,41 @@ def algorithm(learning_rate: float = 10.0, sampler=None, **options) -> Algorithm
     return Algorithm(mechanism, update, Server(optax.adam(0.1)))
 
 
-def stage_of(given: Algorithm, **options):
-    return set_stage(given, SumInBlocks(4), MODEL, VOCABULARY, **options)
+def audit_of(given: Algorithm, **options) -> RoundAudit:
+    return RoundAudit.prepare(given, SumInBlocks(4), MODEL, VOCABULARY, **options)
 
 
 def audited(given: Algorithm, rounds: int) -> tuple[float, float]:
     """The ε that is claimed for a round, and the one that is shown at least."""
-    stage = stage_of(given)
-    claim = epsilon([(stage.event(), 1)], DELTA)
+    audit = audit_of(given)
+    claim = epsilon([(audit.event(), 1)], DELTA)
     assert 1.5 < claim < 2  # whatever is broken, the claim is the honest one
-    scores, present, _ = stage.play(rounds, SECRETS)
+    scores, present, _ = audit.play(rounds, SECRETS)
     return claim, trials_bound(scores, present, DELTA).epsilon
 
 
 def shown_multiplier(given: Algorithm, rounds: int) -> float:
-    """z at most, from the noise of so many rounds and how far one user may move them."""
-    stage = stage_of(given)
-    assert stage.multiplier == pytest.approx(Z)
-    return noise_at_most(stage.play(rounds, SECRETS).noise, 0.999) / stage.loudest
+    """z at most, from the noise of rounds and how far one user may move them."""
+    audit = audit_of(given)
+    assert audit.multiplier == pytest.approx(Z)
+    return noise_at_most(audit.play(rounds, SECRETS).noise, 0.999) / audit.largest_shift
 
 
-def test_a_sound_round_stays_below_its_claim_and_the_canary_is_as_loud_as_anybody_may_be():
-    stage = stage_of(algorithm())
-    assert 0.99 < stage.reach <= 1
-    scores, present, noise = stage.play(600, SECRETS)
-    claim = epsilon([(stage.event(), 1)], DELTA)
+def test_a_sound_round_stays_below_its_claim_and_the_canary_moves_it_as_far_as_any_user_may():
+    audit = audit_of(algorithm())
+    assert 0.99 < audit.relative_norm <= 1
+    scores, present, noise = audit.play(600, SECRETS)
+    claim = epsilon([(audit.event(), 1)], DELTA)
     assert claim == pytest.approx(1.82, abs=0.01)
     assert 0.2 < trials_bound(scores, present, DELTA).epsilon < claim
-    # What is scored is the canary's S/qW beside noise of Z times as much.
+    # What is scored is the canary's S/qW, and noise of Z times as much.
     assert np.mean(scores[present]) - np.mean(scores[~present]) == pytest.approx(S / COHORT, rel=0.25)
     for some in (scores[present], scores[~present], noise):
         assert np.std(some) == pytest.approx(Z * S / COHORT, rel=0.2)
-    assert stage.shift == pytest.approx(S / COHORT, rel=0.01)
-    assert stage.loudest == pytest.approx(S / COHORT, rel=1e-5)
+    assert audit.shift == pytest.approx(S / COHORT, rel=0.01)
+    assert audit.largest_shift == pytest.approx(S / COHORT, rel=1e-5)
     assert abs(np.corrcoef(noise, present)[0, 1]) < 0.2  # what the canary sends is no part of it
-    assert Z < noise_at_most(noise, 0.999) / stage.loudest < 1.2 * Z
+    assert Z < noise_at_most(noise, 0.999) / audit.largest_shift < 1.2 * Z
     assert trials_mu(scores, present, 0.999) < 1 / Z
 
 
@@ -120,7 +120,7 @@ def test_a_canary_of_ten_times_the_weight_shows(monkeypatch):
     real = cohort_sum.user_weight
 
     def unbounded(tokens, weight_cap):
-        return real(tokens, weight_cap) * jnp.where(jnp.arange(len(tokens)) == STAND_INS, 10.0, 1.0)
+        return real(tokens, weight_cap) * jnp.where(jnp.arange(len(tokens)) == N_BACKGROUND, 10.0, 1.0)
 
     monkeypatch.setattr(cohort_sum, "user_weight", unbounded)
     claim, shown = audited(algorithm(learning_rate=12.0), FAULTY_ROUNDS)
@@ -145,41 +145,41 @@ def test_a_denominator_of_those_who_came_shows(monkeypatch):
     assert shown_multiplier(replace(given, mechanism=mechanism), FAULTY_ROUNDS) < Z
 
 
-def test_cohorts_of_fixed_size_have_the_canary_replaced_by_somebody_silent():
-    stage = stage_of(algorithm(sampler=FixedSize(40, 80)))
-    assert stage.event().relation == "replace-one-user"
-    assert len(stage.present) == len(stage.absent) == STAND_INS + 1
-    assert len(stage.absent[STAND_INS]) == 0
-    scores, present, _ = stage.play(40, SECRETS)
+def test_cohorts_of_fixed_size_have_the_canary_replaced_by_an_empty_user():
+    audit = audit_of(algorithm(sampler=FixedSize(40, 80)))
+    assert audit.event().relation == "replace-one-user"
+    assert len(audit.present) == len(audit.absent) == N_BACKGROUND + 1
+    assert len(audit.absent[N_BACKGROUND]) == 0
+    scores, present, _ = audit.play(40, SECRETS)
     assert np.mean(scores[present]) > np.mean(scores[~present])
 
 
 def test_the_round_that_is_asked_for_is_played():
     given = algorithm(noise_schedule=Schedule(((1, 1.0), (5, 0.5))), clip_schedule=Schedule(((1, 1.0), (5, 0.3))))
-    stage = stage_of(given, round_number=5)
-    assert stage.event().noise_multiplier == pytest.approx(0.6)
-    assert 0.99 < stage.reach <= 1
-    scores, present, _ = stage.play(200, SECRETS)
+    audit = audit_of(given, round_number=5)
+    assert audit.event().noise_multiplier == pytest.approx(0.6)
+    assert 0.99 < audit.relative_norm <= 1
+    scores, present, _ = audit.play(200, SECRETS)
     assert np.std(scores[present]) == pytest.approx(0.6 * 0.3 * S / COHORT, rel=0.25)
 
 
 def test_rounds_follow_the_secrets_and_share_no_noise():
-    stage = stage_of(algorithm())
-    scores, present, _ = stage.play(30, SECRETS)
-    again, same, _ = stage.play(30, SECRETS)
-    other, _, _ = stage.play(30, Secrets.seeded(9, "a test"))
+    audit = audit_of(algorithm())
+    scores, present, _ = audit.play(30, SECRETS)
+    again, same, _ = audit.play(30, SECRETS)
+    other, _, _ = audit.play(30, Secrets.seeded(9, "a test"))
     assert np.array_equal(scores, again)
     assert np.array_equal(present, same)
     assert len({*scores.tolist(), *other.tolist()}) == 60
 
 
 def test_weights_that_are_unequal_are_given_a_canary_of_full_weight():
-    stage = stage_of(replace(algorithm(), weight_cap=20.0))
-    assert len(stage.present[STAND_INS]) >= 20
-    assert 0.99 < stage.reach <= 1
+    audit = audit_of(replace(algorithm(), weight_cap=20.0))
+    assert len(audit.present[N_BACKGROUND]) >= 20
+    assert 0.99 < audit.relative_norm <= 1
 
 
 def test_a_model_that_has_diverged_is_told():
     broken = jax.tree.map(lambda leaf: leaf * np.float32(np.nan), MODEL)
     with pytest.raises(SottoError, match="diverged"):
-        set_stage(algorithm(), SumInBlocks(4), broken, VOCABULARY)
+        RoundAudit.prepare(algorithm(), SumInBlocks(4), broken, VOCABULARY)

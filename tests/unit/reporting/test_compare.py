@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from test_report import figures, make_record, make_statement, sections, text_of
+from builders import figures, make_record, make_statement, sections, text_of
 
+from sottovoce.audit.results import Audits
 from sottovoce.reporting.compare import Compared, Comparison, render_comparison
-from sottovoce.reporting.comparison_figures import Spot, draw_utility
-from sottovoce.reporting.figures import DEEP
 from sottovoce.reporting.findings import HIDDEN, findings
 
 ATTACK = {"attacks": [{"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8, "tprs": {}}], "weights": None}
+AUDITS = Audits.from_json({"membership": ATTACK})
 SPREAD = {"top1_p5": 0.0512, "top1_p25": 0.1, "top1_p50": 0.15, "top1_p75": 0.2, "top1_p95": 0.3}
 
 
@@ -22,7 +21,7 @@ def make_run(name: str = "forum", private: bool = True, **changes: Any) -> Compa
     values: dict[str, Any] = {
         "name": name, "model": "lstm", "statement": statement,
         "record": make_record(private, skill=1 if private else 1.3),
-        "budget": 5.0 if private else None, "findings": tuple(findings(statement, {"membership": ATTACK})),
+        "budget": 5.0 if private else None, "findings": tuple(findings(statement, AUDITS)),
         "evaluation": {"top1": 0.1834 if private else 0.2291, "perplexity": 120.5, "users": 200, "targets": 31_482},
         "within": 0.0042, "head_words": {"10": [0.5, 0.25, 0.25], "50": [0.0, 0.5, 0.5]}, "spread": SPREAD,
     }  # fmt: skip
@@ -48,7 +47,6 @@ def test_a_comparison_has_its_figures_and_every_figure_its_numbers():
 
 
 def test_an_epsilon_is_never_shown_below_itself():
-    assert "ε = 4.63," in Spot("A", DEEP, 4.6212, 0.18).describe()
     run = make_run(budget=5.0000012)
     run.record[-1]["epsilon"] = 4.62302
     page = text_of(render_comparison(Comparison([run, make_run("twin", budget=6.0)])))
@@ -87,10 +85,10 @@ def test_names_of_folders_reach_no_drawing(name):
 
 
 def test_guarantees_that_cannot_be_compared_are_noticed():
-    unlike = [make_run(), make_run("other", statement=make_statement() | {"delta": 1e-9})]
+    unlike = [make_run(), make_run("other", statement=make_statement(delta=1e-9))]
     assert "The runs differ in δ" in Comparison(unlike).to_json()["notes"][0]
-    unlike[1] = make_run("other", statement=make_statement() | {"relation": "replace-one-user"})
-    unlike[0] = make_run(statement=make_statement() | {"epsilon_replaced": 7.654321})
+    unlike[1] = make_run("other", statement=make_statement(relation="replace-one-user"))
+    unlike[0] = make_run(statement=make_statement(epsilon_replaced=7.654321))
     note = Comparison(unlike).to_json()["notes"][0]
     assert "what may change between two data sets" in note
     assert note.endswith("When one user is replaced by another, forum has 7.66.")
@@ -114,10 +112,3 @@ def test_runs_that_were_not_measured_together_are_shown_as_recorded():
     page = render_comparison(Comparison([make_run("never", record=[], **bare)]))
     assert list(figures(page)) == []
     assert page.count("Nothing was recorded.") == 3
-
-
-@pytest.mark.parametrize("epsilons", [(0.1, 8.0), (4.0, 4.0), (None, None)])
-def test_any_epsilons_have_an_axis(epsilons):
-    drawn = draw_utility([Spot("A", DEEP, epsilons[0], 0.2), Spot("B", DEEP, epsilons[1], 0.2, 0.01, projected=True)])
-    labels = {text.text for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")}
-    assert {"A", "B"} <= labels

@@ -8,11 +8,12 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from test_report import figures, make_evidence, make_statement, sections, text_of
+from builders import figures, make_evidence, make_statement, sections, text_of
 
-from sottovoce.reporting.findings import AUDITS, HIDDEN, NOT_RUN, findings, lanes_of, public
-from sottovoce.reporting.number_line import Lane, draw_number_line
-from sottovoce.reporting.report import render
+from sottovoce.audit.results import AUDITS, Audits
+from sottovoce.reporting.draw.number_line import Lane, draw_number_line
+from sottovoce.reporting.findings import HIDDEN, NOT_RUN, findings, lanes_of, public
+from sottovoce.reporting.report import OtherRun, render
 
 RATE = {"fpr": 0.001, "tpr": 0.0432, "low": 0.03, "high": 0.06, "false_alarms": 0, "fpr_at_most": 0.01, "too_few": True}
 FOUND: dict[str, Any] = {
@@ -37,8 +38,9 @@ FOUND: dict[str, Any] = {
 OWNERS = ("0.432", "1.23", "0.679", "0.512", "not Pareto", "300 users in")  # figures of the owner's alone
 
 
-def rows(audits: dict[str, Any], private: bool = True, **more: Any):
-    return {row.key: row for row in findings(make_statement(private=private), audits, **more)}
+def rows(audits: dict[str, Any], private: bool = True, weights: str | None = None, **more: Any):
+    found = Audits.from_json(audits, weights)
+    return {row.key: row for row in findings(make_statement(private=private), found, **more)}
 
 
 def test_what_was_not_run_is_a_row_with_the_command_that_runs_it():
@@ -69,7 +71,7 @@ def test_what_was_found_is_told_with_what_it_is():
 
 def test_tails_that_all_follow_the_law_are_not_called_doubtful():
     about = rows({"tails": {**FOUND["tails"], "rejected": 0}})["tails"].about
-    assert about.startswith("the largest of 2 tails, all of which pass for Pareto's; an estimate")
+    assert about.startswith("the largest of 2 tails, all pass for Pareto's; an estimate")
 
 
 def test_a_contradicted_claim_is_said():
@@ -112,13 +114,13 @@ def test_an_audit_that_lacks_figures_is_still_a_row(name):
 
 def test_attacks_on_people_stay_out_of_what_is_public():
     """A page that is not internal must not show them, nor that they were run, though it was handed them."""
-    evidence = make_evidence(findings=tuple(findings(make_statement(), FOUND)))
+    evidence = make_evidence(findings=tuple(findings(make_statement(), Audits.from_json(FOUND))))
     page = text_of(render(evidence))
     assert not [figure for figure in OWNERS if figure in page]
     assert [row.result for row in public(evidence.findings)].count(HIDDEN) == 3
     assert "ε ≥ 0.444" in page  # rounds of made-up users, with the model that is released
     assert "7.8 bits" in page  # canaries in that model
-    untouched = make_evidence(findings=tuple(findings(make_statement(), {name: FOUND[name] for name in ("rounds",)})))
+    untouched = make_evidence(findings=tuple(findings(make_statement(), Audits.from_json({"rounds": FOUND["rounds"]}))))
     hidden = [row for row in public(untouched.findings) if row.result == HIDDEN]
     assert hidden == [row for row in public(evidence.findings) if row.result == HIDDEN]
     internal = render(make_evidence(findings=evidence.findings, diagnostics=[]))
@@ -126,9 +128,9 @@ def test_attacks_on_people_stay_out_of_what_is_public():
     assert re.search(r'<section id="audit" class="internal">\s*<h2>Internal: ', internal)
 
 
-def test_what_a_twin_showed_is_the_owners():
-    twin = {"canaries": {**FOUND["canaries"], "itself": False}}
-    page = render(make_evidence(findings=tuple(findings(make_statement(), twin))))
+def test_what_a_copy_showed_is_the_owners():
+    copy = {"canaries": {**FOUND["canaries"], "itself": False}}
+    page = render(make_evidence(findings=tuple(findings(make_statement(), Audits.from_json(copy)))))
     assert "7.8 bits" not in page
     assert page.count(f'<td class="quiet">{HIDDEN}</td>') == 4
 
@@ -141,34 +143,37 @@ def test_a_page_without_findings_has_the_rows():
 
 
 def test_the_table_is_plain_json():
-    told = [row.to_json() for row in findings(make_statement(), FOUND)]
+    told = [row.to_json() for row in findings(make_statement(), Audits.from_json(FOUND))]
     assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert told[-1]["found"] == FOUND["membership"]
+    attack = told[-1]["found"]["attacks"][1]
+    assert (attack["attack"], attack["auc"], attack["rates"]) == ("references, offline", 0.6789, [RATE])
+    one_run = told[1]["found"]
+    assert (one_run["claimed"], one_run["shown"], one_run["canaries"]) == (4.7, 1.2345, 100)
     assert [one["owner_only"] for one in told] == [False, True, False, True, False, True]
 
 
 def test_the_picture_has_a_lane_for_all_that_has_an_epsilon():
-    lanes = lanes_of(findings(make_statement(), FOUND))
+    lanes = lanes_of(findings(make_statement(), Audits.from_json(FOUND)))
     assert lanes == [
         Lane("Proved: the run, any user", at_most=4.6231),
         Lane("One run, canary users", at_most=4.7, at_least=1.2345),
-        Lane("One round, somebody in it", at_most=1.357, at_least=0.4444),
+        Lane("One round, a user in it", at_most=1.357, at_least=0.4444),
         Lane("Tails: an estimate", estimate=0.4321),
     ]
     svg = draw_number_line(lanes)
     labels = {text.text for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
     assert {"≤ 4.63", "≥ 1.23", "≥ 0.444", "≈ 0.432", "ε", *(lane.name for lane in lanes)} <= labels
-    assert "One round, somebody in it: at most 1.36, at least 0.444." in svg
+    assert "One round, a user in it: at most 1.36, at least 0.444." in svg
     assert draw_number_line(lanes) == svg
     assert draw_number_line([Lane("nothing")]) == ""
 
 
-def test_the_costs_are_drawn_beside_the_other_run():
+def test_the_costs_are_shown_with_those_of_the_other_run():
     row = {"part": "the 10 most frequent words", "users": 40, "targets": 900, "share": 0.5, "top1": 0.2,
            "top3": 0.3, "perplexity": None, "beside": {"top1": 0.31, "top3": 0.5, "perplexity": 3.0},
            "lost": 0.11, "within": 0.012}  # fmt: skip
     costs = {"by_band": [row], "by_group": {"amount of text": [{**row, "part": "3 to 17"}]}}
-    page = render(make_evidence(costs=costs, beside={"name": "twin", "record": []}))
+    page = render(make_evidence(costs=costs, other=OtherRun("twin", [])))
     assert sections(page)[-3:] == ["costs", "audit", "recipe"]
     words = text_of(page)
     assert "the 10 most frequent words 40 50.0% 20.0% 31.0% 11.0 ± 1.2" in words

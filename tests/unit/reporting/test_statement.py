@@ -2,102 +2,112 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import statement_json
 
 from sottovoce.accounting import NonPrivate, SampledGaussian, epsilon, rounded_up
 from sottovoce.build.mechanism import build_mechanism, resolve
+from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import Statement, make_statement, restate, store_total
+from sottovoce.reporting.statement import (
+    Charges,
+    RunFacts,
+    Statement,
+    VocabularyFacts,
+    make_statement,
+    read_statement,
+    with_store_total,
+)
+from sottovoce.reporting.statement_text import prose, with_prose
+from sottovoce.runs.folder import RunFolder
 
 ROUND_1 = "These are figures of round 1."
+PRIVACY = {"users": 10_000, "cohort": 100, "clip_norm": 15.0, "noise_multiplier": 1.0, "delta": 1e-5}
 
 
-def state(users_at_once: int = 1, **privacy: Any) -> Statement:
+def state(about: dict[str, Any] | None = None, **privacy: Any) -> Statement:
     """A run of 20 rounds of a model of four layers: the expected weight of a cohort is 100, so 𝕊 = S/100."""
-    told = {"users": 10_000, "cohort": 100, "clip_norm": 15.0, "noise_multiplier": 1.0, "delta": 1e-5}
-    recipe = resolve(
-        Recipe.from_dict({"data": {"store": "none"}, "privacy": {**told, **privacy}, "run": {"rounds": 20}})
-    )
+    settings = {"data": {"store": "none"}, "privacy": {**PRIVACY, **privacy}, "run": {"rounds": 20}}
+    recipe = resolve(Recipe.from_dict(settings))
     mechanism = build_mechanism(recipe, ["a", "b", "c", "d"])
-    return make_statement(
-        recipe=recipe, mechanism=mechanism, accountant="rdp",
-        planned_rounds=20, rounds_done=20, spent=[], charged=mechanism.events(20),
-        repeated=[], vocabulary_spent=[], store_spent=[], run="b1946ac9",
-        vocabulary="9f86d081", vocabulary_source={"source": "public"}, users_at_once=users_at_once,
-    )  # fmt: skip
+    run = RunFacts("b1946ac9", 20, 20, VocabularyFacts.of("9f86d081", {"source": "public"}), **about or {})
+    return make_statement(recipe, mechanism, "rdp", Charges(mechanism.events(20)), run)
 
 
 def figures(statement: Statement) -> tuple[float, ...]:
     names = ("clip_norm", "sensitivity", "noise_multiplier", "noise_std")
-    return tuple(statement.facts["mechanism"][name] for name in names)
+    return tuple(getattr(statement.mechanism, name) for name in names)
 
 
 def test_where_nothing_changes_no_round_is_named() -> None:
     for same in ({}, {"clipping": "per_layer"}, {"layer_clip_norms": [12.0, 8.0, 4.0, 1.0], "clipping": "per_layer"}):
         statement = state(**same)
         assert figures(statement) == pytest.approx((15, 0.15, 1, 0.15))
-        assert "clipped to L2 norm 15 (" in statement.prose()
-        assert "round 1" not in statement.prose()
+        assert "clipped to L2 norm 15 (" in prose(statement)
+        assert "round 1" not in prose(statement)
 
 
 def test_a_clip_norm_is_told_as_the_recipe_has_it() -> None:
     """It is clipped to in float32, whose nearest to 0.3 is 0.30000001."""
     for clipping in ("flat", "per_layer"):
-        assert state(clip_norm=0.3, clipping=clipping).facts["mechanism"]["clip_norm"] == 0.3
+        assert state(clip_norm=0.3, clipping=clipping).mechanism.clip_norm == 0.3
 
 
 def test_a_schedule_of_one_value_is_that_value() -> None:
     statement = state(clip_schedule=[[1, 4.0]], noise_schedule=[[1, 2.0], [5, 2.0]])
     assert figures(statement) == pytest.approx((60, 0.6, 2, 1.2))
-    assert "clipped to L2 norm 60 (" in statement.prose()
-    assert "round 1" not in statement.prose()
+    assert "clipped to L2 norm 60 (" in prose(statement)
+    assert "round 1" not in prose(statement)
 
 
 def test_a_clip_norm_on_a_path_is_told_by_its_values_and_its_path() -> None:
     statement = state(clip_schedule=[[1, 4], [10, 1]], clip_path="geometric")
     assert figures(statement) == pytest.approx((60, 0.6, 1, 0.6))
-    prose = statement.prose()
-    assert "clipped to L2 norm 60 (" in prose
-    assert "whose sensitivity is 0.6, and Gaussian noise of standard deviation 0.6 (noise multiplier 1)" in prose
+    text = prose(statement)
+    assert "clipped to L2 norm 60 (" in text
+    assert "whose sensitivity is 0.6, and Gaussian noise of standard deviation 0.6 (noise multiplier 1)" in text
     assert (
         f"{ROUND_1} The clip norm, and the noise with it, follow a schedule: 60 in round 1, 15 in round 10, on a "
         "geometric path between them, and constant after that."
-    ) in prose
-    mechanism = statement.facts["mechanism"]
-    assert (mechanism["nominal_clip_norm"], mechanism["clip_path"]) == (15, "geometric")
-    assert mechanism["clip_schedule"] == [[1, 4], [10, 1]]
+    ) in text
+    mechanism = statement.mechanism
+    assert (mechanism.nominal_clip_norm, mechanism.clip_path) == (15, "geometric")
+    assert mechanism.clip_schedule == ((1, 4), (10, 1))
 
 
 def test_a_clip_norm_by_steps_and_by_layers() -> None:
     layers = {"clipping": "per_layer", "layer_clip_norms": [3.0, 4.0, 12.0, 84.0]}
     statement = state(**layers, clip_schedule=[[1, 2.0], [7, 0.5]])
     assert figures(statement) == pytest.approx((170, 1.7, 1, 1.7), rel=1e-6)
-    assert "clipped to L2 norm 170 (per layer" in statement.prose()
-    assert ROUND_1 in statement.prose()
-    assert "a schedule: 170 from round 1 on, 42.5 from round 7 on." in statement.prose()
+    assert "clipped to L2 norm 170 (per layer" in prose(statement)
+    assert ROUND_1 in prose(statement)
+    assert "a schedule: 170 from round 1 on, 42.5 from round 7 on." in prose(statement)
 
 
 def test_a_noise_that_changes_is_told_by_its_noise_multipliers() -> None:
     statement = state(noise_schedule=[[1, 2.0], [5, 0.5]])
     assert figures(statement) == pytest.approx((15, 0.15, 2, 0.3))
-    prose = statement.prose()
-    assert "standard deviation 0.3 (noise multiplier 2)" in prose
+    text = prose(statement)
+    assert "standard deviation 0.3 (noise multiplier 2)" in text
     assert (
         f"{ROUND_1} The noise multiplier follows a schedule: 2 from round 1 on, 0.5 from round 5 on; every round is "
         "charged its own."
-    ) in prose
-    assert statement.facts["mechanism"]["nominal_noise_multiplier"] == 1
+    ) in text
+    assert statement.mechanism.nominal_noise_multiplier == 1
 
 
 def test_a_clip_norm_that_adapts_is_told_as_that_of_round_1() -> None:
     adaptive = {"adaptive_quantile": 0.5, "adaptive_bit_noise": 5.0}
-    prose = state(**adaptive).prose()
-    assert "clipped to L2 norm 15 (" in prose
-    assert f"{ROUND_1} The clip norm, and the noise with it, follow the 0.5 quantile" in prose
-    assert "update and counts together are charged the noise multiplier of their round." in prose
-    both = state(**adaptive, noise_schedule=[[1, 2.0], [5, 0.5]]).prose()
+    text = prose(state(**adaptive))
+    assert "clipped to L2 norm 15 (" in text
+    assert f"{ROUND_1} The clip norm, and the noise with it, follow the 0.5 quantile" in text
+    assert "update and counts together are charged the noise multiplier of their round." in text
+    both = prose(state(**adaptive, noise_schedule=[[1, 2.0], [5, 0.5]]))
     assert both.count(ROUND_1) == 1
     assert "(noise multiplier 2)" in both
     assert "follow the 0.5 quantile" in both
@@ -109,36 +119,113 @@ FIXED = SampledGaussian(1.0, "fixed", 0.01, cohort=10, users=1000)
 
 
 def test_runs_of_both_kinds_of_sampling_have_a_total_for_replacing_a_user() -> None:
-    total = store_total([(POISSON, 10), (FIXED, 10)], 1e-6, "pld")
-    assert total["relation_store"] == "replace-one-user"
-    assert total["epsilon_store"] > max(epsilon([(event, 10)], 1e-6) for event in (POISSON, FIXED))
-    told = restate(state().to_json(), **total)
-    assert "at the same δ, when one user is replaced by another." in told["prose"]
-    assert "when one user is replaced" not in restate(told, **store_total([(POISSON, 10)], 1e-6, "pld"))["prose"]
+    total = with_store_total(state(delta=1e-6), [(POISSON, 10), (FIXED, 10)], "pld")
+    assert total.relation_store == "replace-one-user"
+    assert total.epsilon_store > max(epsilon([(event, 10)], 1e-6) for event in (POISSON, FIXED))
+    assert "at the same δ, when one user is replaced by another." in prose(total)
+    assert "when one user is replaced" not in prose(with_store_total(total, [(POISSON, 10)], "pld"))
 
 
 def test_a_total_that_no_accountant_knows_is_infinite() -> None:
-    unknown = {"epsilon_store": "infinity", "relation_store": "replace-one-user"}
-    assert store_total([(POISSON, 10), (FIXED, 10)], 1e-6, "moments") == unknown
-    assert store_total([(POISSON, 10), (NonPrivate(), 1)], 1e-6, "pld")["epsilon_store"] == "infinity"
+    unknown = with_store_total(state(), [(POISSON, 10), (FIXED, 10)], "moments")
+    assert (unknown.epsilon_store, unknown.relation_store) == (math.inf, "replace-one-user")
+    assert unknown.to_json()["epsilon_store"] == "infinity"
+    assert with_store_total(state(), [(POISSON, 10), (NonPrivate(), 1)], "pld").epsilon_store == math.inf
 
 
-def test_what_replacing_a_user_costs_is_told_beside_what_adding_one_costs() -> None:
-    told = state()
+def test_what_replacing_a_user_costs_is_told_with_what_adding_one_costs() -> None:
+    statement = state()
     planned = [(SampledGaussian(1.0, "poisson", 0.01), 20)]
-    assert told.facts["epsilon_replaced"] == epsilon(planned, 1e-5, "rdp", replaced=True) > told.epsilon
-    shown = rounded_up(told.facts["epsilon_replaced"])
-    assert f"When it is replaced by any other, the factor is at most e^{shown}." in told.prose()
+    assert statement.epsilon_replaced == epsilon(planned, 1e-5, "rdp", replaced=True) > statement.epsilon
+    shown = rounded_up(statement.epsilon_replaced)
+    assert f"When it is replaced by any other, the factor is at most e^{shown}." in prose(statement)
 
 
 @pytest.mark.parametrize("privacy", [{"sampling": "fixed"}, {"mode": "none", "clipping": "none"}])
 def test_where_that_is_the_relation_or_nothing_is_promised_it_is_not(privacy) -> None:
-    told = state(**privacy, **({"noise_multiplier": None} if privacy.get("mode") else {}))
-    assert "epsilon_replaced" not in told.facts
-    assert "When it is replaced" not in told.prose()
+    statement = state(**privacy, **({"noise_multiplier": None} if privacy.get("mode") else {}))
+    assert statement.epsilon_replaced is None
+    assert "epsilon_replaced" not in statement.to_json()
+    assert "When it is replaced" not in prose(statement)
 
 
-def test_users_who_are_trained_side_by_side_are_named() -> None:
+def test_users_who_are_trained_in_one_program_are_named() -> None:
     """The proofs take an update for a function of its user; in one program, rounding may depend on who shares it."""
-    assert any("16 users are trained at once" in fact for fact in state(users_at_once=16).facts["not_covered"])
-    assert not any("trained at once" in fact for fact in state().facts["not_covered"])
+    at_once = state({"users_at_once": 16})
+    assert any("16 users are trained at once" in fact for fact in at_once.not_covered)
+    assert not any("trained at once" in fact for fact in state().not_covered)
+
+
+def test_all_that_was_charged_is_in_the_epsilon_and_listed() -> None:
+    """Rounds that were repeated, rounds of copies and the vocabulary are paid for, and equal events are listed once."""
+    recipe = resolve(Recipe.from_dict({"data": {"store": "none"}, "privacy": PRIVACY, "run": {"rounds": 20}}))
+    mechanism = build_mechanism(recipe, ["a"])
+    words, event = SampledGaussian(4.0, "poisson", 1.0), mechanism.event(1)
+    charges = Charges([(event, 20)], [(event, 7)], [(event, 2)], [(event, 3)], [(words, 1)], [(event, 99)], 25)
+    vocabulary = VocabularyFacts.of("9f86d081", {"source": "private", "epsilon": 1.0, "delta": 1e-6})
+    statement = make_statement(recipe, mechanism, "rdp", charges, RunFacts("b1946ac9", 20, 5, vocabulary))
+    assert dict(statement.charged) == {words: 1, event: 25}
+    assert statement.epsilon == pytest.approx(epsilon([(words, 1), (event, 25)], 1e-5, "rdp"))
+    assert statement.epsilon_training == pytest.approx(epsilon([(event, 25)], 1e-5, "rdp"))
+    assert statement.epsilon_spent == pytest.approx(epsilon([(words, 1), (event, 10)], 1e-5, "rdp"))
+    assert statement.epsilon_store == pytest.approx(epsilon([(event, 99)], 1e-5, "rdp"))
+    assert (statement.charges, statement.charged_again, statement.charged_beside) == (7, 2, 3)
+    assert statement.charged_to_store == 25
+    assert statement.is_unfinished
+
+
+FULL = {
+    "start": {"source": "the weights of another run", "run": "c0ffee", "weights": "1234"},
+    "canaries": {"users": 40, "secrets": 4, "holders": 6, "registry": "abcd"},
+    "across_devices": True,
+    "files": {"weights.safetensors": "00"},
+}
+
+
+@pytest.mark.parametrize(
+    ("about", "privacy"),
+    [
+        ({}, {}),
+        (FULL, {"adaptive_quantile": 0.5, "adaptive_bit_noise": 5.0}),
+        ({}, {"clip_schedule": [[1, 4], [10, 1]], "noise_schedule": [[1, 2.0], [5, 0.5]]}),
+        ({}, {"mode": "none", "clipping": "none", "noise_multiplier": None}),
+        ({}, {"estimator": "clipped_denominator", "clipping": "per_layer", "layer_clip_norms": [3.0, 4.0, 12.0, 84.0]}),
+    ],
+)
+def test_a_statement_is_read_as_it_was_written(about: dict[str, Any], privacy: dict[str, Any]) -> None:
+    statement = state(about, **privacy)
+    written = json.loads(json.dumps(with_prose(statement), allow_nan=False))
+    assert Statement.from_json(written) == statement
+
+
+def test_a_statement_of_version_0_1_is_read_and_written_without_what_it_did_not_say() -> None:
+    old = statement_json()
+    statement = Statement.from_json(old)
+    assert (statement.relation_store, statement.charged_to_store, statement.files) == (None, None, None)
+    again = statement.to_json()
+    assert set(again) - set(old) == {"charged_beside"}
+    assert again["charged_beside"] == 0
+    again["vocabulary"].pop("private")
+    assert {name: again[name] for name in old} == old
+
+
+def test_the_words_of_before_are_read_as_facts() -> None:
+    """Version 0.1 said only in a sentence that a vocabulary was private, and wrote null for an infinite sensitivity."""
+    private = VocabularyFacts.of("9f86d081", {"source": "private", "epsilon": 1.0, "delta": 1e-6})
+    old = {"fingerprint": "9f86d081", "source": private.source}
+    assert VocabularyFacts.from_json(old) == private
+    assert not Statement.from_json(statement_json()).vocabulary.private
+    assert Statement.from_json(statement_json(private=False)).mechanism.sensitivity == math.inf
+
+
+@pytest.mark.parametrize("fact", ["epsilon", "rounds_done", "mechanism"])
+def test_a_statement_that_lacks_facts_is_damaged(fact: str, tmp_path: Path) -> None:
+    values = {name: value for name, value in statement_json().items() if name != fact}
+    (tmp_path / "privacy.json").write_text(json.dumps(values))
+    with pytest.raises(DamagedRun, match=rf"lacks facts of a statement .*{fact}.*sotto resume"):
+        read_statement(RunFolder(tmp_path))
+
+
+def test_an_epsilon_that_is_no_number_is_no_statement() -> None:
+    with pytest.raises(ValueError, match="epsilon is not a number"):
+        Statement.from_json(statement_json() | {"epsilon": None})

@@ -3,9 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sottovoce.files import to_json_number
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.checkpoint import Checkpoint
-from sottovoce.runs.record import Lines, json_number
+from sottovoce.runs.record import Lines
 
 
 def make(number: int) -> Checkpoint:
@@ -71,5 +72,5 @@ def test_private_lines_are_for_their_owner(tmp_path):
 
 
 def test_json_has_no_infinity():
-    assert json_number(float("inf")) == "infinity"
-    assert json_number(2.5) == 2.5
+    assert to_json_number(float("inf")) == "infinity"
+    assert to_json_number(2.5) == 2.5

@@ -15,8 +15,8 @@ from sottovoce.papers.engine.results import Outcome, ResultStore, smooth, value_
 from sottovoce.papers.engine.setting import Setting
 from sottovoce.papers.engine.tables import markdown, percent
 from sottovoce.papers.engine.trial import Experiment, Size, Trial
-from sottovoce.reporting.figures import DEEP, MIDDLE
-from sottovoce.reporting.panels import COLOURS, TOP1, Panel, Point, Row, Scale, Series, draw_histograms, draw_panels
+from sottovoce.reporting.draw.panels import TOP1, Panel, Point, Row, Scale, Series, draw_histograms, draw_panels
+from sottovoce.reporting.draw.style import COLOURS, DEEP, MIDDLE
 
 _EARLY_TO_LATE = ("#9dbdd9", MIDDLE, DEEP)
 # Values beyond `far` times the best may leave the frame: such a run has failed.

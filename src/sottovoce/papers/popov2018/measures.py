@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sottovoce.audit.tails import Tail
-from sottovoce.commands.audit_rounds import PairTail, fit_tails
+from sottovoce.commands.audit_tails import PairTail, fit_tails
 from sottovoce.data.store import Store
 from sottovoce.evaluation.keystrokes import count_keystrokes, saving
 from sottovoce.evaluation.prediction import Evaluation, averages, evaluate
@@ -58,7 +58,9 @@ def _tails(done: FinishedRun) -> Facts:
     """Both directions of every pair, and the larger half of the log ratios of the pair that Figure 3 shows."""
     texts = SCALES[done.size.name].texts
     found = fit_tails(done.run, leave_out=done.trial.leave_one_out, texts=texts)
-    pairs = [{**one.to_json(DELTAS[0]), "epsilons": [one.tail.epsilon(delta) for delta in DELTAS]} for one in found]
+    pairs = [
+        one.summary(DELTAS[0]).to_json() | {"epsilons": [one.tail.epsilon(delta) for delta in DELTAS]} for one in found
+    ]
     finite = [one for one in found if math.isfinite(one.tail.alpha) and one.texts_of == "with"]
     return {"texts": texts, "deltas": list(DELTAS), "pairs": pairs, "shown": _shown(finite) if finite else None}
 

@@ -24,8 +24,9 @@ from sottovoce.papers.popov2018.trials import (
     rehearsed,
     tails,
 )
-from sottovoce.reporting.audit_figures import draw_tail
-from sottovoce.reporting.panels import COLOURS, Panel, Point, Scale, Series, draw_panels
+from sottovoce.reporting.draw.audits import draw_tail
+from sottovoce.reporting.draw.panels import Panel, Point, Scale, Series, draw_panels
+from sottovoce.reporting.draw.style import COLOURS
 
 _COLUMNS = (  # where a column of Tables 1 and 2 lies in the facts of a run
     ("public_text", "perplexity"),

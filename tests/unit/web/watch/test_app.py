@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sottovoce.errors import SottoError
-from sottovoce.reporting.panels import COLOURS
+from sottovoce.reporting.draw.style import COLOURS
 from sottovoce.runs.record import Lines
 
 pytest.importorskip("starlette", reason="needs the extra [keyboard]")

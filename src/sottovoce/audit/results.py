@@ -1,0 +1,292 @@
+"""What audits find, as the files in RUN/audit hold it. Reading them needs no jax.
+
+Files of other versions may lack fields: a number is then NaN, and a text is empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sottovoce.files import Facts, Json, in_file
+
+AUDITS = ("rounds", "tails", "canaries", "membership")  # RUN/audit/NAME.json
+
+
+def _each(kind: type[Any], rows: Sequence[Json]) -> tuple[Any, ...]:
+    return tuple(kind.from_json(row) for row in rows)
+
+
+@dataclass(frozen=True)
+class Proved(Facts):
+    """The guarantee of the audited run."""
+
+    private: bool
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class RoundsResult(Facts):
+    """Single rounds with and without one canary user: is their noise what is claimed?"""
+
+    run: str = ""
+    weights: str | None = None
+    rounds: int = 0
+    round: int = 0
+    claimed: float = math.nan
+    shown: float = math.nan
+    delta: float = math.nan
+    confidence: float = math.nan
+    contradicted: bool | None = None
+    claimed_multiplier: float = math.nan  # version 0.1 measured no noise
+    shown_multiplier: float = math.nan
+    would_notice: float = math.nan
+    most: float = math.nan
+    judged: int = 0
+    correct: int = 0
+    relative_norm: float = field(default=math.nan, metadata=in_file("reach"))
+    relation: str | None = None
+    note: str = ""
+
+    @property
+    def measured_noise(self) -> bool:
+        return math.isfinite(self.claimed_multiplier) and not math.isnan(self.shown_multiplier)
+
+
+@dataclass(frozen=True)
+class TailPair(Facts):
+    """One direction of a pair of models: the tail of c(s) over texts that one of the two wrote."""
+
+    pair: str = ""
+    texts_of: str = ""
+    texts: int = 0
+    k: int = 0
+    log_start: float = math.nan
+    alpha: float = math.nan
+    constant: float = math.nan
+    statistic: float = math.nan
+    p_value: float = math.nan
+    rejected: bool = False
+    epsilon: float = math.nan
+
+
+@dataclass(frozen=True)
+class TailsResult(Facts):
+    """Models with and without a user: an estimate of ε."""
+
+    run: str = ""
+    round: int = 0
+    epsilon: float = math.nan
+    delta: float = math.nan
+    note: str = "an estimate"
+    proved: Proved | None = None
+    about: str = ""
+    words: int = 0
+    level: float = math.nan
+    rejected: int = 0
+    pairs: tuple[TailPair, ...] = ()
+
+    @classmethod
+    def from_json(cls, values: Json) -> TailsResult:
+        found, pairs = super().from_json(values), _each(TailPair, values.get("pairs", ()))
+        return replace(found, pairs=pairs, proved=_proved(values))
+
+
+@dataclass(frozen=True)
+class Exposure(Facts):
+    """How a secret ranks among `references`, itself included: log2 |R| - log2 rank (Carlini et al. 2019).
+
+    A model that knows nothing of a secret exposes it by t bits with chance 2^-t.
+    """
+
+    text: str = ""
+    holders: int = 0
+    bits: float = math.nan
+    most: float = math.nan
+    rank: int = 0
+    references: int = 0
+    whole_space: bool = False  # all that could stand there were ranked; else heads were drawn, with every last word
+    extracted: bool = False  # is it among what a beam search finds after its prefix?
+
+
+@dataclass(frozen=True)
+class ExposurePoint(Facts):
+    """Of a curve of exposure against repetitions: the secrets that `holders` users held."""
+
+    holders: int = 0
+    secrets: int = 0
+    least: float = math.nan
+    median: float = math.nan
+    largest: float = math.nan
+    extracted: int = 0
+
+
+@dataclass(frozen=True)
+class OtherCurve(Facts):
+    """The exposure curve of another run."""
+
+    run: str = ""
+    epsilon: float = math.inf
+    curve: tuple[ExposurePoint, ...] = ()
+
+    @classmethod
+    def from_json(cls, values: Json) -> OtherCurve:
+        return replace(super().from_json(values), curve=_each(ExposurePoint, values.get("curve", ())))
+
+
+@dataclass(frozen=True)
+class Guesses(Facts):
+    """A lower bound on ε from guesses about who was in; `most` is what perfect guesses would show."""
+
+    shown: float = math.nan
+    correct: int = 0
+    guesses: int = 0
+    most: float = math.nan
+
+
+@dataclass(frozen=True)
+class OneRunResult(Facts):
+    """Guesses about the canary users of one run: from its noised updates, and from its model alone."""
+
+    canaries: int = 0
+    shown: float = math.nan
+    rounds: Guesses = Guesses()
+    model: Guesses = Guesses()
+
+    @classmethod
+    def from_json(cls, values: Json) -> OneRunResult:
+        guesses = {name: Guesses.from_json(values.get(name, {})) for name in ("rounds", "model")}
+        return replace(super().from_json(values), **guesses)
+
+
+@dataclass(frozen=True)
+class CanarySummary(Facts):
+    """How many canaries a run has, and the hash of their registry."""
+
+    users: int = 0
+    secrets: int = 0
+    holders: int = 0
+    registry: str = ""
+
+
+@dataclass(frozen=True)
+class CanariesResult(Facts):
+    """Exposure of the secrets, and a lower bound on ε from the canary users.
+
+    `itself`: the canaries are in the audited model. Otherwise a copy with canaries was trained for the audit.
+    """
+
+    run: str = ""
+    weights: str | None = None
+    round: int = 0
+    of: str = ""
+    itself: bool = False
+    canaries: CanarySummary = CanarySummary()
+    delta: float = math.nan
+    confidence: float = math.nan
+    claimed: float = math.nan
+    shown: float = math.nan
+    contradicted: bool | None = None
+    one_run: OneRunResult | None = None
+    exposure: tuple[Exposure, ...] = ()
+    curve: tuple[ExposurePoint, ...] = ()
+    others: tuple[OtherCurve, ...] = field(default=(), metadata=in_file("beside"))
+    note: str = ""
+
+    @classmethod
+    def from_json(cls, values: Json) -> CanariesResult:
+        return replace(
+            super().from_json(values),
+            canaries=CanarySummary.from_json(values.get("canaries", {})),
+            one_run=OneRunResult.from_json(values["one_run"]) if values.get("one_run") else None,
+            exposure=_each(Exposure, values.get("exposure", ())),
+            curve=_each(ExposurePoint, values.get("curve", ())),
+            others=_each(OtherCurve, values.get("beside", ())),
+        )
+
+
+@dataclass(frozen=True)
+class Rate(Facts):
+    """The share of in users who are found where at most a share `fpr` of out users is taken for one."""
+
+    fpr: float
+    tpr: float
+    low: float  # of the interval of `tpr`, with the threshold taken as it is
+    high: float
+    false_alarms: int  # out users above the threshold
+    fpr_at_most: float  # what their number leaves possible, at the same confidence
+    too_few: bool  # there are fewer out users than it takes to see one false alarm at this rate
+
+
+@dataclass(frozen=True)
+class AttackResult(Facts):
+    """How well one attack tells in users from out users: AUC with its interval, and points of the ROC curve."""
+
+    name: str = field(default="", metadata=in_file("attack"))
+    auc: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    rates: tuple[Rate, ...] = ()
+    roc: tuple[tuple[float, float], ...] = ()
+
+    @classmethod
+    def from_json(cls, values: Json) -> AttackResult:
+        points = tuple((fpr, tpr) for fpr, tpr in values.get("roc", ()))
+        return replace(super().from_json(values), rates=_each(Rate, values.get("rates", ())), roc=points)
+
+
+@dataclass(frozen=True)
+class MembershipResult(Facts):
+    """Attacks that tell users to train on from users held out."""
+
+    run: str = ""
+    weights: str | None = None
+    round: int = 0
+    in_users: int = 0
+    out_users: int = 0
+    rounds_a_user: float = math.nan
+    references: int = 0
+    confidence: float = 0.95
+    attacks: tuple[AttackResult, ...] = ()
+    proved: Proved | None = None
+    note: str = ""
+
+    @classmethod
+    def from_json(cls, values: Json) -> MembershipResult:
+        attacks = _each(AttackResult, values.get("attacks", ()))
+        return replace(super().from_json(values), attacks=attacks, proved=_proved(values))
+
+
+def _proved(values: Json) -> Proved | None:
+    return Proved.from_json(values["proved"]) if values.get("proved") else None
+
+
+@dataclass(frozen=True)
+class Audits:
+    """What was found of one run. None: not run, or of an earlier model."""
+
+    rounds: RoundsResult | None = None
+    tails: TailsResult | None = None
+    canaries: CanariesResult | None = None
+    membership: MembershipResult | None = None
+    outdated: frozenset[str] = frozenset()  # those of an earlier model
+
+    @staticmethod
+    def from_json(files: dict[str, Json | None], weights: str | None = None) -> Audits:
+        """From the files of audits. One of other `weights` than the run has now is out of date."""
+        written = {name: values for name, values in files.items() if values is not None}
+        current = {name: values for name, values in written.items() if values.get("weights") in (None, weights)}
+
+        def read(name: str, kind: type[Any]) -> Any:
+            return kind.from_json(current[name]) if name in current else None
+
+        return Audits(
+            rounds=read("rounds", RoundsResult),
+            tails=read("tails", TailsResult),
+            canaries=read("canaries", CanariesResult),
+            membership=read("membership", MembershipResult),
+            outdated=frozenset(written) - frozenset(current),
+        )

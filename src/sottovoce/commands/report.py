@@ -1,0 +1,119 @@
+"""Write the report of a run: its evidence on one page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from sottovoce.audit.results import AUDITS, Audits
+from sottovoce.commands.evaluate import evaluate_run, load_run, load_vocabulary
+from sottovoce.commands.stores import held_out_users, store_folder
+from sottovoce.evaluation.suggestions import suggest
+from sottovoce.files import Json, write_aside
+from sottovoce.models.contract import LanguageModel
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.findings import Finding, findings
+from sottovoce.reporting.report import Evidence, OtherRun, render
+from sottovoce.reporting.statement import Statement, read_statement, with_store_total
+from sottovoce.runs.card import Card
+from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger, read_ledger
+
+# Written for this project; no user's words.
+PROMPTS = (
+    "good morning ,",
+    "how are",
+    "thank you so",
+    "i am going to the",
+    "do you want to",
+    "see you",
+    "the weather is",
+    "what time do",
+)
+
+
+def report_run(
+    path: str | Path,
+    *,
+    internal: bool = False,
+    model: LanguageModel | None = None,
+    baseline: float | None = None,
+    beside: str | Path | None = None,
+) -> Path:
+    """Write `report.html` into a run's folder.
+
+    `beside` is another run to draw in the same figures; where its words are the same, both are measured on the held-out
+    users of the run's store, by band and by group.
+    """
+    run = RunFolder.open(path)
+    released, vocabulary = load_run(run, model)
+    card = read_card(run)
+    other = RunFolder.open(beside) if beside is not None else None
+    evidence = Evidence(
+        name=run.path.resolve().name,
+        recipe=_public_recipe(run, card),
+        statement=_statement_of_today(run),
+        record=run.record.read(),
+        suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
+        baseline=baseline,
+        diagnostics=run.diagnostics.read() if internal else None,
+        findings=tuple(read_findings(run)),
+        costs=_costs(run, other, model) if other else None,
+        traffic=card.bytes,
+        other=OtherRun(other.path.resolve().name, other.record.read()) if other else None,
+    )
+    target = run.path / "report-internal.html" if internal else run.report_file
+    write_aside(target, render(evidence).encode())
+    if internal:
+        target.chmod(0o600)
+    return target
+
+
+def read_card(run: RunFolder) -> Card:
+    return Card.from_json(run.read_card())
+
+
+def read_findings(run: RunFolder, name: str = "RUN") -> list[Finding]:
+    """What is proved of a run, and what its audits found."""
+    files = {audit: run.read_audit(audit) for audit in AUDITS}
+    return findings(read_statement(run), Audits.from_json(files, digest(run.load_weights())), name)
+
+
+def _public_recipe(run: RunFolder, card: Card) -> dict[str, Json]:
+    """A page for others shows no paths of this machine."""
+    recipe = Recipe.of(run).to_dict()
+    for section, key in (("data", "store"), ("model", "initial"), ("local", "public")):
+        if key in recipe[section]:
+            recipe[section][key] = Path(recipe[section][key]).name
+    if card.own_model:
+        recipe["model"] = {"kind": card.code}  # the sizes in the recipe are not those of a caller's own model
+    return recipe
+
+
+def _statement_of_today(run: RunFolder) -> Statement:
+    """A run's statement, with what all runs on its store cost by now; a store that never charged it is another one."""
+    recipe, statement = Recipe.of(run), read_statement(run)
+    ledger = store_folder(recipe, run) / "ledger.jsonl"
+    if not statement.private:
+        return statement
+    if not ledger.exists() or statement.run not in (people := read_ledger(ledger)).runs:
+        return replace(statement, store_gone=True)
+    charged = sum(count for _, count in StoreLedger(ledger).spent(statement.run))
+    statement = replace(statement, out_of_date=statement.charged_to_store != charged)
+    return with_store_total(statement, people.spent, recipe.privacy.accountant)
+
+
+def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Json | None:
+    """Both models by band and by group, on held-out people, for whom neither run has a guarantee.
+
+    None where there are none, where the other model is a caller's own, or where the vocabularies differ.
+    """
+    if held_out_users(Recipe.of(run), run) is None or read_card(other).own_model:
+        return None
+    if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
+        return None
+    measured = evaluate_run(run.path, model=model, beside=other.path)
+    assert measured.breakdown is not None
+    assert measured.other is not None
+    return measured.breakdown.to_json(measured.other.breakdown)

@@ -1,0 +1,28 @@
+"""The card of a run's model (model/card.json): what it is, and how it was trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sottovoce.files import Facts, Json
+
+_RECIPES = "of the recipe"  # so cards described a model that the recipe builds, before `own_model` said it
+
+
+@dataclass(frozen=True)
+class Card(Facts):
+    """The facts of a card, without the statement, which the file holds too."""
+
+    name: str = "sottovoce language model"
+    code: str = ""  # model and objective, in words
+    own_model: bool = False  # a model of the caller's, which the recipe does not describe
+    parameters: int = 0
+    trained_parameters: int | None = None  # where a part is frozen, fewer; None in cards of before
+    vocabulary: int = 0
+    rounds: int = 0
+    bytes: dict[str, float] | None = None  # to a device, from it, in a round, in all
+
+    @classmethod
+    def from_json(cls, values: Json) -> Card:
+        """Read a card; of an earlier version, which has no `own_model`, the fact is in its `code`."""
+        return super().from_json({"own_model": _RECIPES not in values.get("code", ""), **values})

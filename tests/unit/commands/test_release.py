@@ -1,0 +1,119 @@
+"""The gate of a release: which audits let a model pass. Nothing is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.audit.results import CanariesResult, Exposure, ExposurePoint, OneRunResult, RoundsResult
+from sottovoce.commands.release import check_audits, threshold
+from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.folder import RunFolder
+
+WEIGHTS = {"layer": np.arange(3, dtype=np.float32)}
+NAME = digest(WEIGHTS)
+ROUNDS = RoundsResult(
+    weights=NAME,
+    rounds=100,
+    claimed=1.5,
+    shown=0.5,
+    delta=1e-3,
+    confidence=0.999,
+    contradicted=False,
+    claimed_multiplier=1.2,
+    shown_multiplier=1.3,
+    would_notice=0.9,
+)
+CURVE = (ExposurePoint(1, 1, 3.0, 3.0, 3.0, 0),)
+SECRET = Exposure("a b c", 1, 3.0, 9.0, 64, 512)
+CANARIES = CanariesResult(
+    weights=NAME,
+    itself=True,
+    claimed=1.5,
+    shown=0.2,
+    delta=1e-3,
+    contradicted=False,
+    one_run=OneRunResult(40, 0.2),
+    exposure=(SECRET,),
+    curve=CURVE,
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setattr(RunFolder, "load_weights", lambda self: WEIGHTS)
+    return RunFolder(tmp_path)
+
+
+def gate(run: RunFolder, *, most_exposure: float | None = None, **results: RoundsResult | CanariesResult):
+    for name, result in results.items():
+        run.save_audit(name, result.to_json(), None)
+    outcomes, reasons = check_audits(run, most_exposure)
+    return {outcome.audit: outcome for outcome in outcomes}, reasons
+
+
+def test_audits_that_contradict_nothing_let_a_model_pass(run: RunFolder) -> None:
+    outcomes, reasons = gate(run, rounds=ROUNDS, canaries=CANARIES)
+    assert reasons == []
+    assert {outcome.result for outcome in outcomes.values()} == {"passed"}
+    assert (outcomes["rounds"].would_notice, outcomes["rounds"].shown_multiplier) == (0.9, 1.3)
+    assert (outcomes["canaries"].of, outcomes["canaries"].curve) == ("this model", CURVE)
+
+
+def test_an_audit_that_was_not_run_is_told_and_no_reason(run: RunFolder) -> None:
+    outcomes, reasons = gate(run)
+    assert reasons == []
+    assert {outcome.result for outcome in outcomes.values()} == {"not run"}
+
+
+@pytest.mark.parametrize("stale", [{"weights": "of an earlier model"}, {"weights": None}, {"contradicted": None}])
+def test_an_audit_that_is_not_known_to_be_of_this_model_counts_as_not_run(run: RunFolder, stale: dict) -> None:
+    outcomes, _ = gate(run, rounds=replace(ROUNDS, **stale), canaries=replace(CANARIES, **stale))
+    assert {outcome.result for outcome in outcomes.values()} == {"not run"}
+
+
+def test_noise_below_the_claim_is_a_reason(run: RunFolder) -> None:
+    outcomes, reasons = gate(run, rounds=replace(ROUNDS, contradicted=True, shown_multiplier=1.1))
+    assert outcomes["rounds"].result == "failed"
+    assert reasons == ["the audit by rounds shows noise of at most 1.1 times the sensitivity, and 1.2 is claimed"]
+
+
+@pytest.mark.parametrize("name", ["rounds", "canaries"])
+def test_an_epsilon_above_the_claim_is_a_reason(run: RunFolder, name: str) -> None:
+    leaky = {"rounds": ROUNDS, "canaries": CANARIES}[name]
+    outcomes, reasons = gate(run, **{name: replace(leaky, contradicted=True, shown=2.25)})
+    assert outcomes[name].result == "failed"
+    assert reasons == [f"the audit by {name} shows ε >= 2.25 at δ = 0.001, and 1.5 is claimed"]
+
+
+def test_an_exposed_secret_of_one_user_is_a_reason_and_one_of_many_is_not(run: RunFolder) -> None:
+    exposed, shared = replace(SECRET, bits=10.5), replace(SECRET, holders=4, bits=20.0)
+    _, reasons = gate(run, canaries=replace(CANARIES, exposure=(exposed, shared)))
+    assert len(reasons) == 1
+    assert "exposed by 10.5 bits (rank 64 of 512), more than 10" in reasons[0]
+    assert gate(run, canaries=replace(CANARIES, exposure=(shared,)))[1] == []
+    assert gate(run, most_exposure=2.0, canaries=CANARIES)[1] != []
+    assert gate(run, canaries=replace(CANARIES, exposure=(replace(SECRET, bits=math.nan),)))[1] != []
+
+
+def test_the_threshold_grows_with_the_number_of_secrets() -> None:
+    assert [threshold(secrets) for secrets in (0, 1, 4)] == [10, 10, 12]
+
+
+def test_of_a_copy_only_that_it_passed_is_published(run: RunFolder) -> None:
+    outcomes, _ = gate(run, canaries=replace(CANARIES, itself=False))
+    told = {"audit": "canaries", "result": "passed", "of": "a copy", "one_run": True}
+    assert outcomes["canaries"].to_json() == told
+
+
+def test_an_audit_of_version_0_1_says_nothing_of_noise(run: RunFolder) -> None:
+    nothing = {"claimed_multiplier": math.nan, "shown_multiplier": math.nan, "would_notice": math.nan}
+    outcomes, reasons = gate(run, rounds=replace(ROUNDS, **nothing))
+    assert reasons == []
+    assert set(outcomes["rounds"].to_json()) == {
+        "audit", "result", "claimed", "shown", "delta", "confidence", "rounds",
+    }  # fmt: skip

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.reporting.draw.panels import (
+    TOP1,
+    Panel,
+    Point,
+    Row,
+    Scale,
+    Series,
+    _vertical_range,
+    draw_histograms,
+    draw_panels,
+)
+
+
+def line(label: str, *means: float) -> Series:
+    return Series(label, [Point(at + 1, mean, mean - 0.01, mean + 0.01) for at, mean in enumerate(means)])
+
+
+def size(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG")
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+
+
+def test_panels_stand_in_rows():
+    panel = Panel("a panel", [line("a", 0.1, 0.2), line("b", 0.1, 0.15)])
+    wide, high = size(draw_panels([panel, panel]))
+    assert size(draw_panels([panel, panel], columns=1)) == (pytest.approx(wide / 2, abs=1), 2 * high)
+    assert draw_panels([panel]) == draw_panels([panel])
+
+
+def test_a_sweep_has_room_for_zero_and_an_upright_line():
+    sweep = Panel("", [line("a", 0.1, 0.2, 0.15)], "noise", places=(0.0, 1.0, 3.0), upright=(1.0, "the paper's"))
+    size(draw_panels([sweep]))
+
+
+def test_a_curve_that_failed_leaves_the_frame():
+    good, failed = line("good", *[0.05] + 20 * [0.2]), line("failed", *21 * [0.01])
+    low, high = _vertical_range(Panel("", [good, failed]))
+    assert low > 0.01
+    assert high > 0.21
+    whole = Panel("", [good, failed], scale=Scale("top-1", percent=True, whole=True))
+    assert _vertical_range(whole)[0] < 0.01
+    assert TOP1.falling is False
+    assert Scale("perplexity", percent=False, far=1.6).falling
+
+
+def test_histograms_have_a_row_and_a_column_each():
+    rows = [Row("a", [[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), Row("b", [[0.2, 0.3, 0.5], [0.0, 0.5, 0.5]])]
+    wide, high = size(draw_histograms(["top 10", "top 50"], rows))
+    fewer = size(draw_histograms(["top 10", "top 50"], rows[:1]))
+    assert fewer[0] == wide
+    assert fewer[1] < high

@@ -1,0 +1,80 @@
+"""The sentences of a statement follow from its facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import make_statement
+
+from sottovoce.audit.results import CanarySummary
+from sottovoce.reporting.statement import AuditOutcome, StartFacts, VocabularyFacts
+from sottovoce.reporting.statement_text import bytes_text, format_value, pairs, paragraphs, plain, prose, with_prose
+
+
+def test_a_private_vocabulary_is_in_the_sentences():
+    assert "wordfreq" in VocabularyFacts.of("9f86", {"source": "public", "list": "wordfreq"}).source
+    declared = VocabularyFacts.of("9f86", {"source": "declared"})
+    assert VocabularyFacts.of("9f86", {"source": "file", "file": "words.txt"}) == declared
+    private = VocabularyFacts.of("9f86", {"source": "private", "epsilon": 2.0, "delta": 1e-6, "words_found": 7})
+    assert "ε = 2 at δ = 1e-06" in private.source
+    assert "part of this run's ε" in private.source
+    text = prose(make_statement(vocabulary=private, epsilon_training=1.25))
+    assert private.source in text
+    assert "Training alone has ε = 1.25" in text
+    # The fact decides, not the words.
+    reworded = replace(private, source="taken from what people wrote")
+    assert "Training alone" in prose(make_statement(vocabulary=reworded, epsilon_training=1.25))
+    assert "Training alone" not in prose(make_statement(vocabulary=replace(private, private=False)))
+
+
+def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of_the_others():
+    statement = make_statement()
+    assert prose(statement).split("\n\n") == [
+        *paragraphs(statement), f"Not covered: {'; '.join(statement.not_covered)}.",
+    ]  # fmt: skip
+    public = make_statement(private=False)
+    assert prose(public) == "\n\n".join(paragraphs(public))
+    assert with_prose(public)["prose"] == prose(public)
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"charged_again": 2}, "2 rounds were begun, broken off and done again"),
+        ({"charged_beside": 3}, "3 more rounds were charged for other copies"),
+        ({"out_of_date": True}, "its ε is out of date until `sotto resume`"),
+        ({"secrets": "seeded"}, "anyone who knows the seed can undo the noise"),
+        ({"across_devices": True}, "trained on their own devices"),
+        ({"start": StartFacts("a public model")}, "The model began with a public model."),
+        ({"start": StartFacts("a public model", "c0ffee")}, "did not begin untrained: a public model (run c0ffee)."),
+        (
+            {"canaries": CanarySummary(40, 4, 6, "ab")},
+            "40 canary users, each in or out by a secret coin and 6 who hold 4",
+        ),
+        ({"sampling": "fixed"}, "Every round draws exactly 200 of 20,000 declared places"),
+        ({"sampling": "in_turn", "turns": 7}, "one of 100 groups"),
+    ],
+)
+def test_a_fact_has_its_sentence(facts, sentence):
+    assert sentence in prose(make_statement(**facts))
+    assert sentence not in prose(make_statement())
+
+
+def test_audits_of_a_released_model():
+    passed = AuditOutcome("rounds", "passed", would_notice=0.9078)
+    text = prose(make_statement(audits=(passed, AuditOutcome("canaries", "not run"))))
+    assert "The model was audited by rounds before its release" in text
+    assert "The audit by rounds would have seen noise at 0.9 of its scale. It was not audited by canaries." in text
+
+
+def test_bytes_are_told_in_units_of_a_thousand():
+    told = {0: "0 B", 999: "999 B", 1000: "1 kB", 224_352: "224 kB", 999_600: "1,000 kB", 3_663_656_000: "3.66 GB"}
+    assert {count: bytes_text(count) for count in told} == told
+
+
+def test_values_are_written_as_a_person_writes_them():
+    assert [plain(value) for value in (1e-6, 20_000, 1500.0, 0.5, True)] == ["1e-6", "20,000", "1,500", "0.5", "True"]
+    assert format_value("add-or-remove-one-user") == "one user is added or removed"
+    assert format_value([[1, 4.0], [10, 1.0]]) == "[1, 4], [10, 1]"
+    assert pairs({"clip_norm": None, "adaptive": {"bit_noise": 5.0}}) == ["clip norm: none", "adaptive: bit noise 5"]
