@@ -65,7 +65,7 @@ def loss_of(trained, model, inputs, targets, state):
 
 def by_hand(model, store, rounds):
     """Two rounds of everybody, with plain lists of arrays."""
-    gradient = jax.grad(loss_of, has_aux=True)
+    gradient = jax.jit(jax.grad(loss_of, has_aux=True))
     trained = [np.asarray(get(model)) for get in TRAINED]
     for _ in range(rounds):
         total = [np.zeros(leaf.shape) for leaf in trained]

@@ -13,6 +13,7 @@ import numpy as np
 
 from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.helper import sum_over
+from sottovoce.commands.initial_model import PUBLIC
 from sottovoce.commands.insert_canaries import notes_of, take_scores, watch_canaries
 from sottovoce.commands.new_run import Context, Opened, begin, check_also, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
@@ -370,6 +371,8 @@ class Training:
         card = {
             "name": "sottovoce language model",
             "code": self.assembly.code,
+            "kind": None if self.context.model is not None else self.recipe.model.kind,
+            "trained_on": self._trained_on,
             "parameters": parameter_count(self._model),
             "trained_parameters": parameter_count(self.state.params),
             "vocabulary": self.store.vocabulary.size,
@@ -378,6 +381,13 @@ class Training:
         }
         self.run_folder.save_statement(statement.to_json(), card)
         return statement
+
+    @property
+    def _trained_on(self) -> str:
+        """`public` where neither the store nor the start has text of people."""
+        start = self.ledger.header.get("start")
+        public = not self.store.people and (start is None or start.get("trained_on") == PUBLIC)
+        return PUBLIC if public else "people"
 
     def _traffic(self) -> dict[str, float] | None:
         """None for real devices: the model goes to all that are connected, drawn or not."""
