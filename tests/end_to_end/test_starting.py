@@ -83,9 +83,9 @@ def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family,
     sottovoce.train(private(family.second, family.on_first), tmp_path / "whole")
     received, add_up = [], SumInBlocks.__call__
 
-    def watched(self, algorithm, model, *others):
-        received.append(model)
-        return add_up(self, algorithm, model, *others)
+    def watched(self, algorithm, task, users):
+        received.append(task.params)
+        return add_up(self, algorithm, task, users)
 
     monkeypatch.setattr(SumInBlocks, "__call__", watched)
     arguments = ("train", tmp_path / "recipe.toml", "--out", tmp_path / "run", "--from", source)
@@ -230,7 +230,7 @@ def test_the_card_of_a_run_is_of_its_own_files(family, public, tmp_path):
         sottovoce.train(private(family.second, start), tmp_path / "run")
     shutil.copy(public / "weights.safetensors", start / "weights.safetensors")
     shutil.copy(public / "weights.safetensors", start / "other.safetensors")
-    with pytest.raises(SottoError, match="not of other.safetensors"):
+    with pytest.raises(SottoError, match=r"not of other\.safetensors"):
         sottovoce.train(private(family.second, start / "other.safetensors"), tmp_path / "run")
     card = (start / "card.json").read_text()
     (start / "card.json").write_text(card.replace('"rounds": 1', '"rounds": 2'))
