@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel
+from sottovoce.models.lstm import LSTM
 
 FAMILY = {
     "lstm": {"embedding": 6, "hidden": 8},
@@ -55,3 +56,28 @@ class Bigrams(eqx.Module):
 
     def logits(self, outputs):
         return outputs
+
+
+class HalfFrozen(eqx.Module):
+    """An LSTM whose embedding is not trained, behind a frozen table of whole numbers that renames tokens."""
+
+    lstm: LSTM
+    order: jax.Array
+
+    @staticmethod
+    def make(words: int, seed: int = 7) -> HalfFrozen:
+        keys = jax.random.split(jax.random.key(seed))
+        return HalfFrozen(LSTM(words, embedding=4, hidden=5, key=keys[0]), jax.random.permutation(keys[1], words))
+
+    def trained(self):
+        frozen = (".lstm.embedding", ".order")
+        return jax.tree_util.tree_map_with_path(lambda path, _: jax.tree_util.keystr(path) not in frozen, self)
+
+    def initial_state(self):
+        return self.lstm.initial_state()
+
+    def read(self, tokens, state, key=None):
+        return self.lstm.read(self.order[tokens], state, key)
+
+    def logits(self, outputs):
+        return self.lstm.logits(outputs)[..., self.order]

@@ -73,7 +73,8 @@ class Model:
     kernel: int | None = _value(None, "k: words that the wide convolution of a block sees", low=1, below=257)
     bottleneck: int | None = _value(None, "h: channels of the wide convolution", low=1, below=65536)
     initial: str | None = _value(
-        None, "folder of a run whose model is trained further; its vocabulary must be the store's"
+        None,
+        "folder of a run, or file of weights with its card, to train further; of the same vocabulary as the store",
     )
 
 

@@ -84,9 +84,9 @@ def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family,
     sottovoce.train(private(family.second, family.on_first), tmp_path / "whole")
     received, add_up = [], SumInBlocks.__call__
 
-    def watched(self, algorithm, model, *others):
-        received.append(model)
-        return add_up(self, algorithm, model, *others)
+    def watched(self, algorithm, task, users):
+        received.append(task.params)
+        return add_up(self, algorithm, task, users)
 
     monkeypatch.setattr(SumInBlocks, "__call__", watched)
     arguments = ("train", tmp_path / "recipe.toml", "--out", tmp_path / "run", "--from", source)
@@ -158,6 +158,98 @@ def test_a_start_that_does_not_fit_is_refused(family, tmp_path):
     with pytest.raises(SottoError, match="holds no run"):
         sottovoce.train(private(family.second, tmp_path / "nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model folder of a run on public text."""
+    folder = tmp_path_factory.mktemp("public")
+    (folder / "public.txt").write_text("the sky is blue\nred tree , green house\n" * 20)
+    words = Vocabulary.from_words(WORDS)
+    prepare([folder / "public.txt"], folder / "store", words, Grouping(tokens_per_user=16, plain_text=True))
+    sottovoce.train(central(folder / "store"), folder / "run")
+    return folder / "run" / "model"
+
+
+def test_a_private_run_starts_from_weights_whose_card_says_public_text(family, public, tmp_path):
+    weights = digest(RunFolder(public.parent).load_weights())
+    for number, start in enumerate((public, public / "weights.safetensors")):
+        result = sottovoce.train(private(family.second, start), tmp_path / f"run{number}")
+        source = f"public start: {weights}, of public text by its card"
+        assert result.statement.facts["start"] == {"weights": weights, "trained_on": "public", "source": source}
+        assert source in result.statement.prose()
+    assert (
+        results_of(tmp_path / "run0")["model/weights.safetensors"]
+        == (results_of(tmp_path / "run1")["model/weights.safetensors"])
+    )
+    # By way of a run that promised nothing and started there, others may go on.
+    sottovoce.train(central(family.first, public), tmp_path / "further")
+    assert json.loads((tmp_path / "further" / "model" / "card.json").read_text())["trained_on"] == "people"
+    assert sottovoce.train(private(family.second, tmp_path / "further"), tmp_path / "last").statement.private
+
+
+def card_of(folder: Path, **changes: object) -> None:
+    """A card that somebody wrote by hand."""
+    kept = {"name": "a model", "trained_on": "public", **changes}
+    (folder / "card.json").write_text(json.dumps({name: value for name, value in kept.items() if value is not None}))
+
+
+def test_weights_of_unknown_origin_are_refused_to_a_private_run_and_named_in_others(family, public, tmp_path):
+    start = Path(shutil.copytree(public, tmp_path / "start"))
+
+    def refused(match: str, recipe: Recipe | None = None) -> None:
+        with pytest.raises(SottoError, match=match):
+            sottovoce.train(recipe or private(family.second, start), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    for trained_on in ("people", None, "Public"):
+        card_of(start, trained_on=trained_on)
+        refused('does not say "trained_on": "public"')
+    found = sottovoce.train(central(family.first, start), tmp_path / "unknown").statement.facts["start"]
+    assert found["source"].endswith("of a weights file")
+    refused("not of public text by their card", private(family.second, tmp_path / "unknown"))
+    # A model folder of a run on people is no way around the rule for its run.
+    refused('does not say "trained_on"', private(family.first, family.on_first / "model"))
+    card_of(start)
+    sottovoce.train(private(family.second, start), tmp_path / "allowed")
+    card_of(start, kind="gru")
+    refused("says kind 'gru'")
+    card_of(start)
+    refused("do not fit", private(family.second, start).replace(model={"hidden": 6}))
+    (start / "vocabulary.txt").write_bytes((start / "vocabulary.txt").read_bytes().replace(b"house", b"horse"))
+    refused("another vocabulary")
+    (start / "vocabulary.txt").unlink()
+    refused("no vocabulary.txt")
+    (start / "card.json").unlink()
+    refused("no card.json")
+
+
+def test_the_card_of_a_run_is_of_its_own_files(family, public, tmp_path):
+    start = Path(shutil.copytree(public, tmp_path / "start"))
+    shutil.copy(family.on_first / "model" / "weights.safetensors", start / "weights.safetensors")
+    with pytest.raises(SottoError, match="it was changed"):
+        sottovoce.train(private(family.second, start), tmp_path / "run")
+    shutil.copy(public / "weights.safetensors", start / "weights.safetensors")
+    shutil.copy(public / "weights.safetensors", start / "other.safetensors")
+    with pytest.raises(SottoError, match=r"not of other\.safetensors"):
+        sottovoce.train(private(family.second, start / "other.safetensors"), tmp_path / "run")
+    card = (start / "card.json").read_text()
+    (start / "card.json").write_text(card.replace('"rounds": 1', '"rounds": 2'))
+    with pytest.raises(SottoError, match="checksum"):
+        sottovoce.train(private(family.second, start), tmp_path / "run")
+
+
+def test_a_released_private_model_is_refused_to_a_private_run(family, tmp_path):
+    """Its secrets are gone: whose text it saw cannot be told, unless the ledger of these users names its run."""
+    recipe = make_recipe(family.first).replace(run={"rounds": 1}, privacy={"secrets": "entropy"})
+    sottovoce.train(recipe, tmp_path / "private")
+    assert sottovoce.release_run(tmp_path / "private", tmp_path / "released")["released"]
+    with pytest.raises(SottoError, match="cannot be told whether"):
+        sottovoce.train(private(family.second, tmp_path / "released"), tmp_path / "run")
+    with pytest.raises(SottoError, match="ε would have to be added"):
+        sottovoce.train(private(family.first, tmp_path / "released"), tmp_path / "run")
+    further = sottovoce.train(central(family.second, tmp_path / "released"), tmp_path / "further").statement
+    assert "private start: " in further.facts["start"]["source"]
 
 
 def test_seeded_runs_from_two_models_share_no_noise(tmp_path):

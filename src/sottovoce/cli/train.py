@@ -34,7 +34,7 @@ def train(
     out
         Folder of the new run.
     start
-        Folder of a run whose model is trained further, as model.initial of the recipe.
+        Folder of a run, or file of weights, to train further, as model.initial of the recipe.
     allow_large_delta
         Train although δ is not below 1/users.
     """

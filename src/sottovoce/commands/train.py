@@ -13,6 +13,7 @@ import numpy as np
 
 from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.helper import sum_over
+from sottovoce.commands.initial_model import PUBLIC
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.new_run import Context, Opened, begin, check_also, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
@@ -372,6 +373,8 @@ class Training:
         card = Card(
             code=self.assembly.code,
             own_model=self.assembly.own_model,
+            kind=None if self.context.model is not None else self.recipe.model.kind,
+            trained_on=self._trained_on,
             parameters=parameter_count(self._model),
             trained_parameters=parameter_count(self.state.params),
             vocabulary=self.store.vocabulary.size,
@@ -380,6 +383,13 @@ class Training:
         )
         self.run_folder.save_statement(with_prose(statement), card.to_json())
         return statement
+
+    @property
+    def _trained_on(self) -> str:
+        """`public` where neither the store nor the start has text of people."""
+        start = self.ledger.header.get("start")
+        public = not self.store.people and (start is None or start.get("trained_on") == PUBLIC)
+        return PUBLIC if public else "people"
 
     def _traffic(self) -> dict[str, float] | None:
         """None for real devices: the model goes to all that are connected, drawn or not."""

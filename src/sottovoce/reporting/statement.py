@@ -162,6 +162,7 @@ class StartFacts(_Optional):
     source: str
     run: str | None = None
     weights: str | None = None
+    trained_on: str | None = None  # "public", where its card says so
 
 
 @dataclass(frozen=True)
