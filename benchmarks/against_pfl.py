@@ -1,8 +1,8 @@
-"""This project and pfl (PyTorch) by turns on one machine, on the job of `sotto bench --workload mcmahan-lstm`.
+"""Compare this project with pfl (PyTorch) on one machine, on the workload of `sotto bench --workload mcmahan-lstm`.
 
-pfl needs an environment of its own, with torch, whose Python is given by `--pfl`. It trains with as many processes of
-one thread as there are cores. Its users are clipped once, at the end, as pfl does it; `--clip-every-step` adds the clip
-that the job has after every step. Prints users a second of every turn, their medians and the ratio.
+pfl needs an environment of its own with torch; `--pfl` names its Python. It trains with one single-threaded process a
+core. pfl clips an update once, at the end; `--clip-every-step` adds the clip after every step that the workload has.
+The two programs alternate. Prints users per second of every turn, the medians and their ratio.
 """
 
 import argparse
@@ -17,7 +17,7 @@ LANES, UNROLL, STEPS, WORDS = 8, 10, 20, 10_000
 
 
 def work(users: int, every_step: bool) -> None:
-    """One process: says when it is ready, waits for a line, and says how long its users took."""
+    """One process: prints when it is ready, waits for a line, trains, and prints the seconds that its users took."""
     import numpy as np
     import torch
     from pfl.aggregate.simulate import SimulatedBackend
@@ -57,7 +57,7 @@ def work(users: int, every_step: bool) -> None:
             return {"loss": Weighted(0.0, 1)}
 
     class EveryStepClipped(torch.optim.SGD):
-        """The clip of the whole update after each step, which pfl leaves to the user's own code."""
+        """Clips the whole update after each step, which pfl does not do itself."""
 
         @torch.no_grad()
         def step(self, closure=None):
@@ -107,20 +107,20 @@ def work(users: int, every_step: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pfl", metavar="PYTHON", help="of an environment with torch and pfl")
+    parser.add_argument("--pfl", metavar="PYTHON", help="Python of an environment with torch and pfl")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--users", type=int, default=16, help="of each turn, for either")
+    parser.add_argument("--users", type=int, default=16, help="users of each turn, for both programs")
     parser.add_argument("--clip-every-step", action="store_true")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.work:
-        work(asked.users, asked.clip_every_step)
+    options = parser.parse_args()
+    if options.work:
+        work(options.users, options.clip_every_step)
         return
     rates: dict[str, list[float]] = {"pfl": [], "sottovoce": []}
-    for _ in range(asked.turns):
-        rates["pfl"].append(pfl_rate(asked.pfl, asked.users, asked.clip_every_step))
-        rates["sottovoce"].append(own_rate(asked.users))
-    medians = {name: statistics.median(found) for name, found in rates.items()}
+    for _ in range(options.turns):
+        rates["pfl"].append(pfl_rate(options.pfl, options.users, options.clip_every_step))
+        rates["sottovoce"].append(own_rate(options.users))
+    medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians["sottovoce"] / medians["pfl"]
     print(json.dumps({"users_per_second": rates, "medians": medians, "ratio": ratio}, indent=1))
 
@@ -136,11 +136,14 @@ def pfl_rate(python: str, users: int, clip_every_step: bool) -> float:
     command = [python, __file__, "--work", "--users", str(users // cores)]
     workers = [
         subprocess.Popen(
-            command + ["--clip-every-step"] * clip_every_step, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
+            command + ["--clip-every-step"] * clip_every_step,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         for _ in range(cores)
-    ]  # fmt: skip
+    ]
     for worker in workers:
         answer(worker, "ready")
     for worker in workers:
@@ -150,7 +153,7 @@ def pfl_rate(python: str, users: int, clip_every_step: bool) -> float:
 
 
 def answer(worker: subprocess.Popen, word: str) -> str:
-    """The rest of the line that begins with a word; pfl prints others."""
+    """The rest of the next line that begins with a word; pfl prints other lines too."""
     for line in worker.stdout:
         if line.startswith(word):
             return line[len(word) :]

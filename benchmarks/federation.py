@@ -1,11 +1,11 @@
-"""What a round over devices costs on one machine: seconds, bytes, memory and CPU time. Prints one JSON object.
+"""The cost of a federated round on one machine: seconds, bytes, memory and CPU time. Prints one JSON object.
 
-`trainer`: a server and a silo (or several, `--silos`) in real processes, with the long-lived process that trains, or
-(`--per-message`) with a process a message, as Flower has it: its SuperExec starts one, which reads the store, imports
-jax and compiles anew. Memory and CPU time are those of a device: the process that trains and its SuperNode.
+`trainer`: a server and one silo (or several, `--silos`) in real processes. The process that trains stays alive. With
+`--per-message` there is a new process for each message, as in plain Flower: its SuperExec starts one, which reads the
+store, imports jax and compiles again. Memory and CPU time are of a device: its training process and its SuperNode.
 
-`messages`: one SuperLink with its proxy and the connections of many devices, which answer without training: what the
-link bears. The devices are threads of one process, so their own memory is not counted.
+`messages`: one SuperLink with its proxy, and connections of many devices that answer without training. It measures the
+load of the link. The devices are threads of one process, so their own memory is not counted.
 
 Needs the extra: pip install -e '.[federation]'.
 """
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--per-message", action="store_true")
     arguments = parser.parse_args()
-    logging.disable(logging.WARNING)  # connections that lose the server at the end say so at length
+    logging.disable(logging.WARNING)  # connections log long errors when the server ends
     with tempfile.TemporaryDirectory(prefix="sotto-") as folder:
         measure = measure_trainer if arguments.what == "trainer" else measure_messages
         print(json.dumps({"measured": vars(arguments), **measure(Path(folder), arguments)}))
@@ -107,19 +107,29 @@ def answer(message, context):
 
 
 def per_message(federation: Path, bundle: Path, store: Path) -> Child:
-    """A SuperNode as Flower starts it, with an app that trains in the process that Flower starts for it."""
+    """A SuperNode started by Flower, with an app that trains in a process of Flower."""
     serverapp._APP["sottovoce_app/__init__.py"] = CLIENT
     os.environ["PATH"] = f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"  # where Flower looks for its own commands
     server = json.loads((bundle / "device.json").read_text())["server"]
     return Child(
         "supernode",
         [
-            COMMANDS / "flower-supernode", "--superlink", server, "--root-certificates", bundle / keys.AUTHORITY,
-            "--auth-supernode-private-key", bundle / keys.NODE_KEY, "--host", "127.0.0.1", "--port", str(free_port()),
-            "--node-config", f'bundle="{bundle}" data="{store}"',
+            COMMANDS / "flower-supernode",
+            "--superlink",
+            server,
+            "--root-certificates",
+            bundle / keys.AUTHORITY,
+            "--auth-supernode-private-key",
+            bundle / keys.NODE_KEY,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(free_port()),
+            "--node-config",
+            f'bundle="{bundle}" data="{store}"',
         ],
         federation,
-    )  # fmt: skip
+    )
 
 
 def serve(federation: Path, folder: Path, recipe: Recipe, at_least: int) -> Path:
@@ -147,14 +157,14 @@ def measure_messages(folder: Path, arguments: argparse.Namespace) -> dict:
     recipe = make_recipe(arguments, arguments.devices)
     with watching({"flower-superlink": "superlink", "flower.proxy": "proxy"}) as watched:
         for name in names:
-            threading.Thread(target=pretend, args=(federation, name, over), daemon=True).start()
+            threading.Thread(target=fake_device, args=(federation, name, over), daemon=True).start()
         run = serve(federation, folder, recipe, arguments.devices)
         over.set()
     return rounds_of(run) | watched | {"server_and_devices_cpu_s": round(time.process_time(), 1)}
 
 
-def pretend(federation: Path, name: str, over: threading.Event) -> None:
-    """The connection of one device: half of its coins are heads, and its updates are made up."""
+def fake_device(federation: Path, name: str, over: threading.Event) -> None:
+    """The connection of one device, which joins a round with probability 1/2 and sends random updates."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_object import (
@@ -176,9 +186,9 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
     generator = np.random.default_rng(int(name[1:]))
     connection = http_request_response(server, False, authority, (key, key.public_key()), None, None)
     with ExitStack() as stack:
-        # One by one, once the server listens: a call that is repeated because it took long is refused, and Flower
-        # then ends the process, which here is that of all devices.
-        with _ARRIVING:
+        # One at a time, once the server listens. The server refuses a call that is repeated after a timeout, and Flower
+        # then ends the process, which is that of all devices here.
+        with _CONNECTING:
             _wait_for(server)
             node, receive, send, _, _, pull_object, push_object, confirm = stack.enter_context(connection)
         while not over.is_set():
@@ -191,10 +201,10 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
             contents = pull_objects(wanted, pull_object_fn=lambda each, run=run: pull_object(run, each))
             confirm(run, identity)
             asked = payload.unpack(inflate_object_from_contents(identity, contents))
-            answer = make_up(read_request(asked), digest(asked), generator)
+            answer = random_answer(read_request(asked), digest(asked), generator)
             TaskIdentity.run_id, TaskIdentity.node_id = run, node
             reply = Message(payload.pack(answer), reply_to=message)
-            reply.metadata.__dict__["_src_node_id"] = node  # threads share what Flower keeps of a process
+            reply.metadata.__dict__["_src_node_id"] = node  # Flower keeps these per process, and threads share them
             reply.metadata.__dict__["_message_id"] = reply.object_id
             with no_object_id_recompute():
                 missing, session = send(reply, get_object_tree(reply), 0.0)
@@ -203,7 +213,7 @@ def pretend(federation: Path, name: str, over: threading.Event) -> None:
                         push_object(run, session, each, part.deflate())
 
 
-_ARRIVING = threading.Lock()
+_CONNECTING = threading.Lock()
 
 
 def _wait_for(server: str) -> None:
@@ -217,7 +227,7 @@ def _wait_for(server: str) -> None:
             return
 
 
-def make_up(task, name: str, generator: np.random.Generator) -> bytes:
+def random_answer(task, name: str, generator: np.random.Generator) -> bytes:
     if generator.random() < 0.5:
         return Nothing(Code.NOT_DRAWN).to_bytes()
     leaves = [generator.integers(-1000, 1000, leaf.shape) for leaf in task.leaves]
@@ -226,9 +236,9 @@ def make_up(task, name: str, generator: np.random.Generator) -> bytes:
 
 @contextmanager
 def watching(kinds: dict[str, str]) -> Iterator[dict[str, float]]:
-    """The largest memory and all the CPU time of the processes that this one started, by what their command holds.
+    """Peak memory and CPU time of the processes that this one started, by a part of their command line.
 
-    Each with all that it started in its turn; of several of a kind, the one with the most.
+    Each figure includes all descendants; of several processes of a kind, it is the largest.
     """
     seen: dict[str, float] = {}
     over = threading.Event()
@@ -250,7 +260,7 @@ def watching(kinds: dict[str, str]) -> Iterator[dict[str, float]]:
 
 
 def started() -> list[tuple[str, float, float]]:
-    """The command, the memory in MiB and the CPU seconds of each process started here, with all those below it."""
+    """Command, memory in MiB and CPU seconds of each child process, with all its descendants."""
     page, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     processes: dict[int, tuple[int, str, float, float]] = {}
     for folder in Path("/proc").glob("[0-9]*"):

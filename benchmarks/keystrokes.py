@@ -1,8 +1,8 @@
-"""Time the count of keystrokes beside the model's own evaluation: made-up text, the paper's LSTM, random weights.
+"""Time the keystroke count and the plain evaluation: random text, the paper's LSTM, random weights.
 
     python benchmarks/keystrokes.py --vocabulary 10000 30000 --tokens 200000
 
-Prints a JSON object a vocabulary: seconds on the clock and of all cores together, compiling left out.
+Prints a JSON object for each vocabulary: wall seconds and core seconds, without compilation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sottovoce.models.lstm import LSTM
 TOKENS_PER_USER = 1600
 
 
-def made_up(vocabulary: Vocabulary, tokens: int) -> Store:
-    """Users of `TOKENS_PER_USER` tokens, drawn as frequent as words are."""
+def random_store(vocabulary: Vocabulary, tokens: int) -> Store:
+    """Users of `TOKENS_PER_USER` tokens, drawn with the frequencies of words."""
     generator = np.random.default_rng(0)
     chances = 1 / (np.arange(vocabulary.size - len(FRAME)) + 10.0)
     shape = (-(-tokens // TOKENS_PER_USER), TOKENS_PER_USER)
@@ -42,9 +42,9 @@ def seconds(work: Callable[[], object]) -> dict[str, float]:
 
 def measure(size: int, tokens: int) -> dict[str, object]:
     vocabulary = Vocabulary.public(size)
-    store, model = made_up(vocabulary, tokens), LSTM(size, key=jax.random.key(0))
+    store, model = random_store(vocabulary, tokens), LSTM(size, key=jax.random.key(0))
     block = store.gather(range(min(16, store.users)))
-    few = Store.from_users(list(block.tokens), vocabulary)  # the same shapes: everything is compiled on it
+    few = Store.from_users(list(block.tokens), vocabulary)  # the same shapes, to compile everything first
     count_hits(model, few)
     count_keystrokes(model, few)
     return {
@@ -61,6 +61,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocabulary", type=int, nargs="+", default=[10_000, 30_000])
     parser.add_argument("--tokens", type=int, default=200_000)
-    chosen = parser.parse_args()
-    for size in chosen.vocabulary:
-        print(json.dumps(measure(size, chosen.tokens)), flush=True)
+    options = parser.parse_args()
+    for size in options.vocabulary:
+        print(json.dumps(measure(size, options.tokens)), flush=True)

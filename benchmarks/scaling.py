@@ -1,9 +1,9 @@
-"""What a round costs against the size of the cohort and of the population. Prints JSON; --figure draws it.
+"""The cost of a round by the size of the cohort and of the population. Prints JSON; --figure draws it.
 
     python benchmarks/scaling.py --figure scaling.png > scaling.json
 
 Populations are made on disk in a temporary folder (TMPDIR), one after the other: ten million users of the demo take
-3.6 GB. Everything is done in a process of its own, so that memory can be told apart.
+3.6 GB. Each measurement has a process of its own, so that its peak memory is known.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, default="demo")
     parser.add_argument("--population", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6, 10**7])
     parser.add_argument("--cohort", type=int, nargs="+", default=[25, 100, 400, 1600])
-    parser.add_argument("--usual-population", type=int, default=10**5, help="among whom cohorts are varied")
-    parser.add_argument("--usual-cohort", type=int, default=100, help="drawn from every population")
-    parser.add_argument("--block", type=int, default=0, help="users computed at once; 0 chooses")
+    parser.add_argument("--usual-population", type=int, default=10**5, help="population for the curve over cohorts")
+    parser.add_argument("--usual-cohort", type=int, default=100, help="cohort for the curve over populations")
+    parser.add_argument("--block", type=int, default=0, help="users in a block; 0: automatic")
     parser.add_argument("--figure", type=Path, help="a PNG or SVG file")
-    parser.add_argument("--drawn-from", type=Path, metavar="JSON", help="draw what was printed before; measure nothing")
+    parser.add_argument(
+        "--drawn-from", type=Path, metavar="JSON", help="draw the output of an earlier call; measure nothing"
+    )
     options = parser.parse_args()
     found = json.loads(options.drawn_from.read_text()) if options.drawn_from else curves(options)
     if options.figure:
@@ -81,16 +83,18 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
         ((seconds, memory), (speed, room)) = canvas.subplots(2, 2)
         cohort, population = by_population[0]["cohort"], by_cohort[0]["population"]
         lines = {
-            "make the store": ("make_seconds", ACCENT), "open it": ("open_seconds", MIDDLE),
+            "make the store": ("make_seconds", ACCENT),
+            "open it": ("open_seconds", MIDDLE),
             f"a round of {cohort:,}": ("seconds_a_round", DEEP),
-        }  # fmt: skip
+        }
         for label, (name, colour) in lines.items():
             _line(seconds, by_population, "population", name, 1, label, colour)
         _frame(seconds, "seconds", "users on disk", log=True)
         lines = {
-            "file of the store": ("store_bytes", ACCENT), "making it": ("make_peak_bytes", MIDDLE),
+            "file of the store": ("store_bytes", ACCENT),
+            "making it": ("make_peak_bytes", MIDDLE),
             f"rounds of {cohort:,}": ("peak_bytes", DEEP),
-        }  # fmt: skip
+        }
         for label, (name, colour) in lines.items():
             _line(memory, by_population, "population", name, 1 / MIB, label, colour)
         _frame(memory, "peak memory of the process, MiB", "users on disk", log=True)
@@ -109,16 +113,21 @@ def _line(
 
 
 def _label_ends(axes: Axes) -> None:
-    """Each line's name at its end, moved apart where they would touch."""
+    """Write the name of each line at its end, moved apart where they would overlap."""
     from sottovoce.reporting.draw.style import spread
 
     to_share = axes.transData + axes.transAxes.inverted()
     ends = [to_share.transform(line.get_xydata()[-1]) for line in axes.lines]
     for line, (x, _), height in zip(axes.lines, ends, spread([y for _, y in ends], 0.08), strict=True):
         axes.annotate(
-            line.get_label(), (x, height), xycoords="axes fraction", xytext=(8, 0), textcoords="offset points",
-            va="center", color=line.get_color(),
-        )  # fmt: skip
+            line.get_label(),
+            (x, height),
+            xycoords="axes fraction",
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            color=line.get_color(),
+        )
 
 
 def _frame(axes: Axes, title: str, across: str, *, log: bool = False) -> None:

@@ -1,9 +1,9 @@
-"""The licences of everything that `requirements/` names, as docs/reference/licences.md.
+"""Write docs/reference/licences.md: the licences of all packages in `requirements/`.
 
     python tools/licences.py            writes the page, from what is installed (requirements/browser.lock in full)
     python tools/licences.py --check    exit status 1 where the page lacks a dependency or a licence is not allowed
 
-What a package says of itself counts: `License-Expression`, else its classifiers, else its `License` field.
+The licence is the package's own statement: `License-Expression`, else its classifiers, else its `License` field.
 """
 
 from __future__ import annotations
@@ -17,12 +17,25 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "licences.md"
 LOCKS = {"core": "core.lock", "development": "dev.lock", "keyboard and its tests": "browser.lock"}  # each in the next
 
-# A model or a release that was made with the package is not bound by any of these.
+# None of these extends to a model or a release that was made with the package.
 ALLOWED = {
-    "0BSD", "Apache-2.0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CNRI-Python", "ISC", "MIT", "MIT-0",
-    "MIT-CMU", "MPL-2.0", "NCSA", "PSF-2.0", "Zlib",
-}  # fmt: skip
-# Read by hand in their licence files: jax2onnx and locate state none in their metadata; others are of other systems.
+    "0BSD",
+    "Apache-2.0",
+    "BSD",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "CC0-1.0",
+    "CNRI-Python",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "MIT-CMU",
+    "MPL-2.0",
+    "NCSA",
+    "PSF-2.0",
+    "Zlib",
+}
+# Read from their licence files: jax2onnx and locate have none in their metadata; the others are for other systems.
 BY_HAND = {
     "colorama": "BSD-3-Clause",
     "httpx2-jsfetch": "BSD-3-Clause",
@@ -41,7 +54,7 @@ _CLASSIFIERS = {
     "The Unlicense (Unlicense)": "Unlicense",
     "Public Domain": "LicenseRef-Public-Domain",
 }
-_SPOKEN = {
+_FREE_TEXT = {
     "3-clause bsd license": "BSD-3-Clause",
     "apache 2.0": "Apache-2.0",
     "apache license 2.0": "Apache-2.0",
@@ -63,7 +76,7 @@ def locked(name: str) -> dict[str, str]:
 
 
 def licence_of(found: Distribution) -> str | None:
-    """As an SPDX expression; nothing where the package does not say."""
+    """The licence as an SPDX expression; None where the package states none."""
     facts = found.metadata
     if expression := facts.get("License-Expression"):
         return " ".join(expression.split())
@@ -71,32 +84,33 @@ def licence_of(found: Distribution) -> str | None:
     known = sorted({_CLASSIFIERS[one] for one in classes if one in _CLASSIFIERS})
     if known:
         return " OR ".join(known)
-    said = (facts.get("License") or "").strip().splitlines()
-    said = said[0].strip() if said else ""
-    return _SPOKEN.get(said.lower(), said or None)
+    lines = (facts.get("License") or "").strip().splitlines()
+    text = lines[0].strip() if lines else ""
+    return _FREE_TEXT.get(text.lower(), text or None)
 
 
 def is_allowed(expression: str) -> bool:
-    """All licences of an expression are allowed; of a mere choice (OR), one is enough."""
+    """Are all licences of an expression allowed? Of a choice (OR), one is enough."""
     named = [word for word in re.split(r"[()\s]+", expression) if word not in ("", "AND", "OR")]
     enough = all if " AND " in expression else any if " OR " in expression else all
     return bool(named) and enough(word in ALLOWED for word in named)
 
 
 def on_the_page() -> dict[str, str]:
-    """Packages that the page tells the licence of."""
+    """The packages on the page, with their licences."""
     _, _, rows = PAGE.read_text(encoding="utf-8").partition("| --- |")
     return dict(re.findall(r"^\| ([a-z0-9-]+) \| ([^|]+) \|", rows, re.MULTILINE))
 
 
 def problems() -> list[str]:
-    told = on_the_page()
+    listed = on_the_page()
     wanted = {name for lock in LOCKS.values() for name in locked(lock)}
     found = [
-        f"{name} is not on docs/reference/licences.md; `make licences` writes it" for name in sorted(wanted - set(told))
+        f"{name} is not on docs/reference/licences.md; `make licences` writes it"
+        for name in sorted(wanted - set(listed))
     ]
-    found += [f"{name} is on docs/reference/licences.md and in no lock file" for name in sorted(set(told) - wanted)]
-    for name, expression in sorted(told.items()):
+    found += [f"{name} is on docs/reference/licences.md and in no lock file" for name in sorted(set(listed) - wanted)]
+    for name, expression in sorted(listed.items()):
         if not is_allowed(expression):
             found.append(f"{name} is under {expression}, which is not among the licences that are allowed")
         says = _installed(name)

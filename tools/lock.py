@@ -1,7 +1,7 @@
-"""Write requirements/*.lock: every package that the ranges of pyproject.toml lead to, of one version, with its hashes.
+"""Write requirements/*.lock: one version of every package that pyproject.toml needs, with its hashes.
 
-For all systems and Pythons from 3.11 on: a hash stands there for each file that the package has. Versions that are in a
-lock file already stay, unless `--upgrade` is given. No file says where packages come from: that is up to pip.
+They hold for all systems and for Python 3.11 and later: each file of a package has its hash. Versions that are in a
+lock file already are kept, unless `--upgrade` is given. No file names a package index: pip chooses it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,28 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 COMPILE = (
-    "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate",
-    "--no-header", "--no-emit-index-url", "--no-emit-find-links", "pyproject.toml", "-",
-)  # fmt: skip
-# The largest first: the versions of the others are its own.
+    "uv",
+    "pip",
+    "compile",
+    "--quiet",
+    "--universal",
+    "--python-version",
+    "3.11",
+    "--generate-hashes",
+    "--no-annotate",
+    "--no-header",
+    "--no-emit-index-url",
+    "--no-emit-find-links",
+    "pyproject.toml",
+    "-",
+)
+# The largest first: the others take their versions from it.
 EXTRAS = {"browser": ("dev", "keyboard", "browser"), "dev": ("dev",), "core": ()}
 
 
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    # The package itself is built from what is locked too; hatchling wants one more where it is installed in place.
+    # The build requirements are locked too; hatchling needs one more for an editable install.
     build = "\n".join([*project["build-system"]["requires"], "editables>=0.5"])
     for name, extras in EXTRAS.items():
         chosen = [part for extra in extras for part in ("--extra", extra)]

@@ -19,6 +19,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.blocks import cut_into_blocks, share_out
 from sottovoce.training.round import play_round
+from sottovoce.training.types import Task
 from thread_group import thread_groups
 
 RECIPE = Recipe.from_dict({
@@ -59,7 +60,7 @@ def with_helpers(processes, assembly, store, lead, stop=lambda: False):
 
 def summed(sum_updates, assembly, store, cohort):
     norms = assembly.algorithm.mechanism.clip_norms(1, assembly.algorithm.mechanism.start())
-    return sum_updates(assembly.algorithm, assembly.model, store, cohort, local_key(bytes(range(8))), norms)
+    return sum_updates(assembly.algorithm, Task(assembly.model, cohort, norms, local_key(bytes(range(8)))), store)
 
 
 def same(one, other):
