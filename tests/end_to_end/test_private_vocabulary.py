@@ -29,7 +29,7 @@ PEOPLE = 400
 
 @pytest.fixture(autouse=True)
 def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One noise for all draws: one of 400 words of their own would be shown once in ten thousand runs of these tests."""
+    """One noise for all draws: by chance, one of 400 words of their own is shown once in ten thousand runs."""
     monkeypatch.setattr("sottovoce.privacy.histogram.os_entropy", SimpleNamespace(token_bytes=bytes))
 
 

@@ -54,6 +54,7 @@ def test_an_experiment_ends_with_runs_results_a_figure_and_a_table(done: Path):
     assert "| σ = 0.012, S = 15 | 2 |" in table
     assert " ± " in table
 
+
 @pytest.mark.slow
 def test_a_switch_goes_on_from_the_other_runs_model(figure_8: Path):
     done = figure_8
