@@ -141,7 +141,10 @@ def half_the_noise():
 )
 def half_the_noise_under_audit():
     """Noise at half its scale, which an audit by rounds must not let pass."""
-    half_the_noise()
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.noise_std
+    Mechanism.noise_std = lambda *args: (real(*args)[0] / 2, real(*args)[1])
 
 
 @caught_by("statistical/test_noise.py", "test_an_empty_cohort_gets_the_same_noise")
