@@ -28,6 +28,7 @@ def fingerprint(recipe: str, store: str, layout: str) -> str:
     return digest.hexdigest()[:16]
 
 
+@cache  # what was imported does not change
 def program() -> str:
     """From the code and the versions of all that computes: the same on machines that were set up alike."""
     digest = hashlib.sha256(repr(_versions()).encode())
