@@ -34,7 +34,7 @@ test-slow: $(VENV)/dev ## the slower tests: every fault, long attacks, processes
 	$(PYTEST) -m "slow and not browser"
 
 test-browser: $(VENV)/browser ## export, keyboard and watch, in a real browser; screenshots go to test-artefacts/
-	$(PYTEST) -n 0 -m browser tests/browser
+	$(PYTEST) --dist loadfile -m browser tests/browser
 
 test-all: test test-slow test-browser ## every test there is
 
