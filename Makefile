@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/p
 # What is installed is what requirements/ names, by hash; the ranges of pyproject.toml are for whoever installs the package.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo federation-demo test test-slow test-browser lint format lock licences reference install clean
+.PHONY: help demo federation-demo test test-changed test-slow test-browser test-all lint format lock licences reference install clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -24,14 +24,19 @@ federation-demo: $(VENV)/dev ## train across three processes: a server and two s
 	rm -rf federation-demo
 	$(BIN)/sotto federate demo --out federation-demo
 
-test: $(VENV)/dev ## the tests, about a quarter of an hour on two cores
+test: $(VENV)/dev ## the tests, at most five minutes on two cores
 	$(PYTEST) -m "not slow and not browser"
 
-test-slow: $(VENV)/dev ## the slower tests
+test-changed: $(VENV)/dev ## deliberate faults in the rooms that a branch, or the last few commits, changed
+	SOTTOVOCE_FAULTS=changed $(PYTEST) -m slow tests/broken_builds
+
+test-slow: $(VENV)/dev ## the slower tests: every fault, long attacks, processes of their own; half an hour
 	$(PYTEST) -m "slow and not browser"
 
 test-browser: $(VENV)/browser ## export, keyboard and watch, in a real browser; screenshots go to test-artefacts/
-	$(PYTEST) -n 0 -m browser tests/browser
+	$(PYTEST) --dist loadfile -m browser tests/browser
+
+test-all: test test-slow test-browser ## every test there is
 
 lint: $(VENV)/dev ## ruff, types, who may import whom, licences, and the generated reference
 	$(BIN)/ruff check .

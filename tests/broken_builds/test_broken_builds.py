@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults import FAULTS
+from selection import ALWAYS, rooms_of, selected, touched
 
 from forks import Forks
 
@@ -36,7 +37,7 @@ def forks() -> Iterator[Forks]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", selected())
 def test_the_fault_is_caught(name, forks):
     ended = forks.run(TEST, name, str(TESTS / FAULTS[name].test))
     # 1: a test failed. Anything else (2: broken off, 4: no such test, 5: nothing ran) shows nothing.
@@ -51,3 +52,19 @@ def test_the_table_is_as_long_as_promised():
         path, _, name = fault.test.partition("::")
         text = (TESTS / path).read_text(encoding="utf-8")
         assert f"def {name.partition('[')[0]}(" in text, fault.test
+
+
+def test_a_fault_is_tried_when_what_it_patches_or_who_catches_it_changes():
+    assert set(ALWAYS) <= set(FAULTS)
+    for name in FAULTS:
+        assert rooms_of(name), f"{name} patches no room: it would be tried after no change"
+    before = (HERE / "faults.py").read_text(encoding="utf-8")
+    assert touched([], before) == set()
+    assert "half_the_noise" in touched(["src/sottovoce/privacy/noise.py"], before)
+    assert "half_the_noise" in touched(["tests/statistical/test_noise.py"], before)
+    assert "half_the_noise" not in touched(["src/sottovoce/runs/ledger.py", "docs/index.md"], before)
+    assert touched([], before.replace("/ 2, real(*args)[1])", "/ 3, real(*args)[1])")) == {
+        "half_the_noise",
+        "half_the_noise_under_audit",
+    }
+    assert touched([], "") == set(FAULTS)

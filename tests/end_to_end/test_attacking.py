@@ -47,6 +47,7 @@ def overfit(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_model_that_knows_its_users_by_heart_is_found_out(sotto: Sotto, overfit: Path) -> None:
     found = sotto("audit", "membership", overfit, "--json").json()
     (attack,) = found["attacks"]
@@ -57,6 +58,7 @@ def test_a_model_that_knows_its_users_by_heart_is_found_out(sotto: Sotto, overfi
     assert attack["roc"][-1] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_model_that_never_saw_them_is_a_coin(sotto: Sotto, overfit: Path, world: World, tmp_path: Path) -> None:
     """The same model, and other people: users of a store that it was not trained on.
 
@@ -119,8 +121,8 @@ def test_what_cannot_be_attacked_is_refused(refused: Refused, run: Path, tmp_pat
     assert "holds no run" in refused("audit", tmp_path / "nothing")
 
 
-def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, overfit: Path, run: Path) -> None:
-    parts = ("--by-band", "--by-group", "--beside", overfit)
+def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, world: World, run: Path) -> None:
+    parts = ("--by-band", "--by-group", "--beside", world.run)
     found = sotto("evaluate", run, *parts, "--json").json()
     assert sum(row["share"] for row in found["by_band"]) == pytest.approx(1)
     assert sum(row["share"] * row["top1"] for row in found["by_band"]) == pytest.approx(found["top1"])
@@ -130,7 +132,7 @@ def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, overfit:
     shown = sotto("evaluate", run, *parts)
     assert "too few users to put them into groups" in shown.out
     assert "points lost" in shown.out
-    assert sotto("report", run, "--beside", overfit).status == 0
+    assert sotto("report", run, "--beside", world.run).status == 0
     page = (run / "report.html").read_text()
     assert "Whom privacy costs" in page
     assert "marks and ends of texts" in page

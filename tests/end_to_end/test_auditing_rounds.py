@@ -11,7 +11,7 @@ from small_world import Refused, Sotto, World, files_of, parse_json
 from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.privacy.mechanism import Mechanism
 
-SOME = ("--rounds", 400)
+SOME = ("--rounds", 160)
 
 
 def test_a_sound_run_is_not_contradicted_and_nothing_but_the_audit_is_written(
@@ -23,9 +23,9 @@ def test_a_sound_run_is_not_contradicted_and_nothing_but_the_audit_is_written(
     assert 0 <= found["shown"] < found["claimed"]
     assert found["contradicted"] is False
     assert found["confidence"] == 0.999
-    assert found["claimed_multiplier"] == 1 < found["shown_multiplier"] < 1.3
-    assert found["would_notice"] == pytest.approx(0.814, abs=0.001)  # of χ² with 399 degrees of freedom
-    assert found["judged"] == 300
+    assert found["claimed_multiplier"] == 1 < found["shown_multiplier"] < 1.5
+    assert found["would_notice"] == pytest.approx(0.719, abs=0.001)  # of χ² with 159 degrees of freedom
+    assert found["judged"] == 120
     after = files_of(run)
     assert {name for name in after if name not in before[0]} == {"audit", "audit/rounds.json"}
     assert {name: after[name] for name in before[0]} == before[0]
@@ -44,7 +44,7 @@ def test_a_leaky_build_is_contradicted_with_status_1(sotto: Sotto, run: Path, mo
     assert told.status == 1
     assert "CONTRADICTED" in told.out
     assert "so ε <= 2.76 at δ = 0.01" in told.out
-    assert sotto("audit", "rounds", run, *SOME, "--json").status == 1
+    assert parse_json((run / "audit/rounds.json").read_text())["contradicted"] is True
 
 
 def test_half_the_noise_is_contradicted(sotto: Sotto, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_half_the_noise_is_contradicted(sotto: Sotto, run: Path, monkeypatch: py
     assert "would have seen" not in told.out
     found = parse_json((run / "audit/rounds.json").read_text())
     assert found["shown"] < found["claimed"]
-    assert found["shown_multiplier"] < 0.65
+    assert found["shown_multiplier"] < 0.7
     assert found["claimed_multiplier"] == 1
 
 

@@ -45,7 +45,13 @@ def z_event(z: float) -> SampledGaussian:
     return SampledGaussian(z, "poisson", 0.25)
 
 
-@pytest.mark.parametrize("change", CHANGES)
+# A change that is compiled, one that is kept with the model, and one that is charged; the others are slow tests.
+QUICK = ("adaptive", "noise by steps", "weight-aware")
+
+
+@pytest.mark.parametrize(
+    "change", [change if change in QUICK else pytest.param(change, marks=pytest.mark.slow) for change in CHANGES]
+)
 def test_a_run_broken_off_goes_on_as_if_nothing_had_been(recipe, tmp_path, change):
     """What adapts is saved with the model: round 5 of the resumed run clips to what round 5 of the other clipped to."""
     recipe = recipe.replace(privacy=CHANGES[change], run={"rounds": 8})

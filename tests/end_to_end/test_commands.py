@@ -204,6 +204,7 @@ def test_the_installed_command_plans_in_a_process_of_its_own() -> None:
     assert 0.5 < parse_json(done.stdout)["epsilon"] < 2
 
 
+@pytest.mark.slow
 def test_the_reader_of_a_pipe_may_leave_early() -> None:
     """`sotto plan ... | true`"""
     with subprocess.Popen(
@@ -387,6 +388,7 @@ def test_the_store_is_charged_for_the_planned_rounds_of_every_run(
     assert parse_json((tmp_path / "two" / "privacy.json").read_text())["epsilon_store"] > 1.2 * first["epsilon"]
 
 
+@pytest.mark.slow
 def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(sotto: Sotto, tmp_path: Path) -> None:
     small = [
         "data.store=demo:40", "privacy.users=30", "privacy.cohort=4", "privacy.delta=0.01", "privacy.accountant=rdp",
@@ -765,6 +767,7 @@ def test_an_internal_report_is_apart_and_for_its_owner_alone(sotto: Sotto, run: 
     assert not (run / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_answer_of_every_command_can_be_read_in_a_real_pipe(world: World) -> None:
     done = subprocess.run([SOTTO, "evaluate", world.run, "--json"], capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr

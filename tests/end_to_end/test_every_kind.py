@@ -63,8 +63,14 @@ def test_a_run_of_every_kind_goes_all_the_way(store, tmp_path, name):
         sottovoce.train(other, tmp_path / "other")
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd", "central"])
-@pytest.mark.parametrize("name", ["gated_cnn", *(pytest.param(n, marks=pytest.mark.slow) for n in KINDS[:2])])
+LEARNERS = [(name, algorithm) for name in KINDS for algorithm in ("fedavg", "fedsgd", "central")]
+QUICK = ("gated_cnn", "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [each if each == QUICK else pytest.param(*each, marks=pytest.mark.slow) for each in LEARNERS],
+)
 def test_every_kind_learns(store, tmp_path, name, algorithm):
     recipe = recipe_of(store, name).replace(
         privacy={"mode": "none", "noise_multiplier": None, "clip_norm": 5.0},

@@ -19,7 +19,7 @@ from sottovoce.runs import checkpoint
 
 RECIPE = """
 [data]
-store = "demo:60"
+store = "demo:40"
 [model]
 embedding = 4
 hidden = 5
@@ -31,8 +31,8 @@ learning_rate = 1.0
 optimiser = "adam"
 learning_rate = 0.05
 [privacy]
-users = 60
-cohort = 12
+users = 40
+cohort = 9
 clip_norm = 0.3
 noise_multiplier = 1.1
 delta = 1e-3
@@ -87,10 +87,14 @@ main(sys.argv[2:])
 COMMAND = "import sys; from sottovoce.cli.main import main; main(sys.argv[1:])"
 
 # Where to die, in turn, resuming in between: n counts calls of that process alone.
-DEATHS = [
+FEW_DEATHS = [
     ("spend", 2, "after"),  # paid for, nothing noised yet
+    ("checkpoint", 2, "before"),  # the keys are saved, the checkpoint is not
+]
+DEATHS = [
+    ("spend", 2, "after"),
     ("record", 3, "after"),  # the record has a round that the diagnostics do not
-    ("checkpoint", 1, "before"),  # the keys are saved, the checkpoint is not
+    ("checkpoint", 1, "before"),
     ("checkpoint", 1, "after"),  # the checkpoint is saved, the old keys are not forgotten
     ("spend", 1, "before"),  # not paid for
     ("secrets", 1, "after"),
@@ -140,10 +144,13 @@ def assert_same(run: Path, unbroken: Path) -> None:
 
 
 @pytest.mark.timeout(280)
-def test_killed_at_every_delicate_moment(recipe, forks, unbroken, tmp_path):
+@pytest.mark.parametrize(
+    "deaths", [FEW_DEATHS, pytest.param(DEATHS, marks=pytest.mark.slow)], ids=["some", "every delicate moment"]
+)
+def test_killed_at_delicate_moments(recipe, forks, unbroken, tmp_path, deaths):
     out = tmp_path / "run"
     arguments = ["train", str(recipe), "--out", str(out)]
-    for place, nth, when in DEATHS:
+    for place, nth, when in deaths:
         dead = forks.run(KILLER, place, str(nth), when, *arguments)
         assert dead.returncode == -signal.SIGKILL, f"did not die at {when} {place}: {dead.stdout}"
         arguments = ["resume", str(out)]
@@ -200,12 +207,15 @@ def test_entropy_and_seed_are_kept_apart(recipe, forks, unbroken, tmp_path):
     assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"
 
 
-@pytest.mark.parametrize("ends", ["terminal", "signal", "nohup"])
+SLOWER = [pytest.param(ends, marks=pytest.mark.slow) for ends in ("signal", "nohup")]
+
+
+@pytest.mark.parametrize("ends", ["terminal", *SLOWER])
 def test_a_run_whose_terminal_is_closed_finishes_its_round_and_saves(recipe, environment, tmp_path, ends):
     """It is sent SIGHUP, and nothing can be written to the terminal any more. Under nohup it goes on."""
     out = tmp_path / "run"
     mine, terminal = os.openpty()
-    changes = ("run.rounds=3000", "run.checkpoint_every=3000", "run.evaluate_every=0")
+    changes = ("run.rounds=30000", "run.checkpoint_every=30000", "run.evaluate_every=0")
     arguments = ["train", str(recipe), "--out", str(out), *(part for change in changes for part in ("--set", change))]
     process = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, ends, *arguments], env=environment,
@@ -237,5 +247,5 @@ def test_a_run_whose_terminal_is_closed_finishes_its_round_and_saves(recipe, env
     saved, damaged = checkpoint.latest(out / "checkpoints")
     assert saved is not None
     assert saved.round == statement["rounds_done"] == statement["charges"]
-    assert 2 < saved.round < 3000
+    assert 2 < saved.round < 30000
     assert not damaged

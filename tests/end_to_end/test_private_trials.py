@@ -43,6 +43,7 @@ def outcome_of(out: Path, trial) -> tuple[Path, Outcome]:
     return path, Outcome.load(path)
 
 
+@pytest.mark.slow
 def test_a_private_trial_starts_from_public_text_by_the_rules_and_pays(done: Path):
     _, eight, four, _ = few(SMOKE)
     for trial, budget in ((eight, 8.0), (four, 4.0)):
@@ -70,6 +71,7 @@ def kept_store(out: Path) -> str:
     return str(next(folder for folder in (out / "users").iterdir() if folder.name.endswith("seed2018")))
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_private_trial_is_public(done: Path, monkeypatch: pytest.MonkeyPatch):
     """It comes out the same, to the byte, where the users and all that is for the owner only cannot be read."""
     opened, real = [], Store.open

@@ -109,6 +109,7 @@ def test_peoples_text_is_never_rehearsed(store, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_without_forgetting_trains_too(store, tmp_path):
     recipe = make_recipe(store).replace(local={"objective": "without_forgetting", "user_share": 0.5})
     assert sottovoce.train(recipe, tmp_path / "run").statement.private

@@ -46,6 +46,7 @@ def figure_2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_runs_are_measured_on_both_texts(figure_2: Path):
     results = results_of(figure_2)
     assert set(results) == {"pretrained-seed0", "averaging-seed0", "averaging-plain-seed0"}
@@ -63,6 +64,7 @@ def test_runs_are_measured_on_both_texts(figure_2: Path):
     assert (figure_2 / "figure-2.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_both_began_with_the_pre_trained_model(figure_2: Path):
     results = results_of(figure_2)
     first = results["pretrained-seed0"]["facts"]["users_text"]["perplexity"]
@@ -72,6 +74,7 @@ def test_both_began_with_the_pre_trained_model(figure_2: Path):
         assert "start" in json.loads(ledger[0])
 
 
+@pytest.mark.slow
 def test_claims_and_the_page_need_no_training(sotto: Sotto, figure_2: Path):
     told = {row["claim"]: row for row in sotto("reproduce", "--claims", "--out", figure_2, "--json").json()["claims"]}
     assert "times the perplexity on public text with rehearsal" in told["rehearsal keeps"]["measured"]

@@ -46,6 +46,7 @@ WORLDS = {
     "renamed, of another text": {"p4": None, "someone": OTHER},
 }
 SUM = SumInBlocks(4)
+SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
 
 
 def write_store(folder, change) -> Store:
@@ -75,7 +76,7 @@ def network() -> LSTM:
 def make_algorithm(sampler) -> Algorithm:
     clip = FlatClip(S)
     update = FedAvg(clip, True, batch=2, unroll=4, learning_rate=30.0)
-    return Algorithm(Mechanism(sampler, clip, FixedDenominator(1.0), 1.0), update, Server(optax.sgd(1.0)))
+    return Algorithm(Mechanism(sampler, clip, FixedDenominator(1.0), 1.0), update, SERVER)
 
 
 def sums_in_turn(network, store, sampler=None) -> list:

@@ -256,6 +256,11 @@ def _one_line(error: Exception) -> str:
     return text if len(text) < 300 else text[:300] + " …"
 
 
+def _logits_of(model: LanguageModel, tokens: Any, key: Any) -> Any:
+    model.read(tokens, model.initial_state(), key)  # as it is trained
+    return model.logits(model.read(tokens, model.initial_state())[0])
+
+
 def _check_model(model: LanguageModel, vocabulary: int) -> None:
     params, frozen = split(model)
     for part, of_float32 in ((params, True), (frozen, False)):
@@ -269,13 +274,8 @@ def _check_model(model: LanguageModel, vocabulary: int) -> None:
     if not jax.tree.leaves(params):
         raise SottoError("the model has no trained array; let `trained()` be True for one")
     tokens = jax.ShapeDtypeStruct((3,), "int32")
-
-    def logits_of(model: LanguageModel, tokens: Any, key: Any) -> Any:
-        model.read(tokens, model.initial_state(), key)  # as it is trained
-        return model.logits(model.read(tokens, model.initial_state())[0])
-
     try:
-        logits = jax.eval_shape(logits_of, model, tokens, jax.random.key(0))
+        logits = jax.eval_shape(_logits_of, model, tokens, jax.random.key(0))
     except Exception as error:
         contract = "initial_state(), read(tokens, state, key=None), logits(outputs)"
         raise SottoError(f"the model does not keep the contract ({contract}): {_one_line(error)}") from error

@@ -34,8 +34,8 @@ def fixed(z: float, cohort: int, users: int) -> SampledGaussian:
 # Contracts
 
 
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
-@settings(max_examples=12, deadline=None)
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@settings(max_examples=4, deadline=None)
 @given(
     z=st.floats(0.5, 5), q=st.floats(1e-4, 0.2), rounds=st.integers(1, 2000), more=st.floats(1.05, 3),
     delta=st.sampled_from([1e-5, 1e-9]),
@@ -51,8 +51,7 @@ def test_epsilon_grows_with_rounds_rate_and_less_noise(accountant, z, q, rounds,
 
 
 @pytest.mark.parametrize("event", [poisson, lambda z, q: fixed(z, round(q * 10**6), 10**6)])
-@pytest.mark.parametrize("z", [0.6, 1.0, 3.0])
-@pytest.mark.parametrize(("q", "rounds"), [(1e-4, 1), (1e-3, 1000), (0.05, 200)])
+@pytest.mark.parametrize(("z", "q", "rounds"), [(3.0, 1e-4, 1), (0.6, 1e-3, 1000), (1.0, 0.05, 200)])
 def test_rdp_is_never_below_pld(event, z, q, rounds) -> None:
     spent = [(event(z, q), rounds)]
     assert epsilon(spent, 1e-7, "rdp") >= epsilon(spent, 1e-7, "pld") > 0

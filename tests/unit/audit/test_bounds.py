@@ -25,7 +25,7 @@ from sottovoce.audit.bounds import (
 )
 from sottovoce.errors import SottoError
 
-REPEATS = 200
+REPEATS = 100
 # So many of 200 bounds may be wrong at 95 % confidence before chance is no excuse (1 in 1,000).
 MOST_WRONG = int(stats.binom.ppf(0.999, REPEATS, 0.05))
 

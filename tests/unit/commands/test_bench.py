@@ -50,7 +50,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     cohort_sum._add_block.clear_cache()
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
     store = bench.make_users(bench.WORKLOADS["demo"], 30)
-    for size in (0, 1, 3, 8, 9, 15, 22, 30):
+    for size in (0, 3, 8, 9, 22):
         key = jax.random.key(size)
         summed = assembly.sum_updates(assembly.algorithm, Task(assembly.model, np.arange(size), clip_norms, key), store)
         assert summed.users == size
@@ -58,6 +58,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     assert cohort_sum._add_block._cache_size() == 2
 
 
+@pytest.mark.slow
 def test_the_second_round_compiles_nothing():
     assembly = bench._assemble(bench.WORKLOADS["demo"], 8, 8, "off")
     play = bench.play_next(assembly, bench.make_users(bench.WORKLOADS["demo"], 8))
@@ -88,6 +89,7 @@ def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
     assert max(held[10:]) - max(held[:10]) <= 8 * 20 * 16 + one_block_ahead < 4 * 8 * 10 * 160
 
 
+@pytest.mark.slow
 def test_a_cohort_is_drawn_from_a_population_on_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "REPEATS", 1)
     monkeypatch.setattr(bench, "_product_rate", lambda kind: 1e12)

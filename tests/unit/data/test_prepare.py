@@ -190,7 +190,7 @@ def test_fingerprint_follows_the_text(tmp_path: Path) -> None:
     assert len(prints) == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     rows=st.lists(
         st.tuples(st.text(min_size=1, max_size=3).filter(lambda u: not u.isspace()), st.text("abz ,", max_size=12)),

@@ -18,6 +18,7 @@ KEY = jax.random.key(0)
 HABIT = [BOS, *[50, 51, 52, 53] * 10, EOS]
 
 
+@pytest.mark.slow
 def test_the_gain_is_measured_on_the_second_half_by_a_model_trained_on_the_first(model, vocabulary) -> None:
     """Against one user at a time; one without text changes nothing; the habitual gain."""
     users = [HABIT, [], HABIT[:21] + [55] * 21]

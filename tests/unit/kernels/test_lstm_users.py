@@ -59,12 +59,21 @@ def lengths_of(updates) -> np.ndarray:
 CLIPS = [FlatClip(0.4), FlatClip(1e3), PerLayerClip.even(0.4, 11), PerLayerClip((0.01,) * 5 + (1e3,) * 6), NoClip()]
 
 
-@pytest.mark.parametrize("every_step", [True, False])
-@pytest.mark.parametrize("clipping", CLIPS, ids=["flat", "wide", "per layer", "some layers", "none"])
-@pytest.mark.parametrize("products", [PLAIN, cpu.ONE_USER], ids=["many users", "one user"])
+KINDS = dict(zip(("flat", "wide", "per layer", "some layers", "none"), CLIPS, strict=True))
+PRODUCTS = {"many users": PLAIN, "one user": cpu.ONE_USER}
+# A program for each kind of clip, products and order. What is left to `make test-all`: clipping at the end alone, and
+# the program for one user with other clips, which differ from the one for many in nothing but their products.
+SENT = [
+    pytest.param(every_step, clip, products, id=f"{products}, {name}, {'every step' if every_step else 'at the end'}",
+                 marks=[] if every_step and (products == "many users" or name == "flat") else [pytest.mark.slow])
+    for products in PRODUCTS for name, clip in KINDS.items() for every_step in (True, False)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("every_step", "clipping", "products"), SENT)
 def test_every_user_sends_what_fedavg_sends(model, store, every_step, clipping, products):
     update = FedAvg(clipping.normalised(), every_step, **LOCAL)
-    general, fast = both(model, store, update, 1.0, products, clipping.clip_norms)
+    general, fast = both(model, store, update, 1.0, PRODUCTS[products], clipping.clip_norms)
     for a, b in zip(jax.tree.leaves(general.update), jax.tree.leaves(fast.update), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
     assert jax.tree.structure(general.update) == jax.tree.structure(fast.update)
@@ -87,6 +96,7 @@ def test_each_user_has_a_norm_of_their_own(model, store):
     assert np.any(lengths > 0.99 * norms)
 
 
+@pytest.mark.slow
 def test_products_of_bfloat16_stay_within_the_clip_and_close(model, store):
     """Its rounding is a hundredth of an update; the clip that follows is in float32 all the same."""
     general, fast = both(model, store, FedAvg(FlatClip(0.4), True, **LOCAL), 0.4, plain_products(jnp.bfloat16))
@@ -98,7 +108,11 @@ def test_products_of_bfloat16_stay_within_the_clip_and_close(model, store):
     assert np.all(lengths <= 0.4)
 
 
-@pytest.mark.parametrize("clipping", [FlatClip(1.0), PerLayerClip.even(1.0, 11)], ids=["flat", "per layer"])
+@pytest.mark.parametrize(
+    "clipping",
+    [FlatClip(1.0), pytest.param(PerLayerClip.even(1.0, 11), marks=pytest.mark.slow)],
+    ids=["flat", "per layer"],
+)
 @pytest.mark.parametrize("clip_norm", [1e-3, 0.4, 1e3])
 def test_updates_kept_in_float16_lose_little_at_any_clip_norm(model, store, clip_norm, clipping):
     """The unit follows the clip norm, so that neither small nor large ones leave the range."""

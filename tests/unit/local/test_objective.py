@@ -42,7 +42,7 @@ def leaves(update) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(update)])
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("share", [0.25, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.5, 0.75))])
 @pytest.mark.parametrize("count", [0, 1, 11, 24])
 def test_the_users_text_is_their_share_of_what_is_read(count, share):
     update = FedAvg(FlatClip(1.0), True, user_share=share, **LOCAL)

@@ -71,8 +71,19 @@ def test_bytes_are_counted_as_they_travel():
     assert plain_size(update) == 4 * (600 + 7)
 
 
-@pytest.mark.parametrize("clipping", [FlatClip(0.001), PerLayerClip.even(0.001, 11)], ids=["flat", "per layer"])
-@pytest.mark.parametrize("kind", [FedAvg, FedSGD])
+PER_LAYER = PerLayerClip.even(0.001, 11)
+
+
+@pytest.mark.parametrize(
+    ("kind", "clipping"),
+    [
+        (FedAvg, FlatClip(0.001)),
+        (FedSGD, PER_LAYER),
+        pytest.param(FedAvg, PER_LAYER, marks=pytest.mark.slow),
+        pytest.param(FedSGD, FlatClip(0.001), marks=pytest.mark.slow),
+    ],
+    ids=["FedAvg, flat", "FedSGD, per layer", "FedAvg, per layer", "FedSGD, flat"],
+)
 def test_a_packed_update_is_never_longer_than_the_clip_norm(model, clipping, kind):
     """Guarantee: what the server adds is clipped after it is unpacked, since rounding may lengthen it."""
     options = {"clip_every_step": True} if kind is FedAvg else {}

@@ -107,6 +107,7 @@ def test_rounds_of_two_processes_have_the_cohorts_the_noise_and_the_model_of_one
     assert same(play(assembly, store, assembly.sum_updates).params, together.params)
 
 
+@pytest.mark.slow
 def test_without_a_clip_the_sums_are_those_of_one_process_within_rounding(store):
     assembly = assemble(RECIPE.replace(privacy={"mode": "none", "clipping": "none"}), store)
     alone = summed(assembly.sum_updates, assembly, store, COHORT)

@@ -46,8 +46,8 @@ def cuts(contents: bytes) -> Iterator[bytes]:
 
 def flips(contents: bytes) -> Iterator[bytes]:
     for place in range(len(contents)):
-        for bit in (0, 3, 5):
-            yield contents[:place] + bytes([contents[place] ^ 1 << bit]) + contents[place + 1 :]
+        bit = (0, 3, 5)[place % 3]
+        yield contents[:place] + bytes([contents[place] ^ 1 << bit]) + contents[place + 1 :]
 
 
 def moves(contents: bytes) -> Iterator[bytes]:

@@ -170,6 +170,7 @@ def test_the_spread_of_one_algorithm_is_not_that_of_another(results):
     assert claim["verdict"] == HOLDS
 
 
+@pytest.mark.slow
 def test_everything_is_drawn_from_results_alone(tmp_path):
     """Every experiment with all its trials: figures are PNG files, tables have a row a trial."""
     results = ResultStore(tmp_path / "results")

@@ -144,6 +144,7 @@ def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, g
     assert distance(after.params) < 0.9 * distance(model)
 
 
+@pytest.mark.slow
 def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(readers, model, monkeypatch):
     wrote = []
 
