@@ -95,7 +95,7 @@ def noise_at_most(noise: np.ndarray, confidence: float = CONFIDENCE) -> float:
 
 
 def would_notice(trials: int, confidence: float = CONFIDENCE, power: float = POWER) -> float:
-    """`noise_at_most` of `trials` draws stays below σ, with a chance of `power`, if theirs is at most this part of σ."""
+    """`noise_at_most` of `trials` draws stays below σ, with chance `power`, if theirs is at most this part of σ."""
     return math.sqrt(special.chdtri(trials - 1, confidence) / special.chdtri(trials - 1, 1 - power))
 
 
