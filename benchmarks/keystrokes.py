@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import FRAME, Vocabulary
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import FRAME
 from sottovoce.evaluation.keystrokes import count_keystrokes, saving
 from sottovoce.evaluation.prediction import count_hits
 from sottovoce.models.lstm import LSTM

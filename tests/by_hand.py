@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.data.vocabulary import BOS
+from sottovoce.data.words import BOS
 
 
 def lanes_of(tokens, lanes):
@@ -20,7 +20,7 @@ def lanes_of(tokens, lanes):
 def _slope_of(model, inputs, targets, counted, state, key):
     def loss(model):
         outputs, after = model.read(inputs, state, key)
-        return -jnp.dot(jax.nn.log_softmax(model.score(outputs))[jnp.arange(len(targets)), targets], counted), after
+        return -jnp.dot(jax.nn.log_softmax(model.logits(outputs))[jnp.arange(len(targets)), targets], counted), after
 
     return jax.grad(loss, has_aux=True)(model)
 

@@ -36,7 +36,8 @@ from hypothesis import settings
 
 from family import FAMILY, of_family
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import BOS, EOS
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.lstm import LSTM
 

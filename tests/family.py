@@ -47,11 +47,11 @@ class Bigrams(eqx.Module):
 
     table: jax.Array
 
-    def start(self):
+    def initial_state(self):
         return jnp.zeros(())
 
     def read(self, tokens, state, key=None):
         return self.table[tokens], state
 
-    def score(self, outputs):
+    def logits(self, outputs):
         return outputs

@@ -132,11 +132,11 @@ class Privacy:
     )
     users: int = _value(0, "K: the declared population, a public constant", low=0)
     cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0)
-    sampling: str = _value("poisson", "how a cohort is drawn", choices=("poisson", "fixed", "in_turn"))
+    sampling: str = _value("poisson", "how a cohort is drawn: poisson, fixed or in_turn")
     weight_cap: float = _value(1.0, "ŵ: tokens that give a user full weight, w = min(n/ŵ, 1)", low=1)
     total_weight: float = _value(0.0, "W: declared sum of the weights; 0 is the declared population", low=0)
     min_weight: float = _value(0.0, "W_min of the clipped denominator; 0 is total_weight", low=0)
-    clipping: str = _value("flat", "how an update is bounded", choices=("flat", "per_layer", "none"))
+    clipping: str = _value("flat", "how an update is bounded: flat, per_layer or none")
     clip_when: str = _value(
         "every_step",
         "when an update is clipped: after every local step, or once at the end",
@@ -157,9 +157,7 @@ class Privacy:
     adaptive_rate: float = _value(0.2, "η_C: how fast the clip norm follows the quantile", above=0)
     adaptive_bit_noise: float = _value(0.0, "σ_b: noise on the count of unclipped users; 0 is cohort/20", low=0)
     estimator: str = _value(
-        "fixed_denominator",
-        "how updates are averaged",
-        choices=("fixed_denominator", "clipped_denominator", "true_average"),
+        "fixed_denominator", "how updates are averaged: fixed_denominator, clipped_denominator or true_average"
     )
     noise_multiplier: float | None = _value(None, "z: noise_std over the sensitivity", low=0)
     noise_schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of the noise] from round 1 on")

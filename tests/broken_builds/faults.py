@@ -152,13 +152,13 @@ def no_noise_for_nobody():
 
     from sottovoce.privacy.mechanism import Mechanism
 
-    real = Mechanism.privatise
+    real = Mechanism.add_noise
 
-    def privatise(self, query, *args):
-        nobody = not any(np.any(leaf) for leaf in jax.tree.leaves(query.estimate))
+    def add_noise(self, query, *args):
+        nobody = not any(np.any(leaf) for leaf in jax.tree.leaves(query.update))
         return query if nobody else real(self, query, *args)
 
-    Mechanism.privatise = privatise
+    Mechanism.add_noise = add_noise
 
 
 @caught_by("statistical/test_noise.py", "test_noise_never_repeats")
@@ -168,8 +168,8 @@ def one_stream_for_every_layer():
 
     from sottovoce.privacy import mechanism
 
-    real = mechanism._with_noise
-    mechanism._with_noise = lambda part, *rest: jax.tree.map(lambda leaf: real((leaf,), *rest)[0], part)
+    real = mechanism._noised
+    mechanism._noised = lambda part, *rest: jax.tree.map(lambda leaf: real((leaf,), *rest)[0], part)
 
 
 @caught_by("statistical/test_noise.py", "test_noise_never_repeats")
@@ -208,7 +208,7 @@ def noise_in_floating_point():
             part,
         )
 
-    mechanism._with_noise = with_noise
+    mechanism._noised = with_noise
 
 
 @caught_by("unit/privacy/test_mechanism.py", "test_what_is_released_is_a_function_of_a_sum_of_whole_numbers")
@@ -219,13 +219,13 @@ def a_step_of_the_data():
 
     from sottovoce.privacy import mechanism
 
-    real = mechanism._with_noise
+    real = mechanism._noised
 
     def with_noise(part, std, step, key, stream):
         largest = max(float(np.abs(leaf).max(initial=0)) for leaf in jax.tree.leaves(part))
         return real(part, std, largest * 2.0**-26 or step, key, stream)
 
-    mechanism._with_noise = with_noise
+    mechanism._noised = with_noise
 
 
 @caught_by("unit/privacy/test_mechanism.py", "test_what_is_released_is_a_function_of_a_sum_of_whole_numbers")
@@ -233,8 +233,8 @@ def rounding_that_is_not_paid_for():
     """An average is rounded to the grid, and the noise is as if it were not."""
     from sottovoce.privacy import mechanism
 
-    real = mechanism._with_noise
-    mechanism._with_noise = lambda part, std, step, key, stream: real(part, std * (1 - 2.0**-19), step, key, stream)
+    real = mechanism._noised
+    mechanism._noised = lambda part, std, step, key, stream: real(part, std * (1 - 2.0**-19), step, key, stream)
 
 
 @caught_by("unit/privacy/test_rounded_gaussian.py", "test_decisions_that_are_close_are_left_to_more_bits")
@@ -327,7 +327,7 @@ def a_turn_begun_is_not_counted():
     """Users in turn are charged when everybody has joined, not when somebody joins once more."""
     from sottovoce.privacy.sampling import InTurn
 
-    InTurn.turns = lambda self, rounds: rounds // self.groups
+    InTurn.participations = lambda self, rounds: rounds // self.groups
 
 
 @caught_by("equivalence/test_neighbouring_people.py", "test_in_turn_one_person_moves_their_own_rounds_alone")
@@ -360,9 +360,9 @@ def groups_counted_in_the_store():
 def fixed_size_charged_as_poisson():
     """Fixed-size cohorts charged as Poisson."""
     from sottovoce.accounting import SampledGaussian
-    from sottovoce.privacy.mechanism import Mechanism
+    from sottovoce.privacy.sampling import FixedSize
 
-    Mechanism._event = lambda self, z: SampledGaussian(z, "poisson", 0.01)
+    FixedSize.event = lambda self, z: SampledGaussian(z, "poisson", self.user_rate)
 
 
 @caught_by(
@@ -391,13 +391,13 @@ def clip_before_the_last_step():
 
     from sottovoce.local import update as module
 
-    def send(clipping, clip_norms, update, length, cut, loss):
-        update, clipped = clipping.clip(update, clip_norms)
+    def clip_update(local, trained, clip_norms, key=None):
+        update, clipped = local.clipping.clip(trained.update, clip_norms)
         update = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.sign(leaf), update)  # what the last step adds
         update, sound = module.finite_or_zero(update)
-        return module.UserResult(update, sound, length, cut | clipped, loss)
+        return module.UserResult(update, sound, trained.norm, trained.clipped | clipped, trained.loss)
 
-    module.send = send
+    module.clip_update = clip_update
 
 
 @caught_by("unit/local/test_update.py", "test_no_update_is_longer_than_the_clip_norm")
@@ -453,8 +453,8 @@ def rounded_before_the_noise():
 
     from sottovoce.privacy.mechanism import Mechanism
 
-    real = Mechanism.query
-    Mechanism.query = lambda self, *sums: jax.tree.map(np.float32, real(self, *sums))
+    real = Mechanism.estimate
+    Mechanism.estimate = lambda self, *sums: jax.tree.map(np.float32, real(self, *sums))
 
 
 # --- estimators ------------------------------------------------------------------------------------------------------
@@ -512,9 +512,9 @@ def clipped_denominator_like_the_fixed_one():
 @caught_by("unit/privacy/test_mechanism.py", "test_weight_aware_clipping_is_refused_with_the_clipped_denominator")
 def lemma_as_printed():
     """Weight-aware clipping with the clipped denominator."""
-    from sottovoce.privacy import mechanism
+    from sottovoce.privacy.estimators import ClippedDenominator
 
-    mechanism.ClippedDenominator = type(None)
+    ClippedDenominator.takes_weighted_clip = True
 
 
 # --- adaptive clipping and schedules ---------------------------------------------------------------------------------
@@ -542,8 +542,10 @@ def split_multiplier_charged():
     """What is left for the update is charged."""
     from sottovoce.privacy.mechanism import Mechanism
 
-    real = Mechanism._event
-    Mechanism._event = lambda self, z: real(self, self._update_multiplier(z))
+    real = Mechanism.event
+    Mechanism.event = lambda self, *args: dataclasses.replace(
+        real(self, *args), noise_multiplier=self._update_multiplier(self.noise_multiplier)
+    )
 
 
 @caught_by("unit/privacy/test_adaptive.py", "test_the_clip_norm_moves_towards_the_quantile")
@@ -551,8 +553,8 @@ def wrong_sign():
     """The clip norm runs away from the quantile."""
     from sottovoce.privacy.adaptive import QuantileTracking
 
-    real = QuantileTracking.follow
-    QuantileTracking.follow = lambda self, norms, bits: real(self, norms, -bits)
+    real = QuantileTracking.next_clip_norms
+    QuantileTracking.next_clip_norms = lambda self, norms, bits: real(self, norms, -bits)
 
 
 @caught_by(
@@ -578,14 +580,14 @@ def exact_bits_followed():
     from sottovoce.privacy.mechanism import Mechanism
 
     asked = []
-    query, follow = Mechanism.query, Mechanism.follow
+    query, follow = Mechanism.estimate, Mechanism.next_clip_norms
 
     def remembered(self, *sums):
         asked.append(query(self, *sums))
         return asked[-1]
 
-    Mechanism.query = remembered
-    Mechanism.follow = lambda self, tracked, noised: follow(self, tracked, asked[-1])
+    Mechanism.estimate = remembered
+    Mechanism.next_clip_norms = lambda self, tracked, noised: follow(self, tracked, asked[-1])
 
 
 @caught_by("unit/training/test_round.py", FOLLOWS)
@@ -618,14 +620,14 @@ def paid_for_afterwards():
     """Noise is drawn before it is paid for."""
     from sottovoce.privacy.mechanism import Mechanism
 
-    real_query, real_privatise = Mechanism.query, Mechanism.privatise
+    real_query, real_add_noise = Mechanism.estimate, Mechanism.add_noise
 
     def query(self, *sums):
         asked = real_query(self, *sums)
-        real_privatise(self, asked, 1, self.clip_norms(1, self.start()), bytes(32))
+        real_add_noise(self, asked, 1, self.clip_norms(1, self.start()), bytes(32))
         return asked
 
-    Mechanism.query = query
+    Mechanism.estimate = query
 
 
 SUMS = "end_to_end/test_sums_and_noise.py"
@@ -845,8 +847,8 @@ def as_many_words_as_one_likes():
     """A user's share in a private vocabulary is not bounded."""
     from sottovoce.data import private_vocabulary
 
-    real = private_vocabulary._brought
-    private_vocabulary._brought = lambda name, tokens, limit: real(name, tokens, 10**9)
+    real = private_vocabulary._words_of
+    private_vocabulary._words_of = lambda name, tokens, limit: real(name, tokens, 10**9)
 
 
 @caught_by("statistical/test_thresholds.py", "test_the_noise_of_a_histogram_has_the_declared_scale")

@@ -12,6 +12,7 @@ from typing_world import make_run
 
 from family import FAMILY, of_family
 from sottovoce.cli.main import main
+from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
@@ -81,7 +82,7 @@ def test_eight_bits_are_smaller_and_say_what_they_cost(tmp_path, capsys):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"user": f"u{n}", "text": "the time of day " * 4}) + "\n" for n in range(20)))
     vocabulary = Vocabulary.public(400)
-    prepare([corpus], tmp_path / "store", vocabulary=vocabulary, tokens_per_user=20, test_users=0.3)
+    prepare([corpus], tmp_path / "store", vocabulary, Grouping(tokens_per_user=20, test_users=0.3))
     run = make_run(tmp_path / "run", store=str(tmp_path / "store"))
     with pytest.raises(SystemExit) as ended:
         main(["export", str(run), "--out", str(tmp_path / "small"), "--weights", "8bit", "--json"])

@@ -132,7 +132,7 @@ def test_both_models_say_what_python_says_they_do(watched, two_models, runs):
     for number, run in enumerate(runs):
         model, vocabulary = load_run(run)
         tokens = vocabulary.encode(text)[:-1]
-        scores = np.asarray(model.score(model.read(jnp.asarray(tokens), model.start())[0]))
+        scores = np.asarray(model.logits(model.read(jnp.asarray(tokens), model.initial_state())[0]))
         letters = sum(len(vocabulary.words[token]) for token in tokens[1:])
         typed = sum(
             letters_to_type(token, before, vocabulary) for token, before in zip(tokens[1:], scores[:-1], strict=True)
@@ -158,7 +158,7 @@ def test_what_was_planted_is_ranked_in_both_models(watched, two_models, one_mode
         for number, run in enumerate(runs):
             model, vocabulary = load_run(run)
             tokens = vocabulary.encode(" ".join(secret))[:-1]
-            scores = np.asarray(model.score(model.read(jnp.asarray(tokens), model.start())[0]))
+            scores = np.asarray(model.logits(model.read(jnp.asarray(tokens), model.initial_state())[0]))
             mask = vocabulary.word_mask
             places = [1 + int(np.sum(scores[at][mask] > scores[at][tokens[at + 1]])) for at in (1, 2)]
             cell = rows.nth(row).locator("td").nth(1 + number).inner_text()

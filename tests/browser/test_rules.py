@@ -9,8 +9,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from sottovoce.data.tokenizer import tokenise
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import tokenise
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import offer
 

@@ -16,7 +16,8 @@ from sottovoce.audit.retrain import Retraining, train_without
 from sottovoce.audit.tails import fit_tail
 from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import BOS, EOS
 from sottovoce.models.generate import log_ratios
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
@@ -161,7 +162,7 @@ def test_somebody_who_writes_unlike_all_others_shows_without_a_clip_and_hardly_w
         training = Retraining(assembly, assembly.model, store, 4)
         everybody, fewer = train_without(training, np.array([0]), Secrets.seeded(0, "a test"))
         keys = jax.random.split(jax.random.key(0))
-        tails = [fit_tail(log_ratios(*pair, 1000, key)) for pair, key in
+        tails = [fit_tail(log_ratios(*pair, vocabulary.specials, 1000, key)) for pair, key in
                  zip(((everybody, fewer), (fewer, everybody)), keys, strict=True)]  # fmt: skip
         estimates.append(max(tail.epsilon(1e-3) for tail in tails))
     assert estimates[0] > 5 * estimates[1] > 0, json.dumps(estimates)

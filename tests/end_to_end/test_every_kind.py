@@ -90,6 +90,6 @@ def test_a_key_that_the_kind_does_not_have_is_refused_before_anybody_is_charged(
         sottovoce.train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     tied = make_recipe(store).replace(model={"kind": "gated_cnn", "tied": True})
-    with pytest.raises(SottoError, match="hidden=5 cannot be scored by the embedding, whose size is 4"):
+    with pytest.raises(SottoError, match="hidden=5 cannot be tied to an embedding of size 4"):
         sottovoce.train(tied, tmp_path / "run")
     assert not (tmp_path / "run").exists()

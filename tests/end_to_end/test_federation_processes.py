@@ -20,7 +20,7 @@ from real_processes import HOLDING, NO_HURRY, PATIENCE, World, codes, kill_super
 from fleets import tiny_recipe
 from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
-from sottovoce.privacy.noise import noise_key
+from sottovoce.local.keys import local_key
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.ledger import Ledger
@@ -164,7 +164,7 @@ def _equal_to_simulated(world: World, run: Path, last: int) -> None:
         cohort = np.array([row for some in rows for row in some], int)
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, state.clip_norms)
         summed = sum_one_by_one(
-            assembly.algorithm, Task(state.params, cohort, clip_norms, noise_key(keys.local)), everybody
+            assembly.algorithm, Task(state.params, cohort, clip_norms, local_key(keys.local)), everybody
         )
         state, _ = release(assembly.algorithm, state, summed, clip_norms, _Free(secrets, number, lineage))
         drawn += len(cohort)

@@ -171,13 +171,13 @@ class Bigram(eqx.Module):
 
     table: jax.Array
 
-    def start(self):
+    def initial_state(self):
         return jnp.zeros(())
 
     def read(self, tokens, state, key=None):
         return self.table[tokens], state
 
-    def score(self, outputs):
+    def logits(self, outputs):
         return outputs
 
 
@@ -320,12 +320,12 @@ def test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_befor
     crash_after(recipe, tmp_path / "run", 3)  # no checkpoint yet: these rounds would be done again
     users = Store.open(store)
     contents = bytearray((store / "train.arrow").read_bytes())
-    contents[contents.index(users.batches[0].values.tobytes())] ^= 1
+    contents[contents.index(users.rows.batches[0].values.tobytes())] ^= 1
     (store / "train.arrow").write_bytes(contents)
     with pytest.raises(SottoError, match="is not the store"):
         sottovoce.resume(tmp_path / "run")
     sottovoce.train(recipe.replace(privacy={"noise_multiplier": 20.0}), tmp_path / "after")
-    contents[contents.index(Store.open(store).batches[0].values.tobytes())] ^= 1
+    contents[contents.index(Store.open(store).rows.batches[0].values.tobytes())] ^= 1
     (store / "train.arrow").write_bytes(contents)
     sottovoce.train(recipe.replace(privacy={"noise_multiplier": 20.0}), tmp_path / "before")  # seeded, and yet:
     assert abs(noise_shared(tmp_path / "after", tmp_path / "before")) < 0.3

@@ -15,7 +15,8 @@ from sottovoce.accounting.events import ThresholdedHistogram
 from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import FRAME, Vocabulary
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import FRAME
 from sottovoce.errors import SottoError
 from sottovoce.privacy.histogram import NoisyHistogram
 from sottovoce.recipe import Recipe

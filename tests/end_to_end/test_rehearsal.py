@@ -14,6 +14,7 @@ from tiny_run import WORDS, StopAfter, make_recipe, make_store
 import sottovoce
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.report import report_run
+from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
@@ -25,7 +26,7 @@ def make_public(folder: Path, words: list[str] = WORDS, lines: int = 40) -> Path
     text = folder / "public.txt"
     text.write_text("\n".join(" ".join(words[place % 3 :]) for place in range(lines)), encoding="utf-8")
     out = folder / "public"
-    prepare([text], out, vocabulary=Vocabulary.from_words(words), tokens_per_user=16, test_users=0.1, plain_text=True)
+    prepare([text], out, Vocabulary.from_words(words), Grouping(tokens_per_user=16, test_users=0.1, plain_text=True))
     return out
 
 

@@ -16,6 +16,7 @@ from tiny_run import WORDS, StopAfter, make_recipe, make_store
 
 import sottovoce
 from sottovoce.commands.evaluate import load_run
+from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
@@ -148,7 +149,7 @@ def test_without_a_promise_any_start_will_do_and_is_named(family):
 
 def test_a_start_that_does_not_fit_is_refused(family, tmp_path):
     words = Vocabulary.from_words(["red", "green", "blue", "sky", "tree", "horse"])
-    prepare([family.second.parent / "corpus.jsonl"], tmp_path / "other", vocabulary=words, tokens_per_user=16)
+    prepare([family.second.parent / "corpus.jsonl"], tmp_path / "other", words, Grouping(tokens_per_user=16))
     with pytest.raises(SottoError, match="another vocabulary"):
         sottovoce.train(private(tmp_path / "other", family.on_first), tmp_path / "run")
     wider = private(family.second, family.on_first).replace(model={"hidden": 6})

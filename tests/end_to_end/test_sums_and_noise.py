@@ -33,13 +33,13 @@ def recipe(request, store) -> Recipe:
 @pytest.fixture
 def keys(monkeypatch) -> list[tuple[int, bytes]]:
     """The keys of all noise that is drawn, each with its round."""
-    drawn, real = [], Mechanism.privatise
+    drawn, real = [], Mechanism.add_noise
 
-    def privatise(self, query, round_number, clip_norms, key):
+    def add_noise(self, query, round_number, clip_norms, key):
         drawn.append((round_number, bytes(key)))
         return real(self, query, round_number, clip_norms, key)
 
-    monkeypatch.setattr(Mechanism, "privatise", privatise)
+    monkeypatch.setattr(Mechanism, "add_noise", add_noise)
     return drawn
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import sottovoce
+from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.recipe import Recipe
@@ -24,7 +25,7 @@ def make_store(folder: Path, seed: int = 0) -> Path:
             text = " ".join(generator.choice(WORDS, size=12))
             file.write(json.dumps({"user": f"u{user}", "text": text}) + "\n")
     out = folder / "store"
-    prepare([corpus], out, vocabulary=Vocabulary.from_words(WORDS), tokens_per_user=16, test_users=0.1)
+    prepare([corpus], out, Vocabulary.from_words(WORDS), Grouping(tokens_per_user=16, test_users=0.1))
     return out
 
 

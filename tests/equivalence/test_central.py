@@ -15,7 +15,7 @@ from by_hand import lanes_of, slopes_of, step_along
 from family import FAMILY
 from sottovoce.accounting import NonPrivate
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS
+from sottovoce.data.words import BOS
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.privacy.clipping import NoClip
 from sottovoce.privacy.estimators import TrueAverage
@@ -58,7 +58,7 @@ def step_of(optimiser, gradient, state, model):
 def by_hand(model, optimiser, state, tokens, key):
     """One stream, lane after lane: no loop over steps that is compiled. `key` is the round's, for dropout."""
     lanes = lanes_of(tokens, LANES)
-    remembered = [model.start() for _ in lanes]
+    remembered = [model.initial_state() for _ in lanes]
     for number, step in enumerate(range(0, len(lanes[0][0]), UNROLL)):
         keys = jax.random.split(jax.random.fold_in(key, number), LANES)
         pieces = [(inputs[step : step + UNROLL], targets[step : step + UNROLL]) for inputs, targets in lanes]

@@ -11,7 +11,7 @@ from free import AllFree, Free
 from sottovoce.build.assembly import assemble
 from sottovoce.federation.limits import Limits
 from sottovoce.federation.rounds import Coordinator
-from sottovoce.privacy.noise import noise_key
+from sottovoce.local.keys import local_key
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import release, sum_one_by_one
 from sottovoce.training.types import Task
@@ -53,7 +53,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
         cohort = np.sort(np.concatenate([_joined(device, number) for device in devices.values()]))
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, simulated.clip_norms)
         # One user after another, as each device has them: nothing is left to rounding but the order of the sum.
-        sent = np.asarray(jax.random.key_data(noise_key(keys_of(number).local)))
+        sent = np.asarray(jax.random.key_data(local_key(keys_of(number).local)))
         key = devices["phone"].training_key(f"spring {number} a", sent)  # all have one secret here
         alone = sum_one_by_one(assembly.algorithm, Task(simulated.params, cohort, clip_norms, key), store)
         for ours, theirs in zip(jax.tree.leaves(summed.total), jax.tree.leaves(alone.total), strict=True):

@@ -13,7 +13,7 @@ SCRIPT = """
 import json, sys
 import jax, numpy as np
 from sottovoce.commands import bench
-from sottovoce.privacy.noise import noise_key
+from sottovoce.local.keys import local_key
 
 assert len(jax.devices()) == 4
 workload = bench.Workload("demo", vocabulary=80, tokens=50, cohort=37)
@@ -24,7 +24,7 @@ for devices in (1, 4):
     assert assembly.sum_updates.devices == devices
     play = bench.play_next(assembly, store)
     norms = assembly.algorithm.mechanism.clip_norms(1, None)
-    key = noise_key(bytes(8))
+    key = local_key(bytes(8))
     summed = assembly.sum_updates(assembly.algorithm, Task(assembly.model, np.arange(37), norms, key), store)
     play()
     state, _ = play()  # what came out of one round goes into the next

@@ -19,12 +19,12 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
@@ -54,8 +54,8 @@ def write_store(folder, change) -> Store:
     lines = [json.dumps({"user": user, "text": text}) for user, text in texts.items() if text is not None]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     vocabulary = Vocabulary.from_words(WORDS)
-    options = {"vocabulary": vocabulary, "tokens_per_user": 16, "min_tokens": 6, "test_users": 0.0}
-    prepare([folder / "corpus.jsonl"], folder / "store", **options)
+    grouping = Grouping(tokens_per_user=16, min_tokens=6, test_users=0.0)
+    prepare([folder / "corpus.jsonl"], folder / "store", vocabulary, grouping)
     return Store.open(folder / "store")
 
 
@@ -107,7 +107,7 @@ def test_in_turn_one_person_moves_their_own_rounds_alone(stores, network, world)
     before, after = sums_in_turn(network, stores["base"]), sums_in_turn(network, stores[world])
     moves = {number: distance(*pair) for number, pair in enumerate(zip(before, after, strict=True), 1)}
     moved = {number for number, move in moves.items() if move > 1e-4}
-    turns = InTurn(COHORT, DECLARED, seed=5).turns(ROUNDS)
+    turns = InTurn(COHORT, DECLARED, seed=5).participations(ROUNDS)
     names = ({"p4"} if world != "added" else set()) | {user for user, text in WORLDS[world].items() if text}
     assert moved == set().union(*map(rounds_of, names)), f"turns of others moved: {moves}"
     assert len(moved) <= turns * len(names)
@@ -130,7 +130,7 @@ def total(network, store, sampler, numbers) -> list:
     rows = np.flatnonzero(np.isin(store.names, list(numbers)))
     algorithm = make_algorithm(sampler)
     clip_norms = algorithm.mechanism.clip_norms(1, None)
-    key = noise_key(Secrets.seeded(4).keys(1, "a").local)
+    key = local_key(Secrets.seeded(4).keys(1, "a").local)
     return SUM(algorithm, Task(network, rows, clip_norms, key), store).total
 
 

@@ -16,14 +16,15 @@ import optax
 import pytest
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.data.words import BOS, EOS
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import noise_key, rounded_gaussian
+from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.runs.secrets import Secrets
@@ -111,10 +112,10 @@ class Replay:
         if names not in self._sums:
             store = Store.from_users(users, self.vocabulary, tokens_per_user=LENGTH)
             algorithm = Algorithm(mechanism, self.update, SERVER, self.weight_cap)
-            key = noise_key(Secrets.seeded(4).keys(1, "a").local)
+            key = local_key(Secrets.seeded(4).keys(1, "a").local)
             self._sums[names] = SumInBlocks(4)(algorithm, Task(self.model, cohort, clip_norms, key), store)
         summed = self._sums[names]
-        return mechanism.query(summed.total, summed.weight, summed.bits)
+        return mechanism.estimate(summed.total, summed.weight, summed.bits)
 
     def move(self, mechanism, number, tracked, users, other, cohort, other_cohort):
         """How far the query moves between two populations, in units of the noise; and the estimate, in its own."""
@@ -124,7 +125,7 @@ class Replay:
         one = self.query(mechanism, users, cohort, clip_norms)
         two = self.query(mechanism, other, other_cohort, clip_norms)
         update_std, bit_std = mechanism.noise_std(number, clip_norms)
-        pairs = list(zip(jax.tree.leaves(one.estimate), jax.tree.leaves(two.estimate), strict=True))
+        pairs = list(zip(jax.tree.leaves(one.update), jax.tree.leaves(two.update), strict=True))
         parts = [(np.float64(a) - np.float64(b)).ravel() for a, b in pairs]
         moved = np.linalg.norm(np.concatenate(parts))
         assert np.isfinite(moved)

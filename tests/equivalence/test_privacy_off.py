@@ -9,11 +9,11 @@ import optax
 
 from by_hand import lanes_of, slopes_of, step_along
 from free import Free
+from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg, User
 from sottovoce.privacy.clipping import FlatClip, NoClip
 from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import play_round, sum_one_by_one
@@ -26,7 +26,7 @@ LANES, UNROLL, RATE, CAP = 3, 4, 2.0, 20.0
 def plain_user_update(model, tokens, key):
     """SGD over one user, by hand. `key` is the user's, for models with dropout."""
     lanes = lanes_of(tokens, LANES)
-    states = [model.start() for _ in lanes]
+    states = [model.initial_state() for _ in lanes]
     start = model = jax.tree.map(np.asarray, model)
     first_pass = jax.random.fold_in(key, 0)
     for number, step in enumerate(range(0, len(lanes[0][0]), UNROLL)):
@@ -50,7 +50,7 @@ def test_privacy_off_is_plain_federated_averaging(store, any_model):
     state, _ = play_round(algorithm, algorithm.server.start(any_model), store, Free(keys), sum_one_by_one)
     users = [row for row in range(store.users) if len(store[row])]
     weights = [min(len(store[row]) / CAP, 1.0) for row in users]
-    own = [jax.random.fold_in(noise_key(keys.local), row) for row in users]
+    own = [jax.random.fold_in(local_key(keys.local), row) for row in users]
     updates = [plain_user_update(any_model, store[row], key) for row, key in zip(users, own, strict=True)]
     for index, (before, after) in enumerate(zip(*map(jax.tree.leaves, (any_model, state.params)), strict=True)):
         mean = sum(w * jax.tree.leaves(u)[index] for w, u in zip(weights, updates, strict=True)) / sum(weights)

@@ -12,16 +12,15 @@ import pytest
 
 from family import FAMILY, of_family
 from free import Free
-from sottovoce.data.public_text import PublicText
-from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.data.store import PublicText, Store
+from sottovoce.data.words import BOS, EOS
 from sottovoce.kernels.lstm_users import PLAIN
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
@@ -148,7 +147,7 @@ def test_users_and_rounds_have_dropout_of_their_own_and_the_same_again_when_redo
         update = UPDATES["fedavg, every step"](FLAT)
         mechanism = Mechanism(Poisson(1.0), FLAT, FixedDenominator(2.0), noise_multiplier=0.0, experiment=True)
         algorithm = Algorithm(mechanism, update, SERVER)
-        key = noise_key(Secrets.seeded(3).keys(round_number, "a").local)
+        key = local_key(Secrets.seeded(3).keys(round_number, "a").local)
         norms = mechanism.clip_norms(1, None)
         return [
             np.concatenate(

@@ -14,12 +14,13 @@ from scipy import stats
 
 from free import AllFree
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
-from sottovoce.privacy.mechanism import Mechanism, Query
-from sottovoce.privacy.noise import noise_key, rounded_gaussian
+from sottovoce.privacy.mechanism import Estimate, Mechanism
+from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
@@ -89,11 +90,11 @@ def test_bits_and_update_are_noised_independently_at_their_own_scales():
     """The noise of an adaptive round, many times over: the count of bits has σ_b, the update what is left of z."""
     tracking = QuantileTracking(0.5, 0.2, bit_noise=2.0, cohort=10.0)
     mechanism = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(3.0), Z, tracking=tracking)
-    silence = Query((jnp.zeros(3),), jnp.zeros(1))
+    silence = Estimate((jnp.zeros(3),), jnp.zeros(1))
     secrets = Secrets.seeded(9)
-    noised = [mechanism.privatise(silence, 1, (S,), secrets.noise_key(1, f"{i}", b"")) for i in range(600)]
+    noised = [mechanism.add_noise(silence, 1, (S,), secrets.noise_key(1, f"{i}", b"")) for i in range(600)]
     bits = np.concatenate([query.bits for query in noised])
-    update = np.stack([query.estimate[0] for query in noised])
+    update = np.stack([query.update[0] for query in noised])
     sigma = (Z**-2 - 4.0**-2) ** -0.5 * S / 3
     # Counts go in halves, and so does their noise.
     assert np.all(bits * 2 == np.rint(bits * 2))
@@ -113,8 +114,8 @@ def test_noise_never_repeats(model, silent_store):
         for later in rows[index + 1 :]:
             assert abs(np.corrcoef(row, later)[0, 1]) < 0.2
     mechanism = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(3.0), Z)
-    silence = Query(jax.tree.map(jnp.zeros_like, model))
-    leaves = jax.tree.leaves(mechanism.privatise(silence, 1, (S,), bytes(range(32))).estimate)
+    silence = Estimate(jax.tree.map(jnp.zeros_like, model))
+    leaves = jax.tree.leaves(mechanism.add_noise(silence, 1, (S,), bytes(range(32))).update)
     leaves = [np.ravel(leaf) for leaf in leaves]
     same_size = [leaf for leaf in leaves if leaf.size == leaves[1].size]
     assert len(same_size) == 4
@@ -156,4 +157,4 @@ def test_every_bit_of_a_noise_key_counts():
 
 def test_keys_of_local_randomness_keep_all_64_bits():
     low, high = bytes([5, 0, 0, 0, 0, 0, 0, 0]), bytes([5, 0, 0, 0, 2, 0, 0, 0])
-    assert not jnp.array_equal(jax.random.normal(noise_key(low), (8,)), jax.random.normal(noise_key(high), (8,)))
+    assert not jnp.array_equal(jax.random.normal(local_key(low), (8,)), jax.random.normal(local_key(high), (8,)))

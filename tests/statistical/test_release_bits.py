@@ -37,14 +37,14 @@ class Case:
         user = np.trunc(generator.normal(size=SIZE) / math.sqrt(SIZE) * 0.1 * S / grid) * grid
         self.mechanism, self.grid = mechanism, grid
         self.sums = [(crowd, COHORT), (crowd + user, COHORT + 1)]
-        self.queries = [mechanism.query((total,), np.float64(weight), np.zeros(1)) for total, weight in self.sums]
-        self.estimates = [np.asarray(query.estimate[0]) for query in self.queries]
+        self.queries = [mechanism.estimate((total,), np.float64(weight), np.zeros(1)) for total, weight in self.sums]
+        self.estimates = [np.asarray(query.update[0]) for query in self.queries]
         self.std = mechanism.noise_std(1, (S,))[0]
         self.step = mechanism.estimator.step(grid) or 2.0 ** (math.floor(math.log2(self.std)) - 26)
 
 
 def released(case: Case, world: int, key: bytes) -> np.ndarray:
-    return np.asarray(case.mechanism.privatise(case.queries[world], 1, (S,), key).estimate[0])
+    return np.asarray(case.mechanism.add_noise(case.queries[world], 1, (S,), key).update[0])
 
 
 # Releases made wrongly.

@@ -6,7 +6,7 @@
 - **moments**: the accountant of the papers, to reproduce their tables. Loose: ε never falls below ln(1/δ)/32. Poisson
   sampling only.
 
-An ε is a property of an accountant too: show `accountant_name` beside it.
+An ε is a property of an accountant too: show `accountant_name` with it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.composition import (
     ACCOUNTANTS,
+    DEFAULT_ACCOUNTANT,
     Composition,
     Spent,
     check,
@@ -44,22 +45,32 @@ from sottovoce.accounting.events import (
 from sottovoce.errors import SettingError, SottoError
 
 __all__ = [
-    "ACCOUNTANTS", "Covered", "Curve", "Event", "NonPrivate", "SampledGaussian", "Spent", "ThresholdedHistogram",
-    "accountant_name", "calibrate", "check", "default_accountant", "epsilon", "epsilon_curve", "epsilons",
-    "event_from_json", "relation_of", "rounded_up",
-]  # fmt: skip
+    "ACCOUNTANTS",
+    "DEFAULT_ACCOUNTANT",
+    "Covered",
+    "Curve",
+    "Event",
+    "NonPrivate",
+    "SampledGaussian",
+    "Spent",
+    "ThresholdedHistogram",
+    "accountant_name",
+    "calibrate",
+    "check",
+    "epsilon",
+    "epsilon_curve",
+    "epsilons",
+    "event_from_json",
+    "relation_of",
+    "rounded_down",
+    "rounded_up",
+]
 
 _EXACT_ROUNDS = {"pld": 20, "rdp": 1_000, "moments": 5_000}  # a curve has every round up to here
 
 
-def default_accountant(sampling: str) -> str:
-    """PLD is never looser than the others, whatever the sampling."""
-    check("pld", sampling)
-    return "pld"
-
-
 def accountant_name(accountant: str) -> str:
-    """As it is shown beside an ε, with the versions that gave it: `RDP (dp-accounting 0.6.0)`."""
+    """As it is shown with an ε, with the versions that gave it: `RDP (dp-accounting 0.6.0)`."""
     check_accountant(accountant)
     if accountant == "moments":
         return "moments accountant (Abadi et al. 2016, orders 1 to 32)"
@@ -78,7 +89,7 @@ def rounded_up(epsilon: float, digits: int = 3) -> str:
 
 
 def rounded_down(epsilon: float, digits: int = 3) -> str:
-    """An ε that is at least so much, never above itself.
+    """A lower bound of ε for people to read, never above itself.
 
     >>> rounded_down(4.6291), rounded_down(6.0)
     ('4.62', '6')
@@ -99,16 +110,14 @@ def _rounded(epsilon: float, digits: int, whole: Callable[[float], int]) -> str:
 def epsilon(spent: Spent, delta: float, accountant: str = "pld", *, replaced: bool = False) -> float:
     """ε at `delta` of everything in `spent`, pairs of an event and how often it happened.
 
-    It is for the relation that `relation_of` tells, or, if asked, for one user `replaced`.
+    It is for the relation that `relation_of` gives, or, if asked, for one user `replaced`.
     Guarantee: an upper bound. Rounds that differ compose exactly, and the order does not matter.
     """
     (answer,) = epsilons(spent, [delta], accountant, replaced=replaced)
     return answer
 
 
-def epsilons(
-    spent: Spent, deltas: Sequence[float], accountant: str = "pld", *, replaced: bool = False
-) -> list[float]:  # fmt: skip
+def epsilons(spent: Spent, deltas: Sequence[float], accountant: str = "pld", *, replaced: bool = False) -> list[float]:
     """ε at each δ of everything in `spent`: each holds, and so do all at once."""
     check_accountant(accountant)
     for delta in deltas:
@@ -181,7 +190,7 @@ def _pld_values(stages: Sequence[Composition], delta: float) -> list[float]:
 
 
 def _first(spent: Spent, rounds: int) -> Spent:
-    """The first so many of the rounds."""
+    """The first `rounds` of the rounds."""
     taken = []
     for event, count in spent:
         taken.append((event, min(count, rounds)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from sottovoce.accounting.composition import (
     Composition,
@@ -15,7 +16,7 @@ from sottovoce.accounting.composition import (
     composition_of,
     counted,
 )
-from sottovoce.accounting.events import SampledGaussian
+from sottovoce.accounting.events import Event
 from sottovoce.errors import SettingError, SottoError
 
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e6  # where the smallest noise multiplier is looked for
@@ -39,10 +40,10 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
         raise SettingError(
             f"{{epsilon:g}} must be {LEAST_EPSILON:g} or more to find noise for; often it is 1 to 10", epsilon=epsilon
         )
-    rounds = {event: n for event, n in counted(spent).items() if isinstance(event, SampledGaussian)}
-    as_they_are = [*before, *(pair for pair in spent if not isinstance(pair[0], SampledGaussian))]
+    rounds = {event: n for event, n in counted(spent).items() if event.scalable}
+    as_they_are = [*before, *(pair for pair in spent if not pair[0].scalable)]
     for event in rounds:
-        check(accountant, event.sampling)
+        check(accountant, event.relation)
     least = min((event.noise_multiplier for event in rounds), default=0.0)
     if not least:
         raise SottoError(
@@ -52,7 +53,7 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     _check_before(as_they_are, epsilon, delta, accountant)
 
     def trial(factor: float) -> Composition:
-        noised = [(replace(event, noise_multiplier=factor * event.noise_multiplier), n) for event, n in rounds.items()]
+        noised = [(_with_noise(event, factor * event.noise_multiplier), n) for event, n in rounds.items()]
         made = composition_of(counted([*noised, *as_they_are]), accountant)
         assert made is not None  # `_check_before` has found no release without protection
         return made
@@ -60,21 +61,19 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     def exact(factor: float) -> float:
         return trial(factor).epsilon(delta, accountant)
 
-    lowest, highest, found = _LEAST_NOISE / least, _MOST_NOISE / least, 1 / least
+    found, limits = 1 / least, (_LEAST_NOISE / least, _MOST_NOISE / least)
     if accountant == "pld":
-        # Ever finer, each from where the one before has led: a guess, a coarse grid, the grid that fits the target.
-        found = _smallest(lambda f: trial(f).guess(delta), epsilon, found, lowest, highest) or found
-        coarse = _smallest(lambda f: trial(f).near(4 * epsilon, delta), epsilon, found, lowest, highest, close=1e-2)
-        fine = _smallest(
-            lambda f: trial(f).near(epsilon, delta), epsilon, coarse or highest, lowest, highest, step=1.01
-        )
-        found = fine
+        # Each search is finer and starts where the last one ended: a guess, a coarse grid, the grid that fits.
+        found = _smallest(lambda f: trial(f).guess(delta), epsilon, found, limits) or found
+        coarse = _smallest(lambda f: trial(f).near(4 * epsilon, delta), epsilon, found, limits, close=1e-2)
+        found = _smallest(lambda f: trial(f).near(epsilon, delta), epsilon, coarse or limits[1], limits, step=1.01)
     else:
-        found = _smallest(exact, epsilon, found, lowest, highest)
+        found = _smallest(exact, epsilon, found, limits)
     if found is None:
-        raise _unreachable(epsilon, exact(highest), delta, accountant)
+        raise _unreachable(epsilon, exact(limits[1]), delta, accountant)
     if found * least <= _LEAST_NOISE:
-        rate, total = max(event.user_rate for event in rounds), sum(rounds.values())
+        rate = max(round_.user_rate for event in rounds for round_ in event.gaussians())
+        total = sum(rounds.values())
         raise SettingError(
             f"{{delta:g}} is so large that hardly any noise meets {{epsilon:g}} (user_rate {rate:g}, "
             f"{total} rounds): δ then allows to give users away; choose δ well below 1/users",
@@ -85,6 +84,10 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     while exact(found) > epsilon:  # the search was on a grid of its own, and its bracket has a width
         found, more = _up_to_four_digits(found * (1 + more)), 2 * more
     return found
+
+
+def _with_noise(event: Any, noise_multiplier: float) -> Event:
+    return replace(event, noise_multiplier=noise_multiplier)
 
 
 def _check_before(before: Spent, epsilon: float, delta: float, accountant: str) -> None:
@@ -112,14 +115,20 @@ def _unreachable(epsilon: float, floor: float, delta: float, accountant: str) ->
 
 
 def _smallest(
-    at: Callable[[float], float], target: float, start: float, lowest: float, highest: float,
-    *, step: float = 1.1, close: float = 1e-4,
-) -> float | None:  # fmt: skip
-    """About the smallest factor with at(factor) <= target, from above; None when `highest` is not enough.
+    at: Callable[[float], float],
+    target: float,
+    start: float,
+    limits: tuple[float, float],
+    step: float = 1.1,
+    close: float = 1e-4,
+) -> float | None:
+    """About the smallest factor with at(factor) <= target, from above; None when the upper limit is not enough.
 
     A bracket around `start` is closed by false position on logarithms, where ε is nearly straight, with every third
-    step a bisection so that a bend cannot stall it.
+    step a bisection so that a bend cannot stall it. (Brent's method gives other last digits, and what a recipe's ε
+    means must not change with the version.)
     """
+    lowest, highest = limits
 
     def excess(factor: float) -> float:
         value = at(factor)

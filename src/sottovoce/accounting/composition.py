@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sottovoce.accounting import pld
-from sottovoce.accounting.events import REPLACED, Covered, Event, NonPrivate, SampledGaussian, ThresholdedHistogram
+from sottovoce.accounting.events import ADDED, REPLACED, Event, SampledGaussian
 from sottovoce.accounting.moments import QUICK_ORDERS, moments_epsilon
 from sottovoce.accounting.pld import Grid, Round
 from sottovoce.accounting.rdp import renyi_epsilon
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 ACCOUNTANTS = ("pld", "rdp", "moments")
+DEFAULT_ACCOUNTANT = "pld"  # never looser than the others, whatever the sampling
 Spent = Sequence[tuple[Event, int]]
 
 _LEAST_DELTA = 1e-40  # below it the numbers a computer can tell apart run out
@@ -100,28 +101,24 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
 
     `replaced`: for one user replaced, whatever the relation of these events.
     """
-    rounds: dict[SampledGaussian, int] = {}
-    histograms: dict[ThresholdedHistogram, int] = {}
-    for event, count in counts.items():
-        if isinstance(event, SampledGaussian):
-            rounds[event] = count
-        elif isinstance(event, ThresholdedHistogram):
-            histograms[event] = count
-        elif not isinstance(event, NonPrivate | Covered):  # the latter by another charge of the same run
+    for event in counts:
+        if not isinstance(event, Event):
             raise SottoError(f"event {event!r} is of no kind that an accountant can charge")
     relation = relation_of(counts)
     replaced = replaced or relation == REPLACED
-    check(accountant, "fixed" if replaced else "poisson")
+    check(accountant, REPLACED if replaced else ADDED)
     if counts and relation is None:
         return None
-    for event, count in histograms.items():
-        everyone = SampledGaussian(event.noise_multiplier, "poisson", 1.0)
-        rounds[everyone] = rounds.get(everyone, 0) + count
+    rounds: dict[SampledGaussian, int] = {}
+    # Histograms come last: the order of a sum decides its last bit.
+    for event, count in sorted(counts.items(), key=lambda pair: pair[0].giveaway > 0):
+        for gaussian in event.gaussians():
+            rounds[gaussian] = rounds.get(gaussian, 0) + count
     return Composition(
         rounds,
         replaced,
-        sum(count * event.delta for event, count in histograms.items()),
-        sum(-count * math.log1p(-event.delta) for event, count in histograms.items()),
+        sum(count * event.giveaway for event, count in counts.items()),
+        sum(-count * math.log1p(-event.giveaway) for event, count in counts.items()),
     )
 
 
@@ -129,11 +126,11 @@ def relation_of(events: Iterable[Event]) -> str | None:
     """Which two populations an ε of all these events makes indistinguishable; None where no ε is finite.
 
     That of every round, or, where they differ, one user replaced: for that every round has a bound. A histogram is
-    charged as the rounds beside it.
+    charged as the rounds that it is composed with.
     """
     found = set()
     for event in events:
-        if isinstance(event, NonPrivate) or event.noise_multiplier == 0:
+        if event.noise_multiplier == 0:
             return None
         found.add(event.relation)
     return REPLACED if REPLACED in found else next(iter(found), None)
@@ -189,10 +186,10 @@ def _kinds(made: Composition) -> list[tuple[Round, int]]:
 _EPSILON = {"pld": _pld, "rdp": _rdp, "moments": _moments}
 
 
-def check(accountant: str, sampling: str) -> None:
-    """Refuses an accountant that has no valid answer for this sampling."""
+def check(accountant: str, relation: str) -> None:
+    """Refuses an accountant that has no valid answer under this relation."""
     check_accountant(accountant)
-    if sampling == "fixed" and accountant == "moments":
+    if relation == REPLACED and accountant == "moments":
         raise SettingError(
             "{accountant!r} has no valid accounting for cohorts of fixed size (sampling='fixed'), nor for "
             "replacing a user; use accountant='pld' or 'rdp', or sampling='poisson'",

@@ -1,11 +1,11 @@
-"""What the accountant charges for: plain values that the ledger keeps, so that any accountant can judge them later."""
+"""What the accountant charges for: plain values that a ledger keeps, so that any accountant can judge them later."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
@@ -13,12 +13,47 @@ SAMPLINGS = ("poisson", "fixed")
 ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
 
 
+class Event:
+    """One release. A subclass is a frozen dataclass of plain values, and is listed in `KINDS`."""
+
+    kind: ClassVar[str]
+    """Its name in a ledger."""
+    scalable: ClassVar[bool] = False
+    """May calibration choose its noise?"""
+    if TYPE_CHECKING:  # a field, a property or a constant of each subclass
+
+        @property
+        def noise_multiplier(self) -> float:
+            """Noise over sensitivity; 0 is a release without protection."""
+
+        @property
+        def relation(self) -> str:
+            """Which two populations the guarantee makes indistinguishable."""
+
+    @property
+    def giveaway(self) -> float:
+        """The chance that it gives a user away, whatever the noise."""
+        return 0.0
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """The rounds that it costs as much as, apart from `giveaway`."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a ledger: `event_from_json` reads them."""
+        values: Any = self  # a dataclass
+        return {"kind": self.kind, **{name: value for name, value in asdict(values).items() if value is not None}}
+
+
 @dataclass(frozen=True)
-class SampledGaussian:
+class SampledGaussian(Event):
     """One round: users sampled, a query on them, Gaussian noise of `noise_multiplier` times its sensitivity.
 
     The sensitivity is always the add-or-remove one, whatever `relation` the round is accounted under.
     """
+
+    kind = "sampled-gaussian"
+    scalable = True
 
     noise_multiplier: float
     sampling: str
@@ -54,20 +89,22 @@ class SampledGaussian:
 
     @property
     def relation(self) -> str:
-        """Which two populations the guarantee makes indistinguishable."""
         return ADDED if self.sampling == "poisson" else REPLACED
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "sampled-gaussian", **{k: v for k, v in asdict(self).items() if v is not None}}
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        return (self,)
 
 
 @dataclass(frozen=True)
-class ThresholdedHistogram:
-    """Counts over all users with Gaussian noise, of which those above a threshold are shown, under their names.
+class ThresholdedHistogram(Event):
+    """Counts over all users with Gaussian noise; those above a threshold are shown, under their names.
 
     `noise_multiplier` is the noise over the L2 sensitivity of the counts under add-or-remove; `delta` is the chance
     that a name which one user alone brought in is shown.
     """
+
+    kind = "thresholded-histogram"
+    relation = ADDED  # on its own; together with rounds that replace a user it is charged as they are
 
     noise_multiplier: float
     delta: float
@@ -81,60 +118,58 @@ class ThresholdedHistogram:
             raise SettingError("{delta} of a histogram must be in (0, 1)", delta=self.delta)
 
     @property
-    def relation(self) -> str:
-        """On its own. Beside rounds that replace a user it is charged as they are."""
-        return ADDED
+    def giveaway(self) -> float:
+        return self.delta
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "thresholded-histogram", **asdict(self)}
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """A round that all users join."""
+        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
 
 
 @dataclass(frozen=True)
-class Covered:
-    """A round of users in turn, none of whom has joined as often as is charged already: it costs nothing more.
+class Covered(Event):
+    """A round in turn whose users have all joined less often than is charged already: it costs nothing more.
 
-    What is charged is how often any one user joins, and rounds of different people share one charge.
+    The charge is for how often any one user joins, and rounds of different users share one charge.
     """
+
+    kind = "covered"
+    relation = REPLACED
 
     noise_multiplier: float
 
-    @property
-    def relation(self) -> str:
-        return REPLACED
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "covered", **asdict(self)}
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        return ()
 
 
 @dataclass(frozen=True)
-class NonPrivate:
+class NonPrivate(Event):
     """A release without protection: ε is infinite from here on."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "non-private"}
+    kind = "non-private"
+    noise_multiplier: ClassVar[float] = 0.0  # pyrefly: ignore
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        return ()
 
 
-Event = SampledGaussian | ThresholdedHistogram | Covered | NonPrivate
-
-_KINDS: dict[str, type[SampledGaussian] | type[ThresholdedHistogram] | type[Covered] | type[NonPrivate]] = {
-    "sampled-gaussian": SampledGaussian,
-    "thresholded-histogram": ThresholdedHistogram,
-    "covered": Covered,
-    "non-private": NonPrivate,
+KINDS: dict[str, type[Event]] = {
+    kind.kind: kind for kind in (SampledGaussian, ThresholdedHistogram, Covered, NonPrivate)
 }
+"""The events that a ledger may hold, by name."""
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event:
     """The event that `to_json` wrote."""
     fields = dict(data)
     kind = fields.pop("kind", None)
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise SottoError(
-            f"event kind={kind!r} must be one of {', '.join(_KINDS)}; "
-            f"was it written by a newer sottovoce? Its ε cannot be told by this one"
+            f"event kind={kind!r} must be one of {', '.join(KINDS)}; "
+            f"was it written by a newer sottovoce? This one cannot account for it"
         )
     try:
-        return _KINDS[kind](**fields)
+        return KINDS[kind](**fields)  # pyrefly: ignore
     except TypeError as error:
         raise SottoError(f"event {dict(data)} cannot be read: {error}") from error
 

@@ -5,7 +5,7 @@ are composed by multiplying Fourier transforms, unequal ones too; dp-accounting 
 could do the first two as well, but point by point in Python, with probabilities next to 1 whose rounding errors pass
 100 % in 10^5 rounds, and with errors of its FFTs that pass a small δ. Here every mass is worked out from the small
 side, and composed after tilting: each mass is weighed by e^(θ·loss), so that the losses near ε are not the tail but
-the middle of what is transformed, and errors are small beside δ and not beside 1.
+the middle of what is transformed, and errors are small compared with δ, not only with 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Round(NamedTuple):
 
     `change` is what two populations differ in. A user is removed: (1-q)·N(0) + q·N(1) against N(0), in units of what
     one user moves. A user is replaced: against (1-q)·N(0) + q·N(-1). A member of a cohort of fixed size is exchanged,
-    which moves the query by one unit whoever it was before. Of the last two either population may play either part.
+    which moves the query by one unit, whatever member it was. In the last two either population may play either part.
     """
 
     user_rate: float
@@ -167,7 +167,7 @@ def _profile_of_replacing(kind: Round, losses: np.ndarray) -> np.ndarray:
     from scipy.special import log_ndtr, ndtr
 
     q, z, _ = kind
-    with np.errstate(divide="ignore"):  # where ε is 0 or everybody joins, b is 0
+    with np.errstate(divide="ignore"):  # where ε is 0 or all users join, b is 0
         log_rise = losses + np.log(-np.expm1(-losses)) + np.log1p(-q)  # of (1-q)(e^ε - 1)
         log_b = log_rise + 0.5 / z**2 - math.log(2 * q)
         t = z * np.logaddexp(log_b, 0.5 * np.logaddexp(2 * log_b, losses))
@@ -291,7 +291,7 @@ def _window(kinds: Sequence[Losses], counts: Sequence[int], tilted: Tilted, outs
 
 
 def _tilt_for(kinds: Sequence[Losses], counts: Sequence[int], log_delta: float) -> Tilted:
-    """Of the order at which the mean is about ε: Chernoff's bound of the mass above it, of which δ counts 1/(1+θ)."""
+    """Of the order at which the mean is about ε: Chernoff's bound of the mass above it; δ counts 1/(1+θ) of that."""
 
     def excess(order: float) -> float:
         tilted = _tilt(kinds, counts, order)

@@ -25,7 +25,7 @@ import numpy as np
 from sottovoce.audit.bounds import check_trials
 from sottovoce.audit.results import CanarySummary, Exposure, ExposurePoint
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json
 from sottovoce.models.contract import LanguageModel
@@ -88,25 +88,26 @@ class Registry:
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedRun(f"the registry of canaries is damaged ({type(error).__name__}: {error})") from None
 
-    def rows(self, vocabulary: Vocabulary) -> list[np.ndarray]:
+    def rows(self, vocabulary: Tokenizer) -> list[np.ndarray]:
         """What each canary wrote: those of `users`, then the holders."""
         held = [secret for secret, count in zip(self.secrets, self.holders, strict=True) for _ in range(count)]
         return [
-            *(self._text(self.encode(user, vocabulary), 0) for user in self.users),
-            *(self._text(self.encode(secret, vocabulary), self.copies) for secret in held),
+            *(self._text(user, vocabulary, 0) for user in self.users),
+            *(self._text(secret, vocabulary, self.copies) for secret in held),
         ]
 
-    def encode(self, sequence: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
+    def encode(self, sequence: Sequence[str], vocabulary: Tokenizer) -> np.ndarray:
         if vocabulary.fingerprint != self.vocabulary:
             raise SottoError("the registry of canaries is of another vocabulary than the model; take that of its run")
         return np.array([vocabulary.encode(word)[1] for word in sequence])
 
-    def _text(self, sequence: np.ndarray, copies: int) -> np.ndarray:
-        line = np.array([BOS, *sequence, EOS])
+    def _text(self, sequence: Sequence[str], vocabulary: Tokenizer, copies: int) -> np.ndarray:
+        specials = vocabulary.specials
+        line = np.array([specials.bos, *self.encode(sequence, vocabulary), specials.eos])
         return np.tile(line, copies or self.tokens_per_user // len(line))
 
 
-def choose(audit: Audit, vocabulary: Vocabulary, tokens_per_user: int) -> Registry:
+def choose(audit: Audit, vocabulary: Tokenizer, tokens_per_user: int) -> Registry:
     """Sequences of words by chance, no two with the same beginning."""
     length = audit.prefix + audit.words
     if audit.users:
@@ -131,7 +132,7 @@ def choose(audit: Audit, vocabulary: Vocabulary, tokens_per_user: int) -> Regist
     )
 
 
-def _different(audit: Audit, vocabulary: Vocabulary, count: int) -> list[tuple[str, ...]]:
+def _different(audit: Audit, vocabulary: Tokenizer, count: int) -> list[tuple[str, ...]]:
     choices = np.flatnonzero(vocabulary.word_mask)
     if len(choices) ** audit.prefix < 2 * count:
         raise SottoError(
@@ -141,7 +142,7 @@ def _different(audit: Audit, vocabulary: Vocabulary, count: int) -> list[tuple[s
     key = hashlib.blake2b(f"canaries {audit.seed}".encode(), digest_size=16).digest()
     generator, found = philox(key), dict[tuple[str, ...], tuple[str, ...]]()
     while len(found) < count:
-        words = tuple(vocabulary.words[token] for token in generator.choice(choices, audit.prefix + audit.words))
+        words = tuple(vocabulary.text_of(token) for token in generator.choice(choices, audit.prefix + audit.words))
         found.setdefault(words[: audit.prefix], words)
     return list(found.values())
 
@@ -158,7 +159,7 @@ def _all_of(registry: Registry, present: np.ndarray) -> np.ndarray:
     return np.concatenate([present, np.ones(sum(registry.holders), bool)]).astype(int)
 
 
-def expose(model: LanguageModel, registry: Registry, vocabulary: Vocabulary) -> list[Exposure]:
+def expose(model: LanguageModel, registry: Registry, vocabulary: Tokenizer) -> list[Exposure]:
     """The exposure of every secret."""
     choices = np.flatnonzero(vocabulary.word_mask)
     found = []
@@ -166,8 +167,9 @@ def expose(model: LanguageModel, registry: Registry, vocabulary: Vocabulary) -> 
         tokens = registry.encode(secret, vocabulary)
         beginning, ending = tokens[: registry.prefix], tokens[registry.prefix :]
         heads, whole = _heads(choices, len(ending) - 1, number)
-        rank = 1 + count_likelier(model, beginning, ending, heads, choices)
-        beams = search_beams(model, jnp.asarray(beginning), len(ending), BEAMS, jnp.asarray(vocabulary.word_mask))
+        rank = 1 + count_likelier(model, vocabulary.specials, beginning, ending, heads, choices)
+        allowed = jnp.asarray(vocabulary.word_mask)
+        beams = search_beams(model, vocabulary.specials, jnp.asarray(beginning), len(ending), BEAMS, allowed)
         others = len(heads) * len(choices) - int(np.sum(np.all(heads == ending[:-1], axis=1)))
         references, extracted = 1 + others, bool(np.any(np.all(np.asarray(beams) == ending, axis=1)))
         bits, most = math.log2(references / rank), math.log2(references)

@@ -25,7 +25,6 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.prediction import count_hits
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
-from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.types import Algorithm, RoundTrace
@@ -64,7 +63,7 @@ class CanaryScorer:
         task = seen.task._replace(cohort=self.rows)
         dots, sketches = self.sum_updates.project_updates(rest, self.algorithm, task, self.everyone)
         mechanism = self.algorithm.mechanism
-        assert isinstance(mechanism.sampler, Poisson)
+        assert mechanism.sampler.independent
         noise_std, _ = mechanism.noise_std(seen.round, seen.task.clip_norms)
         gram = scale**2 * sketches @ sketches.T
         self.scores += evidence(scale * dots, gram, noise_std, mechanism.sampler.user_rate)
@@ -78,9 +77,9 @@ class CanaryScorer:
         # Exact but for last bits of float32: another block may compute the same canary differently.
         others = jax.tree.map(lambda all_, few: np.asarray(all_) - np.asarray(few), summed.total, own.total)
         weight: Any = np.asarray(summed.weight) - np.asarray(own.weight)
-        known = mechanism.query(others, weight, summed.bits).estimate
-        scale = mechanism.query(np.float64(1), weight, summed.bits).estimate
-        rest = jax.tree.map(lambda noised, known: np.float32(noised - np.asarray(known)), seen.noised.estimate, known)
+        known = mechanism.estimate(others, weight, summed.bits).update
+        scale = mechanism.estimate(np.float64(1), weight, summed.bits).update
+        rest = jax.tree.map(lambda noised, known: np.float32(noised - np.asarray(known)), seen.noised.update, known)
         return rest, float(scale)
 
 

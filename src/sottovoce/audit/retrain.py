@@ -19,7 +19,6 @@ from sottovoce.data.store import Store, made_up_names
 from sottovoce.errors import SettingError
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
-from sottovoce.privacy.sampling import Poisson, Sampler
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.strategy import Work
@@ -41,13 +40,14 @@ class Retraining:
 
     def train(self, secrets: Secrets, observe: RoundObserver | None = None) -> LanguageModel:
         """A model of the recipe, kept in memory only."""
-        assembly, state = self.assembly, self.assembly.start(self.start)
+        assembly = self.assembly.with_frozen_of(self.start)
+        state = assembly.start(self.start)
         # Models that are compared share their noise though their sums differ.
         played = assembly.rounds(state, Unpaid(secrets, _RELEASE), Work(self.store, assembly.sum_updates, observe))
         while state.round < self.rounds:
             state, _ = next(played)
             self.after_round()
-        return state.params
+        return assembly.algorithm.model(state.params)
 
 
 def train_without(training: Retraining, rows: np.ndarray, secrets: Secrets) -> Iterator[LanguageModel]:
@@ -77,7 +77,9 @@ def train_shadow_models(
     """
     store, mechanism = training.store, training.assembly.algorithm.mechanism
     fewest = len(always) + int(inside.sum(axis=1).min())
-    sampler = _of_so_many(mechanism.sampler, store.users, fewest)
+    # A cohort of the same size from another number of users.
+    cohort = min(mechanism.sampler.expected(store.users), fewest)
+    sampler = mechanism.sampler.of_population(cohort, fewest)
     algorithm = replace(training.assembly.algorithm, mechanism=replace(mechanism, sampler=sampler))
     assembly = replace(training.assembly, algorithm=algorithm)
     others = [store[int(row)] for row in always]
@@ -86,13 +88,6 @@ def train_shadow_models(
         few = Store.from_users(users, store.vocabulary, store.tokens_per_user, names=made_up_names(len(users)))
         people = replace(few, public=store.public)
         yield replace(training, assembly=assembly, store=people).train(secrets_of(number))
-
-
-def _of_so_many(sampler: Sampler, before: int, users: int) -> Sampler:
-    """A cohort of the same size from another number of users."""
-    if isinstance(sampler, Poisson):
-        return replace(sampler, user_rate=min(sampler.user_rate * before / users, 1.0))
-    return replace(sampler, cohort=min(sampler.cohort, users), users=users)
 
 
 def choose_users(training: Retraining, count: int, secrets: Secrets) -> np.ndarray:

@@ -20,16 +20,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from sottovoce.accounting import Covered, Event, SampledGaussian
-from sottovoce.data.public_text import PublicText
-from sottovoce.data.store import Store, made_up_names
+from sottovoce.accounting import Event
+from sottovoce.accounting.events import ADDED
+from sottovoce.data.store import PublicText, Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.models.contract import LanguageModel
+from sottovoce.local.keys import local_key
+from sottovoce.models.contract import LanguageModel, split
 from sottovoce.privacy.clipping import joint_norm
-from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.rng import philox
-from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import play_round
@@ -77,8 +76,8 @@ class RoundAudit:
 
         Of a few canaries, the first whose update is as long as the clip norm, or else the longest.
         """
-        algorithm = _all_join(algorithm)
-        start = algorithm.server.start(model, algorithm.mechanism.start())._replace(round=round_number - 1)
+        algorithm = _all_join(algorithm).with_frozen_of(model)
+        start = algorithm.server.start(split(model)[0], algorithm.mechanism.start())._replace(round=round_number - 1)
         step = algorithm.user_update.batch * algorithm.user_update.unroll
         # As long as it takes for full weight, at least.
         lengths = [max(steps * step, math.ceil(algorithm.weight_cap)) for steps in _STEPS]
@@ -110,8 +109,7 @@ class RoundAudit:
     @property
     def multiplier(self) -> float:
         """z, as it is charged: 0 where nothing is claimed."""
-        event = self.event()
-        return event.noise_multiplier if isinstance(event, SampledGaussian | Covered) else 0.0
+        return self.event().noise_multiplier
 
     def play(self, rounds: int, secrets: Secrets, after_round: Callable[[], None] = lambda: None) -> RoundScores:
         """Play `rounds` rounds from the same start, each with noise of its own."""
@@ -137,7 +135,7 @@ def _with_canary(
     clip_norms = algorithm.mechanism.clip_norms(start.round + 1, start.clip_norms)
 
     def total(store: Store, rows: np.ndarray) -> CohortTotals:
-        return sum_updates(algorithm, Task(start.params, rows, clip_norms, noise_key(bytes(8))), store)
+        return sum_updates(algorithm, Task(start.params, rows, clip_norms, local_key(bytes(8))), store)
 
     alone = total(present, np.array([N_BACKGROUND])).total
     norm = _norm(alone)
@@ -153,11 +151,7 @@ def _with_canary(
 
 def _all_join(algorithm: Algorithm) -> Algorithm:
     """Add or remove one where users join by chance; replace one by an empty user where cohorts have a fixed size."""
-    sampler = algorithm.mechanism.sampler
-    if isinstance(sampler, Poisson):
-        sampler = replace(sampler, user_rate=1.0)
-    else:
-        sampler = replace(sampler, cohort=N_BACKGROUND + 1, users=N_BACKGROUND + 1)
+    sampler = algorithm.mechanism.sampler.of_population(N_BACKGROUND + 1, N_BACKGROUND + 1)
     # The estimator keeps the declared qW, and so the noise its scale.
     mechanism = replace(algorithm.mechanism, sampler=sampler)
     return replace(algorithm, mechanism=mechanism, server=Server(_PLAIN_STEP))
@@ -173,7 +167,7 @@ def _populations(
     generator = np.random.default_rng(0)  # made-up text: any will do
     background = [generator.integers(0, vocabulary.size, size=length) for _ in range(N_BACKGROUND)]
     canary = np.full(length, vocabulary.size - 1)  # one rare word over and over: no text has a longer update
-    absent = background if isinstance(algorithm.mechanism.sampler, Poisson) else [*background, np.zeros(0, int)]
+    absent = background if algorithm.mechanism.sampler.relation == ADDED else [*background, np.zeros(0, int)]
     stores = [
         Store.from_users(users, vocabulary, tokens_per_user=capacity, names=made_up_names(len(users)))
         for users in ([*background, canary], absent)
@@ -188,7 +182,7 @@ def _norm(update: Any) -> float:
 
 def _without_noise(algorithm: Algorithm, summed: CohortTotals, direction: LanguageModel) -> float:
     """The score that a round would have without noise."""
-    exact = algorithm.mechanism.query(summed.total, summed.weight, summed.bits).estimate
+    exact = algorithm.mechanism.estimate(summed.total, summed.weight, summed.bits).update
     parts = zip(jax.tree.leaves(exact), jax.tree.leaves(direction), strict=True)
     return float(sum(np.sum(np.asarray(leaf, np.float64) * way) for leaf, way in parts))
 

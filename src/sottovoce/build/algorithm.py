@@ -14,7 +14,7 @@ from sottovoce import recipe as recipes
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
 from sottovoce.local.quantise import EightBit
 from sottovoce.local.update import FedAvg, FedSGD, UserUpdate
-from sottovoce.privacy.clipping import Clipping
+from sottovoce.privacy.clipping import Clip
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
 from sottovoce.training.server import Server
@@ -31,7 +31,7 @@ def build_objective(recipe: Recipe) -> Objective:
     return plain
 
 
-def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) -> UserUpdate:
+def build_user_update(recipe: Recipe, clipping: Clip, objective: Objective, bos: int) -> UserUpdate:
     local = recipe.local
     if local.penalty:
         objective = Penalised(objective, local.penalty)
@@ -48,6 +48,7 @@ def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) 
             user_share=local.user_share if local.objective == "rehearsal" else 1.0,
             compression=compression,
             gradient_clip=local.gradient_clip,
+            bos=bos,
         )
     # Central training takes the steps of FedSGD, each on the pooled text of some users.
     return FedSGD(
@@ -58,6 +59,7 @@ def build_user_update(recipe: Recipe, clipping: Clipping, objective: Objective) 
         tokens=local.tokens,
         objective=objective,
         compression=compression,
+        bos=bos,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,13 +26,12 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Objective, plain
 from sottovoce.local.quantise import plain_size
 from sottovoce.local.update import FedAvg, User, UserUpdate
 from sottovoce.models import registry
-from sottovoce.models.contract import LanguageModel, layer_names
-from sottovoce.privacy.noise import noise_key
-from sottovoce.privacy.sampling import InTurn
+from sottovoce.models.contract import LanguageModel, layer_names, split
 from sottovoce.recipe import Recipe
 from sottovoce.runs.budget import Budget
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
@@ -61,9 +60,18 @@ class Assembly:
     strategy: Strategy
     turns: str | None = None  # where users come in turn: a fingerprint of the names that say when
 
+    @property
+    def params(self) -> Any:
+        """What is trained of the model, as initialised."""
+        return split(self.model)[0]
+
+    def with_frozen_of(self, model: LanguageModel) -> Assembly:
+        """The same, for the frozen part of this model."""
+        return replace(self, algorithm=self.algorithm.with_frozen_of(model))
+
     def start(self, model: LanguageModel) -> ServerState:
         """The state before the first round."""
-        return self.strategy.start(self.algorithm.server.start(model, self.algorithm.mechanism.start()))
+        return self.strategy.start(self.algorithm.server.start(split(model)[0], self.algorithm.mechanism.start()))
 
     def rounds(self, state: ServerState, payments: Payments, work: Work) -> Iterator[tuple[ServerState, RoundResult]]:
         """Play the rounds that are left."""
@@ -91,17 +99,18 @@ class Assembly:
         if not self.strategy.federated:
             return None
         update = self.algorithm.user_update
-        down = plain_size(self.model)
+        params = self.params
+        down = plain_size(params)
         if isinstance(update, FedAvg) and update.user_share < 1:
             down += (2 if store.vocabulary.size < 2**16 else 4) * int(update.rehearsed(store.tokens_per_user))
-        up = update.compression.size(self.model) if update.compression else plain_size(self.model)
+        up = update.compression.size(params) if update.compression else plain_size(params)
         a_round = (down + up) * self.recipe.privacy.cohort
         return {"down": down, "up": up, "round": a_round, "total": a_round * rounds}
 
     @property
     def is_private(self) -> bool:
         """Is anything promised?"""
-        return not isinstance(self.algorithm.mechanism.event(1), accounting.NonPrivate)
+        return self.algorithm.mechanism.is_private
 
 
 def assemble(
@@ -125,25 +134,29 @@ def assemble(
     if model is None:
         model = build_model(recipe, store.vocabulary.size)
     _check_model(model, store.vocabulary.size)
-    layers, devices_here = layer_names(model), len(jax.local_devices())
+    params, frozen = split(model)
+    if frozen is not None and processes > 1:
+        raise SottoError("a model with a frozen part is trained in one process; leave the others out")
+    layers, devices_here = layer_names(params), len(jax.local_devices())
     rules.check(Scope.MODEL, Case(recipe, layers=layers, devices_here=devices_here))
     strategy = build_strategy(recipe)
     if recipe.server.update == "transfer":
         code += f", transfer learning on {_text_name(store) if recipe.server.text == 'public' else 'generated text'}"
     mechanism = build_mechanism(recipe, layers)
     # A store that does not know its users by name is refused here.
-    in_turn = recipe.run.algorithm != "central" and isinstance(mechanism.sampler, InTurn)
+    in_turn = recipe.run.algorithm != "central" and mechanism.sampler.uses_names
     turns = store.names_fingerprint if in_turn else None
     algorithm = Algorithm(
         mechanism=mechanism,
-        user_update=build_user_update(recipe, mechanism.clipping, objective),
+        user_update=build_user_update(recipe, mechanism.clipping, objective, store.vocabulary.specials.bos),
         server=build_server(recipe),
         weight_cap=recipe.privacy.weight_cap,
+        frozen=frozen,
     )
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     devices = 1 if strategy.layout else recipe.run.devices or devices_here
-    block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
+    block = block_size(params, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = _find_products(recipe, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
     program = "kernels" if products else "the general program"
@@ -170,7 +183,7 @@ def assemble(
 
 def build_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
     seed = hashlib.blake2b(f"initial weights {recipe.run.seed}".encode(), digest_size=8).digest()
-    return registry.build(recipe.model.kind, vocabulary, _model_settings(recipe), noise_key(seed))
+    return registry.build(recipe.model.kind, vocabulary, _model_settings(recipe), local_key(seed))
 
 
 def _model_settings(recipe: Recipe) -> dict[str, Any]:
@@ -184,16 +197,18 @@ def _fill_model(recipe: Recipe) -> Recipe:
     return recipe.replace(model={**registry.defaults(recipe.model.kind), **settings})
 
 
-def load_model(like: LanguageModel, weights: dict[str, np.ndarray]) -> LanguageModel:
-    """A model shaped like another, with the weights of a run."""
+def load_model(like: Any, weights: dict[str, np.ndarray]) -> Any:
+    """A model, or a part of one, shaped like another, with the weights of a run."""
     leaves, structure = jax.tree.flatten(like)
     names = layer_names(like)
-    if set(names) != set(weights) or any(weights[n].shape != leaf.shape for n, leaf in zip(names, leaves, strict=True)):
+    wanted = {name: (leaf.shape, leaf.dtype) for name, leaf in zip(names, leaves, strict=True)}
+    if {name: (array.shape, array.dtype) for name, array in weights.items()} != wanted:
         raise SottoError(f"the weights {sorted(weights)} do not fit the model {names}; pass the model they belong to")
     return structure.unflatten([jax.numpy.asarray(weights[name]) for name in names])
 
 
-def weights_of(model: LanguageModel) -> dict[str, np.ndarray]:
+def weights_of(model: Any) -> dict[str, np.ndarray]:
+    """The arrays of a model, or of a part of one, by name."""
     return {name: np.asarray(leaf) for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True)}
 
 
@@ -242,26 +257,30 @@ def _one_line(error: Exception) -> str:
 
 
 def _check_model(model: LanguageModel, vocabulary: int) -> None:
-    for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True):
-        if not (eqx.is_array(leaf) and leaf.dtype == np.float32):
-            kind = leaf.dtype if eqx.is_array(leaf) else type(leaf).__name__
-            raise SottoError(
-                f"the model's leaf {name} is {kind}, not an array of float32; make it one, or mark what is not trained "
-                f"with eqx.field(static=True)"
-            )
+    params, frozen = split(model)
+    for part, of_float32 in ((params, True), (frozen, False)):
+        for name, leaf in zip(layer_names(part), jax.tree.leaves(part), strict=True):
+            if not eqx.is_array(leaf) or (of_float32 and leaf.dtype != np.float32):
+                kind = leaf.dtype if eqx.is_array(leaf) else type(leaf).__name__
+                raise SottoError(
+                    f"the model's leaf {name} is {kind}, not an array{' of float32' if of_float32 else ''}; make it "
+                    f"one, leave it out of `trained()`, or mark it with eqx.field(static=True)"
+                )
+    if not jax.tree.leaves(params):
+        raise SottoError("the model has no trained array; let `trained()` be True for one")
     tokens = jax.ShapeDtypeStruct((3,), "int32")
 
-    def score(model: LanguageModel, tokens: Any, key: Any) -> Any:
-        model.read(tokens, model.start(), key)  # as it is trained
-        return model.score(model.read(tokens, model.start())[0])
+    def logits_of(model: LanguageModel, tokens: Any, key: Any) -> Any:
+        model.read(tokens, model.initial_state(), key)  # as it is trained
+        return model.logits(model.read(tokens, model.initial_state())[0])
 
     try:
-        scores = jax.eval_shape(score, model, tokens, jax.random.key(0))
+        logits = jax.eval_shape(logits_of, model, tokens, jax.random.key(0))
     except Exception as error:
-        contract = "start(), read(tokens, state, key=None), score(outputs)"
+        contract = "initial_state(), read(tokens, state, key=None), logits(outputs)"
         raise SottoError(f"the model does not keep the contract ({contract}): {_one_line(error)}") from error
-    if scores.shape != (3, vocabulary):
+    if logits.shape != (3, vocabulary):
         raise SottoError(
-            f"the model's score of 3 outputs has shape {scores.shape}, not {(3, vocabulary)}: it must score every "
-            f"word of the store's vocabulary"
+            f"the model's logits of 3 outputs have shape {logits.shape}, not {(3, vocabulary)}: it must have a logit "
+            f"for every token of the store's vocabulary"
         )

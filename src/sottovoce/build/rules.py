@@ -17,6 +17,9 @@ from sottovoce import recipe as recipes
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.update import rehearsed
+from sottovoce.privacy.clipping import Clip, clip_named, takes_layer_norms
+from sottovoce.privacy.estimators import Estimator, estimator_named
+from sottovoce.privacy.sampling import Sampler, sampler_named
 from sottovoce.privacy.schedule import Schedule, build_schedule
 from sottovoce.recipe import Recipe
 
@@ -83,6 +86,18 @@ class Case:
     def store(self) -> StoreFacts:
         assert self.facts is not None, "rules of this scope need the facts of a store"
         return self.facts
+
+    @property
+    def sampler(self) -> type[Sampler]:
+        return sampler_named(self.privacy.sampling)
+
+    @property
+    def clip(self) -> type[Clip]:
+        return clip_named(self.privacy.clipping)
+
+    @property
+    def estimator(self) -> type[Estimator]:
+        return estimator_named(self.privacy.estimator)
 
     @property
     def private(self) -> bool:
@@ -179,7 +194,7 @@ class Case:
 
 def accountant_of(privacy: recipes.Privacy) -> str:
     if privacy.accountant == "auto":
-        return accounting.default_accountant(privacy.sampling)
+        return accounting.DEFAULT_ACCOUNTANT
     return privacy.accountant
 
 
@@ -263,16 +278,16 @@ _RECIPE: tuple[Rule, ...] = (
         "privacy.cohort is not set: it is the expected number of users in a round",
     ),
     (
-        lambda c: c.privacy.sampling == "poisson" and c.user_rate > 1,
+        lambda c: c.sampler.independent and c.user_rate > 1,
         "user_rate={c.user_rate:g} must be in (0, 1]; it is the chance that a user joins a round (cohort "
         "{c.privacy.cohort:g} of {c.privacy.users} users?)",
     ),
     (
-        lambda c: c.privacy.sampling != "poisson" and c.privacy.cohort != int(c.privacy.cohort),
+        lambda c: not c.sampler.independent and c.privacy.cohort != int(c.privacy.cohort),
         "privacy.cohort={c.privacy.cohort:g} must be a whole number unless privacy.sampling='poisson'",
     ),
     (
-        lambda c: c.privacy.sampling != "poisson" and c.privacy.cohort > c.privacy.users,
+        lambda c: not c.sampler.independent and c.privacy.cohort > c.privacy.users,
         "privacy.cohort={c.privacy.cohort:g} must be at most the declared privacy.users={c.privacy.users}; it is the "
         "number of users in a round",
     ),
@@ -289,7 +304,7 @@ _RECIPE: tuple[Rule, ...] = (
         "privacy.clip_schedule and privacy.adaptive_quantile both move the clip norm; keep one",
     ),
     (
-        lambda c: bool(c.privacy.clip_schedule) and c.privacy.clipping == "none" and not c.experiment,
+        lambda c: bool(c.privacy.clip_schedule) and not c.clip.bounded and not c.experiment,
         "privacy.clip_schedule has nothing to change: privacy.clipping='none'; remove one of them",
     ),
     (
@@ -313,17 +328,15 @@ _RECIPE: tuple[Rule, ...] = (
         ),
     ),
     (
-        lambda c: bool(c.privacy.layer_clip_norms) and c.privacy.clipping != "per_layer",
+        lambda c: bool(c.privacy.layer_clip_norms) and not takes_layer_norms(c.clip),
         "privacy.layer_clip_norms are for privacy.clipping='per_layer', not {c.privacy.clipping!r}; change one",
     ),
     (
-        lambda c: c.privacy.adaptive_quantile is not None and c.privacy.clipping == "none",
+        lambda c: c.privacy.adaptive_quantile is not None and not c.clip.bounded,
         "an adaptive clip norm needs a clip: flat or per_layer",
     ),
     (
-        lambda c: (
-            c.privacy.clip_weighted and c.privacy.clipping != "none" and c.privacy.estimator == "clipped_denominator"
-        ),
+        lambda c: c.privacy.clip_weighted and c.clip.bounded and c.privacy.estimator == "clipped_denominator",
         "weight-aware clipping bounds w·Δ, which is enough for the fixed denominator only: with the clipped one, "
         "many users of tiny weight could send huge updates; use fixed_denominator",
     ),
@@ -340,7 +353,7 @@ _RECIPE: tuple[Rule, ...] = (
         "privacy.noise_std and privacy.noise_multiplier are both given; keep one",
     ),
     (
-        lambda c: c.experiment and bool(c.privacy.noise_multiplier) and c.privacy.estimator == "true_average",
+        lambda c: c.experiment and bool(c.privacy.noise_multiplier) and not c.estimator.bounded,
         "privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead",
     ),
     (
@@ -348,12 +361,12 @@ _RECIPE: tuple[Rule, ...] = (
         "privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier",
     ),
     (
-        lambda c: c.private and c.privacy.estimator == "true_average",
+        lambda c: c.private and not c.estimator.bounded,
         "privacy.estimator='true_average' has no bounded sensitivity: use fixed_denominator or clipped_denominator "
         "(the true average is for mode 'none')",
     ),
     (
-        lambda c: c.private and c.privacy.clipping == "none",
+        lambda c: c.private and not c.clip.bounded,
         "privacy.clipping='none' bounds nobody's update; use flat or per_layer, or mode 'none'",
     ),
     (
@@ -460,7 +473,7 @@ _RECIPE: tuple[Rule, ...] = (
         lambda c: f"run.delays={list(c.run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late",
     ),
     (
-        lambda c: c.recipe.audit.plants and c.privacy.sampling != "poisson",
+        lambda c: c.recipe.audit.plants and not c.sampler.independent,
         "[audit] plants canary users, who would take the places of others with "
         "privacy.sampling={c.privacy.sampling!r}; use 'poisson', where one user more changes nobody's chance",
     ),
@@ -548,7 +561,7 @@ _DEVICES: tuple[Rule, ...] = (
         "server.update='transfer' needs every user's model at the server; across devices use 'average'",
     ),
     (
-        lambda c: c.privacy.sampling != "poisson",
+        lambda c: not c.sampler.independent,
         "privacy.sampling={c.privacy.sampling!r} is drawn by one who knows all users; devices flip their own coins: "
         "use 'poisson'",
     ),

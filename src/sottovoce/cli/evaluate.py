@@ -16,7 +16,7 @@ from sottovoce.files import Json as JsonObject
 
 if TYPE_CHECKING:
     from sottovoce.commands.evaluate import Measured
-    from sottovoce.evaluation.fine_tuning import Personalised
+    from sottovoce.evaluation.fine_tuning import FineTuningGain
     from sottovoce.evaluation.keystrokes import KeystrokeSaving
     from sottovoce.evaluation.prediction import Evaluation
 
@@ -210,7 +210,7 @@ def _part_row(row: JsonObject, run: str, other: str) -> dict[str, str]:
     }
 
 
-def _gain_columns(gain: Personalised) -> dict[str, dict[str, str]]:
+def _gain_columns(gain: FineTuningGain) -> dict[str, dict[str, str]]:
     def column(evaluation: Evaluation, keystrokes: KeystrokeSaving) -> dict[str, str]:
         saved = keystrokes.keystroke_saving_in_vocabulary
         return {

@@ -34,4 +34,4 @@ def keyboard(run: Path, other_run: Path | None = None, /, *, port: int = 8018, o
             webbrowser.open(address)
 
     runs = [run] if other_run is None else [run, other_run]
-    serve(keyboard_app(runs, say=log), port=port, ready=ready)
+    serve(keyboard_app(runs, log=log), port=port, ready=ready)

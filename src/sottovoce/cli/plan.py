@@ -162,7 +162,9 @@ def _print_plan(made: Plan) -> None:
 
 
 def _takes_part(made: Plan) -> str:
-    if made.sampling == "in_turn":
+    from sottovoce.privacy.sampling import sampler_named
+
+    if not sampler_named(made.sampling).amplifies:
         most = made.device_rounds_most
         return f"{most:,} round{'s' if most > 1 else ''} at most, and pays for as many"
     return f"{made.device_rounds_expected:.3g} rounds on average"

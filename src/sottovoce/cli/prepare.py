@@ -139,7 +139,7 @@ def prepare(
         from sottovoce.data import prepare as preparation
 
         vocabulary, facts = words.open()
-        summary = preparation.prepare(files, out, vocabulary=vocabulary, source=facts, **asdict(grouping))
+        summary = preparation.prepare(files, out, vocabulary, grouping, facts)
     if json:
         print_json(summary.to_json() | ({"vocabulary": facts} if words.private_vocabulary else {}))
         return

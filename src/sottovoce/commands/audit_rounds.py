@@ -17,7 +17,7 @@ from sottovoce.commands.retrain import Progress, count_steps, no_progress, refus
 from sottovoce.commands.stores import with_public_text
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.models.contract import layer_names
+from sottovoce.models.contract import layer_names, split
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
@@ -92,7 +92,7 @@ def _prepare(run: RunFolder, recipe: Recipe) -> tuple[RoundAudit, str]:
     store = with_public_text(recipe, Store.from_users([[vocabulary.size - 1]], vocabulary, capacity))
     assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
     refuse_own_code(run, assembly)
-    mechanism = build_mechanism(recipe, layer_names(model))
+    mechanism = build_mechanism(recipe, layer_names(split(model)[0]))
     number = min(range(1, recipe.run.rounds + 1), key=mechanism.noise_schedule)
     algorithm = replace(assembly.algorithm, mechanism=mechanism)
     audit = RoundAudit.prepare(

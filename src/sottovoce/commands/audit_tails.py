@@ -16,9 +16,9 @@ from sottovoce.audit.tails import LEVEL, Tail, check_delta, check_texts, fit_tai
 from sottovoce.commands.evaluate import load_run, load_vocabulary
 from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining
 from sottovoce.errors import SottoError
+from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.generate import LENGTH, log_ratios
-from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import SECTIONS, Recipe
 from sottovoce.reporting.draw.audits import draw_tail
 from sottovoce.reporting.statement import read_statement
@@ -119,11 +119,11 @@ def fit_tails(
     """Both tails of every pair: of the run and others, or of its recipe trained with and without some users."""
     secrets = Secrets.seeded(seed, "audit by tails")
     pairs = _leave_out(run, leave_out, secrets, progress) if leave_out else _compare(run, without, progress)
-    key = noise_key(secrets.keys(1, "texts").sampling)
+    key, specials = local_key(secrets.keys(1, "texts").sampling), load_vocabulary(run).specials
     found: list[PairTail] = []
     for number, (name, everyone, fewer) in enumerate(pairs):
         for way, (texts_of, writer, other) in enumerate((("with", everyone, fewer), ("without", fewer, everyone))):
-            ratios = log_ratios(writer, other, texts, jax.random.fold_in(key, 2 * number + way))
+            ratios = log_ratios(writer, other, specials, texts, jax.random.fold_in(key, 2 * number + way))
             found.append(PairTail(name, texts_of, fit_tail(ratios), ratios))
     return found
 

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.build.assembly import Assembly, assemble
+from sottovoce.data.rows import SplitWriter
 from sottovoce.data.store import FORMAT, VOCABULARY_FILE, Store, write_facts
-from sottovoce.data.vocabulary import FRAME, Vocabulary
-from sottovoce.data.writing import SplitWriter
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import Json
 from sottovoce.kernels.lstm_users import Products
@@ -238,12 +238,14 @@ def make_population(folder: Path, workload: Workload, users: int) -> None:
 
 def _tokens(workload: Workload, users: int) -> np.ndarray:
     generator = np.random.default_rng(0)
-    chances = 1 / (np.arange(workload.vocabulary - len(FRAME)) + 10.0)
-    return generator.choice(len(chances), size=(users, workload.tokens), p=chances / chances.sum()) + len(FRAME)
+    chances = 1 / (np.arange(workload.vocabulary - Vocabulary.frame_size) + 10.0)
+    return (
+        generator.choice(len(chances), size=(users, workload.tokens), p=chances / chances.sum()) + Vocabulary.frame_size
+    )
 
 
 def _vocabulary(workload: Workload) -> Vocabulary:
-    return Vocabulary(FRAME + tuple(f"w{number}" for number in range(workload.vocabulary - len(FRAME))))
+    return Vocabulary.from_tokens(f"w{number}" for number in range(workload.vocabulary - Vocabulary.frame_size))
 
 
 def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerState, int]]:

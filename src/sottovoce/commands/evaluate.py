@@ -9,15 +9,16 @@ from typing import NamedTuple
 from sottovoce.build.assembly import build_model, load_model
 from sottovoce.commands.stores import open_split
 from sottovoce.data.corpus import is_plain_text
+from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.breakdown import Breakdown, bands_of, count_parts
-from sottovoce.evaluation.fine_tuning import Personalised, evaluate_personalised
+from sottovoce.evaluation.fine_tuning import FineTuningGain, evaluate_fine_tuning
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeSaving, count_keystrokes, saving, spread_of_saving
 from sottovoce.evaluation.prediction import Evaluation, spread, summarise
-from sottovoce.local.fine_tune import Personalise
+from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import VOCABULARY, RunFolder
@@ -29,7 +30,7 @@ class Measured(NamedTuple):
     evaluation: Evaluation
     spread: dict[str, float]
     keystrokes: KeystrokeSaving | None = None
-    personalised: Personalised | None = None
+    personalised: FineTuningGain | None = None
     breakdown: Breakdown | None = None
     other: OtherModel | None = None
 
@@ -64,17 +65,18 @@ def evaluate_run(
     """
     run = RunFolder.open(path)
     local = Recipe.of(run).local
-    training = Personalise(
+    released, vocabulary = load_run(run, model)
+    training = FineTune(
         epochs=local.epochs if local_epochs is None else local_epochs,
         learning_rate=local.learning_rate if local_learning_rate is None else local_learning_rate,
         batch=local.batch,
         unroll=local.unroll,
         gradient_clip=local.gradient_clip,
+        bos=vocabulary.specials.bos,
     )
-    released, vocabulary = load_run(run, model)
     other = None if beside is None else _load_other(run, vocabulary, beside)
     if corpus:
-        users = collect(corpus, vocabulary, user_field=user_field, text_field=text_field)
+        users = collect(corpus, vocabulary, Grouping(user_field, text_field))
     else:
         recipe = Recipe.of(run)
         users = store if isinstance(store, Store) else _open_users(recipe, run, store, split)
@@ -94,7 +96,7 @@ def evaluate_run(
         measured = measured._replace(other=OtherModel(summarise(counts), breakdown))
     if not personalise:
         return measured
-    gain = evaluate_personalised(released, users, training, suggestions=suggestions or SUGGESTIONS)
+    gain = evaluate_fine_tuning(released, users, training, suggestions=suggestions or SUGGESTIONS)
     return measured._replace(personalised=gain, spread=measured.spread | gain.spread)
 
 
@@ -117,7 +119,7 @@ def open_public(
     if any(plain) and not all(plain):
         one, other = text[plain.index(True)], text[plain.index(False)]
         raise SottoError(f"{one} is plain text and {other} is not; name public text of one kind")
-    return collect(text, vocabulary, user_field, text_field, plain_text=all(plain))
+    return collect(text, vocabulary, Grouping(user_field, text_field, plain_text=all(plain)))
 
 
 def _held_out_text(folder: str | Path, run: RunFolder, vocabulary: Vocabulary) -> Store:

@@ -86,7 +86,7 @@ def work_as_helper(
     group.agree(_facts(assembly, users))
     group.end_with_others()
     try:
-        add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.model, users, stop)
+        add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.params, users, stop)
     except Dismissed as dismissed:
         if str(dismissed):
             raise SottoError(f"process 0 ended the run: {dismissed}") from None

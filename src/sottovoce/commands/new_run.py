@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sottovoce.build.assembly import Assembly
+from sottovoce.build.assembly import Assembly, weights_of
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
 from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.federation.device_rules import check_frozen
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.group import Group
 from sottovoce.recipe import Recipe
-from sottovoce.runs.checkpoint import Checkpoint, save_sealed
+from sottovoce.runs.checkpoint import Checkpoint, digest, save_sealed
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger
@@ -76,6 +77,10 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
         mechanism = assembly.algorithm.mechanism
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)
+        assembly = assembly.with_frozen_of(start.model)
+        opened = opened._replace(assembly=assembly)
+        if context.across_devices:
+            check_frozen(assembly.algorithm.frozen)
         secrets = _new_secrets(assembly, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         header: dict[str, Any] = {
@@ -89,6 +94,10 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
             header["turns"] = secrets.blind(assembly.turns)
         if start.facts:
             header["start"] = start.facts
+        if assembly.algorithm.frozen is not None:
+            frozen = weights_of(assembly.algorithm.frozen)
+            draft.save_frozen(frozen)
+            header["frozen"] = digest(frozen)
         registry = choose_canaries(assembly.recipe, store)
         if registry:
             header["canaries"] = registry.summary().to_json()

@@ -1,4 +1,4 @@
-"""A store whose vocabulary is found in the users' own text, and paid for."""
+"""`sotto prepare --private-vocabulary`: a store whose vocabulary is found in the users' text, and charged."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from sottovoce.accounting import SampledGaussian
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, new_store, write_store
 from sottovoce.data.private_vocabulary import count_users
-from sottovoce.data.vocabulary import FRAME, Vocabulary
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.privacy.histogram import MOST_NAMES, NoisyHistogram
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
-# Measured on Reddit and blog users cut to 1,600 tokens (docs/log.md): about as many as a user has to bring.
+# Measured on Reddit and blog users cut to 1,600 tokens (docs/log.md): about as many as a user has.
 WORDS_PER_USER, NEW_WORDS_PER_USER = 400, 25
 _LARGEST_DELTA, _SMALLEST_DELTA, _LARGEST_EPSILON = 1e-2, 1e-30, 100.0
-# Beyond about this share, the public words that make room are worth more than the words found.
+# Above this share, the public words that are replaced are worth more than the words found.
 _SHARE_OF_NEW = 4
 
 
 @dataclass(frozen=True)
 class PrivateVocabulary:
-    """What may be spent on a vocabulary, and how.
+    """The budget of a vocabulary, and how it is spent.
 
-    `words_per_user` bounds what a user brings. With `extend_public` the public list is known already: users bring only
-    words that it lacks, and those found take the places of its rarest, up to a quarter of them.
+    `words_per_user` bounds the words that a user brings. With `extend_public` users bring only words that the public
+    list lacks; the words found replace its rarest, up to a quarter of the list.
     """
 
     epsilon: float
@@ -91,29 +91,29 @@ def prepare_privately(
     out: str | Path,
     wanted: PrivateVocabulary,
     grouping: Grouping | None = None,
-    tell: Callable[[str], None] = lambda stage: None,
+    log: Callable[[str], None] = lambda stage: None,
 ) -> tuple[PreparationSummary, dict[str, Any]]:
     """Write the store of a corpus with a vocabulary found in it; the facts of the vocabulary are as in `store.json`.
 
-    The charge is in the store's ledger before the draw, and the store gets its name after it: there is never one
-    without the other. This holds for a draw that shows no word, too. Its outcome ("no word is shared by enough users")
-    is a release like any other, so it becomes a store that knows marks only, with its charge; an error would leave the
-    charge nowhere. After any other failure there is no store, and nothing of the draw was shown.
+    Guarantee: a store with such a vocabulary has its charge. The charge is in the store's ledger before the draw, and
+    the store gets its name after it. This also holds for a draw that shows no word: "no word is shared by enough
+    users" is a release too, so it becomes a store that knows marks only, with its charge. After any other failure
+    there is no store, and nothing of the draw was shown.
     """
     grouping = grouping or Grouping()
     if grouping.plain_text:
         raise SottoError("plain text has no users whose words could be hidden; leave --private-vocabulary out")
     files = grouping.files(paths)
     with new_store(Path(out)) as folder:
-        tell("finding the noise for ε")
+        log("finding the noise for ε")
         histogram = wanted.histogram()
-        base = Vocabulary.public(wanted.size) if wanted.extend_public else Vocabulary(FRAME)
-        tell("counting the users of every word")
+        base = Vocabulary.public(wanted.size) if wanted.extend_public else Vocabulary.from_tokens(())
+        log("counting the users of every word")
         counts = count_users(folder.parent / "words", files, grouping, histogram.names_per_user, base.words)
-        tell("drawing noise")
+        log("drawing noise")
         StoreLedger(folder / "ledger.jsonl").charge(PREPARATION, "private vocabulary", histogram.event(), 1)
-        places = wanted.size - len(FRAME)
-        found = histogram.release(counts)[: places // _SHARE_OF_NEW if wanted.extend_public else places]
+        places = wanted.size - Vocabulary.frame_size
+        words = histogram.release(counts)[: places // _SHARE_OF_NEW if wanted.extend_public else places]
         del counts  # exact, and large
         facts = {
             "source": "private",
@@ -123,15 +123,16 @@ def prepare_privately(
             "noise_multiplier": histogram.noise_multiplier,
             "noise_std": histogram.noise_std,
             "threshold": histogram.threshold,
-            "words_found": len(found),
+            "words_found": len(words),
             "extends": "public" if wanted.extend_public else "nothing",
         }
-        tell("writing the store")
-        listed = base.words[len(FRAME) : wanted.size - len(found)]
-        summary = write_store(folder, files, grouping, Vocabulary.from_words((*listed, *found), wanted.size), facts)
+        log("writing the store")
+        listed = base.words[Vocabulary.frame_size : wanted.size - len(words)]
+        vocabulary = Vocabulary.from_words((*listed, *words), wanted.size)
+        summary = write_store(folder, files, grouping, vocabulary, facts)
     return summary, facts
 
 
 def _noise_multiplier(epsilon: float, delta: float) -> float:
-    """The least with which one Gaussian over all users stays within (ε, δ)."""
+    """The smallest noise multiplier with which one Gaussian over all users is (ε, δ)-DP."""
     return accounting.calibrate([(SampledGaussian(1.0, "poisson", user_rate=1.0), 1)], epsilon, delta)

@@ -18,6 +18,7 @@ from sottovoce.commands.stores import TURNS_BY_PLACE, store_folder
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import Facts, made_aside, sealed
+from sottovoce.privacy.sampling import sampler_named
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import AuditOutcome, read_statement, with_store_total
 from sottovoce.reporting.statement_text import with_prose
@@ -122,7 +123,7 @@ def _check(run: RunFolder) -> Iterator[str]:
         yield "recipe.toml is not the one that the ledger names: it was edited after the run began"
     if ledger.header.get("run") != statement.run:
         yield "privacy.json is the statement of another run than the ledger's"
-    if recipe.privacy.sampling == "in_turn" and "turns" not in ledger.header:
+    if sampler_named(recipe.privacy.sampling).uses_names and "turns" not in ledger.header:
         yield TURNS_BY_PLACE
     rounds = statement.rounds_done
     if ledger.rounds < rounds:
@@ -161,7 +162,7 @@ def _check(run: RunFolder) -> Iterator[str]:
         yield "model/vocabulary.txt is not the vocabulary of the statement"
     read_registry(run, ledger.header)
     saved, _ = checkpoints.latest(run.checkpoints)
-    if saved is None or saved.round != rounds or not _same(saved, weights):
+    if saved is None or saved.round != rounds or not _same(saved, _trained(run, weights, ledger)):
         yield (
             f"model/weights.safetensors is not the model of the last checkpoint, or that is not of round {rounds}: "
             f"whether the ledger paid for it cannot be told; `sotto resume {run.path}` writes it again"
@@ -172,6 +173,17 @@ def _check(run: RunFolder) -> Iterator[str]:
 
 def _people(run: RunFolder, recipe: Recipe) -> StoreLedger:
     return StoreLedger(store_folder(recipe, run) / "ledger.jsonl")
+
+
+def _trained(run: RunFolder, weights: dict[str, np.ndarray], ledger: Ledger) -> dict[str, np.ndarray]:
+    """The weights that are not of the frozen part, which must be the one that the run began with."""
+    if "frozen" not in ledger.header:
+        return weights
+    frozen = run.load_frozen()
+    kept = {name: weights[name] for name in frozen if name in weights}
+    if not checkpoints.digest(frozen) == checkpoints.digest(kept) == ledger.header["frozen"]:
+        raise DamagedRun(f"the frozen part of {run.path} is not the one that its ledger names; put it back")
+    return {name: array for name, array in weights.items() if name not in frozen}
 
 
 def _same(saved: checkpoints.Checkpoint, weights: dict[str, np.ndarray]) -> bool:

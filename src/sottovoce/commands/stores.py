@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sottovoce.data.demo import demo_vocabulary, write_demo
+from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
@@ -61,7 +62,7 @@ def prepare_demo(
     try:
         write_demo(corpus, users=round(users / 0.9), seed=seed, tokens=(tokens * 3 // 4, tokens * 3 // 2))
         vocabulary = vocabulary or demo_vocabulary()
-        return prepare([corpus], out, vocabulary=vocabulary, tokens_per_user=tokens, test_users=0.1)
+        return prepare([corpus], out, vocabulary, Grouping(tokens_per_user=tokens, test_users=0.1))
     finally:
         corpus.unlink(missing_ok=True)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from sottovoce.build.assembly import weights_of
+from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.new_run import Context, Opened, begin, check_also, open_run, save_state
@@ -222,12 +222,31 @@ class Training:
                 f"start another"
             )
         checkpoints.check_origin(self.run_folder, self.ledger, saved)
+        self._load_frozen()
         self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays)
         if self.watch is not None:
             self.watch.scores = saved_canary_scores(saved)
         self.run_folder.record.keep_up_to(saved.round)
         self.run_folder.diagnostics.keep_up_to(saved.round)
         return saved
+
+    def _load_frozen(self) -> None:
+        """The frozen part is the one that the run began with, also where a caller gives the model again."""
+        frozen = self.assembly.algorithm.frozen
+        if frozen is None:
+            return
+        arrays = self.run_folder.load_frozen()
+        if checkpoints.digest(arrays) != self.ledger.header.get("frozen"):
+            raise DamagedRun(
+                f"{self.run_folder.frozen_file} is not the frozen part that the run began with; put it back, or start "
+                f"another run"
+            )
+        algorithm = replace(self.assembly.algorithm, frozen=load_model(frozen, arrays))
+        self.assembly = replace(self.assembly, algorithm=algorithm)
+
+    @property
+    def _model(self) -> LanguageModel:
+        return self.assembly.algorithm.model(self.state.params)
 
     def run(self, observer: Observer | None, stop: Stop) -> RunResult:
         ended, evaluation = "finished", None
@@ -281,7 +300,7 @@ class Training:
         if not self._is_due(state.round) or self.test is None:
             return None
         limit = self.recipe.run.evaluate_users or self.test.users
-        return evaluate(state.params, self.test, range(min(limit, self.test.users)))
+        return evaluate(self._model, self.test, range(min(limit, self.test.users)))
 
     def _last_evaluation(self) -> Evaluation | None:
         """As the record has it, for a run that had nothing left to do."""
@@ -302,7 +321,7 @@ class Training:
         if evaluation:
             entry["evaluation"] = of_held_out(evaluation.to_json())
             if self.context.also_evaluate_on is not None:
-                entry["beside"] = evaluate(self.state.params, self.context.also_evaluate_on).to_json()
+                entry["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
         self.run_folder.record.append(entry)
         exact = {"round": self.state.round, **played.diagnostics(), "seconds": seconds}
         self.run_folder.diagnostics.append(exact)
@@ -327,7 +346,7 @@ class Training:
         budget = self.assembly.budget.counting(beside)
         allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
         vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
-        files = self.run_folder.save_model(weights_of(self.state.params), vocabulary)
+        files = self.run_folder.save_model(weights_of(self._model), vocabulary)
         header, mechanism = self.ledger.header, self.assembly.algorithm.mechanism
         charges = Charges(
             planned=mechanism.events(allowed),
@@ -353,7 +372,8 @@ class Training:
         card = Card(
             code=self.assembly.code,
             own_model=self.assembly.own_model,
-            parameters=parameter_count(self.state.params),
+            parameters=parameter_count(self._model),
+            trained_parameters=parameter_count(self.state.params),
             vocabulary=self.store.vocabulary.size,
             rounds=self.state.round,
             bytes=self._traffic(),

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from sottovoce.data.tokenizer import tokenise
+from sottovoce.data.words import tokenise
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")

@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from string import Formatter
 
-from sottovoce.data.tokenizer import tokenise
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import tokenise
 from sottovoce.errors import SottoError
 
 

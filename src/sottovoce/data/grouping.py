@@ -1,4 +1,4 @@
-"""Records to users: who a record belongs to, who is held out, and all that one user wrote in one place."""
+"""Records to users: whose a record is, who is held out, and all text of one user together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from sottovoce.data.corpus import PACKED, corpus_files, pieces, records
 from sottovoce.data.store import LARGEST_USER
-from sottovoce.errors import SettingError
+from sottovoce.errors import SettingError, SottoError
 
 PART_BYTES = 2**27
 BUFFER_TOKENS = 2**24
@@ -23,8 +23,8 @@ BUFFER_TOKENS = 2**24
 class Grouping:
     """How records become users: which fields, who is kept, how far they are cut, who is held out.
 
-    Every rule looks at one user alone: neither the order of the input nor one person joining moves anybody else.
-    With `plain_text` there are no users: pieces of text stand for them, and protect nobody.
+    Every rule looks at one user alone: neither the order of the input nor one person joining moves any other user.
+    With `plain_text` there are no users: pieces of text stand for them, and protect no person.
     """
 
     user_field: str = "user"
@@ -89,10 +89,10 @@ class Grouping:
 
 
 class Spill:
-    """Records on disk, parted by the first bytes of the user's name.
+    """Records on disk, in parts by the first bytes of the user's name.
 
-    A user is whole within a part and the parts are in the order of the names, so that taking one part after the other,
-    each sorted in memory, sorts all users.
+    A user is whole within a part, and the parts are in the order of the names. So sorting one part after the other in
+    memory sorts all users.
     """
 
     def __init__(self, folder: Path, parts: int, *, wide: bool) -> None:
@@ -155,6 +155,10 @@ class Spill:
                         file.write(buffer)
                     del buffer[:]
         self._buffered = 0
+
+
+def no_record(files: list[Path]) -> SottoError:
+    return SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
 
 
 def parts_for(files: list[Path]) -> int:

@@ -12,17 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.grouping import Grouping, Spill, parts_for
-from sottovoce.data.store import (
-    DECLARED,
-    FORMAT,
-    VOCABULARY_FILE,
-    Store,
-    VocabularySource,
-    write_facts,
-)
+from sottovoce.data.grouping import Grouping, Spill, no_record, parts_for
+from sottovoce.data.rows import SplitWriter
+from sottovoce.data.store import DECLARED, FORMAT, VOCABULARY_FILE, Store, VocabularySource, write_facts
 from sottovoce.data.vocabulary import LONGEST_COUNTED, Vocabulary
-from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import made_aside
 
@@ -60,25 +53,21 @@ class PreparationSummary:
 def prepare(
     paths: Paths,
     out: str | Path,
-    *,
-    user_field: str = "user",
-    text_field: str = "text",
     vocabulary: Vocabulary,
-    min_tokens: int = 1,
-    tokens_per_user: int = 1600,
-    test_users: float = 0.1,
-    split_key: str = "sottovoce",
-    plain_text: bool = False,
+    grouping: Grouping | None = None,
     source: VocabularySource = DECLARED,
     progress: Callable[[int], None] | None = None,
 ) -> PreparationSummary:
     """Write the store of a corpus to the new folder `out`.
 
-    A user is one user however many records and files hold them. Who is held out, and the order of the users, follow
-    from a keyed hash of the user's id: neither the order of the input nor one person joining moves anybody else.
-    `source` says where the vocabulary is from; `progress` is told the number of records read.
+    A user is one user in any number of records and files. Who is held out, and the order of the users, follow from a
+    keyed hash of the user's id: neither the order of the input nor one person joining moves any other user.
+
+    Args:
+        source: where the vocabulary is from.
+        progress: called with the number of records read.
     """
-    grouping = Grouping(user_field, text_field, min_tokens, tokens_per_user, test_users, split_key, plain_text)
+    grouping = grouping or Grouping()
     files = grouping.files(paths)
     with new_store(Path(out)) as folder:
         return write_store(folder, files, grouping, vocabulary, source, progress)
@@ -86,7 +75,7 @@ def prepare(
 
 @contextmanager
 def new_store(out: Path) -> Generator[Path, None, None]:
-    """A folder to write a store into, which becomes `out` at the end; work files beside it go when it does."""
+    """A folder to write a store into, which becomes `out` at the end; work files next to it are removed then."""
     if out.exists() and not out.is_dir():
         raise SottoError(f"{out} is a file; name a new folder for the store")
     if out.exists() and any(out.iterdir()):
@@ -114,7 +103,7 @@ def write_store(
         if progress and number % PROGRESS_EVERY == 0:
             progress(number)
     if not spill.records:
-        raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
+        raise no_record(files)
     if progress and spill.records % PROGRESS_EVERY:
         progress(spill.records)
     summary = _write_splits(folder, spill, vocabulary, grouping)
@@ -140,21 +129,16 @@ def write_store(
 
 
 def collect(
-    paths: Paths,
-    vocabulary: Vocabulary,
-    user_field: str = "user",
-    text_field: str = "text",
-    tokens_per_user: int | None = None,
-    plain_text: bool = False,
+    paths: Paths, vocabulary: Vocabulary, grouping: Grouping | None = None, tokens_per_user: int | None = None
 ) -> Store:
     """A corpus that fits in memory, grouped as `prepare` groups it but not split.
 
-    No cap: the longest user sets it. Plain text has no users, and is cut as `prepare` cuts it.
+    Users are cut to `tokens_per_user`; without it the longest user sets the cap. Plain text is cut as `prepare` does.
     """
-    grouping = Grouping(user_field, text_field, plain_text=plain_text)
+    grouping = grouping or Grouping()
     if tokens_per_user is not None:
         grouping = replace(grouping, tokens_per_user=tokens_per_user)
-    cap = grouping.tokens_per_user if plain_text else tokens_per_user
+    cap = grouping.tokens_per_user if grouping.plain_text else tokens_per_user
     files = grouping.files(paths)
     users: dict[bytes, array[int]] = {}
     for user, text in grouping.records(files):
@@ -162,11 +146,11 @@ def collect(
         if cap is None or len(tokens) < cap:
             tokens.extend(vocabulary.encode_measured(text))
     if not users:
-        raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
+        raise no_record(files)
     names = sorted(users)
     separated = [vocabulary.separate(np.array(users[name], np.int64)) for name in names]
     store = Store.from_users([tokens for tokens, _ in separated], vocabulary, cap, [n for _, n in separated], names)
-    return replace(store, people=not plain_text)
+    return replace(store, people=not grouping.plain_text)
 
 
 def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: Grouping) -> PreparationSummary:

@@ -1,4 +1,4 @@
-"""How many users wrote each word, when every user brings only so many."""
+"""How many users wrote each word, when every user brings a bounded number of words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.grouping import Grouping, Spill, parts_for
-from sottovoce.data.tokenizer import tokenise
-from sottovoce.data.vocabulary import is_word
-from sottovoce.errors import SettingError, SottoError
+from sottovoce.data.grouping import Grouping, Spill, no_record, parts_for
+from sottovoce.data.words import is_word, tokenise
+from sottovoce.errors import SettingError
 
 _NO_WORD = 0  # begin, end, marks, placeholders and the words that are known already
 PROGRESS_EVERY = 1000
@@ -45,11 +44,11 @@ def count_users(
         if progress and number % PROGRESS_EVERY == 0:
             progress(number)
     if not number:
-        raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
+        raise no_record(files)
     counts = np.zeros(len(ids.words), np.int64)
     for name, total, tokens in spill.users(grouping.tokens_per_user):
         if total >= grouping.min_tokens:
-            counts[_brought(name, tokens, words_per_user)] += 1
+            counts[_words_of(name, tokens, words_per_user)] += 1
     return {ids.words[number]: int(counts[number]) for number in np.flatnonzero(counts)}
 
 
@@ -67,7 +66,7 @@ class _Ids(dict[str, int]):
         return number
 
 
-def _brought(name: bytes, tokens: np.ndarray, limit: int) -> np.ndarray:
+def _words_of(name: bytes, tokens: np.ndarray, limit: int) -> np.ndarray:
     """The words of one user that count, each once."""
     distinct, first = np.unique(tokens[tokens != _NO_WORD], return_index=True)
     if len(distinct) <= limit:

@@ -1,23 +1,58 @@
-"""Text to tokens: lower-cased words, digit runs, single marks and placeholders."""
+"""The contract of a tokenizer: text to token ids and back. Code outside `data/` asks it what a token is."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-PLACEHOLDER = re.compile(r"<[a-z]+>")
-# `[^\W\d_]` is "a letter, in any alphabet". The order matters: a placeholder wins over its own angle bracket.
-_TOKEN = re.compile(r"<[a-z]+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]|_")
-_APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'"})
+import numpy as np
 
 
-def tokenise(text: str) -> list[str]:
-    """Cut a text into tokens; joining them with spaces and cutting again gives the same tokens.
+class Specials(NamedTuple):
+    """The ids of the tokens that no text contains."""
 
-    >>> tokenise("Don’t call <phone> at 10:30!")
-    ["don't", 'call', '<phone>', 'at', '10', ':', '30', '!']
-    """
-    text = text.lower()
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text).translate(_APOSTROPHES)
-    return _TOKEN.findall(text)
+    bos: int  # begins a text: read first, never a target
+    eos: int  # ends a text, and is a target
+    unk: int | None  # stands for what the tokenizer cannot write; None where it can write everything
+
+
+class Tokenizer(Protocol):
+    """Masks are arrays of bool with one entry for each id."""
+
+    @property
+    def size(self) -> int:
+        """The number of ids: 0 to size - 1."""
+        ...
+
+    @property
+    def specials(self) -> Specials: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what decides the ids of a text."""
+        ...
+
+    @property
+    def word_mask(self) -> np.ndarray:
+        """True where the token is one whole word or number."""
+        ...
+
+    @property
+    def starts_word(self) -> np.ndarray:
+        """True where a word begins: at words, and at `unk`, which nearly always replaces a word."""
+        ...
+
+    @property
+    def typed_mask(self) -> np.ndarray:
+        """True where a person types just the characters of the token; not so for specials and placeholders."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, from `bos` to `eos`."""
+        ...
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
+
+    def text_of(self, token: int) -> str:
+        """The characters of one token."""
+        ...

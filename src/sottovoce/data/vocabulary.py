@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import repeat
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from sottovoce.data.corpus import lines
-from sottovoce.data.tokenizer import PLACEHOLDER, tokenise
+from sottovoce.data.tokenizer import Specials
+from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, is_word, tokenise
 from sottovoce.errors import SettingError, SottoError
 
-BOS, EOS, UNK = 0, 1, 2
-SPECIALS = ("<bos>", "<eos>", "<unk>")
-PLACEHOLDERS = ("<url>", "<email>", "<phone>", "<user>")
-# Every vocabulary begins with these, so that the first ids mean the same in all of them.
-FRAME = SPECIALS + PLACEHOLDERS + tuple(string.punctuation)
 SMALLEST = len(FRAME) + 1
-LONGEST_COUNTED = 255  # letters: what is longer was hardly typed by hand, and must not outweigh the rest of a text
+LONGEST_COUNTED = 255  # letters: a longer word was hardly typed by hand, and must not outweigh the rest of a text
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id: the specials, then placeholders, ASCII punctuation and words.
+    """The tokenizer of words: the specials, then placeholders, ASCII punctuation and words, by id.
 
     The specials cannot be typed: the text "<eos>" is an unknown word, never the end of a sentence.
     """
 
     words: tuple[str, ...]
+    frame_size: ClassVar[int] = len(FRAME)  # how many tokens every vocabulary begins with
 
     def __post_init__(self) -> None:
         if self.words[: len(SPECIALS)] != SPECIALS:
@@ -44,7 +41,7 @@ class Vocabulary:
 
     @classmethod
     def public(cls, size: int = 10_000) -> Vocabulary:
-        """The most frequent English words of wordfreq, a list that owes nothing to the users: `size` tokens in all."""
+        """The most frequent English words of wordfreq, which do not depend on the users: `size` tokens in all."""
         _check_size(size)
         import wordfreq
 
@@ -70,26 +67,48 @@ class Vocabulary:
         """The frame and the given words in their order, without doubles and without what no text can produce."""
         if size is not None:
             _check_size(size)
-        found: dict[str, None] = dict.fromkeys(FRAME)
+        kept: dict[str, None] = dict.fromkeys(FRAME)
         for word in words:
-            if len(found) == size:
+            if len(kept) == size:
                 break
             tokens = tokenise(word)
-            # A mark outside ASCII is produced by the tokeniser too, but it is no word.
+            # A mark outside ASCII is a token too, but not a word.
             if len(tokens) == 1 and is_word(tokens[0]):
-                found[tokens[0]] = None
-        return cls(tuple(found))
+                kept[tokens[0]] = None
+        return cls(tuple(kept))
+
+    @classmethod
+    def from_tokens(cls, tokens: Iterable[str]) -> Vocabulary:
+        """The frame and the given tokens as they are, for text that is cut into words already."""
+        return cls(tuple(dict.fromkeys((*FRAME, *tokens))))
 
     @property
     def size(self) -> int:
         return len(self.words)
 
+    @property
+    def specials(self) -> Specials:
+        return Specials(BOS, EOS, UNK)
+
     @cached_property
     def word_mask(self) -> np.ndarray:
         """True where the id is a word or a number, False for specials, placeholders and punctuation."""
-        mask = np.array([is_word(word) for word in self.words])
-        mask.flags.writeable = False
-        return mask
+        return _fixed([is_word(word) for word in self.words])
+
+    @cached_property
+    def starts_word(self) -> np.ndarray:
+        """True where a word begins: at every word, and at `unk`."""
+        return _fixed(self.word_mask | (np.arange(self.size) == UNK))
+
+    @cached_property
+    def typed_mask(self) -> np.ndarray:
+        """False for specials and placeholders: what was typed there is not known."""
+        hidden = {*SPECIALS, *PLACEHOLDERS}
+        return _fixed([word not in hidden for word in self.words])
+
+    def text_of(self, token: int) -> str:
+        """The characters of one token."""
+        return self.words[token]
 
     def is_word(self, token: int) -> bool:
         return bool(self.word_mask[token])
@@ -100,11 +119,11 @@ class Vocabulary:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        # Without the specials: what a person types never becomes one.
+        # Without the specials: typed text never becomes one.
         return {word: number for number, word in enumerate(self.words) if number >= len(SPECIALS)}
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text between the begin and end tokens."""
+        """The ids of a text, from BOS to EOS."""
         return [BOS, *map(self._ids.get, tokenise(text), repeat(UNK)), EOS]
 
     def encode_measured(self, text: str) -> list[int]:
@@ -137,8 +156,11 @@ class Vocabulary:
             raise SottoError(f"{path} is not a saved vocabulary: {error}") from error
 
 
-def is_word(token: str) -> bool:
-    return token[0].isalnum() and not PLACEHOLDER.fullmatch(token)
+def _fixed(values: Sequence[bool] | np.ndarray) -> np.ndarray:
+    """A mask that is shared and cannot be changed."""
+    mask = np.array(values)
+    mask.flags.writeable = False
+    return mask
 
 
 def _check_size(size: int) -> None:

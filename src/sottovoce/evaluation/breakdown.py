@@ -1,4 +1,4 @@
-"""Whom privacy costs: accuracy by how frequent a word is, and by group of users, of one model or of two side by side.
+"""Who pays for privacy: accuracy by word frequency and by group of users, of one model or of two.
 
 Bands are of the evaluated users' own words, by rank; with marks and what is outside the vocabulary they make up all
 targets, once each. Groups are quarters of the users, by amount of text and by words outside the vocabulary; users who
@@ -20,8 +20,14 @@ from jaxtyping import Array
 from scipy import special
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import UNK
-from sottovoce.evaluation.prediction import Counts, blocks_of, count_targets, perplexity_of, sum_over_targets
+from sottovoce.evaluation.prediction import (
+    Counts,
+    TokenKinds,
+    blocks_of,
+    count_targets,
+    perplexity_of,
+    sum_over_targets,
+)
 from sottovoce.models.contract import LanguageModel
 
 RANKS = (10, 100, 1000)
@@ -76,17 +82,18 @@ def bands_of(store: Store, ranks: Sequence[int] = RANKS) -> Bands:
     names += ["all other words", "marks and ends of texts", "outside the vocabulary"]
     of_token = np.full(vocabulary.size, len(names) - 2, np.int32)
     of_token[order] = np.searchsorted(ranks, np.arange(len(order)), side="right")
-    of_token[UNK] = len(names) - 1
+    if vocabulary.specials.unk is not None:
+        of_token[vocabulary.specials.unk] = len(names) - 1
     return Bands(tuple(names), of_token)
 
 
 def count_parts(model: LanguageModel, store: Store, bands: Bands) -> tuple[Counts, Breakdown]:
-    """What `count_hits` counts, and the same by part: all in one pass."""
-    is_word, of_token = jnp.asarray(store.vocabulary.word_mask), jnp.asarray(bands.of_token)
+    """The counts of `count_hits`, and the same by part, in one pass."""
+    kinds, of_token = TokenKinds.of(store.vocabulary), jnp.asarray(bands.of_token)
     sums: list[list[np.ndarray]] = []
     for tokens, lengths, users in blocks_of(store, None):
-        found = _count_block(model, tokens, lengths, is_word, of_token, len(bands.names))
-        sums.append([np.asarray(column, np.float64)[:users] for column in (*found[0], *found[1])])
+        whole, by_band = _count_block(model, tokens, lengths, kinds, of_token, len(bands.names))
+        sums.append([np.asarray(column, np.float64)[:users] for column in (*whole, *by_band)])
     columns = [np.concatenate(column) for column in zip(*sums, strict=True)]
     counts, by_band = Counts(*columns[: len(Counts._fields)]), columns[len(Counts._fields) :]
     parts = tuple(Part(name, *(column[:, band] for column in by_band)) for band, name in enumerate(bands.names))
@@ -94,20 +101,20 @@ def count_parts(model: LanguageModel, store: Store, bands: Bands) -> tuple[Count
 
 
 def lost(part: Part, other: Part) -> tuple[float, float]:
-    """By how much the top-1 of `other` is higher, and how far that may be off by who the users are."""
+    """By how much the top-1 of `other` is higher, and the half-width of its confidence interval over users."""
     return share_of(other.top1 - part.top1, part.targets)
 
 
 def share_of(hits: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
-    """Hits over targets, both sums over users, and half the interval of that share at 95% confidence.
+    """Hits over targets, both sums over users, and the half-width of the 95% confidence interval of that share.
 
-    Its error is that of a ratio of two sums, users drawn independently.
+    The error is that of a ratio of two sums over independent users.
     """
     total = max(targets.sum(), 1)
     share = hits.sum() / total
     users = int(np.sum(targets > 0))
-    off = hits - share * targets
-    error = np.sqrt(np.sum(off**2) * users / max(users - 1, 1)) / total
+    residuals = hits - share * targets
+    error = np.sqrt(np.sum(residuals**2) * users / max(users - 1, 1)) / total
     return float(share), float(-special.ndtri((1 - CONFIDENCE) / 2) * error)
 
 
@@ -135,29 +142,29 @@ def _summary(part: Part) -> dict[str, Any]:
 
 
 def _groups(counts: Counts) -> dict[str, tuple[Part, ...]]:
-    """By amount of text, and by the share of it that is outside the vocabulary; {} for too few users."""
+    """By amount of text, and by the share of it outside the vocabulary; {} for too few users."""
     some = counts.targets > 0
     outside = 1 - counts.known / np.maximum(counts.targets, 1)
-    found = {}
+    made = {}
     for name, values, shown in (
-        # To two digits: how much exactly one of them wrote is nobody's business.
+        # To two digits: exactly how much one of them wrote is private.
         ("amount of text, in targets", counts.targets, lambda value: f"{float(f'{value:.2g}'):,.0f}"),
         ("words outside the vocabulary", outside, lambda value: f"{value:.1%}"),
     ):
         groups = quarters(values, some)
         if len(groups) > 1:
-            found[name] = tuple(
+            made[name] = tuple(
                 Part(
                     f"{shown(values[group].min())} to {shown(values[group].max())}",
                     *(np.where(group, column, 0) for column in (counts.targets, counts.top1, counts.top3, counts.loss)),
                 )
                 for group in groups
             )
-    return found
+    return made
 
 
 def quarters(values: np.ndarray, some: np.ndarray) -> list[np.ndarray]:
-    """`some` of the users by value, in groups of about a quarter; who is alike is together, and nobody nearly alone."""
+    """`some` of the users by value, in groups of about a quarter. Equal users are in one group, of at least ten."""
     order = np.unique(values[some])
     target = max(int(some.sum()) / _GROUPS, FEWEST)
     groups: list[np.ndarray] = []
@@ -177,15 +184,15 @@ def quarters(values: np.ndarray, some: np.ndarray) -> list[np.ndarray]:
 
 @partial(jax.jit, static_argnums=5)
 def _count_block(
-    model: LanguageModel, tokens: Array, lengths: Array, is_word: Array, of_token: Array, bands: int
+    model: LanguageModel, tokens: Array, lengths: Array, kinds: TokenKinds, of_token: Array, bands: int
 ) -> tuple[Counts, tuple[Array, ...]]:
-    def measure(scores: Array, targets: Array, counted: Array) -> tuple[Counts, tuple[Array, ...]]:
-        def one(target: Array, score: Array, seen: Array) -> Counts:
-            return count_targets(score[None], target[None], seen[None], is_word)
+    def measure(logits: Array, targets: Array, counted: Array) -> tuple[Counts, tuple[Array, ...]]:
+        def one(target: Array, logits: Array, seen: Array) -> Counts:
+            return count_targets(logits[None], target[None], seen[None], kinds)
 
-        each = jax.vmap(one)(targets, scores, counted)
+        each = jax.vmap(one)(targets, logits, counted)
         in_band = jax.nn.one_hot(of_token[targets], bands)
         by_band = tuple(column @ in_band for column in (each.targets, each.top1, each.top3, each.loss))
         return jax.tree.map(jnp.sum, each), by_band
 
-    return jax.vmap(lambda tokens, length: sum_over_targets(model, tokens, length, measure))(tokens, lengths)
+    return jax.vmap(lambda tokens, length: sum_over_targets(model, kinds.bos, tokens, length, measure))(tokens, lengths)

@@ -1,4 +1,4 @@
-"""What a person gains who trains a released model further on text of their own."""
+"""What a user gains who fine-tunes a released model on their own text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import UNK
 from sottovoce.evaluation.keystrokes import (
     SUGGESTIONS,
     KeystrokeCounts,
@@ -26,21 +25,22 @@ from sottovoce.evaluation.keystrokes import (
 from sottovoce.evaluation.prediction import (
     Counts,
     Evaluation,
+    TokenKinds,
     blocks_of,
     count_targets,
     sum_over_targets,
     summarise,
 )
-from sottovoce.local.fine_tune import Personalise
-from sottovoce.local.update import User
-from sottovoce.models.contract import LanguageModel
+from sottovoce.local.fine_tune import FineTune
+from sottovoce.local.update import User, local_steps
+from sottovoce.models.contract import LanguageModel, join, split
 
 
 @dataclass(frozen=True)
-class Personalised:
+class FineTuningGain:
     """The second half of every user's text, by the model as released and by the one trained on the first half.
 
-    `gained` are shares of the users with text to tell by: more top-1 hits, a lower perplexity, fewer keystrokes.
+    `gained` has shares of the users who have text to measure: more top-1 hits, a lower perplexity, fewer keystrokes.
     """
 
     before: Evaluation
@@ -59,71 +59,80 @@ class Personalised:
         }
 
 
-def evaluate_personalised(
-    model: LanguageModel, store: Store, personalise: Personalise, seed: int = 0, suggestions: int = SUGGESTIONS
-) -> Personalised:
+def evaluate_fine_tuning(
+    model: LanguageModel, store: Store, fine_tune: FineTune, seed: int = 0, suggestions: int = SUGGESTIONS
+) -> FineTuningGain:
     """Train on the first half of each user's tokens, measure on the rest; both models have read the first half."""
-    typing = typing_of(store.vocabulary, suggestions)
-    is_word = jnp.asarray(store.vocabulary.word_mask)
+    kinds, typing = TokenKinds.of(store.vocabulary), typing_of(store.vocabulary, suggestions)
     key, parts = jax.random.key(seed), []
     for number, (tokens, lengths, users) in enumerate(blocks_of(store, None)):
         keys = jax.random.split(jax.random.fold_in(key, number), len(tokens))
-        sums = _measure_block(
-            model, tokens, lengths, keys, is_word, typing, jnp.asarray(suggestions), personalise=personalise
-        )
+        sums = _measure_block(fine_tune, model, (tokens, lengths, keys), kinds, typing)
         parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:, :users], sums))
     both = jax.tree.map(lambda *columns: np.concatenate(columns, axis=1), *parts)
-    before, after = (jax.tree.map(lambda column, which=which: column[which], both) for which in (0, 1))
+    (before, typed_before), (after, typed_after) = (
+        jax.tree.map(lambda column, which=which: column[which], both) for which in (0, 1)
+    )
     unknown = np.array([_unknown_letters(store, row) for row in range(store.users)])
-    typed = [KeystrokeCounts(*half[1], unknown=unknown) for half in (before, after)]
-    return Personalised(
-        before=summarise(before[0]), after=summarise(after[0]),
-        keystrokes_before=saving(typed[0], suggestions), keystrokes_after=saving(typed[1], suggestions),
-        gained=_gained(before[0], after[0], typed[0], typed[1]), spread=_spread(before[0], after[0]),
-    )  # fmt: skip
+    typed_before, typed_after = (KeystrokeCounts(*typed, unknown=unknown) for typed in (typed_before, typed_after))
+    return FineTuningGain(
+        before=summarise(before),
+        after=summarise(after),
+        keystrokes_before=saving(typed_before, suggestions),
+        keystrokes_after=saving(typed_after, suggestions),
+        gained=_gained(before, after, typed_before, typed_after),
+        spread=_spread(before, after),
+    )
 
 
-@partial(jax.jit, static_argnames="personalise")
+@partial(jax.jit, static_argnums=0)
 def _measure_block(
-    model: LanguageModel, tokens: Array, lengths: Array, keys: Array, is_word: Array, typing: Typing,
-    suggestions: Array, *, personalise: Personalise,
-) -> Any:  # fmt: skip
+    fine_tune: FineTune,
+    model: LanguageModel,
+    users: tuple[Array, Array, Array],
+    kinds: TokenKinds,
+    typing: Typing,
+) -> Any:
+    """The sums of both models [before and after, users]; `users` are their tokens, lengths and keys."""
+    tokens, lengths, keys = users
     halves = lengths // 2
-    # All users of a block share a program; nobody takes more steps than the longest half needs.
-    each = -(-jnp.max(halves) // personalise.batch)
-    last = -(-each // personalise.unroll)
+    # All users of a block share a program; it takes as many steps as the longest half needs.
+    last = local_steps(jnp.max(halves), fine_tune.batch, fine_tune.unroll)
 
-    def measure(scores: Array, targets: Array, counted: Array) -> Any:
+    def measure(logits: Array, targets: Array, counted: Array) -> Any:
         return (
-            count_targets(scores, targets, counted, is_word),
-            keystrokes_of_targets(scores, targets, counted, typing, suggestions),
+            count_targets(logits, targets, counted, kinds),
+            keystrokes_of_targets(logits, targets, counted, typing),
         )
 
     def one(tokens: Array, length: Array, half: Array, key: Array) -> Any:
-        own = personalise(model, User(tokens, half), key, last)
-        both = jax.tree.map(lambda released, changed: jnp.stack([released, changed]), model, own)
-        return jax.vmap(lambda each: sum_over_targets(each, tokens, length, measure, start=half))(both)
+        params, frozen = split(model)
+        own, _ = split(fine_tune(model, User(tokens, half), key, last))
+        both = jax.tree.map(lambda released, changed: jnp.stack([released, changed]), params, own)
+        return jax.vmap(
+            lambda each: sum_over_targets(join(each, frozen), kinds.bos, tokens, length, measure, start=half)
+        )(both)
 
-    return jax.vmap(one, out_axes=1)(tokens, lengths, halves, keys)  # [before and after, users]
+    return jax.vmap(one, out_axes=1)(tokens, lengths, halves, keys)
 
 
 def _unknown_letters(store: Store, row: int) -> float:
     """Of the second half of a user's tokens."""
     tokens, letters = store[row], store.unknown_letters(row)
-    first = int(np.sum(tokens[: len(tokens) // 2] == UNK))
+    first = int(np.sum(tokens[: len(tokens) // 2] == store.vocabulary.specials.unk))
     return math.nan if letters is None else float(letters[first:].sum())
 
 
 def _gained(before: Counts, after: Counts, typed: KeystrokeCounts, typed_after: KeystrokeCounts) -> dict[str, float]:
-    told, wrote = before.targets > 0, typed.letters > 0
+    measured, wrote = before.targets > 0, typed.letters > 0
     return {
-        "top1": float(np.mean((after.top1 > before.top1)[told])),
-        "perplexity": float(np.mean((after.loss < before.loss)[told])),
+        "top1": float(np.mean((after.top1 > before.top1)[measured])),
+        "perplexity": float(np.mean((after.loss < before.loss)[measured])),
         "keystrokes": float(np.mean((typed_after.typed < typed.typed)[wrote])) if wrote.any() else 0.0,
     }
 
 
 def _spread(before: Counts, after: Counts) -> dict[str, float]:
-    told = before.targets > 0
-    gains = (after.top1 - before.top1)[told] / before.targets[told]
+    measured = before.targets > 0
+    gains = (after.top1 - before.top1)[measured] / before.targets[measured]
     return {f"top1_gain_p{share}": float(np.quantile(gains, share / 100)) for share in (5, 25, 50, 75, 95)}

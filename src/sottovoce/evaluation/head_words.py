@@ -1,4 +1,4 @@
-"""Does a model lean towards the most frequent words? (McMahan et al. 2018, Table 3.)"""
+"""How many predictions are among the most frequent words (McMahan et al. 2018, Table 3)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def head_words(model: LanguageModel, store: Store, rows: Sequence[int] | None = 
     Words alone are compared, on both sides: punctuation and the end of a text are neither predictions nor head words.
     """
     chosen = range(store.users) if rows is None else rows
-    in_heads = jnp.asarray(_heads(store, chosen))
-    is_word = jnp.asarray(store.vocabulary.word_mask)
+    in_heads, is_word = jnp.asarray(_heads(store, chosen)), jnp.asarray(store.vocabulary.word_mask)
+    bos = jnp.asarray(store.vocabulary.specials.bos)
     total = np.zeros((len(HEADS), PREDICTIONS + 1))
     for tokens, lengths, _ in blocks_of(store, chosen):
-        total += np.asarray(_count_block(model, tokens, lengths, is_word, in_heads), np.float64)
+        total += np.asarray(_count_block(model, bos, tokens, lengths, is_word, in_heads), np.float64)
     shares = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
     return HeadWords({n: tuple(float(share) for share in row) for n, row in zip(HEADS, shares, strict=True)})
 
@@ -65,12 +65,14 @@ def _heads(store: Store, rows: Sequence[int]) -> np.ndarray:
 
 
 @partial(jax.jit)
-def _count_block(model: LanguageModel, tokens: Array, lengths: Array, is_word: Array, in_heads: Array) -> Array:
-    def measure(scores: Array, targets: Array, counted: Array) -> Array:
+def _count_block(
+    model: LanguageModel, bos: Array, tokens: Array, lengths: Array, is_word: Array, in_heads: Array
+) -> Array:
+    def measure(logits: Array, targets: Array, counted: Array) -> Array:
         del targets
-        _, likeliest = jax.lax.top_k(jnp.where(is_word, scores, -jnp.inf), PREDICTIONS)  # [time, 10]
-        found = jnp.sum(in_heads[:, likeliest], axis=-1)  # [heads, time]
-        return jnp.sum(counted[:, None] * jax.nn.one_hot(found, PREDICTIONS + 1), axis=1)  # [heads, 11]
+        _, likeliest = jax.lax.top_k(jnp.where(is_word, logits, -jnp.inf), PREDICTIONS)  # [time, 10]
+        heads = jnp.sum(in_heads[:, likeliest], axis=-1)  # [heads, time]
+        return jnp.sum(counted[:, None] * jax.nn.one_hot(heads, PREDICTIONS + 1), axis=1)  # [heads, 11]
 
-    counts = jax.vmap(lambda tokens, length: sum_over_targets(model, tokens, length, measure))(tokens, lengths)
+    counts = jax.vmap(lambda tokens, length: sum_over_targets(model, bos, tokens, length, measure))(tokens, lengths)
     return jnp.sum(counts, axis=0)

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import PLACEHOLDERS, SPECIALS, Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SettingError
 from sottovoce.evaluation.prediction import blocks_of, sum_over_targets
 from sottovoce.evaluation.suggestions import offer
@@ -59,21 +59,24 @@ class KeystrokeCounts(NamedTuple):
     unknown: Any  # letters of words outside the vocabulary; NaN where they are not known
 
 
-def letters_to_type(word: int, scores: np.ndarray, vocabulary: Vocabulary, suggestions: int = SUGGESTIONS) -> int:
-    """One word, as a person types it: the definition, which the rest of this file computes faster."""
-    letters = vocabulary.words[word]
+def letters_to_type(word: int, logits: np.ndarray, tokenizer: Tokenizer, suggestions: int = SUGGESTIONS) -> int:
+    """The letters of one word that a person types: the definition, which the rest of this file computes faster."""
+    letters = tokenizer.text_of(word)
     for typed in range(len(letters)):
-        if word in offer(scores, vocabulary, letters[:typed], suggestions):
+        if word in offer(logits, tokenizer, letters[:typed], suggestions):
             return typed
     return len(letters)
 
 
 class Typing(NamedTuple):
-    """A vocabulary in the order of its letters: the words that share a prefix stand side by side.
+    """A vocabulary in the order of its letters: words that share a prefix are neighbours.
 
     `first` and `end` are, for a word's first 1, 2, ... letters, the places of the words that begin with them. A prefix
-    that no more words share than are suggested needs no place: whoever typed it is offered the word.
+    that no more words share than are suggested needs no place: after it, all of its words are offered.
     """
+
+    bos: Array
+    suggestions: Array  # how many words the keyboard shows
 
     order: Int[Array, " places"]  # the ids of the words in the order of their letters, padded by `width`
     first: Int[Array, "vocabulary depth"]
@@ -83,8 +86,8 @@ class Typing(NamedTuple):
     width: Int[Array, " width"]  # 0, 1, ...: as long as the most words that share their first letter
 
 
-def typing_of(vocabulary: Vocabulary, suggestions: int = SUGGESTIONS) -> Typing:
-    words, is_word = vocabulary.words, vocabulary.word_mask
+def typing_of(tokenizer: Tokenizer, suggestions: int = SUGGESTIONS) -> Typing:
+    words, is_word = [tokenizer.text_of(token) for token in range(tokenizer.size)], tokenizer.word_mask
     order = sorted(np.flatnonzero(is_word).tolist(), key=words.__getitem__)
     first: dict[str, int] = {}
     end: dict[str, int] = {}
@@ -94,20 +97,21 @@ def typing_of(vocabulary: Vocabulary, suggestions: int = SUGGESTIONS) -> Typing:
             end[words[token][:letters]] = place + 1
     shared = [prefix for prefix in first if end[prefix] - first[prefix] > suggestions]
     depth = max(map(len, shared), default=0)
-    places = np.zeros((2, vocabulary.size, depth), np.int32)
+    places = np.zeros((2, tokenizer.size, depth), np.int32)
     for token in order:
         places[:, token] = first[words[token][0]]  # an empty range, where a word has no more letters
         for letters in range(1, min(len(words[token]), depth) + 1):
             prefix = words[token][:letters]
             places[:, token, letters - 1] = first[prefix], end[prefix]
     width = max((end[prefix] - first[prefix] for prefix in shared), default=0)
-    unseen = {*SPECIALS, *PLACEHOLDERS}
     return Typing(
+        bos=jnp.asarray(tokenizer.specials.bos),
+        suggestions=jnp.asarray(suggestions),
         order=jnp.asarray([*order, *[0] * width], jnp.int32),
         first=jnp.asarray(places[0]),
         end=jnp.asarray(places[1]),
         letters=jnp.asarray([len(word) if known else 0 for word, known in zip(words, is_word, strict=True)], jnp.int32),
-        marks=jnp.asarray([int(not known and word not in unseen) for word, known in zip(words, is_word, strict=True)]),
+        marks=jnp.asarray((tokenizer.typed_mask & ~is_word).astype(np.int32)),
         width=jnp.arange(width),
     )
 
@@ -122,7 +126,7 @@ def count_keystrokes(model: LanguageModel, store: Store, suggestions: int = SUGG
     typing = typing_of(store.vocabulary, suggestions)
     parts = []
     for tokens, lengths, users in blocks_of(store, None):
-        counts = _count_block(model, tokens, lengths, typing, jnp.asarray(suggestions))
+        counts = _count_block(model, tokens, lengths, typing)
         parts.append([np.asarray(column, np.float64)[:users] for column in counts])
     unknown = [store.unknown_letters(row) for row in range(store.users)]
     sums = np.array([math.nan if letters is None else letters.sum() for letters in unknown])
@@ -145,51 +149,51 @@ def saving(counts: KeystrokeCounts, suggestions: int = SUGGESTIONS) -> Keystroke
 def spread_of_saving(counts: KeystrokeCounts) -> dict[str, float]:
     """Quantiles over users. Exact figures of single people: internal."""
     total = counts.marks + counts.letters + counts.unknown
-    each = ((counts.letters - counts.typed) / np.maximum(total, 1))[total > 0]  # who typed nothing, or NaN, has none
+    each = ((counts.letters - counts.typed) / np.maximum(total, 1))[
+        total > 0
+    ]  # users who typed nothing, or NaN, have none
     if not len(each):
         return {}
     return {f"keystroke_saving_p{share}": float(np.quantile(each, share / 100)) for share in (5, 25, 50, 75, 95)}
 
 
 @partial(jax.jit)
-def _count_block(
-    model: LanguageModel, tokens: Array, lengths: Array, typing: Typing, suggestions: Array
-) -> tuple[Array, Array, Array]:
-    measure = partial(keystrokes_of_targets, typing=typing, suggestions=suggestions)
-    return jax.vmap(lambda tokens, length: sum_over_targets(model, tokens, length, measure))(tokens, lengths)
+def _count_block(model: LanguageModel, tokens: Array, lengths: Array, typing: Typing) -> tuple[Array, Array, Array]:
+    measure = partial(keystrokes_of_targets, typing=typing)
+    return jax.vmap(lambda tokens, length: sum_over_targets(model, typing.bos, tokens, length, measure))(
+        tokens, lengths
+    )
 
 
-def keystrokes_of_targets(
-    scores: Array, targets: Array, counted: Array, typing: Typing, suggestions: Array
-) -> tuple[Array, Array, Array]:
+def keystrokes_of_targets(logits: Array, targets: Array, counted: Array, typing: Typing) -> tuple[Array, Array, Array]:
     """Marks, letters and typed letters of some targets."""
     counts = counted.astype(jnp.int32)
     letters = counts * typing.letters[targets]
-    typed = jnp.minimum(counts * _letters_to_type(scores, targets, typing, suggestions), letters)
+    typed = jnp.minimum(counts * _letters_to_type(logits, targets, typing), letters)
     return jnp.sum(counts * typing.marks[targets]), jnp.sum(letters), jnp.sum(typed)
 
 
 def _letters_to_type(
-    scores: Float[Array, "time vocabulary"], targets: Int[Array, " time"], typing: Typing, suggestions: Array
+    logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"], typing: Typing
 ) -> Int[Array, " time"]:
-    """For each target the length of the shortest prefix with fewer than `suggestions` words that score above it.
+    """For each target the length of the shortest prefix with fewer than `suggestions` likelier words.
 
     Only words with the same first letter are looked up in the order of letters; there the counts of all longer prefixes
     are differences of one running sum.
     """
-    own = jnp.take_along_axis(scores, targets[:, None], axis=-1)
+    own = jnp.take_along_axis(logits, targets[:, None], axis=-1)
 
-    def above(scores: Array, ids: Array) -> Array:
-        return (scores > own) | ((scores == own) & (ids < targets[:, None]))
+    def above(logits: Array, ids: Array) -> Array:
+        return (logits > own) | ((logits == own) & (ids < targets[:, None]))
 
-    any_word = jnp.sum(above(scores, jnp.arange(scores.shape[-1])) & (typing.letters > 0), axis=-1)
-    crowded = (any_word >= suggestions).astype(jnp.int32)
+    any_word = jnp.sum(above(logits, jnp.arange(logits.shape[-1])) & (typing.letters > 0), axis=-1)
+    crowded = (any_word >= typing.suggestions).astype(jnp.int32)
     if typing.width.size:
         start = typing.first[targets, :1]  # [time, 1]
         ids = typing.order[start + typing.width]  # [time, width]
-        higher = above(jnp.take_along_axis(scores, ids, axis=-1), ids)
+        higher = above(jnp.take_along_axis(logits, ids, axis=-1), ids)
         running = jnp.pad(jnp.cumsum(higher.astype(jnp.int32), axis=-1), ((0, 0), (1, 0)))
         upto = partial(jnp.take_along_axis, running, axis=-1)
         counts = upto(typing.end[targets] - start) - upto(typing.first[targets] - start)  # [time, depth]
-        crowded += jnp.sum(counts >= suggestions, axis=-1)
+        crowded += jnp.sum(counts >= typing.suggestions, axis=-1)
     return jnp.where(jnp.isnan(own[:, 0]), typing.letters[targets], crowded)

@@ -1,7 +1,8 @@
 """How well a model predicts the next word of people it has never seen.
 
 Targets are words, punctuation and EOS; BOS is never one. A word outside the vocabulary always counts as a mistake,
-even where UNK is predicted. The state runs on through all the texts of a user. Definitions: docs/reference/metrics.md.
+even where UNK is predicted. The hidden state is carried through all texts of a user. Definitions:
+docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, UNK
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.files import Json, from_json_number
 from sottovoce.models.contract import LanguageModel
@@ -66,21 +67,34 @@ class Counts(NamedTuple):
     loss_known: Any
 
 
-_CHUNK = 64  # tokens scored at once: bounds memory at users x 64 x vocabulary
+class TokenKinds(NamedTuple):
+    """What a tokenizer says of its ids, as arrays on the device."""
+
+    bos: Array
+    unknown: Bool[Array, " vocabulary"]
+    starts_word: Bool[Array, " vocabulary"]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> TokenKinds:
+        unknown = np.arange(tokenizer.size) == tokenizer.specials.unk
+        return cls(jnp.asarray(tokenizer.specials.bos), jnp.asarray(unknown), jnp.asarray(tokenizer.starts_word))
+
+
+_CHUNK = 64  # tokens evaluated at once: bounds memory at users x 64 x vocabulary
 
 
 def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = None, block: int = 0) -> Counts:
     """The sums of every user in `rows` (all users by default), each as an array over users, `block` at a time."""
-    is_word = jnp.asarray(store.vocabulary.word_mask)
+    kinds = TokenKinds.of(store.vocabulary)
     parts = []
     for tokens, lengths, users in blocks_of(store, rows, block):
-        counts = _count_block(model, tokens, lengths, is_word)
+        counts = _count_block(model, tokens, lengths, kinds)
         parts.append([np.asarray(column, np.float64)[:users] for column in counts])
     return Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def blocks_of(store: Store, rows: Sequence[int] | None, block: int = 0) -> Iterator[tuple[Array, Array, int]]:
-    """Users side by side, padded to few shapes: their tokens, their lengths, and how many they are."""
+    """Users in blocks, padded to few shapes: their tokens, their lengths, and how many users they are."""
     # Reading is one token after another: a GPU takes as long for 64 users as for 16.
     block = block or (16 if jax.default_backend() == "cpu" else 64)
     chosen_rows = np.arange(store.users) if rows is None else np.asarray(rows)
@@ -121,9 +135,9 @@ def summarise(counts: Counts) -> Evaluation:
 
 
 def average_perplexity(parts: Sequence[tuple[float, float]]) -> float:
-    """Of several texts, each with its perplexity and number of targets: the perplexity of all of them as one text.
+    """The perplexity of several texts as one text, given the perplexity and the number of targets of each.
 
-    So are the averages of Popov et al. 2018, Tables 1 and 2, with the 170 and 200 thousand tokens of its two texts.
+    Popov et al. 2018 average so in Tables 1 and 2, over texts of 170 and 200 thousand tokens.
     """
     if not all(math.isfinite(perplexity) for perplexity, _ in parts):
         return math.inf
@@ -149,72 +163,83 @@ def spread(counts: Counts) -> dict[str, float]:
 
 
 def most_frequent_word_baseline(train: Store, test: Store, sample: int = 1000) -> float:
-    """Top-1 of always predicting the training users' most frequent token: what a model must beat."""
+    """Top-1 of always predicting the training users' most frequent token: the baseline of a model."""
     counts = np.zeros(train.vocabulary.size, np.int64)
     for row in range(min(sample, train.users)):
         counts += np.bincount(train[row], minlength=counts.size)
-    counts[[BOS, UNK]] = 0
+    bos, unk = train.vocabulary.specials.bos, train.vocabulary.specials.unk
+    counts[[token for token in (bos, unk) if token is not None]] = 0
     guess, hits, targets = int(np.argmax(counts)), 0, 0
     for row in range(test.users):
         tokens = test[row]
         hits += int(np.sum(tokens == guess))
-        targets += int(np.sum(tokens != BOS))
+        targets += int(np.sum(tokens != bos))
     return hits / max(targets, 1)
 
 
 @partial(jax.jit)
 def _count_block(
-    model: LanguageModel, tokens: Int[Array, "users time"], lengths: Int[Array, " users"], is_word: Array
+    model: LanguageModel, tokens: Int[Array, "users time"], lengths: Int[Array, " users"], kinds: TokenKinds
 ) -> Counts:
-    count = partial(count_targets, is_word=is_word)
-    return jax.vmap(lambda tokens, length: sum_over_targets(model, tokens, length, count))(tokens, lengths)
+    count = partial(count_targets, kinds=kinds)
+    return jax.vmap(lambda tokens, length: sum_over_targets(model, kinds.bos, tokens, length, count))(tokens, lengths)
 
 
 def sum_over_targets(
-    model: LanguageModel, tokens: Int[Array, " time"], length: Array, measure: Callable, start: Array | int = 0
+    model: LanguageModel,
+    bos: Array,
+    tokens: Int[Array, " time"],
+    length: Array,
+    measure: Callable,
+    start: Array | int = 0,
 ) -> Any:
-    """Read all of a user's text; add up `measure(scores, targets, counted)`, which sums over some targets.
+    """Read all of a user's text; add up `measure(logits, targets, counted)`, which sums over some targets.
 
     Targets before place `start` are read and not counted.
     """
-    inputs = jnp.concatenate([jnp.full((1,), BOS, tokens.dtype), tokens[:-1]])
+    inputs = jnp.concatenate([bos[None].astype(tokens.dtype), tokens[:-1]])
     place = jnp.arange(tokens.shape[0])
-    counted = (start <= place) & (place < length) & (tokens != BOS)
+    counted = (start <= place) & (place < length) & (tokens != bos)
     chunks = (inputs.reshape(-1, _CHUNK), tokens.reshape(-1, _CHUNK), counted.reshape(-1, _CHUNK))
 
     def chunk(state: Any, part: tuple[Array, Array, Array]) -> tuple[Any, Any]:
         inputs, targets, counted = part
         outputs, state = model.read(inputs, state)
-        return state, measure(model.score(outputs), targets, counted.astype(jnp.float32))
+        return state, measure(model.logits(outputs), targets, counted.astype(jnp.float32))
 
-    _, sums = jax.lax.scan(chunk, model.start(), chunks)
+    _, sums = jax.lax.scan(chunk, model.initial_state(), chunks)
     return jax.tree.map(partial(jnp.sum, axis=0), sums)
 
 
 def count_targets(
-    scores: Float[Array, "time vocabulary"], targets: Int[Array, " time"], counted: Array, is_word: Array
+    logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"], counted: Array, kinds: TokenKinds
 ) -> Counts:
-    rank = _rank(scores, targets)
-    loss = cross_entropy(scores, targets)
-    known = counted * (targets != UNK)
-    # What is outside the vocabulary is a word nearly always, and always a mistake.
-    words = counted * (is_word[targets] | (targets == UNK))
+    rank = _rank(logits, targets)
+    loss = cross_entropy(logits, targets)
+    known = counted * ~kinds.unknown[targets]
+    # A token outside the vocabulary nearly always replaces a word, and is always a mistake.
+    words = counted * kinds.starts_word[targets]
     return Counts(
-        targets=jnp.sum(counted), known=jnp.sum(known), words=jnp.sum(words),
-        top1=jnp.sum(known * (rank < 1)), top3=jnp.sum(known * (rank < 3)), top5=jnp.sum(known * (rank < 5)),
+        targets=jnp.sum(counted),
+        known=jnp.sum(known),
+        words=jnp.sum(words),
+        top1=jnp.sum(known * (rank < 1)),
+        top3=jnp.sum(known * (rank < 3)),
+        top5=jnp.sum(known * (rank < 5)),
         top1_words=jnp.sum(known * words * (rank < 1)),
-        loss=jnp.sum(counted * loss), loss_known=jnp.sum(known * loss),
-    )  # fmt: skip
+        loss=jnp.sum(counted * loss),
+        loss_known=jnp.sum(known * loss),
+    )
 
 
-def _rank(scores: Float[Array, "time vocabulary"], targets: Int[Array, " time"]) -> Int[Array, " time"]:
-    """How many tokens come before the target; of equal scores the lower id comes first, as in argmax.
+def _rank(logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"]) -> Int[Array, " time"]:
+    """The number of tokens that come before the target; of equal logits the lower id comes first, as in argmax.
 
-    Counts whatever does not come after it, so that the target of a model gone to NaN ranks last, not first.
+    Counts all that do not come after it, so that a target with a logit of NaN ranks last, not first.
     """
-    own = jnp.take_along_axis(scores, targets[:, None], axis=-1)
-    later = jnp.arange(scores.shape[-1]) >= targets[:, None]
-    return jnp.sum(~((scores < own) | ((scores == own) & later)), axis=-1)
+    own = jnp.take_along_axis(logits, targets[:, None], axis=-1)
+    later = jnp.arange(logits.shape[-1]) >= targets[:, None]
+    return jnp.sum(~((logits < own) | ((logits == own) & later)), axis=-1)
 
 
 def perplexity_of(loss: float, targets: float) -> float:

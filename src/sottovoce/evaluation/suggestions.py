@@ -1,4 +1,4 @@
-"""What a model would offer a person to type next."""
+"""The words that a keyboard offers next."""
 
 from __future__ import annotations
 
@@ -6,33 +6,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.models.contract import LanguageModel
 
 Suggestion = tuple[str, float]
 
 
-def offer(scores: np.ndarray, vocabulary: Vocabulary, typed: str = "", count: int = 3) -> list[int]:
+def offer(logits: np.ndarray, tokenizer: Tokenizer, typed: str = "", count: int = 3) -> list[int]:
     """The rule of a keyboard: the ids of the likeliest words that begin with the letters typed so far.
 
-    Words and numbers only: no marks, no placeholders, nothing that cannot be typed. Of equal scores the lower id comes
-    first; what has no score (NaN) is not offered. A word typed to its end begins with itself.
+    Words and numbers only: no marks, no placeholders, no specials. Of equal logits the lower id comes first; a token
+    whose logit is NaN is not offered. A word typed to its end begins with itself.
     """
-    order = (int(token) for token in np.argsort(-scores, kind="stable") if not np.isnan(scores[token]))
-    fits = (token for token in order if vocabulary.is_word(token) and vocabulary.words[token].startswith(typed))
+    order = (int(token) for token in np.argsort(-logits, kind="stable") if not np.isnan(logits[token]))
+    fits = (token for token in order if tokenizer.word_mask[token] and tokenizer.text_of(token).startswith(typed))
     return [token for token, _ in zip(fits, range(count), strict=False)]
 
 
-def suggest(
-    model: LanguageModel, vocabulary: Vocabulary, text: str, count: int = 3, typed: str = ""
-) -> list[Suggestion]:
+def suggest(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int = 3, typed: str = "") -> list[Suggestion]:
     """The likeliest next words after a text, given the first letters of the next one, with their probabilities.
 
-    What is not offered is left out of the list, not out of the probabilities.
+    Probabilities are over all tokens, also those that are not offered.
     """
-    tokens = vocabulary.encode(text)[:-1]  # the text goes on: no EOS yet
-    outputs, _ = model.read(jnp.asarray(tokens), model.start())
-    scores = model.score(outputs[-1])
-    chances = np.asarray(jax.nn.softmax(scores))
-    offered = offer(np.asarray(scores), vocabulary, typed.lower(), count)
-    return [(vocabulary.words[token], float(chances[token])) for token in offered]
+    tokens = tokenizer.encode(text)[:-1]  # the text goes on: no EOS yet
+    outputs, _ = model.read(jnp.asarray(tokens), model.initial_state())
+    logits = model.logits(outputs[-1])
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    offered = offer(np.asarray(logits), tokenizer, typed.lower(), count)
+    return [(tokenizer.text_of(token), float(probabilities[token])) for token in offered]

@@ -17,7 +17,7 @@ import numpy as np
 from sottovoce.errors import SottoError
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, digest, largest_answer, read_answer
 from sottovoce.models.contract import LanguageModel
-from sottovoce.privacy.clipping import SAFE_SHARE, Clipping, FlatClip, NoClip, PerLayerClip
+from sottovoce.privacy.clipping import CLIPS, SAFE_SHARE
 from sottovoce.privacy.estimators import WEIGHT_STEP
 from sottovoce.privacy.fixed_point import BIT_STEP, MOST
 from sottovoce.privacy.mechanism import Mechanism
@@ -89,7 +89,11 @@ class Aggregator:
         self._clip_norms, self._grid = np.asarray(clip_norms, np.float64), mechanism.grid(clip_norms)
         self._clipping = mechanism.clipping
         leaves, self._structure = jax.tree.flatten(params)
-        _parts(self._clipping, leaves)  # refuses a clip that cannot be checked here
+        if type(self._clipping) not in CLIPS.values():
+            raise SottoError(
+                f"the server does not know the clip {type(self._clipping).__name__}, and cannot check it again; "
+                f"register it in CLIPS, or use one of {', '.join(CLIPS)}"
+            )
         self._shapes = [leaf.shape for leaf in leaves]
         self.max_answer_bytes = largest_answer(sum(leaf.size for leaf in leaves), len(leaves), len(clip_norms))
         dtype = np.int64 if self._grid is not None else np.float64
@@ -165,18 +169,8 @@ class Aggregator:
     def _clip(self, leaves: list[np.ndarray], bounds: np.ndarray) -> list[np.ndarray]:
         """Each part within its bound. A part that is within it stays as it is, to the bit; others shrink to it."""
         assert self._grid is not None
-        parts = zip(_parts(self._clipping, leaves), bounds / self._grid, strict=True)
+        parts = zip(self._clipping.parts(leaves), bounds / self._grid, strict=True)
         return [leaf for part, bound in parts for leaf in _within(part, bound)]
-
-
-def _parts(clipping: Clipping, leaves: list[Any]) -> list[list[Any]]:
-    """The leaves in groups, one for each norm of a clip."""
-    match clipping:
-        case FlatClip() | NoClip():
-            return [leaves]
-        case PerLayerClip():
-            return [[leaf] for leaf in leaves]
-    raise SottoError(f"the server cannot check {type(clipping).__name__} again; across devices use flat or per_layer")
 
 
 def _within(leaves: Iterable[np.ndarray], bound: float) -> list[np.ndarray]:

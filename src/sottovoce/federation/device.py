@@ -11,6 +11,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,17 +20,16 @@ from jaxtyping import PRNGKeyArray
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.federation.device_rules import check_scope
+from sottovoce.federation.device_rules import check_frozen, check_scope
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_request, refuse
 from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
+from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
-from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import joint_norm
-from sottovoce.privacy.fixed_point import Whole
-from sottovoce.privacy.noise import noise_key
-from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.fixed_point import FixedPoint
 from sottovoce.recipe import Recipe
 from sottovoce.training.types import Task as CohortTask
 
@@ -76,13 +76,13 @@ class Device:
     def _contribute(self, task: Task, message: bytes) -> Contribution | Nothing:
         self._check_origin(task)
         assembly = self._assemble(task)
-        model = self._check(task, assembly)
+        params = self._check(task, assembly)
         drawn = self._draw(task, assembly)
         rows = self._participation.join(task, message, drawn, self._limits)
         rows = rows[rows < self._store.users]  # a registered user without text here
         if not len(rows):
             return Nothing(Code.NOT_DRAWN)
-        return self._train(task, assembly, model, rows, digest(message))
+        return self._train(task, assembly, params, rows, digest(message))
 
     def _check_origin(self, task: Task) -> None:
         if task.version != VERSION:
@@ -99,21 +99,23 @@ class Device:
             recipe = recipe.replace(run={"block": 0, "devices": 0, "kernels": "auto"})
             name = recipe.sha256()
             if name not in self._assemblies:
-                self._assemblies = {name: assemble(recipe, self._store)}
+                assembly = assemble(recipe, self._store)
+                check_frozen(assembly.algorithm.frozen)
+                self._assemblies = {name: assembly}
             return self._assemblies[name]
         except (SottoError, TypeError, ValueError) as error:
             log.warning("a recipe was refused: %s", error)
             refuse(Code.LIMITS)
 
-    def _check(self, task: Task, assembly: Assembly) -> LanguageModel:
-        """The model that was sent. Refuse a task that exceeds what the owner allows, or that has another shape."""
+    def _check(self, task: Task, assembly: Assembly) -> Any:
+        """The parameters that were sent. Refuse a task beyond what the owner allows, or of another shape."""
         limits, update, mechanism = self._limits, assembly.algorithm.user_update, assembly.algorithm.mechanism
-        assert isinstance(mechanism.sampler, Poisson)
+        assert mechanism.sampler.independent
         clip_norms = np.asarray(task.clip_norms)
         expected = np.asarray(mechanism.clip_norms(1, mechanism.start()))
         if clip_norms.shape != expected.shape or clip_norms.dtype != expected.dtype or task.round < 1:
             raise Refused(Code.MALFORMED)
-        leaves, structure = jax.tree.flatten(assembly.model)
+        leaves, structure = jax.tree.flatten(assembly.params)
         sent = [(leaf.shape, leaf.dtype) for leaf in task.leaves]
         if sent != [(leaf.shape, leaf.dtype) for leaf in leaves] or task.key.shape != (2,):
             raise Refused(Code.MALFORMED)
@@ -126,7 +128,7 @@ class Device:
             and bool(np.all(clip_norms > 0))
             and mechanism.sampler.user_rate <= limits.user_rate
             and steps <= limits.steps
-            and parameter_count(assembly.model) <= limits.parameters
+            and parameter_count(assembly.params) <= limits.parameters
         )
         if not within:
             raise Refused(Code.LIMITS)
@@ -136,7 +138,7 @@ class Device:
         """Flip the coin of every registered user. The same release gives the same coins."""
         coin = blake2b(f"coin {task.release}".encode(), key=self._secret, digest_size=32).digest()
         sampler = assembly.algorithm.mechanism.sampler
-        assert isinstance(sampler, Poisson)
+        assert sampler.independent
         return sampler.sample(range(self._enrolled.users), coin)
 
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
@@ -146,23 +148,23 @@ class Device:
         release.
         """
         words = f"training {release} ".encode() + np.asarray(key).tobytes()
-        return noise_key(blake2b(words, key=self._secret, digest_size=8).digest())
+        return local_key(blake2b(words, key=self._secret, digest_size=8).digest())
 
-    def _train(self, task: Task, assembly: Assembly, model: LanguageModel, rows: np.ndarray, name: str) -> Contribution:
+    def _train(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
         key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         blocks = in_blocks.blocks(algorithm, self._store, rows)
         sums, _ = in_blocks.add_up(
-            blocks, algorithm, CohortTask(model, rows, np.asarray(task.clip_norms), key), self._store
+            blocks, algorithm, CohortTask(params, rows, np.asarray(task.clip_norms), key), self._store
         )
-        exact = isinstance(sums.total, Whole)
+        exact = isinstance(sums.total, FixedPoint)
         leaves = jax.tree.leaves(_steps(sums.total) if exact else sums.total)
         return Contribution(
             name, len(rows), int(_steps(sums.weight)), _steps(sums.bits), [np.asarray(leaf) for leaf in leaves]
         )
 
 
-def _steps(whole: Whole) -> np.ndarray:
+def _steps(whole: FixedPoint) -> np.ndarray:
     """A sum as whole numbers of 64 bits."""
     return jax.tree.map(
         lambda high, low: np.asarray(high).astype(np.int64) * 2**16 + np.asarray(low), whole.high, whole.low

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.store import LARGEST_USER, Batch, Store
+from sottovoce.data.rows import RecordBatch, Rows
+from sottovoce.data.store import LARGEST_USER, Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
@@ -127,9 +128,8 @@ class Roster:
 
     def as_store(self) -> Store:
         """The registered users as a store without text, which is on the devices."""
-        empty = Batch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64))
-        name = f"federation {self.federation}"
-        return Store(self.vocabulary, self.tokens_per_user, (empty,), path=self.path, named=name)
+        rows = Rows((RecordBatch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64)),))
+        return Store(self.vocabulary, self.tokens_per_user, rows, path=self.path, named=f"federation {self.federation}")
 
     def held_out_users(self) -> Store | None:
         if self.held_out is None:

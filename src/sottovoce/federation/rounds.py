@@ -19,7 +19,7 @@ from sottovoce.federation.device_rules import for_devices
 from sottovoce.federation.messages import Code, Task
 from sottovoce.federation.roster import Roster
 from sottovoce.federation.transport import Exchange, Transport
-from sottovoce.privacy.noise import noise_key
+from sottovoce.local.keys import local_key
 from sottovoce.training.round import release
 from sottovoce.training.server import ServerState
 from sottovoce.training.types import Payment, Payments
@@ -58,7 +58,7 @@ class Coordinator:
             attempt=payment.name,
             recipe=for_devices(assembly.recipe).to_dict(),
             clip_norms=np.asarray(clip_norms),
-            key=np.asarray(jax.random.key_data(noise_key(payment.keys.local))),
+            key=np.asarray(jax.random.key_data(local_key(payment.keys.local))),
             leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(state.params)],
         )
 

@@ -21,7 +21,6 @@ from jaxtyping import Array
 from sottovoce.kernels.lstm_users import Products, Step
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
-from sottovoce.privacy.clipping import NoClip
 
 SIZE, HIDDEN, LANES, UNROLL = 96, 256, 8, 10  # the kernels are written for these
 _TARGET = "triton_kernel_call_ffi"
@@ -42,7 +41,7 @@ def products(update: FedAvg, model: LSTM) -> Products | None:
         return None
     if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
         return None
-    bounded = update.clip_every_step and not isinstance(update.clipping, NoClip)
+    bounded = update.clip_every_step and update.clipping.bounded
     stored = jnp.float16 if bounded else jnp.float32
     try:
         compiled(jnp.dtype(stored).name)

@@ -27,7 +27,7 @@ from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.head import unit_rows
 from sottovoce.models.lstm import LSTM, Gate
-from sottovoce.privacy.clipping import SAFE_SHARE, PerLayerClip
+from sottovoce.privacy.clipping import SAFE_SHARE, Clip, FlatClip, NoClip, PerLayerClip
 
 LN2 = 0.6931471805599453  # scores and levels are in base 2, which is what the hardware has
 GATES = 4
@@ -76,7 +76,12 @@ def fits(update: UserUpdate, model: Any) -> bool:
         and update.compression is None
         and update.gradient_clip is None
         and type(model) is LSTM  # a subclass may read otherwise
+        and type(update.clipping) in _PER_LAYER  # any other clip is left to the general program
     )
+
+
+# The clips that `train_users` computes after a step, and whether each layer has a norm of its own.
+_PER_LAYER: dict[type[Clip], bool] = {FlatClip: False, NoClip: False, PerLayerClip: True}
 
 
 def train_users(
@@ -92,11 +97,11 @@ def train_users(
     steps = jax.tree.map(
         # [steps, users, tokens], the lanes of one moment side by side.
         lambda part: part.transpose(1, 0, 3, 2).reshape(part.shape[1], count, tokens_a_step),
-        jax.vmap(lambda user: cut_into_lanes(update.text(user), lanes, update.unroll))(users),
+        jax.vmap(lambda user: cut_into_lanes(update.text(user), lanes, update.unroll, update.bos))(users),
     )
     table, recurrent = received.embedding.astype(kind), received.hidden.astype(kind)
     who, bound = jnp.arange(count)[:, None], clip_norms * SAFE_SHARE
-    per_layer = isinstance(update.clipping, PerLayerClip)
+    per_layer = _PER_LAYER[type(update.clipping)]
     unit, needed = unit_of(jnp.linalg.norm(clip_norms, axis=1), products.stored), update.steps(users.length)
     multiply = partial(jnp.einsum, preferred_element_type=jnp.float32)
 

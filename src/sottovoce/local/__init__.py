@@ -1,1 +1,1 @@
-"""What a device does with the text of its user."""
+"""What a device computes from the text of its user."""

@@ -1,4 +1,4 @@
-"""A released model made a person's own, on their device and for them alone: nothing is sent."""
+"""Local fine-tuning: a released model trained further on a device, for its owner alone. Nothing is sent."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jaxtyping import PRNGKeyArray
 from sottovoce.errors import SettingError
 from sottovoce.local.objective import Objective, plain
 from sottovoce.local.update import FedAvg, User
-from sottovoce.models.contract import LanguageModel
+from sottovoce.models.contract import LanguageModel, join, split
 from sottovoce.privacy.clipping import NoClip
 
 
 @dataclass(frozen=True)
-class Personalise:
-    """The local training of FedAvg without a clip: what stays with its owner needs no bound."""
+class FineTune:
+    """The local training of FedAvg without a clip: what is not sent needs no bound."""
 
     epochs: int = 1
     learning_rate: float = 1.0
@@ -26,6 +26,7 @@ class Personalise:
     unroll: int = 10
     objective: Objective = plain
     gradient_clip: float | None = None
+    bos: int = 0  # of the tokenizer
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -38,14 +39,23 @@ class Personalise:
             )
 
     def __call__(self, model: LanguageModel, user: User, key: PRNGKeyArray, last: Any = None) -> LanguageModel:
-        """The model after training on a user's tokens; `model` itself where the training ran away to no finite numbers.
+        """The model after training on a user's tokens; `model` itself where training diverged.
 
-        `last` is how many steps a pass takes, as in `FedAvg`: by default those of the whole (padded) text.
+        Args:
+            last: the steps of an epoch, as in `FedAvg`; those of the whole padded text by default.
         """
-        local = FedAvg(
-            NoClip(), False, epochs=self.epochs, batch=self.batch, unroll=self.unroll,
-            learning_rate=self.learning_rate, objective=self.objective, gradient_clip=self.gradient_clip,
-        )  # fmt: skip
-        steps = local.steps(user.tokens.shape[0]) if last is None else last
-        changed = local(model, user, key, jnp.asarray(NoClip().clip_norms), steps).update
-        return jax.tree.map(jnp.add, model, changed)
+        training = FedAvg(
+            NoClip(),
+            False,
+            epochs=self.epochs,
+            batch=self.batch,
+            unroll=self.unroll,
+            learning_rate=self.learning_rate,
+            objective=self.objective,
+            gradient_clip=self.gradient_clip,
+            bos=self.bos,
+        )
+        steps = training.steps(user.tokens.shape[0]) if last is None else last
+        update = training(model, user, key, jnp.asarray(NoClip().clip_norms), steps).update
+        params, frozen = split(model)
+        return join(jax.tree.map(jnp.add, params, update), frozen)

@@ -1,4 +1,4 @@
-"""What an update weighs on its way to the server."""
+"""Quantisation of updates on their way to the server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-COMPRESSING = 0x70616B  # what rounds an update is apart from what trained it
+ROUNDING = 0x70616B  # the key that rounds an update is not one of those that trained it
 
 
-class Packed(NamedTuple):
-    """What travels: whole numbers from -127 to 127, and what 1 stands for in each row."""
+class Quantised(NamedTuple):
+    """What is sent: whole numbers from -127 to 127, and the unit of each row."""
 
     numbers: Any
     units: Any
@@ -21,29 +21,29 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class EightBit:
-    """A byte a number: each is a multiple of a unit of its row's, rounded up or down by chance so that it is right on
-    average. A device keeps nothing of what rounding lost.
+    """Stochastic quantisation to one byte a number: each is a multiple of the unit of its row.
 
-    Rounding may make an update longer: whoever unpacks it clips it again.
+    Numbers are rounded up or down at random, so that they are unbiased. A device does not keep the rounding error.
+    Rounding may make an update longer, so it is clipped again after `dequantise`.
     """
 
-    def pack(self, update: Any, key: PRNGKeyArray) -> Packed:
+    def quantise(self, update: Any, key: PRNGKeyArray) -> Quantised:
         leaves, structure = jax.tree.flatten(update)
-        keys = jax.random.split(jax.random.fold_in(key, COMPRESSING), len(leaves))
-        packed = [_round(leaf, one) for leaf, one in zip(leaves, keys, strict=True)]
-        return Packed(*(structure.unflatten(column) for column in zip(*packed, strict=True)))
+        keys = jax.random.split(jax.random.fold_in(key, ROUNDING), len(leaves))
+        rounded = [_round(leaf, one) for leaf, one in zip(leaves, keys, strict=True)]
+        return Quantised(*(structure.unflatten(column) for column in zip(*rounded, strict=True)))
 
-    def unpack(self, packed: Packed) -> Any:
-        return jax.tree.map(lambda numbers, unit: numbers * unit, packed.numbers, packed.units)
+    def dequantise(self, sent: Quantised) -> Any:
+        return jax.tree.map(lambda numbers, unit: numbers * unit, sent.numbers, sent.units)
 
-    def size(self, model: Any) -> int:
+    def size(self, params: Any) -> int:
         """Bytes of an update."""
-        return sum(leaf.size + 4 * (leaf.size // leaf.shape[-1]) for leaf in jax.tree.leaves(model))
+        return sum(leaf.size + 4 * (leaf.size // leaf.shape[-1]) for leaf in jax.tree.leaves(params))
 
 
-def plain_size(model: Any) -> int:
-    """Bytes of a model, or of an update as it is, in float32."""
-    return 4 * sum(leaf.size for leaf in jax.tree.leaves(model))
+def plain_size(params: Any) -> int:
+    """Bytes of parameters, or of an update that is not quantised, in float32."""
+    return 4 * sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def _round(leaf: Array, key: PRNGKeyArray) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""UserUpdate of Algorithm 1: what a device computes from the model it received and the text of its user."""
+"""UserUpdate of Algorithm 1: from the model that a device received and the text of its user to an update."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from sottovoce.data.vocabulary import BOS
-from sottovoce.local.objective import Batch, Objective, plain, start_of
+from sottovoce.local.objective import Batch, Objective, initial_state, plain
 from sottovoce.local.quantise import EightBit
-from sottovoce.models.contract import LanguageModel
-from sottovoce.privacy.clipping import ClipNorms, Clipping, finite_or_zero, norm, project
+from sottovoce.models.contract import LanguageModel, join, split
+from sottovoce.privacy.clipping import Clip, ClipNorms, finite_or_zero, norm, project
 
-TRAINING = 0x7261696E  # what FedSGD trains with is apart from what chooses its tokens: a draw uses the first folds
+TRAINING = 0x7261696E  # the key that FedSGD trains with is not the one that chooses its tokens
 
 
 class User(NamedTuple):
     """One user's tokens, padded to a public length, and how many there are.
 
-    `public` is text that came with the model, to be rehearsed: it is no part of `length`, which gives the weight w_k.
+    `public` is text that came with the model, for rehearsal. It is not part of `length`, which gives the weight w_k.
     """
 
     tokens: Int[Array, " time"]
@@ -41,20 +40,20 @@ class Trained(NamedTuple):
 
 
 class UserResult(NamedTuple):
-    """What leaves the device is `update` (and `sound`); the rest is private and for diagnostics only."""
+    """`update` and `sound` leave the device; the rest is private and for diagnostics only."""
 
     update: Any
     sound: Float[Array, ""]  # 1, or 0 when the update was not finite and zeros are sent in its place
     norm: Float[Array, ""]  # before the last clip
-    clipped: Bool[Array, " parts"]  # was anything of a part cut off, at any step?
-    loss: Float[Array, ""]  # mean over the targets, as training went on
+    clipped: Bool[Array, " parts"]  # whether a part was clipped at any step
+    loss: Float[Array, ""]  # mean over the targets, during training
 
 
-def cut_into_lanes(user: User, lanes: int, unroll: int) -> Batch:
+def cut_into_lanes(user: User, lanes: int, unroll: int, bos: int) -> Batch:
     """The local steps of one user, as a `Batch` with a leading axis of steps.
 
     The token stream is cut into contiguous lanes of ⌈n / lanes⌉ tokens; step i holds tokens i·unroll onwards of every
-    lane. What is read is the stream shifted by one, BOS first; BOS is never a target.
+    lane. The inputs are the stream shifted by one, `bos` first; `bos` is never a target.
     """
     capacity = user.tokens.shape[0]
     steps = -(-capacity // (lanes * unroll))
@@ -64,8 +63,8 @@ def cut_into_lanes(user: User, lanes: int, unroll: int) -> Batch:
     exists = (time < each) & (place < user.length)
     place = jnp.where(exists, place, 0)
     targets = user.tokens[place]
-    inputs = jnp.where(place > 0, user.tokens[place - 1], BOS)
-    mask = (exists & (targets != BOS)).astype(jnp.float32)
+    inputs = jnp.where(place > 0, user.tokens[place - 1], bos)
+    mask = (exists & (targets != bos)).astype(jnp.float32)
 
     def by_step(array: Array) -> Array:
         return array.reshape(lanes, steps, unroll).swapaxes(0, 1)
@@ -74,31 +73,31 @@ def cut_into_lanes(user: User, lanes: int, unroll: int) -> Batch:
 
 
 def local_steps(tokens: Any, lanes: int, unroll: int) -> Any:
-    """How many steps hold so many tokens."""
+    """The number of steps that hold a number of tokens."""
     each = -(-tokens // lanes)
     return -(-each // unroll)
 
 
-# Public text is counted in parts of the user's own: in whole numbers, which are the same on host and device.
+# Public text is counted in 1/192 of the user's own: whole numbers are the same on host and device.
 PARTS = 192
 
 
 def rehearsed(length: Any, user_share: float) -> Any:
-    """How many public tokens go with so many of the user's, where theirs are a share λ of all."""
+    """The number of public tokens to read with `length` of the user's, where theirs are a share λ of all."""
     return length * round(PARTS * (1 / user_share - 1)) // PARTS
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """E passes of SGD over the user's text; the update is what they changed, clipped.
+    """E epochs of SGD over the user's text; the update is the change of the parameters, clipped.
 
-    With a `user_share` λ below 1 it is random rehearsal (Popov et al. 2018, section 2.2): public text joins the user's
-    until theirs is a share λ of all that is read.
+    With a `user_share` λ below 1 it is random rehearsal (Popov et al. 2018, section 2.2): public text is added until
+    the user's is a share λ of all that is read.
 
-    `gradient_clip` keeps a step from running away. It promises nothing: what is sent is bounded by `clipping`.
+    `gradient_clip` keeps a step from diverging. It bounds nothing that is sent; `clipping` does.
     """
 
-    clipping: Clipping
+    clipping: Clip
     clip_every_step: bool
     epochs: int = 1
     batch: int = 8
@@ -108,17 +107,18 @@ class FedAvg:
     user_share: float = 1.0
     compression: EightBit | None = None
     gradient_clip: float | None = None
+    bos: int = 0  # of the tokenizer
 
     def steps(self, length: Any) -> Any:
-        """The steps of one pass over a text of this length, and over what is rehearsed with it."""
+        """The steps of one epoch over a text of this length and the public text that is read with it."""
         return local_steps(length + self.rehearsed(length), self.batch, self.unroll)
 
     def rehearsed(self, length: Any) -> Any:
-        """How many public tokens go with so many of the user's."""
+        """The number of public tokens to read with `length` of the user's."""
         return rehearsed(length, self.user_share)
 
     def text(self, user: User) -> User:
-        """All that is read: the user's tokens, then public ones. Cut into lanes, every step has some of both."""
+        """The user's tokens, then public ones. Cut into lanes, every step has some of both."""
         if user.public is None:
             return user
         place = jnp.arange(user.tokens.shape[0] + user.public.shape[0])
@@ -129,59 +129,65 @@ class FedAvg:
     def __call__(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
-        """What is sent for a user: local training and the last clip."""
+        """The update of one user: local training and the last clip."""
         return clip_update(self, self.train(received, user, key, clip_norms, last), clip_norms, key)
 
     def train(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> Trained:
-        """What training changes, given the model received and the norms to clip to; `key` is the user's own.
+        """Local training.
 
-        Every step of every pass trains with a key of its own, made from it. `last` is how many steps a pass takes:
-        those of the user, or more where others share the program. A step without targets changes nothing.
+        Args:
+            key: of this user; every step of every epoch has a key made from it.
+            last: the steps of an epoch: those of the user, or more where users share a program. A step without
+                targets changes nothing.
         """
-        steps = cut_into_lanes(self.text(user), self.batch, self.unroll)
+        steps = cut_into_lanes(self.text(user), self.batch, self.unroll, self.bos)
+        params, frozen = split(received)
 
-        def step(pass_key: PRNGKeyArray, index: Array, carry: tuple) -> tuple:
-            update, state, cut, length, losses = carry
-            step_key = jax.random.fold_in(pass_key, index)
+        def step(epoch_key: PRNGKeyArray, index: Array, carry: tuple) -> tuple:
+            update, state, clipped, length, losses = carry
+            step_key = jax.random.fold_in(epoch_key, index)
             batch = jax.tree.map(lambda part: part[index], steps)
-            model = jax.tree.map(jnp.add, received, update)
+            model = join(jax.tree.map(jnp.add, params, update), frozen)
             (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state, step_key)
             if self.gradient_clip is not None:
                 gradient, _ = project(gradient, self.gradient_clip)
-            update = jax.tree.map(lambda change, slope: change - self.learning_rate * slope, update, gradient)
+            update = jax.tree.map(lambda change, part: change - self.learning_rate * part, update, gradient)
             length = jnp.where(jnp.sum(batch.mask) > 0, norm(update), length)
             if self.clip_every_step:
-                update, clipped = self.clipping.clip(update, clip_norms)
-                cut |= clipped
-            return update, state, cut, length, losses + loss * jnp.sum(batch.mask)
+                update, now = self.clipping.clip(update, clip_norms)
+                clipped |= now
+            return update, state, clipped, length, losses + loss * jnp.sum(batch.mask)
 
         def epoch(number: Array, carry: tuple) -> tuple:
-            update, cut, length, _ = carry
-            pass_key = jax.random.fold_in(key, number)
-            begin = (update, fresh_states(self.objective, received, self.batch), cut, length, jnp.zeros(()))
-            update, _, cut, length, losses = jax.lax.fori_loop(0, last, partial(step, pass_key), begin)
-            return update, cut, length, losses
+            update, clipped, length, _ = carry
+            states = fresh_states(self.objective, received, self.batch)
+            begin = (update, states, clipped, length, jnp.zeros(()))
+            update, _, clipped, length, losses = jax.lax.fori_loop(
+                0, last, partial(step, jax.random.fold_in(key, number)), begin
+            )
+            return update, clipped, length, losses
 
-        nothing = jax.tree.map(jnp.zeros_like, received)
-        start = (nothing, jnp.zeros(len(self.clipping.clip_norms), bool), jnp.zeros(()), jnp.zeros(()))
-        update, cut, length, losses = jax.lax.fori_loop(0, self.epochs, epoch, start)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        begin = (zeros, jnp.zeros(len(self.clipping.clip_norms), bool), jnp.zeros(()), jnp.zeros(()))
+        update, clipped, length, losses = jax.lax.fori_loop(0, self.epochs, epoch, begin)
         loss = losses / jnp.maximum(jnp.sum(steps.mask), 1)
-        return Trained(update, length, cut, loss)
+        return Trained(update, length, clipped, loss)
 
 
 @dataclass(frozen=True)
 class FedSGD:
     """One gradient of the mean loss over `tokens` of the user's tokens (0: all), times -η, clipped."""
 
-    clipping: Clipping
+    clipping: Clip
     batch: int = 8
     unroll: int = 10
     learning_rate: float = 6.0
     tokens: int = 0
     objective: Objective = plain
     compression: EightBit | None = None
+    bos: int = 0  # of the tokenizer
 
     def steps(self, length: Any) -> Any:
         """The steps over a text of this length."""
@@ -198,23 +204,23 @@ class FedSGD:
     ) -> Trained:
         """As `FedAvg`; `key` chooses the tokens too."""
         training_key = jax.random.fold_in(key, TRAINING)
-        steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll)
+        steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll, self.bos)
         targets = jnp.maximum(jnp.sum(steps.mask), 1)
 
         def step(index: Array, carry: tuple) -> tuple:
             gradient, state, losses = carry
             batch = jax.tree.map(lambda part: part[index], steps)
-            (loss, state), slope = mean_loss_and_gradient(
+            (loss, state), step_gradient = mean_loss_and_gradient(
                 self.objective, received, received, batch, state, jax.random.fold_in(training_key, index)
             )
             share = jnp.sum(batch.mask) / targets
-            gradient = jax.tree.map(lambda total, part: total + share * part, gradient, slope)
+            gradient = jax.tree.map(lambda total, part: total + share * part, gradient, step_gradient)
             return gradient, state, losses + loss * share
 
         states = fresh_states(self.objective, received, self.batch)
-        start = (jax.tree.map(jnp.zeros_like, received), states, jnp.zeros(()))
-        gradient, _, loss = jax.lax.fori_loop(0, last, step, start)
-        update = jax.tree.map(lambda slope: -self.learning_rate * slope, gradient)
+        begin = (jax.tree.map(jnp.zeros_like, split(received)[0]), states, jnp.zeros(()))
+        gradient, _, loss = jax.lax.fori_loop(0, last, step, begin)
+        update = jax.tree.map(lambda part: -self.learning_rate * part, gradient)
         return Trained(update, norm(update), jnp.array(False), loss)
 
     def _select(self, user: User, key: PRNGKeyArray) -> User:
@@ -233,40 +239,44 @@ UserUpdate = FedAvg | FedSGD
 def mean_loss_and_gradient(
     objective: Objective, model: LanguageModel, received: LanguageModel, batch: Batch, state: Any, key: PRNGKeyArray
 ) -> tuple[tuple[Array, Any], LanguageModel]:
-    """The mean over the targets of one batch. Without targets it is 0, and so is its gradient.
+    """The mean loss over the targets of one batch, and its gradient for the trained parameters.
 
-    Guarantee: also where the model has run away. A user takes such steps only beside others with more text, and must
-    send the same whoever they are; but 0 times what has left the range of a float is not 0.
+    Guarantee: both are 0 without targets, also where the model has diverged. A user takes such steps only in a program
+    shared with users who have more text, and must send the same update then; but 0 times a value that is not finite is
+    not 0.
     """
 
-    def mean_loss(model: LanguageModel) -> tuple[Array, Any]:
-        losses, new_state = objective(model, received, batch, state, key)
+    params, frozen = split(model)
+
+    def mean_loss(params: Any) -> tuple[Array, Any]:
+        losses, new_state = objective(join(params, frozen), received, batch, state, key)
         return jnp.sum(losses * batch.mask) / jnp.maximum(jnp.sum(batch.mask), 1), new_state
 
     # The carried state is a constant of the next step: gradients stop at the unroll.
-    (loss, new_state), gradient = jax.value_and_grad(mean_loss, has_aux=True)(model)
+    (loss, new_state), gradient = jax.value_and_grad(mean_loss, has_aux=True)(params)
     counts = jnp.any(batch.mask > 0)
-    gradient = jax.tree.map(lambda slope: jnp.where(counts, slope, 0), gradient)
+    gradient = jax.tree.map(lambda part: jnp.where(counts, part, 0), gradient)
     return (jnp.where(counts, loss, 0), new_state), gradient
 
 
 def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
-    start = start_of(objective, model)
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), start)
+    """The initial state of every lane."""
+    state = initial_state(objective, model)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), state)
 
 
 def clip_update(
     local: UserUpdate, trained: Trained, clip_norms: ClipNorms, key: PRNGKeyArray | None = None
 ) -> UserResult:
-    """The last clip, in float32 whatever came before it, and zeros in place of what is not finite.
+    """The last clip, in float32 after any kernel, and zeros in place of what is not finite.
 
-    An update that is packed on the way is clipped on both sides of it: what is unpacked may be longer.
+    A quantised update is clipped before and after: quantisation may make it longer.
     """
     update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), trained.update)
     update, clipped = local.clipping.clip(update, clip_norms)
     update, sound = finite_or_zero(update)
     if local.compression is not None:
         assert key is not None
-        packed = local.compression.pack(update, key)
-        update, _ = local.clipping.clip(local.compression.unpack(packed), clip_norms)
+        sent = local.compression.quantise(update, key)
+        update, _ = local.clipping.clip(local.compression.dequantise(sent), clip_norms)
     return UserResult(update, sound, trained.norm, trained.clipped | clipped, trained.loss)

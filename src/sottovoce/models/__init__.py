@@ -1,1 +1,1 @@
-"""Words to scores: language models as pytrees, without a batch axis."""
+"""Language models as pytrees, without a batch axis."""

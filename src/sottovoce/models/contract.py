@@ -1,44 +1,67 @@
-"""The contract of a next-word model."""
+"""The contract of a language model: next-token logits from the tokens read so far."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-State = Any  # a pytree of arrays: what one lane remembers from one unroll to the next
+State = Any  # a pytree of arrays: the hidden state that one lane carries from one unroll to the next
 
 
 class LanguageModel(Protocol):
-    """A pytree whose array leaves are its parameter vectors (the layers of per-layer clipping).
+    """A pytree of arrays. Each trained array is a parameter vector (a layer of per-layer clipping).
 
-    There is no batch axis: the caller maps over lanes and users.
+    There is no batch axis: the caller maps over lanes and users. A model may have a method `trained()`, which gives a
+    pytree of bool (or a prefix of one) in its own shape: True where an array is trained. By default all arrays of
+    floats are.
     """
 
-    def start(self) -> State:
-        """The state before any token was read."""
+    def initial_state(self) -> State:
+        """The hidden state before any token is read."""
         ...
 
     def read(
         self, tokens: Int[Array, " time"], state: State, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time output"], State]:
-        """Read tokens one after another: an output for each, and the state after the last.
+        """Read tokens one after another: an output for each, and the hidden state after the last.
 
-        `key` is the randomness of training, such as dropout: one for each unroll of each lane. It is None where the
-        model is used.
+        Args:
+            key: the randomness of training, such as dropout: one for each unroll of each lane. None in inference.
         """
         ...
 
-    def score(self, outputs: Float[Array, "*any output"]) -> Float[Array, "*any vocabulary"]:
-        """Unnormalised log-probabilities of the next token."""
+    def logits(self, outputs: Float[Array, "*any output"]) -> Float[Array, "*any vocabulary"]:
+        """Unnormalised log-probabilities of the next token, for each output."""
         ...
 
 
-def parameter_count(model: LanguageModel) -> int:
+def split(model: Any) -> tuple[Any, Any]:
+    """`params`, which are trained, clipped, noised and sent, and `frozen`, which is the rest of the model.
+
+    Both have the shape of the model, with None in the places of the other. `frozen` is None where all is trained.
+    """
+    trained = getattr(model, "trained", None)
+    params, frozen = eqx.partition(model, _is_inexact if trained is None else trained())
+    return params, frozen if jax.tree.leaves(frozen) else None
+
+
+def join(params: Any, frozen: Any) -> Any:
+    """The model of both parts that `split` gave."""
+    return params if frozen is None else eqx.combine(params, frozen)
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def parameter_count(model: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(model))
 
 
-def layer_names(model: LanguageModel) -> list[str]:
-    """A name for each parameter vector, in the order of the pytree's leaves."""
+def layer_names(model: Any) -> list[str]:
+    """A name for each array of a model or of a part of it, in the order of the pytree's leaves."""
     return [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(model)]

@@ -1,9 +1,9 @@
 """The gated convolutional model of Schultz 2019, section 3.1.1, after Dauphin et al. 2016.
 
-Is the output tied to the embedding? The paper does not say. It gives a projection for blocks that end at another size
-than they begin with, which a tied output could not score; and the code it names as its source has an output table of
-its own. So untied is the default. With the paper's sizes (10,000 words, embedding 300, one block, kernel 4, bottleneck
-15) that is 6,020,460 parameters, and 3,020,460 tied.
+The paper does not say whether the output is tied to the embedding. It gives a projection for blocks whose output has
+another size than their input, which a tied output could not use; and the code it names as its source has a separate
+output table. So untied is the default. With the paper's sizes (10,000 words, embedding 300, one block, kernel 4,
+bottleneck 15) that is 6,020,460 parameters, and 3,020,460 tied.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import check_tied, tied_scores, unit_rows
+from sottovoce.models.head import check_tied, tied_logits, unit_rows
 
 Past = Float[Array, "before bottleneck"]  # what a wide convolution still needs: its last kernel - 1 inputs
 
@@ -23,7 +23,7 @@ class Branch(eqx.Module):
 
     down: Float[Array, "bottleneck inputs"]
     down_bias: Float[Array, " bottleneck"]
-    across: Float[Array, "kernel bottleneck bottleneck"]  # the oldest moment first
+    across: Float[Array, "kernel bottleneck bottleneck"]  # the oldest time step first
     across_bias: Float[Array, " bottleneck"]
     up: Float[Array, "outputs bottleneck"]
     up_bias: Float[Array, " outputs"]
@@ -40,14 +40,14 @@ class Branch(eqx.Module):
         self.up = jax.random.normal(keys[2], (outputs, bottleneck)) * scale * bottleneck**-0.5
         self.up_bias = jnp.zeros((outputs,))
 
-    def start(self) -> Past:
-        """Nothing was read: the zeros that pad the first word on the left."""
+    def initial_state(self) -> Past:
+        """The zeros that pad the first word on the left."""
         return jnp.zeros((self.across.shape[0] - 1, self.across.shape[1]))
 
     def __call__(self, inputs: Float[Array, "time inputs"], past: Past) -> tuple[Float[Array, "time outputs"], Past]:
         time, kernel = len(inputs), len(self.across)
         narrow = jnp.concatenate([past, inputs @ self.down.T + self.down_bias])
-        windows = jnp.stack([narrow[moment : moment + time] for moment in range(kernel)], axis=1)
+        windows = jnp.stack([narrow[step : step + time] for step in range(kernel)], axis=1)
         wide = jnp.einsum("tki,koi->to", windows, self.across) + self.across_bias
         return wide @ self.up.T + self.up_bias, narrow[time:]
 
@@ -66,8 +66,8 @@ class Block(eqx.Module):
         same = inputs == outputs
         self.residual = None if same else jax.random.normal(keys[2], (outputs, inputs)) * inputs**-0.5
 
-    def start(self) -> tuple[Past, Past]:
-        return self.value.start(), self.gate.start()
+    def initial_state(self) -> tuple[Past, Past]:
+        return self.value.initial_state(), self.gate.initial_state()
 
     def __call__(
         self, inputs: Float[Array, "time inputs"], past: tuple[Past, Past]
@@ -90,9 +90,17 @@ class GatedCNN(eqx.Module):
     output: Float[Array, "vocabulary hidden"] | None  # None: tied to the embedding
 
     def __init__(
-        self, vocabulary: int, *, embedding: int = 300, hidden: int | None = None, layers: int = 1, kernel: int = 4,
-        bottleneck: int = 15, tied: bool = False, key: PRNGKeyArray,
-    ):  # fmt: skip
+        self,
+        vocabulary: int,
+        *,
+        embedding: int = 300,
+        hidden: int | None = None,
+        layers: int = 1,
+        kernel: int = 4,
+        bottleneck: int = 15,
+        tied: bool = False,
+        key: PRNGKeyArray,
+    ):
         hidden = hidden or embedding
         if tied:
             check_tied(embedding, hidden)
@@ -107,8 +115,8 @@ class GatedCNN(eqx.Module):
         )
         self.output = None if tied else jax.random.normal(last, (vocabulary, hidden)) * 0.1 * hidden**-0.5
 
-    def start(self) -> tuple[tuple[Past, Past], ...]:
-        return tuple(block.start() for block in self.blocks)
+    def initial_state(self) -> tuple[tuple[Past, Past], ...]:
+        return tuple(block.initial_state() for block in self.blocks)
 
     def read(
         self, tokens: Int[Array, " time"], state: tuple[tuple[Past, Past], ...], key: PRNGKeyArray | None = None
@@ -122,5 +130,5 @@ class GatedCNN(eqx.Module):
             pasts.append(past)
         return words, tuple(pasts)
 
-    def score(self, outputs: Float[Array, "*any hidden"]) -> Float[Array, "*any vocabulary"]:
-        return tied_scores(outputs, self.embedding) if self.output is None else outputs @ self.output.T
+    def logits(self, outputs: Float[Array, "*any hidden"]) -> Float[Array, "*any vocabulary"]:
+        return tied_logits(outputs, self.embedding) if self.output is None else outputs @ self.output.T

@@ -1,4 +1,4 @@
-"""A GRU (Cho et al. 2014) in place of the LSTM of McMahan et al. 2018: three gates for four, all else alike."""
+"""A GRU (Cho et al. 2014) in place of the LSTM of McMahan et al. 2018: three gates instead of four."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import tied_scores, unit_rows
-from sottovoce.models.lstm import Gate
+from sottovoce.models.head import tied_logits, unit_rows
+from sottovoce.models.lstm_scan import Gate
 
 
 class GRU(eqx.Module):
@@ -35,7 +35,7 @@ class GRU(eqx.Module):
         self.projection = jax.random.uniform(keys[4], (embedding, hidden), minval=-bound, maxval=bound)
         self.projection_bias = jnp.zeros((embedding,))
 
-    def start(self) -> Array:
+    def initial_state(self) -> Array:
         return jnp.zeros((self.projection.shape[1],))
 
     def read(
@@ -60,5 +60,5 @@ class GRU(eqx.Module):
         state, hidden = jax.lax.scan(step, state, words)
         return hidden @ self.projection.T + self.projection_bias, state
 
-    def score(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:
-        return tied_scores(outputs, self.embedding)
+    def logits(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:
+        return tied_logits(outputs, self.embedding)

@@ -1,4 +1,4 @@
-"""The tied softmax: words are scored by inner product with their own embeddings, held at L2 norm 1."""
+"""The tied softmax: a logit is the inner product with the embedding of the token, held at L2 norm 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def unit_rows(embedding: Float[Array, "vocabulary size"]) -> Float[Array, "vocab
     return embedding * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
-def tied_scores(
+def tied_logits(
     outputs: Float[Array, "*any size"], embedding: Float[Array, "vocabulary size"]
 ) -> Float[Array, "*any vocabulary"]:
     return outputs @ unit_rows(embedding).T
@@ -28,19 +28,18 @@ def tied_scores(
 def check_tied(embedding: int, hidden: int) -> None:
     if hidden != embedding:
         raise SottoError(
-            f"hidden={hidden} cannot be scored by the embedding, whose size is {embedding}: make them equal, or say "
-            f"tied = false"
+            f"hidden={hidden} cannot be tied to an embedding of size {embedding}: make them equal, or set tied = false"
         )
 
 
-def cross_entropy(scores: Float[Array, "*any vocabulary"], targets: Int[Array, "*any"]) -> Float[Array, "*any"]:
+def cross_entropy(logits: Float[Array, "*any vocabulary"], targets: Int[Array, "*any"]) -> Float[Array, "*any"]:
     """-ln of the probability given to each target."""
-    chosen = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(scores, axis=-1) - chosen
+    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - chosen
 
 
 def soft_cross_entropy(
-    scores: Float[Array, "*any vocabulary"], chances: Float[Array, "*any vocabulary"]
+    logits: Float[Array, "*any vocabulary"], probabilities: Float[Array, "*any vocabulary"]
 ) -> Float[Array, "*any"]:
-    """As `cross_entropy`, where the target is a distribution over words."""
-    return jax.nn.logsumexp(scores, axis=-1) - jnp.sum(chances * scores, axis=-1)
+    """As `cross_entropy`, where the target is a distribution over tokens."""
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(probabilities * logits, axis=-1)

@@ -1,4 +1,4 @@
-"""The models a recipe can name. What may be set of one is what its constructor takes, and so are the defaults."""
+"""The models a recipe can name. The settings of a kind, and their defaults, are the arguments of its constructor."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from sottovoce.models.lstm import LSTM
 from sottovoce.models.stacked_lstm import StackedLSTM
 
 KINDS: dict[str, Callable[..., LanguageModel]] = {
-    "lstm": LSTM, "gru": GRU, "stacked_lstm": StackedLSTM, "gated_cnn": GatedCNN,
-}  # fmt: skip
+    "lstm": LSTM,
+    "gru": GRU,
+    "stacked_lstm": StackedLSTM,
+    "gated_cnn": GatedCNN,
+}
 
 
 def defaults(kind: str) -> dict[str, Any]:
-    """What can be set of a kind, and what it is otherwise."""
+    """The settings of a kind, with their defaults."""
     given = inspect.signature(KINDS[kind]).parameters
     return {name: part.default for name, part in given.items() if name not in ("vocabulary", "key")}
 
 
 def check_settings(kind: str, settings: Mapping[str, Any]) -> None:
-    """Refuse a setting that the kind would not look at."""
+    """Refuse a setting that the kind does not have."""
     known = defaults(kind)
     for name, value in settings.items():
         if name not in known:

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sottovoce.models.head import check_tied, unit_rows
-from sottovoce.models.lstm import Gate, read_layer
-
-LayerState = tuple[Array, Array]
+from sottovoce.models.lstm_scan import Gate, LayerState, read_layer
 
 
 class Layer(eqx.Module):
@@ -37,12 +35,12 @@ class Layer(eqx.Module):
 class StackedLSTM(eqx.Module):
     """Embedding, LSTM layers, softmax over a table of its own or the embedding.
 
-    Dropout is on what goes into a layer and out of the last, never on what a layer says to itself; every moment has a
-    mask of its own. With `variational` (Gal and Ghahramani 2016) the moments of an unroll share one, and what a layer
-    says to itself has one too. There is no dropout where the model is used.
+    Dropout is on the input of each layer and on the output of the last, never on the recurrent input; every time step
+    has its own mask. With `variational` (Gal and Ghahramani 2016) the time steps of an unroll share one mask, and the
+    recurrent input has one too. There is no dropout in inference.
 
-    A tied table has rows of any length, and a bias. There is no projection between the last layer and the scores here:
-    with rows held at length 1 and no bias, outputs became the same whatever was read, and frequencies all it learned.
+    A tied table has rows of any length, and a bias. There is no projection between the last layer and the logits here:
+    with rows held at length 1 and no bias, all outputs became equal, and the model learned word frequencies only.
     """
 
     embedding: Float[Array, "vocabulary size"]
@@ -53,9 +51,17 @@ class StackedLSTM(eqx.Module):
     variational: bool = eqx.field(static=True)
 
     def __init__(
-        self, vocabulary: int, *, embedding: int = 650, hidden: int | None = None, layers: int = 2,
-        dropout: float = 0.5, variational: bool = False, tied: bool = False, key: PRNGKeyArray,
-    ):  # fmt: skip
+        self,
+        vocabulary: int,
+        *,
+        embedding: int = 650,
+        hidden: int | None = None,
+        layers: int = 2,
+        dropout: float = 0.5,
+        variational: bool = False,
+        tied: bool = False,
+        key: PRNGKeyArray,
+    ):
         hidden = hidden or embedding
         if tied:
             check_tied(embedding, hidden)
@@ -72,7 +78,7 @@ class StackedLSTM(eqx.Module):
         self.output_bias = jnp.zeros((vocabulary,))
         self.dropout, self.variational = dropout, variational
 
-    def start(self) -> tuple[LayerState, ...]:
+    def initial_state(self) -> tuple[LayerState, ...]:
         hidden = self.layers[0].input_gate.bias
         return tuple((jnp.zeros_like(hidden), jnp.zeros_like(hidden)) for _ in self.layers)
 
@@ -86,7 +92,7 @@ class StackedLSTM(eqx.Module):
             states.append(after)
         return self._drop(words, key, 2 * len(self.layers)), tuple(states)
 
-    def score(self, outputs: Float[Array, "*any hidden"]) -> Float[Array, "*any vocabulary"]:
+    def logits(self, outputs: Float[Array, "*any hidden"]) -> Float[Array, "*any vocabulary"]:
         table = self.embedding if self.output is None else self.output
         return outputs @ table.T + self.output_bias
 
@@ -96,7 +102,7 @@ class StackedLSTM(eqx.Module):
         return values if mask is None else values * mask
 
     def _mask(self, key: PRNGKeyArray | None, place: int, shape: tuple[int, ...]) -> Array | None:
-        """Zeros, and 1 / (1 - dropout) for what is kept, so that means stay; None where nothing is dropped."""
+        """0, or 1 / (1 - dropout) for what is kept, so that means do not change; None where nothing is dropped."""
         if key is None or not self.dropout:
             return None
         kept = jax.random.bernoulli(jax.random.fold_in(key, place), 1 - self.dropout, shape)

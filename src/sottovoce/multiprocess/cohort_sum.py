@@ -17,7 +17,6 @@ import numpy as np
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.update import UserResult
-from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.group import Group
 from sottovoce.training.blocks import Block, share_out
 from sottovoce.training.cohort_sum import SumInBlocks, Sums
@@ -42,7 +41,7 @@ def add_up_for(
     group: Group,
     in_blocks: SumInBlocks,
     algorithm: Algorithm,
-    like: LanguageModel,
+    like: Any,
     store: Store,
     stop: Callable[[], bool],
 ) -> None:
@@ -62,7 +61,7 @@ def _to_bytes(task: Task) -> bytes:
     return save({name: np.ascontiguousarray(array) for name, array in (arrays | leaves).items()})
 
 
-def _from_bytes(message: bytes, like: LanguageModel) -> Task:
+def _from_bytes(message: bytes, like: Any) -> Task:
     from safetensors.numpy import load
 
     arrays = load(message)

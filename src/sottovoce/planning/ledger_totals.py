@@ -44,7 +44,7 @@ class Judgement:
 
 def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: str | None = None) -> Judgement:
     """ε at each δ of all that ledgers, or those of folders, say was released, apart and together."""
-    accountant = accountant or accounting.default_accountant("poisson")
+    accountant = accountant or accounting.DEFAULT_ACCOUNTANT
     if not deltas:
         raise SettingError(
             "{delta.name} is missing: give one or more, well below 1/users; an ε holds at its δ only", delta=None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
 from sottovoce.errors import SettingError
 from sottovoce.files import as_json
-from sottovoce.privacy.sampling import InTurn
+from sottovoce.privacy.sampling import Sampler, build_sampler
+from sottovoce.recipe import Recipe
 
 CURVE_POINTS = 50
 BYTES_PER_PARAMETER = 4  # float32
@@ -74,7 +75,7 @@ def make_plan(
 ) -> Plan:
     """The plan for a noise multiplier, or for the smallest one that keeps ε within a budget: give one of the two.
 
-    The budget holds at `delta`; at `more_deltas` ε is told besides.
+    The budget holds at `delta`; the plan also has ε at each of `more_deltas`.
     """
     if (noise_multiplier is None) == (epsilon is None):
         given = "both are given" if epsilon is not None else "neither is given"
@@ -96,77 +97,66 @@ def make_plan(
             text = f"{{{name}}} must be a positive number; leave it out if it is not known"
             raise SettingError(text, **{name: value})
 
-    accountant = accountant or accounting.default_accountant(sampling)
-    event, charged = _charges(sampling, users, cohort, rounds)
-    if noise_multiplier is not None:
-        event = replace(event, noise_multiplier=noise_multiplier)
-    accounting.check(accountant, event.sampling)
-    if epsilon is not None:
-        event = replace(
-            event, noise_multiplier=accounting.calibrate([(event, charged)], epsilon, delta, accountant)
-        )  # fmt: skip
-    curve = accounting.epsilon_curve([(event, charged)], delta, accountant)
-    others = accounting.epsilons([(event, charged)], more_deltas, accountant)
-
-    points = _by_round(curve.points, sampling, users, cohort, rounds)
-    z, rate = event.noise_multiplier, cohort / users
-    weight = float(total_weight if total_weight is not None else users)
-    noise_std = None if clip_norm is None else z * clip_norm / (rate * weight)
+    accountant = accountant or accounting.DEFAULT_ACCOUNTANT
+    sampler = build_sampler(sampling, cohort=cohort, users=users)
+    accounting.check(accountant, sampler.relation)
+    if noise_multiplier is None:
+        assert epsilon is not None
+        noise_multiplier = accounting.calibrate(sampler.events([(1.0, rounds)]), epsilon, delta, accountant)
+    spent = sampler.events([(noise_multiplier, rounds)])
+    curve = accounting.epsilon_curve(spent, delta, accountant)
+    total = curve(curve.known_rounds[-1])
+    others = accounting.epsilons(spent, more_deltas, accountant)
+    noise_std = None
+    if clip_norm is not None:
+        noise_std = _noise_std(sampling, users, cohort, total_weight or users, clip_norm, noise_multiplier)
     signal = None
     if noise_std is not None and clip_norm is not None and parameters is not None:
         signal = clip_norm / (noise_std * math.sqrt(parameters)) if noise_std else math.inf
     return Plan(
-        epsilon=curve(charged),
+        epsilon=total,
         delta=delta,
-        noise_multiplier=z,
-        user_rate=rate,
+        noise_multiplier=noise_multiplier,
+        user_rate=cohort / users,
         users=users,
         cohort=cohort,
         rounds=rounds,
         accountant=accountant,
         sampling=sampling,
-        relation=event.relation,
+        relation=sampler.relation,
         epsilons=[
-            {"delta": at, "epsilon": value}
-            for at, value in zip([delta, *more_deltas], [curve(charged), *others], strict=True)
+            {"delta": at, "epsilon": value} for at, value in zip([delta, *more_deltas], [total, *others], strict=True)
         ],
         epsilon_replaced=None
         if accountant == "moments"
-        else accounting.epsilon([(event, charged)], delta, accountant, replaced=True),
-        curve=[{"round": t, "epsilon": value} for t, value in _thin(points)],
-        device_rounds_expected=rounds * rate,
-        device_rounds_most=charged if sampling == "in_turn" else rounds,
+        else accounting.epsilon(spent, delta, accountant, replaced=True),
+        curve=[{"round": t, "epsilon": value} for t, value in _thin(_by_round(curve, sampler, rounds))],
+        device_rounds_expected=rounds * (cohort / users),
+        device_rounds_most=sampler.participations(rounds),
         user_updates=rounds * cohort,
         noise_std=noise_std,
         signal_to_noise=signal,
         bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,
         hours=None if users_per_second is None else rounds * cohort / users_per_second / 3600,
-        warnings=_warnings(users, delta, curve(charged), signal),
+        warnings=_warnings(users, delta, total, signal),
     )
 
 
-def _charges(sampling: str, users: int, cohort: int, rounds: int) -> tuple[accounting.SampledGaussian, int]:
-    """What a round charges, at z = 1, and how many of them are charged.
+def _noise_std(sampling: str, users: int, cohort: int, weight: float, clip_norm: float, z: float) -> float:
+    """σ on every coordinate, as the mechanism of a run with these constants has it."""
+    from sottovoce.build.mechanism import build_mechanism  # it loads jax, and only this figure needs it
 
-    In turn there is no chance in who joins, so no amplification: a user pays in full, for the rounds they join alone.
-    """
-    if sampling == "in_turn":
-        return (
-            accounting.SampledGaussian(1.0, "fixed", 1.0, cohort=1, users=1),
-            InTurn(cohort, users, seed=0).turns(rounds),
-        )
-    return accounting.SampledGaussian(1.0, sampling, cohort / users, cohort=cohort, users=users), rounds
+    declared = {"sampling": sampling, "users": users, "cohort": cohort, "total_weight": weight}
+    recipe = Recipe().replace(privacy={**declared, "clip_norm": clip_norm, "noise_multiplier": z})
+    mechanism = build_mechanism(recipe, ["all"])
+    return mechanism.noise_std(1, mechanism.clipping.clip_norms)[0]
 
 
-def _by_round(
-    points: list[tuple[int, float]], sampling: str, users: int, cohort: int, rounds: int
-) -> list[tuple[int, float]]:
-    """ε by round, from ε by what is charged: in turn, it rises when the first group is asked once more."""
-    if sampling != "in_turn":
-        return points
-    groups = InTurn(cohort, users, seed=0).groups
-    risen = [((turn - 1) * groups + 1, value) for turn, value in points]
-    return risen if risen[-1][0] == rounds else [*risen, (rounds, points[-1][1])]
+def _by_round(curve: accounting.Curve, sampler: Sampler, rounds: int) -> list[tuple[int, float]]:
+    """ε by round, from ε by charge: it rises in the rounds that are charged."""
+    points = [(sampler.round_of_charge(charge), value) for charge, value in curve.points]
+    last, total = points[-1]
+    return points if last == rounds else [*points, (rounds, total)]
 
 
 def _check_numbers(users: int, cohort: int, rounds: int) -> None:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sottovoce.accounting import ACCOUNTANTS, SampledGaussian, epsilon
+from sottovoce.accounting import ACCOUNTANTS, epsilon
 from sottovoce.errors import SettingError
+from sottovoce.privacy.sampling import Poisson
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,16 @@ def cohort_for(noise_std: float, clip_norm: float, noise_multiplier: float = 1.0
 
 
 def project(
-    *, noise_std: float, clip_norm: float, users: int, rounds: int, delta: float, noise_multiplier: float = 1.0,
+    *,
+    noise_std: float,
+    clip_norm: float,
+    users: int,
+    rounds: int,
+    delta: float,
     accountants: Sequence[str] = ACCOUNTANTS,
-) -> Projection:  # fmt: skip
-    """ε of training with the cohort that turns a measured σ into z (McMahan et al. 2018, Table 2)."""
+) -> Projection:
+    """ε of training with the cohort that turns a measured σ into z = 1 (McMahan et al. 2018, Table 2)."""
+    noise_multiplier = 1.0
     cohort = cohort_for(noise_std, clip_norm, noise_multiplier)
     if cohort > users:
         raise SettingError(
@@ -47,6 +54,6 @@ def project(
             noise_std=noise_std,
             clip_norm=clip_norm,
         )
-    event = SampledGaussian(noise_multiplier, "poisson", cohort / users)
-    found = {accountant: epsilon([(event, rounds)], delta, accountant) for accountant in accountants}
+    spent = Poisson(cohort / users).events([(noise_multiplier, rounds)])
+    found = {accountant: epsilon(spent, delta, accountant) for accountant in accountants}
     return Projection(noise_std, clip_norm, noise_multiplier, cohort, users, rounds, delta, found)

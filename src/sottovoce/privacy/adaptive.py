@@ -36,7 +36,7 @@ class QuantileTracking:
             )
 
     def update_multiplier(self, noise_multiplier: float, parts: int) -> float:
-        """z_Δ = (z⁻² - m(2σ_b)⁻²)^(-1/2): the noise that the update itself needs beside m noised bits.
+        """z_Δ = (z⁻² - m(2σ_b)⁻²)^(-1/2): the noise that the update itself needs next to m noised bits.
 
         Guarantee: update and bits together are one Gaussian mechanism with multiplier `noise_multiplier`. In units of
         its noise a user moves the update by 1/z_Δ and each of m counts by 1/2σ_b, all at once: by 1/z.
@@ -51,7 +51,7 @@ class QuantileTracking:
             )
         return left**-0.5
 
-    def follow(self, clip_norms: np.ndarray, noised_bits: np.ndarray) -> np.ndarray:
+    def next_clip_norms(self, clip_norms: np.ndarray, noised_bits: np.ndarray) -> np.ndarray:
         """S ← S·exp(-η_C (b̄ - γ)), from the noised counts of centred bits: post-processing, so it costs nothing."""
         unclipped = np.clip(0.5 + np.asarray(noised_bits, np.float64) / self.cohort, 0.0, 1.0)
         followed = np.asarray(clip_norms, np.float64) * np.exp(-self.learning_rate * (unclipped - self.quantile))

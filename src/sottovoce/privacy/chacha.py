@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 _CONSTANTS = tuple(int(word) for word in np.frombuffer(b"expand 32-byte k", "<u4"))
-# Which words of the state are mixed, four at a time: the columns, then the diagonals.
-_MIXED = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15),
-          (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))  # fmt: skip
+# Which words of the state are mixed, four at a time.
+_COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
+_DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 _ROUND_PAIRS = 10
 
 
@@ -51,7 +51,7 @@ def chacha20_blocks(key: Any, counters: Any, nonce: tuple[Any, Any, Any]) -> lis
 
 def _pair_of_rounds(state: list[Any], add: Any, rotated: Any) -> list[Any]:
     state = list(state)
-    for a, b, c, d in _MIXED:
+    for a, b, c, d in (*_COLUMNS, *_DIAGONALS):
         for one, other, by in ((a, d, 16), (c, b, 12), (a, d, 8), (c, b, 7)):
             added = b if one == a else d
             state[one] = add(state[one], state[added])

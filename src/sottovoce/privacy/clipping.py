@@ -1,21 +1,25 @@
 """Bounding what one user can do to the model: flat and per-layer clipping (equation 1).
 
-A clip cuts an update into parts, one or as many as there are layers. The norm each part is clipped to is an argument,
-since it may change with the round.
+A clip cuts an update into parts and bounds the norm of each. The norm of each part is an argument, since it may change
+with the round. `CLIPS` has the clips by the name that a recipe uses; docs/extending.md shows how to add one.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from sottovoce.errors import SettingError
+from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 Update = Any  # a pytree of float arrays, shaped like the model
 ClipNorms = Float[Array, " parts"]
@@ -53,8 +57,48 @@ def project(update: Update, bound: Float[Array, ""] | float) -> tuple[Update, Bo
     return jax.tree.map(lambda leaf: leaf * scale, update), ~within
 
 
+class Clip(ABC):
+    """Cuts an update into parts and bounds each.
+
+    A subclass is a frozen dataclass. It gets what its constructor asks for by name: `clip_norm` (S), `clip_norms` (one
+    for each layer), `weight_aware`.
+    Guarantee: part j of the result has L2 norm at most the clip norm j that is given, so the sensitivity follows from
+    `joint_norm` of the clip norms. With `weight_aware` it is w·Δ that is bounded, not Δ.
+    """
+
+    bounded: ClassVar[bool] = True
+    """Is there a bound at all? Without one there is no guarantee."""
+    if TYPE_CHECKING:  # fields or properties of each subclass
+
+        @property
+        def clip_norms(self) -> tuple[float, ...]:
+            """The declared clip norm of each part."""
+
+        @property
+        def weight_aware(self) -> bool: ...
+
+    @abstractmethod
+    def normalised(self) -> Self:
+        """The same clip with norms of 1. The norms are arguments, so one compiled program serves them all."""
+
+    def parts(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
+        """The leaves of an update in consecutive groups, one for each clip norm."""
+        return [leaves]
+
+    def shorten(self, part: list[Array], bound: Float[Array, ""] | float) -> tuple[list[Array], Bool[Array, ""]]:
+        """One part within its bound, and whether anything was cut off."""
+        return project(part, bound)
+
+    def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
+        """The update with every part within its clip norm."""
+        leaves, structure = jax.tree.flatten(update)
+        pairs = zip(self.parts(leaves), clip_norms, strict=True)
+        shortened, cut = zip(*(self.shorten(list(part), bound) for part, bound in pairs), strict=True)
+        return Clipped(structure.unflatten(list(chain.from_iterable(shortened))), jnp.stack(cut))
+
+
 @dataclass(frozen=True)
-class FlatClip:
+class FlatClip(Clip):
     """Clip the concatenation of all layers to `clip_norm`.
 
     Guarantee: the result has L2 norm at most the clip norm it is given. With `weight_aware` it is w·Δ that is kept
@@ -71,13 +115,12 @@ class FlatClip:
     def clip_norms(self) -> tuple[float, ...]:
         return (self.clip_norm,)
 
-    def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
-        projected, cut = project(update, clip_norms[0])
-        return Clipped(projected, cut[None])
+    def normalised(self) -> Self:
+        return replace(self, clip_norm=1.0)
 
 
 @dataclass(frozen=True)
-class PerLayerClip:
+class PerLayerClip(Clip):
     """Clip each layer's parameters to a norm of their own.
 
     Guarantee: layer j of the result has L2 norm at most S_j, so all together at most √(Σ S_j²).
@@ -95,39 +138,56 @@ class PerLayerClip:
         """S_j = S/√m, so that all m layers together stay within S."""
         return PerLayerClip((clip_norm / math.sqrt(layers),) * layers, weight_aware)
 
-    def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
-        leaves, structure = jax.tree.flatten(update)
+    def normalised(self) -> Self:
+        return replace(self, clip_norms=(1.0,) * len(self.clip_norms))
+
+    def parts(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
         if len(leaves) != len(self.clip_norms):  # a static fact of the model: checked when the program is traced
             raise ValueError(f"an update of {len(leaves)} layers was given to a clip for {len(self.clip_norms)}")
-        projected = [project(leaf, bound) for leaf, bound in zip(leaves, clip_norms, strict=True)]
-        return Clipped(structure.unflatten([leaf for leaf, _ in projected]), jnp.stack([cut for _, cut in projected]))
+        return [[leaf] for leaf in leaves]
 
 
 @dataclass(frozen=True)
-class NoClip:
+class NoClip(Clip):
     """Leave updates as they are. There is no bound, so there is no guarantee."""
 
-    clip_norms: tuple[float, ...] = (math.inf,)
-    weight_aware: bool = False
+    bounded = False
+    clip_norms = (math.inf,)
+    weight_aware = False
+
+    def normalised(self) -> Self:
+        return self
 
     def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
         del clip_norms
         return Clipped(update, jnp.array([False]))
 
 
-Clipping = FlatClip | PerLayerClip | NoClip
+CLIPS: dict[str, type[Clip]] = {"flat": FlatClip, "per_layer": PerLayerClip, "none": NoClip}
+"""By the name that a recipe uses as `privacy.clipping`."""
 
 
-def of_any_norm(clipping: Clipping) -> Clipping:
-    """The same clip with norms of 1: the norms are arguments, so a program compiled for this one serves them all."""
-    if isinstance(clipping, NoClip):
-        return clipping
-    if isinstance(clipping, FlatClip):
-        return FlatClip(1.0, clipping.weight_aware)
-    return PerLayerClip((1.0,) * len(clipping.clip_norms), clipping.weight_aware)
+def clip_named(name: str) -> type[Clip]:
+    """The kind of clip that a recipe names."""
+    if name not in CLIPS:
+        raise SottoError(f"privacy.clipping={name!r} must be one of {', '.join(CLIPS)}{did_you_mean(name, CLIPS)}")
+    return CLIPS[name]
 
 
-def norms_for(clipping: Clipping, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:
+def takes_layer_norms(kind: type[Clip]) -> bool:
+    """Does this clip have a norm for each layer?"""
+    return "clip_norms" in inspect.signature(kind).parameters
+
+
+def build_clip(name: str, clip_norm: float, layer_norms: Sequence[float], weight_aware: bool) -> Clip:
+    """The clip that a recipe names, with those of its settings that the constructor takes."""
+    kind = clip_named(name)
+    takes = inspect.signature(kind).parameters
+    settings = {"clip_norm": clip_norm, "clip_norms": tuple(layer_norms), "weight_aware": weight_aware}
+    return kind(**{key: value for key, value in settings.items() if key in takes})
+
+
+def norms_for(clipping: Clip, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:
     """What the parts of one user's Δ are clipped to: S, or S/w where it is w·Δ that must stay within S."""
     if not clipping.weight_aware:
         return clip_norms

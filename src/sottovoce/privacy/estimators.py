@@ -1,25 +1,56 @@
 """Estimators of the weighted average update, each with its sensitivity (Lemma 1).
 
-All assume ‖Δ_k‖ <= S and 0 <= w_k <= 1. The proofs are in docs/explanation/guarantees.md.
+All assume ‖Δ_k‖ <= S and 0 <= w_k <= 1. The proofs are in docs/explanation/guarantees.md. `ESTIMATORS` has them by the
+name that a recipe uses.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, did_you_mean
 
 Update = Any
 
 
+class Estimator(ABC):
+    """Turns the sum over the cohort into an average update, and knows how far one user can move it.
+
+    A subclass is a frozen dataclass. It gets what its constructor asks for by name: `expected_weight` (qW),
+    `least_weight` (qW_min).
+    """
+
+    bounded: ClassVar[bool] = True
+    """Is its sensitivity finite?"""
+    takes_weighted_clip: ClassVar[bool] = True
+    """Does its sensitivity hold where w·Δ is clipped instead of Δ?"""
+
+    @abstractmethod
+    def estimate(self, total: Update, weight: Float[Array, ""]) -> Update:
+        """The average update, from Σ w_k Δ_k and Σ w_k."""
+
+    @abstractmethod
+    def sensitivity(self, norm_bound: float) -> float:
+        """How far adding or removing one user moves the estimate, where updates have at most this norm."""
+
+    def step(self, grid: float | None) -> float | None:
+        """The estimate is a whole multiple of this, where contributions are of `grid`; None if its denominator is
+        private, and the multiples with it.
+        """
+        del grid
+        return None
+
+
 @dataclass(frozen=True)
-class FixedDenominator:
+class FixedDenominator(Estimator):
     """f̃_f = Σ w_k Δ_k / qW with a declared W.
 
     Guarantee: adding or removing one user moves it by at most S / qW.
@@ -38,17 +69,18 @@ class FixedDenominator:
         return norm_bound / self.expected_weight
 
     def step(self, grid: float | None) -> float | None:
-        """The estimate is a whole multiple of this, where contributions are of `grid`: its denominator is public."""
         return None if grid is None else grid / self.expected_weight
 
 
 @dataclass(frozen=True)
-class ClippedDenominator:
+class ClippedDenominator(Estimator):
     """f̃_c = Σ w_k Δ_k / max(qW_min, Σ w_k).
 
     Guarantee: adding or removing one user moves it by at most 2S / (1 + qW_min), and that is attained. (The paper's
     2S / qW_min is larger.)
     """
+
+    takes_weighted_clip = False  # many users of tiny weight could send huge updates
 
     least_weight: float  # qW_min
 
@@ -62,13 +94,12 @@ class ClippedDenominator:
     def sensitivity(self, norm_bound: float) -> float:
         return 2 * norm_bound / (1 + self.least_weight)
 
-    def step(self, grid: float | None) -> None:
-        """None: the denominator is private, and so are the multiples of it."""
-
 
 @dataclass(frozen=True)
-class TrueAverage:
+class TrueAverage(Estimator):
     """f = Σ w_k Δ_k / Σ w_k, and zero for an empty cohort. One user can be all of it, so it is never private."""
+
+    bounded = False
 
     def estimate(self, total: Update, weight: Float[Array, ""]) -> Update:
         return jax.tree.map(lambda leaf: jnp.where(weight > 0, leaf / jnp.where(weight > 0, weight, 1), 0), total)
@@ -77,11 +108,30 @@ class TrueAverage:
         del norm_bound
         return math.inf
 
-    def step(self, grid: float | None) -> None:
-        """None: the denominator is private."""
+
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "fixed_denominator": FixedDenominator,
+    "clipped_denominator": ClippedDenominator,
+    "true_average": TrueAverage,
+}
+"""By the name that a recipe uses as `privacy.estimator`."""
 
 
-Estimator = FixedDenominator | ClippedDenominator | TrueAverage
+def estimator_named(name: str) -> type[Estimator]:
+    """The kind of estimator that a recipe names."""
+    if name not in ESTIMATORS:
+        raise SottoError(
+            f"privacy.estimator={name!r} must be one of {', '.join(ESTIMATORS)}{did_you_mean(name, ESTIMATORS)}"
+        )
+    return ESTIMATORS[name]
+
+
+def build_estimator(name: str, expected_weight: float, least_weight: float) -> Estimator:
+    """The estimator that a recipe names, with those of its constants that the constructor takes."""
+    kind = estimator_named(name)
+    takes = inspect.signature(kind).parameters
+    declared = {"expected_weight": expected_weight, "least_weight": least_weight}
+    return kind(**{key: value for key, value in declared.items() if key in takes})
 
 
 WEIGHT_STEP = 2.0**-24

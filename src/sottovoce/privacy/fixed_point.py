@@ -24,7 +24,7 @@ MOST_AT_ONCE, MOST = 2**15, 2**20
 BIT_STEP = 0.5  # of the centred bits of adaptive clipping
 
 
-class Whole(NamedTuple):
+class FixedPoint(NamedTuple):
     """Whole numbers of more than 32 bits, high · 2^16 + low, in pytrees of the same shape."""
 
     high: Any
@@ -32,16 +32,17 @@ class Whole(NamedTuple):
 
 
 def grid_of(bound: float) -> float:
-    """The step for contributions of which no coordinate is beyond `bound`: a power of two, so that scaling is exact."""
+    """The step for contributions whose coordinates are within `bound`: a power of two, so that scaling is exact."""
     return 2.0 ** (math.ceil(math.log2(bound)) - BITS)
 
 
-def nothing(like: Any) -> Whole:
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.int32), like)
-    return Whole(zeros, jax.tree.map(jnp.copy, zeros))
+def zeros(like: Any) -> FixedPoint:
+    """A sum of no contributions, in the shape of `like`."""
+    high = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.int32), like)
+    return FixedPoint(high, jax.tree.map(jnp.copy, high))
 
 
-def add(total: Whole, contributions: Any, grid: Any) -> Whole:
+def add_all(total: FixedPoint, contributions: Any, grid: Any) -> FixedPoint:
     """Add up the leading axis of contributions.
 
     Guarantee: exact, once each is cut to the grid; and cutting goes towards zero, so that none becomes longer. More
@@ -52,29 +53,29 @@ def add(total: Whole, contributions: Any, grid: Any) -> Whole:
     steps = jax.tree.map(lambda leaf: _steps(jnp, leaf, grid).astype(jnp.int32), contributions)
     high = jax.tree.map(lambda part: jnp.sum(part >> _LOW, axis=0), steps)
     low = jax.tree.map(lambda part: jnp.sum(part & (2**_LOW - 1), axis=0), steps)
-    return plus(total, Whole(high, low))
+    return add(total, FixedPoint(high, low))
 
 
-def plus(one: Whole, other: Whole) -> Whole:
+def add(one: FixedPoint, other: FixedPoint) -> FixedPoint:
     """The sum of two sums."""
     low = jax.tree.map(jnp.add, one.low, other.low)
     high = jax.tree.map(lambda a, b, carried: a + b + (carried >> _LOW), one.high, other.high, low)
-    return Whole(high, jax.tree.map(lambda part: part & (2**_LOW - 1), low))
+    return FixedPoint(high, jax.tree.map(lambda part: part & (2**_LOW - 1), low))
 
 
-def value(total: Whole, grid: float) -> Any:
+def value(total: FixedPoint, grid: float) -> Any:
     """The sum in float64, which holds it exactly."""
     return values((total,), (grid,))[0]
 
 
-def values(totals: tuple[Whole, ...], grids: tuple[float, ...]) -> tuple[Any, ...]:
+def values(totals: tuple[FixedPoint, ...], grids: tuple[float, ...]) -> tuple[Any, ...]:
     """Several sums in float64, by one program."""
     with jax.enable_x64(True):
         return _values(totals, grids)
 
 
 @jax.jit
-def _values(totals: tuple[Whole, ...], grids: tuple[Any, ...]) -> tuple[Any, ...]:
+def _values(totals: tuple[FixedPoint, ...], grids: tuple[Any, ...]) -> tuple[Any, ...]:
     def joined(grid: Any, high: jax.Array, low: jax.Array) -> jax.Array:
         return (high.astype(jnp.float64) * 2.0**_LOW + low) * grid
 
@@ -83,8 +84,8 @@ def _values(totals: tuple[Whole, ...], grids: tuple[Any, ...]) -> tuple[Any, ...
     )
 
 
-def steps_of(contribution: np.ndarray, grid: float) -> np.ndarray:
-    """One contribution in whole steps, for those who add one by one."""
+def quantise(contribution: np.ndarray, grid: float) -> np.ndarray:
+    """One contribution in whole steps of the grid."""
     return _steps(np, contribution, np.float32(grid)).astype(np.int64)
 
 
@@ -96,7 +97,7 @@ def _steps(numpy: Any, leaf: Any, grid: Any) -> Any:
 def digest_of(sums: Any) -> bytes:
     """SHA-256 of a pytree of exact sums: equal where they are equal as numbers, leaf by leaf, on one kind of device.
 
-    Never to be shown: whoever guesses the sums could confirm it.
+    It must not be shown: it would confirm a guess of the sums.
     """
     found = hashlib.sha256()
     leaves = jax.tree_util.tree_leaves_with_path(sums)

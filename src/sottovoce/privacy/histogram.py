@@ -1,4 +1,4 @@
-"""Which names many users share: counts with rounded Gaussian noise, of which those above a threshold are shown."""
+"""Which names many users share: counts with rounded Gaussian noise; those above a threshold are shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NoisyHistogram:
     """Shows names by how many users brought them in, when each user brings at most `names_per_user`, each once.
 
     Guarantee: one user added or removed changes at most M = `names_per_user` counts, each by one. That costs what a
-    Gaussian of `noise_multiplier` costs, for the counts, and `delta` beside it, for names that this user alone brought.
+    Gaussian of `noise_multiplier` costs, for the counts, and `delta` more, for names that this user alone brought.
     The noise is keyed by the entropy of the operating system, and rounded to whole numbers as the counts are.
     """
 

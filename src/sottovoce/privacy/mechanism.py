@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sottovoce.accounting import Covered, Event, NonPrivate, SampledGaussian
+from sottovoce.accounting.events import Event, NonPrivate
 from sottovoce.errors import SottoError
 from sottovoce.privacy.adaptive import QuantileTracking
-from sottovoce.privacy.clipping import Clipping, NoClip, joint_norm
-from sottovoce.privacy.estimators import ClippedDenominator, Estimator
+from sottovoce.privacy.clipping import Clip, joint_norm
+from sottovoce.privacy.estimators import Estimator
 from sottovoce.privacy.fixed_point import BIT_STEP, grid_of
 from sottovoce.privacy.noise import rounded_gaussian
-from sottovoce.privacy.sampling import InTurn, Poisson, Sampler
+from sottovoce.privacy.sampling import Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 
 # Beyond these, squares and quotients leave the range of float32.
@@ -29,10 +29,10 @@ LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
 _STEPS_IN_NOISE = 26  # where the grid is chosen by the noise: its standard deviation has at least 2^26 steps
 
 
-class Query(NamedTuple):
-    """What a round asks of its cohort and releases, noised. Scales of its noise come in the same shape."""
+class Estimate(NamedTuple):
+    """What a round computes from its cohort, and releases once it is noised."""
 
-    estimate: Any  # of the average update
+    update: Any  # the estimated average update
     bits: Any = None  # where the clip norm adapts: how many users stayed within it, centred
 
 
@@ -41,8 +41,8 @@ def _estimate(estimator: Estimator, total: Any, weight: Any) -> Any:
     return estimator.estimate(total, weight)
 
 
-def _with_noise(part: Any, std: float, step: float, key: bytes, stream: int) -> Any:
-    """The part, rounded to whole steps, with noise in whole steps: what is released is a function of their sum."""
+def _noised(part: Any, std: float, step: float, key: bytes, stream: int) -> Any:
+    """The part, rounded to whole steps, plus noise in whole steps: what is released is a function of their sum."""
     if not std:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part)
     noise = rounded_gaussian(key, size_of(part), std / step, stream)
@@ -72,11 +72,11 @@ class Mechanism:
 
     `noise_multiplier` is z: the noise over the add-or-remove sensitivity. Both it and the clip norm may follow a
     schedule; the clip norm may instead adapt by `tracking`. An `experiment` breaks the link between sensitivity and
-    noise, by a σ of its own or without a clip; it charges an infinite ε.
+    noise: it has a σ of its own, or no clip, and charges an infinite ε.
     """
 
     sampler: Sampler
-    clipping: Clipping
+    clipping: Clip
     estimator: Estimator
     noise_multiplier: float
     clip_schedule: Schedule = CONSTANT
@@ -90,16 +90,13 @@ class Mechanism:
     def __post_init__(self) -> None:
         if self.experiment_noise_std is not None and not self.experiment:
             raise SottoError("a noise_std of one's own is for experiments: a private round derives it from z")
-        if self.clipping.weight_aware and isinstance(self.estimator, ClippedDenominator):
+        if self.clipping.weight_aware and not self.estimator.takes_weighted_clip:
             raise SottoError(
                 "weight-aware clipping bounds w·Δ, which is enough for the fixed denominator only: with the clipped "
                 "one, many users of tiny weight could send huge updates; use fixed_denominator"
             )
-        if isinstance(self.sampler, InTurn) and not self.noise_schedule.constant:
-            raise SottoError(
-                "a noise schedule would give users of different turns different noise, and the least of it would have "
-                "to be charged; in turn, keep the noise as it is"
-            )
+        # The sampler refuses a noise that it has no accounting for.
+        self.sampler.events([(factor, 1) for _, factor in self.noise_schedule.points])
         if not self.experiment and self.noise_multiplier:
             self._check_numbers()
 
@@ -117,7 +114,7 @@ class Mechanism:
                     f"the bits of adaptive clipping leave the update a noise multiplier of {multiplier:g}, above "
                     f"{MOST_NOISE:g}; raise privacy.adaptive_bit_noise"
                 )
-        if isinstance(self.clipping, NoClip):
+        if not self.clipping.bounded:
             return
         for _, factor in self.clip_schedule.points:
             for each in self.clipping.clip_norms:
@@ -146,10 +143,10 @@ class Mechanism:
         longest = joint_norm(clip_norms)
         return grid_of(longest) if math.isfinite(longest) else None
 
-    def query(self, total: Any, weight: Array, bits: Array) -> Query:
-        """The estimate from the sums over the cohort, with the count of bits where it is needed."""
+    def estimate(self, total: Any, weight: Array, bits: Array) -> Estimate:
+        """The estimate from the sums over the cohort, with the count of bits where the clip norm adapts."""
         with jax.enable_x64(True):  # sums are exact in float64, and stay so until they are noised
-            return Query(_estimate(self.estimator, total, weight), None if self.tracking is None else bits)
+            return Estimate(_estimate(self.estimator, total, weight), None if self.tracking is None else bits)
 
     def noise_std(self, round_number: int, clip_norms: Any) -> tuple[float, float | None]:
         """σ on every coordinate of the estimate, and on each count of bits where there are any."""
@@ -161,10 +158,10 @@ class Mechanism:
             return 0.0, None if bits is None else 0.0
         return self._update_multiplier(z) * self.sensitivity(clip_norms), bits
 
-    def privatise(self, query: Query, round_number: int, clip_norms: Any, key: bytes) -> Query:
-        """The query with its noise. What is released lies on one public grid, whatever the users sent.
+    def add_noise(self, estimate: Estimate, round_number: int, clip_norms: Any, key: bytes) -> Estimate:
+        """The estimate with its noise. What is released lies on one public grid, whatever the users sent.
 
-        Guarantee: it is a function of the sum of the query and of Gaussian noise, of the declared multiplier.
+        Guarantee: it is a function of the sum of the estimate and of Gaussian noise, of the declared multiplier.
         """
         std, bit_std = self.noise_std(round_number, clip_norms)
         step = None if self.experiment else self.estimator.step(self.grid(clip_norms))
@@ -172,53 +169,40 @@ class Mechanism:
             step = 2.0 ** (math.floor(math.log2(std)) - _STEPS_IN_NOISE)
             if not self.experiment:
                 # It is rounded to the grid, in each of two neighbouring worlds, and was divided in float64.
-                rounding = math.sqrt(size_of(query.estimate)) * step + 2.0**-50 * joint_norm(clip_norms)
+                rounding = math.sqrt(size_of(estimate.update)) * step + 2.0**-50 * joint_norm(clip_norms)
                 std *= 1 + rounding / self.sensitivity(clip_norms)
-        return Query(
-            _with_noise(query.estimate, std, step or 1.0, key, 0),
-            None if query.bits is None else _with_noise(query.bits, bit_std or 0.0, BIT_STEP, key, 1),
+        return Estimate(
+            _noised(estimate.update, std, step or 1.0, key, 0),
+            None if estimate.bits is None else _noised(estimate.bits, bit_std or 0.0, BIT_STEP, key, 1),
         )
 
-    def follow(self, tracked: Any, noised: Query) -> np.ndarray | None:
+    def next_clip_norms(self, tracked: Any, noised: Estimate) -> np.ndarray | None:
         """The clip norms of the next round, where they adapt."""
-        return None if self.tracking is None else self.tracking.follow(tracked, np.asarray(noised.bits))
+        return None if self.tracking is None else self.tracking.next_clip_norms(tracked, np.asarray(noised.bits))
 
-    def event(self, round_number: int) -> Event:
+    @property
+    def is_private(self) -> bool:
+        """Does it promise anything? Without noise, or without a bound on what one user can do, it does not."""
+        bound = self.sensitivity(self.clipping.clip_norms)
+        return not self.experiment and self.noise_multiplier > 0 and math.isfinite(bound)
+
+    def event(self, round_number: int, again: bool = False) -> Event:
         """What a round charges. Update and bits are one Gaussian mechanism, so z is charged, not what was split.
 
-        In turn, it is the round in which somebody may join once more than anybody has before.
+        Args:
+            round_number: the round, from 1 on.
+            again: it is done a second time. Its users join it twice, so no earlier charge covers it.
         """
-        full = self.event_again(round_number)
-        if not isinstance(self.sampler, InTurn) or isinstance(full, NonPrivate):
-            return full
-        more = self.sampler.turns(round_number) > self.sampler.turns(round_number - 1)
-        return full if more else Covered(self.noise_multiplier * self.noise_schedule(round_number))
-
-    def event_again(self, round_number: int) -> Event:
-        """What a round charges that is done a second time: its users join it twice, whatever others did."""
-        return self._event(self.noise_multiplier * self.noise_schedule(round_number))
+        if not self.is_private:
+            return NonPrivate()
+        z = self.noise_multiplier * self.noise_schedule(round_number)
+        return self.sampler.event(z) if again else self.sampler.event_of_round(z, round_number)
 
     def events(self, rounds: int, done: int = 0) -> list[tuple[Event, int]]:
         """What rounds `done` + 1 to `rounds` of a run charge, in order."""
-        if isinstance(self.sampler, InTurn):
-            return [(self.event_again(1), self.sampler.turns(rounds - done))]
-        charges = []
-        for factor, count in self.noise_schedule.stretches(rounds):
-            skipped = min(done, count)
-            done -= skipped
-            if count > skipped:
-                charges.append((self._event(self.noise_multiplier * factor), count - skipped))
-        return charges
-
-    def _event(self, z: float) -> Event:
-        if self.experiment or not z or not math.isfinite(self.sensitivity(self.clipping.clip_norms)):
-            return NonPrivate()
-        if isinstance(self.sampler, InTurn):
-            return SampledGaussian(z, "fixed", 1.0, cohort=1, users=1)  # a round that one is known to join
-        if isinstance(self.sampler, Poisson):
-            return SampledGaussian(z, "poisson", self.sampler.user_rate)
-        cohort, users = self.sampler.cohort, self.sampler.users
-        return SampledGaussian(z, "fixed", cohort / users, cohort=cohort, users=users)
+        noise = [(self.noise_multiplier * factor, count) for factor, count in self.noise_schedule.stretches(rounds)]
+        charges = self.sampler.events(noise, done)
+        return charges if self.is_private else [(NonPrivate(), count) for _, count in charges]
 
     def _update_multiplier(self, z: float) -> float:
         return z if self.tracking is None else self.tracking.update_multiplier(z, len(self.clipping.clip_norms))

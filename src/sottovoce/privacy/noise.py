@@ -1,14 +1,14 @@
 """Gaussian noise in whole steps of a public grid: round(scale · X) with X ~ N(0, 1), drawn exactly.
 
-Whoever adds a floating-point number to a sum releases its last bits too, and they tell two sums apart. Here the noise
-is a whole number, and so is what it is added to: n + round(g) = round(n + g) is a function of the Gaussian mechanism
+A floating-point number added to a sum releases its last bits too, and they tell two sums apart. Here the noise is a
+whole number, and so is what it is added to: n + round(g) = round(n + g) is a function of the Gaussian mechanism
 n + g that the accountant charges. No bit of it depends on a floating-point rounding.
 
 X is drawn by rejection, from the key stream of ChaCha20. |X| lies in cell j, [j, j + 1)/64, with a chance in proportion
 to exp(-(j/64)²/2); its place t within the cell is uniform, and is kept with chance exp(-t(2j + t)/8192). Each of these
-decisions compares real numbers of which finitely many bits are known. A program for many coordinates makes those that
-64 bits settle, nearly all; `draw_one` settles any of them with as many more bits as it takes. So the result follows
-from the key alone, on every machine and device.
+decisions compares real numbers; finitely many of their bits are known. A program for many coordinates makes the
+decisions that 64 bits settle, nearly all; `draw_one` settles any of them with as many more bits as it takes. So the
+result follows from the key alone, on every machine and device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int
 
 from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks
 
@@ -33,7 +33,7 @@ CELLS = 64  # in a standard deviation
 SHARED, OWN = 0, 1  # the first word of the nonce of either kind of block; further bits have nonces from 2 on
 _EXP_ERROR = 2.0**-44  # more than a float64 exp in (0.8, 1] is ever wrong by, on a CPU or a GPU
 _MANTISSA = 32  # bits of a scale
-LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # of which a result has room in 64 bits
+LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # results of these scales fit into 64 bits
 
 
 class Scale(NamedTuple):
@@ -64,18 +64,16 @@ def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        steps, settled = _draw(
-            np.frombuffer(key, "<u4"), np.uint32(stream), np.uint64(scale.mantissa), np.uint64(_shift(scale, 64)),
-            _table(), _room(size),
-        )  # fmt: skip
+        words, shift = np.frombuffer(key, "<u4"), np.uint64(_shift(scale, 64))
+        steps, settled = _draw(words, np.uint32(stream), np.uint64(scale.mantissa), shift, _table(), _padded_size(size))
         if not bool(jnp.all(settled)):
             for place in map(int, np.flatnonzero(~np.asarray(settled)[:size])):
                 steps = steps.at[place].set(draw_one(key, place, scale, stream))
         return steps[:size]
 
 
-def _room(size: int) -> int:
-    """A few coordinates more, so that models of about one size share a program: three for every block."""
+def _padded_size(size: int) -> int:
+    """The size rounded up, so that models of about one size share a program: three coordinates for every block."""
     blocks = -(-size // 3)
     step = max(2**10, 2 ** (blocks.bit_length() - 3))
     return 3 * max(1, -(-blocks // step)) * step
@@ -224,7 +222,7 @@ _USES = {"cell": (0, 2), "place": (2, 4), "coin": (4, 5), "sign": (5, 5)}  # wit
 
 
 class _Uniform(NamedTuple):
-    """A uniform random number in [0, 1), of one use by one candidate for a coordinate, as many bits of it as asked for.
+    """A uniform random number in [0, 1), for one use by one candidate of a coordinate, with as many bits as needed.
 
     The first bits are those that `_candidates` has. Those that follow, and later candidates, have blocks of their own.
     """
@@ -262,9 +260,3 @@ class _Uniform(NamedTuple):
         for word in words[5 * place + first : 5 * place + last]:
             number = number << 32 | word
         return number, 32 * (last - first)
-
-
-def noise_key(secret: bytes) -> PRNGKeyArray:
-    """A JAX key from 8 secret bytes. (`jax.random.key(int)` would silently keep 32 bits of them.)"""
-    # Not put on the device first: wrapping does that, in half the time.
-    return jax.random.wrap_key_data(np.frombuffer(secret[:8], np.uint32), impl="threefry2x32")  # pyrefly: ignore

@@ -11,7 +11,7 @@ def philox(key: bytes) -> np.random.Generator:
 
 
 def chacha20(key: bytes) -> np.random.Generator:
-    """The stream cipher of RFC 8439, with 256 bits of key: whoever lacks it cannot tell its output from chance."""
+    """The stream cipher of RFC 8439, with 256 bits of key: without the key its output looks like chance."""
     import randomgen  # only hardened runs need it
 
     if len(key) != 32:

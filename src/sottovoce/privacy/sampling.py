@@ -1,33 +1,139 @@
-"""Who joins a round: by secret coins that depend on a user's place alone, or in turn, by the user's name alone."""
+"""Who joins a round, and what that costs.
+
+A sampler draws the cohorts and says what the accountant charges for them. `SAMPLERS` has them by the name that a
+recipe uses; docs/extending.md shows how to add one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from dataclasses import dataclass
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from sottovoce.errors import SottoError
+from sottovoce.accounting.events import Covered, Event, SampledGaussian
+from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.privacy.rng import chacha20, philox
 
 
 class Named(Sized, Protocol):
-    """The users of a store, each known by a number that follows from that user's name alone."""
+    """The users of a store, each with a number that follows from the user's name alone."""
 
     @property
     def names(self) -> np.ndarray: ...
 
 
-@dataclass(frozen=True)
-class Poisson:
-    """Every user joins with probability `user_rate`, independently of everyone else.
+class Sampler(ABC):
+    """Draws the cohort of a round, and says what a round costs and how a statement describes it.
 
-    Guarantee: users are independent, and a user added after the others changes nobody else's coin. The cost grows
+    A subclass is a frozen dataclass. It gets what its constructor asks for by name: `user_rate`, `cohort` (a whole
+    number), `users`, `seed`, `hardened`.
+    """
+
+    summary: ClassVar[str]
+    """One line for a report."""
+    independent: ClassVar[bool] = False
+    """Does each user join by a coin of their own, with chance `user_rate`? Then one user more changes no other's
+    chance (canaries need that), and devices can draw for themselves."""
+    amplifies: ClassVar[bool] = True
+    """Is it secret who joins? Then a user pays less than for a round they are known to join."""
+    uses_names: ClassVar[bool] = False
+    """Does it ask the store for the names of its users?"""
+    not_covered: ClassVar[tuple[str, ...]] = ()
+    """What a statement lists as not covered because of this sampler."""
+    if TYPE_CHECKING:  # fields or properties of each subclass
+
+        @property
+        def user_rate(self) -> float:
+            """The chance that a user joins a round."""
+
+    @abstractmethod
+    def sample(self, people: Any, key: bytes, round_number: int = 0) -> np.ndarray:
+        """The rows of the users that join, in increasing order."""
+
+    @abstractmethod
+    def event(self, noise_multiplier: float) -> Event:
+        """What one round costs a user who may join it."""
+
+    @abstractmethod
+    def expected(self, users: int) -> float:
+        """How many of `users` join a round, on average."""
+
+    @classmethod
+    @abstractmethod
+    def describe(cls, cohort: float, users: int, participations: int) -> str:
+        """How users join: a sentence of the statement, without its full stop.
+
+        Args:
+            cohort: the declared number of users in a round.
+            users: the declared population.
+            participations: rounds of the run that one user joins at most.
+        """
+
+    def event_of_round(self, noise_multiplier: float, round_number: int) -> Event:
+        """What a round costs that is played once, in its turn."""
+        del round_number
+        return self.event(noise_multiplier)
+
+    def events(self, noise: Sequence[tuple[float, int]], done: int = 0) -> list[tuple[Event, int]]:
+        """What a run costs from round `done` + 1 on, in order.
+
+        Args:
+            noise: the noise multipliers from round 1 on, each with the number of rounds that it holds for.
+            done: rounds that are left out.
+        """
+        charges = []
+        for multiplier, count in noise:
+            skipped = min(done, count)
+            done -= skipped
+            if count > skipped:
+                charges.append((self.event(multiplier), count - skipped))
+        return charges
+
+    def participations(self, rounds: int) -> int:
+        """How many of `rounds` consecutive rounds one user joins at most."""
+        return rounds
+
+    def round_of_charge(self, number: int) -> int:
+        """The round in which a run is charged for the first, second, ... time."""
+        return number
+
+    def of_population(self, cohort: float, users: int) -> Self:
+        """The same sampler with another declared cohort and population."""
+        declared = {"user_rate": cohort / users, "cohort": cohort, "users": users}
+        given: Any = self  # a dataclass
+        return replace(given, **{each.name: declared[each.name] for each in fields(given) if each.name in declared})
+
+    @property
+    def relation(self) -> str:
+        """Which two populations the guarantee makes indistinguishable."""
+        return self.event(1.0).relation
+
+    @property
+    def generator(self) -> str:
+        """Where chance comes from, for a statement."""
+        return "ChaCha20" if getattr(self, "hardened", False) else "Philox"
+
+    def random(self, key: bytes) -> np.random.Generator:
+        """Random numbers from the key of a round."""
+        return chacha20(key) if self.generator == "ChaCha20" else philox(key)
+
+
+@dataclass(frozen=True)
+class Poisson(Sampler):
+    """Every user joins with probability `user_rate`, independently of all others.
+
+    Guarantee: users are independent, and a user added after the others changes no other user's coin. The cost grows
     with the cohort, not with the number of users: the gaps between joining users are geometric.
     """
+
+    summary = "Poisson: every user joins a round independently"
+    independent = True
 
     user_rate: float
     hardened: bool = False  # coins from ChaCha20
@@ -39,79 +145,99 @@ class Poisson:
                 f"(cohort {self.user_rate * 100:g} of 100 users?)"
             )
 
-    @property
-    def generator(self) -> str:
-        return "ChaCha20" if self.hardened else "Philox"
-
     def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
-        """The rows of the users that join, in increasing order. The key is the round's, and decides alone."""
+        """The key is the round's. The cohort follows from it alone."""
         del round_number
         users = len(people)
-        generator = chacha20(key) if self.hardened else philox(key)
+        generator = self.random(key)
         # One chunk of gaps nearly always reaches past the last user.
         chunk = int(users * self.user_rate + 6 * (users * self.user_rate) ** 0.5) + 16
         rows, last = [], -1
         while last < users:
-            # Beyond `users` a gap only says "nobody": capping it keeps the running sum within 64 bits.
+            # A gap beyond `users` only means that no user follows. The cap keeps the running sum within 64 bits.
             gaps = np.minimum(generator.geometric(self.user_rate, size=chunk), users + 1)
             rows.append(last + np.cumsum(gaps))
             last = int(rows[-1][-1])
         joined = np.concatenate(rows)
         return joined[joined < users]
 
+    def event(self, noise_multiplier: float) -> Event:
+        return SampledGaussian(noise_multiplier, "poisson", self.user_rate)
+
+    def expected(self, users: int) -> float:
+        return self.user_rate * users
+
+    @classmethod
+    def describe(cls, cohort: float, users: int, participations: int) -> str:
+        return (
+            f"Every user joins a round independently with probability {cohort / users:.4g} "
+            f"({cohort:g} expected of {users:,} declared)"
+        )
+
 
 @dataclass(frozen=True)
-class FixedSize:
+class FixedSize(Sampler):
     """Exactly `cohort` different places, every such set equally likely.
 
-    There are as many places as users, and no fewer than declared; where users are missing, a place is empty and adds
-    nothing. So no store is refused for the number of its people.
+    There are as many places as users, and no fewer than declared. Where users are missing, a place is empty and adds
+    nothing. So no store is refused for the number of its users.
     Guarantee: a user's chance to join is at most cohort / `users`, the declared population, which is what is charged.
     """
+
+    summary = "fixed size: every round draws the same number of users"
 
     cohort: int
     users: int
     hardened: bool = False  # drawn with ChaCha20
 
     def __post_init__(self) -> None:
-        if not 0 < self.cohort <= self.users:
-            raise SottoError(
-                f"cohort={self.cohort} must be from 1 to the declared users={self.users}; "
-                f"it is the number of users drawn for a round"
-            )
+        _check_cohort(self.cohort, self.users, "it is the number of users drawn for a round")
 
     @property
-    def generator(self) -> str:
-        return "ChaCha20" if self.hardened else "Philox"
+    def user_rate(self) -> float:
+        return self.cohort / self.users
 
     def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
         del round_number
-        generator = chacha20(key) if self.hardened else philox(key)
         places = max(len(people), self.users)
-        drawn = np.sort(generator.choice(places, size=self.cohort, replace=False, shuffle=False))
+        drawn = np.sort(self.random(key).choice(places, size=self.cohort, replace=False, shuffle=False))
         return drawn[drawn < len(people)]
+
+    def event(self, noise_multiplier: float) -> Event:
+        return SampledGaussian(noise_multiplier, "fixed", self.user_rate, cohort=self.cohort, users=self.users)
+
+    def expected(self, users: int) -> float:
+        return self.cohort
+
+    @classmethod
+    def describe(cls, cohort: float, users: int, participations: int) -> str:
+        return (
+            f"Every round draws exactly {cohort:g} of {users:,} declared places, or of as many as there are users; an "
+            f"empty place adds nothing"
+        )
 
 
 @dataclass(frozen=True)
-class InTurn:
-    """Everybody in turn: users are in one of `groups` groups, about `cohort` in each, and a round asks one group.
+class InTurn(Sampler):
+    """Users are in one of `groups` groups, about `cohort` in each, and every round asks the next group.
 
-    It is how updates come into a queue whose devices return one each. Who joins when is no secret, so there is no
+    This is how updates come into a queue whose devices return one each. Who joins when is no secret, so there is no
     amplification.
-    Guarantee: a user's group follows from their name and public constants alone, whoever else is there. In any run of
-    rounds nobody joins more than `turns` of them, nor one of them twice.
+    Guarantee: a user's group follows from the user's name and public constants alone, not from other users. In
+    consecutive rounds a user joins at most `participations` of them, and none of them twice.
     """
+
+    summary = "in turn: a public rule puts every user into a group, and each round asks one group"
+    amplifies = False
+    uses_names = True
+    not_covered = ("when a user's turn would be: it follows from their id by a public rule",)
 
     cohort: int
     users: int
     seed: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.cohort <= self.users:
-            raise SottoError(
-                f"cohort={self.cohort} must be from 1 to the declared users={self.users}; in turn, nobody joins a "
-                f"round twice"
-            )
+        _check_cohort(self.cohort, self.users, "in turn, no user joins a round twice")
 
     @property
     def generator(self) -> str:
@@ -119,12 +245,40 @@ class InTurn:
 
     @property
     def groups(self) -> int:
-        """From what is declared: a store of more or fewer people has larger or smaller groups."""
+        """From what is declared: in a store of more or fewer users the groups are larger or smaller."""
         return self.users // self.cohort
 
-    def turns(self, rounds: int) -> int:
-        """How often one user joins at most, in so many rounds one after another."""
+    @property
+    def user_rate(self) -> float:
+        return 1 / self.groups
+
+    def participations(self, rounds: int) -> int:
         return -(-rounds // self.groups)
+
+    def round_of_charge(self, number: int) -> int:
+        """When the first group is asked once more."""
+        return (number - 1) * self.groups + 1
+
+    def event(self, noise_multiplier: float) -> Event:
+        """A round that a user is known to join."""
+        return SampledGaussian(noise_multiplier, "fixed", 1.0, cohort=1, users=1)
+
+    def event_of_round(self, noise_multiplier: float, round_number: int) -> Event:
+        """Charged when a user may join once more than any user has before; otherwise an earlier charge covers it."""
+        more = self.participations(round_number) > self.participations(round_number - 1)
+        return self.event(noise_multiplier) if more else Covered(noise_multiplier)
+
+    def events(self, noise: Sequence[tuple[float, int]], done: int = 0) -> list[tuple[Event, int]]:
+        if len({multiplier for multiplier, _ in noise}) > 1:
+            raise SottoError(
+                "a noise schedule would give users of different turns different noise, and the least of it would have "
+                "to be charged; in turn, keep the noise as it is"
+            )
+        rounds = sum(count for _, count in noise) - done
+        return [(self.event(multiplier), self.participations(rounds)) for multiplier, _ in noise[:1]]
+
+    def expected(self, users: int) -> float:
+        return self.cohort
 
     def group_of(self, names: np.ndarray) -> np.ndarray:
         """The group of each user: a public hash of the name (the last steps of SplitMix64), keyed by the seed."""
@@ -133,12 +287,20 @@ class InTurn:
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
         return (mixed ^ (mixed >> np.uint64(31))) % np.uint64(self.groups)
 
-    def sample(self, people: Named, key: bytes, round_number: int) -> np.ndarray:
-        """The rows of the group whose turn it is, in increasing order."""
+    def sample(self, people: Named, key: bytes, round_number: int = 0) -> np.ndarray:
+        """The rows of the group that this round asks."""
         del key
         rows, groups = _by_group(self, people)
         first, last = np.searchsorted(groups, np.uint64(round_number % self.groups) + np.arange(2, dtype=np.uint64))
         return rows[first:last]
+
+    @classmethod
+    def describe(cls, cohort: float, users: int, participations: int) -> str:
+        return (
+            f"Users join in turn: a public hash of a user's id puts them into one of {int(users // cohort):,} groups "
+            f"({cohort:g} expected of {users:,} declared), and every round asks one group. Each joins at most "
+            f"{participations} of the planned rounds, and is charged for as many, without amplification by sampling"
+        )
 
     @cached_property
     def _key(self) -> np.uint64:
@@ -146,7 +308,7 @@ class InTurn:
         return np.uint64(int.from_bytes(hashed, "big"))
 
 
-@lru_cache(maxsize=1)  # else every round would cost as much as there are users
+@lru_cache(maxsize=1)  # otherwise every round would cost as much as there are users
 def _by_group(sampler: InTurn, people: Named) -> tuple[np.ndarray, np.ndarray]:
     """All rows by group, those of one group in increasing order, and the group of each."""
     groups = sampler.group_of(people.names)
@@ -154,4 +316,42 @@ def _by_group(sampler: InTurn, people: Named) -> tuple[np.ndarray, np.ndarray]:
     return rows, groups[rows]
 
 
-Sampler = Poisson | FixedSize | InTurn
+SAMPLERS: dict[str, type[Sampler]] = {"poisson": Poisson, "fixed": FixedSize, "in_turn": InTurn}
+"""By the name that a recipe uses as `privacy.sampling`."""
+
+
+def sampler_named(name: str) -> type[Sampler]:
+    """The kind of sampler that a recipe names."""
+    if name not in SAMPLERS:
+        raise SottoError(
+            f"privacy.sampling={name!r} must be one of {', '.join(SAMPLERS)}{did_you_mean(name, SAMPLERS)}"
+        )
+    return SAMPLERS[name]
+
+
+def build_sampler(name: str, *, cohort: float, users: int, seed: int = 0, hardened: bool = False) -> Sampler:
+    """The sampler that a recipe names, with those of its declared constants that the constructor takes."""
+    kind = sampler_named(name)
+    takes = inspect.signature(kind).parameters
+    if "cohort" in takes:
+        if cohort != int(cohort):
+            raise SottoError(f"privacy.cohort={cohort:g} must be a whole number with privacy.sampling={name!r}")
+        cohort = int(cohort)
+    elif cohort > users:
+        raise SottoError(
+            f"user_rate={cohort / users:g} must be in (0, 1]; it is the chance that a user joins a round "
+            f"(cohort {cohort:g} of {users} users?)"
+        )
+    declared = {
+        "user_rate": cohort / users,
+        "cohort": cohort,
+        "users": users,
+        "seed": seed,
+        "hardened": hardened,
+    }
+    return kind(**{key: value for key, value in declared.items() if key in takes})
+
+
+def _check_cohort(cohort: int, users: int, meaning: str) -> None:
+    if not 0 < cohort <= users:
+        raise SottoError(f"cohort={cohort} must be from 1 to the declared users={users}; {meaning}")

@@ -60,10 +60,9 @@ def _compress(state: Array, block: Array) -> Array:
         (a, b, c, d, e, f, g, h), window = carry
         mixed = h + _xor_of(e, 6, 11, 25) + ((e & f) ^ (~e & g)) + constants[number] + window[0]
         majority = _xor_of(a, 2, 13, 22) + ((a & b) ^ (a & c) ^ (b & c))
-        following = (
-            window[0] + (_xor_of(window[1], 7, 18) ^ (window[1] >> 3)) + window[9]
-            + (_xor_of(window[14], 17, 19) ^ (window[14] >> 10))
-        )  # fmt: skip
+        early, late = window[1], window[14]
+        following = window[0] + (_xor_of(early, 7, 18) ^ (early >> 3)) + window[9]
+        following += _xor_of(late, 17, 19) ^ (late >> 10)
         return (mixed + majority, a, b, c, d + mixed, e, f, g), (*window[1:], following)
 
     carry = (tuple(state), tuple(block))
@@ -72,7 +71,7 @@ def _compress(state: Array, block: Array) -> Array:
 
 
 def _xor_of(word: Array, *turns: int) -> Array:
-    """The xor of the word turned right by so many bits, each."""
+    """The xor of the word rotated right by each of these numbers of bits."""
     found = jnp.zeros_like(word)
     for by in turns:
         found ^= (word >> by) | (word << (32 - by))

@@ -34,7 +34,6 @@ NOT_COVERED = (
 )
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
-IN_TURN = "when a user's turn would be: it follows from their id by a public rule"
 ACROSS_DEVICES = (
     "anyone who watches the network, and the server: they see which devices take part in a round, and against them "
     "sampling amplifies nothing",
@@ -364,8 +363,8 @@ def make_statement(
         across_devices=about.across_devices,
         files=about.files,
     )
-    if privacy.sampling == "in_turn":
-        statement = replace(statement, turns=_count(mechanism.events(about.rounds_planned)))
+    if not mechanism.sampler.amplifies:
+        statement = replace(statement, turns=mechanism.sampler.participations(about.rounds_planned))
     return with_store_total(statement, charges.store, accountant)
 
 
@@ -391,8 +390,7 @@ def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple
     lines = [*NOT_COVERED, *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else [])]
     if about.start is not None:
         lines.append(STARTED_FROM)
-    if recipe.privacy.sampling == "in_turn":
-        lines.append(IN_TURN)
+    lines += mechanism.sampler.not_covered
     if about.across_devices:
         lines += ACROSS_DEVICES
     if about.users_at_once > 1:

@@ -8,6 +8,7 @@ from typing import Any
 from sottovoce.accounting import rounded_down, rounded_up
 from sottovoce.accounting.events import ADDED, REPLACED
 from sottovoce.files import Json
+from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.reporting.statement import MechanismFacts, Statement
 
 _WORDS = {
@@ -15,9 +16,6 @@ _WORDS = {
     REPLACED: "one user is replaced by another",
     "entropy": "operating-system entropy, kept apart from the seed",
     "seeded": "derived from the seed: anyone who knows it can undo the noise",
-    "poisson": "Poisson: every user joins a round independently",
-    "fixed": "fixed size: every round draws the same number of users",
-    "in_turn": "in turn: a public rule puts every user into a group, and each round asks one group",
     "user": "user: all the text of one person",
 }
 
@@ -125,23 +123,14 @@ def other_relation(statement: Statement) -> str:
 
 def _joins(statement: Statement) -> str:
     """How users come to a round."""
-    declared = statement.declared
-    if statement.sampling == "poisson":
+    declared, name = statement.declared, statement.sampling
+    if name not in SAMPLERS:  # a sampler that is not installed here
         return (
-            f"Every user joins a round independently with probability {declared.user_rate:.4g} "
-            f"({declared.cohort:g} expected of {declared.users:,} declared)"
+            f"Users join a round by {name.replace('_', ' ')} sampling ({declared.cohort:g} of {declared.users:,} "
+            f"declared)"
         )
-    if statement.sampling == "in_turn":
-        return (
-            f"Users join in turn: a public hash of a user's id puts them into one of "
-            f"{int(declared.users // declared.cohort):,} groups ({declared.cohort:g} expected of "
-            f"{declared.users:,} declared), and every round asks one group. Each joins at most {statement.turns} of "
-            f"the planned rounds, and is charged for as many, without amplification by sampling"
-        )
-    return (
-        f"Every round draws exactly {declared.cohort:g} of {declared.users:,} declared places, or of as many as "
-        f"there are users; an empty place adds nothing"
-    )
+    turns = statement.rounds_planned if statement.turns is None else statement.turns
+    return SAMPLERS[name].describe(declared.cohort, declared.users, turns)
 
 
 def _start(statement: Statement) -> list[str]:
@@ -275,4 +264,6 @@ def format_value(value: Any) -> str:
         return ", ".join(f"{key.replace('_', ' ')} {format_value(item)}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(f"[{format_value(item)}]" if isinstance(item, list) else format_value(item) for item in value)
+    if isinstance(value, str) and value in SAMPLERS:
+        return SAMPLERS[value].summary
     return _WORDS.get(value, value.replace("_", " ")) if isinstance(value, str) else plain(value)

@@ -15,12 +15,8 @@ from sottovoce.accounting import Covered, Event, Spent
 class Charges(Protocol):
     """What rounds cost. A `Mechanism` is one."""
 
-    def event(self, round_number: int) -> Event:
-        """What a round charges that is done for the first time."""
-        ...
-
-    def event_again(self, round_number: int) -> Event:
-        """What a round charges that is done again."""
+    def event(self, round_number: int, again: bool = False) -> Event:
+        """What a round charges; done `again`, no earlier charge covers it."""
         ...
 
     def events(self, rounds: int, done: int = 0) -> Spent:

@@ -17,11 +17,16 @@ class Card(Facts):
     code: str = ""  # model and objective, in words
     own_model: bool = False  # a model of the caller's, which the recipe does not describe
     parameters: int = 0
+    trained_parameters: int = 0  # without those that are frozen
     vocabulary: int = 0
     rounds: int = 0
     bytes: dict[str, float] | None = None  # to a device, from it, in a round, in all
 
     @classmethod
     def from_json(cls, values: Json) -> Card:
-        """Read a card; of an earlier version, which has no `own_model`, the fact is in its `code`."""
-        return super().from_json({"own_model": _RECIPES not in values.get("code", ""), **values})
+        """Read a card. Those of earlier versions say `own_model` in their `code`, and have no frozen parameters."""
+        earlier = {
+            "own_model": _RECIPES not in values.get("code", ""),
+            "trained_parameters": values.get("parameters", 0),
+        }
+        return super().from_json(earlier | values)

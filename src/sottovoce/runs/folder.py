@@ -44,6 +44,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def frozen_file(self) -> Path:
+        """What of the model is not trained, where there is such a part: as it was when the run began."""
+        return self.path / "frozen.safetensors"
+
+    @property
     def secrets(self) -> Path:
         return self.path / "secrets"
 
@@ -119,6 +124,20 @@ class RunFolder:
         for name, contents in files.items():
             write_aside(self.model / name, contents)
         return {name: hashlib.sha256(contents).hexdigest() for name, contents in files.items()}
+
+    def save_frozen(self, arrays: dict[str, np.ndarray]) -> None:
+        from safetensors.numpy import save as to_bytes
+
+        write_aside(self.frozen_file, to_bytes(arrays))
+
+    def load_frozen(self) -> dict[str, np.ndarray]:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            return load_file(self.frozen_file)
+        except (SafetensorError, OSError) as error:
+            raise DamagedRun(f"cannot read {self.frozen_file}: {error}; put it back, or start another run") from None
 
     def save_statement(self, statement: Json, card: Json) -> None:
         """Write a run's statement, and the card of its model, which has it too."""

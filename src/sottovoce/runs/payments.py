@@ -165,7 +165,7 @@ class Payments:
         copied = own.counting([*self.extra(), *(() if self.origin.seeded else left)])
 
         def pay() -> None:
-            if not copied.allows([*self.ledger.spent(), (charges.event_again(done + 1), 1)]):
+            if not copied.allows([*self.ledger.spent(), (charges.event(done + 1, again=True), 1)]):
                 raise BudgetExhausted(
                     f"another copy of {self.lease.run} was taken up since, or its store was restored: rounds from "
                     f"{done + 1} on would be charged again and pass the budget ε = {copied.limit:g}; training ends "
@@ -194,7 +194,7 @@ class Payments:
                 f"{rounded_up(self.budget.spent(spent), 4)} is spent, and training ends here with a usable model"
             )
         charges = self.budget.charges
-        event = charges.event_again(number) if payment.attempt else charges.event(number)
+        event = charges.event(number, again=bool(payment.attempt))
         if not self.budget.allows([*spent, (event, 1)]):
             raise BudgetExhausted(
                 f"round {number} would pass the budget ε = {self.budget.limit:g}; "
@@ -244,7 +244,7 @@ class RoundPayment:
             if private:
                 payments._sums.keep(payments.secrets.round, self.name, tag)
             if self.attempt:
-                event = payments.budget.charges.event_again(self.round)
+                event = payments.budget.charges.event(self.round, again=True)
                 # The store first: a crash in between charges its people once too often, not once too little.
                 charge_store(payments.store_ledger, payments.run, "a round done again", event, 1)
             payments.ledger.spend(Entry(self.round, self.attempt, event, self.name))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from sottovoce.kernels.lstm_users import Products
-from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.models.contract import parameter_count
 
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
 
@@ -77,7 +77,7 @@ def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
     return shares
 
 
-def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
+def block_size(params: Any, cohort: float, chosen: int = 0) -> int:
     """Users at once: as chosen, or what suits the model and the device.
 
     Each user in a block has an update of their own in memory. On a CPU a block larger than the cache is slower.
@@ -86,7 +86,7 @@ def block_size(model: LanguageModel, cohort: float, chosen: int = 0) -> int:
         return chosen
     on_cpu = jax.default_backend() == "cpu"
     room = 6 * 2**20 if on_cpu else 8 * 2**30
-    size = max(1, min(512, room // (8 * parameter_count(model)), int(cohort * 1.2) + 1))
+    size = max(1, min(512, room // (8 * parameter_count(params)), int(cohort * 1.2) + 1))
     # In whole lots of 32, which is how many users the recurrence has on an H200 at a time.
     return size if on_cpu or size < 32 else -(-size // 32) * 32
 

@@ -20,9 +20,9 @@ from sottovoce.errors import SottoError
 from sottovoce.kernels.lstm_users import Products, model_of, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
-from sottovoce.privacy.clipping import Clipping, norm, norms_for, of_any_norm
+from sottovoce.privacy.clipping import Clip, norm, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
-from sottovoce.privacy.fixed_point import BIT_STEP, MOST, Whole, add, nothing, plus, values
+from sottovoce.privacy.fixed_point import BIT_STEP, MOST, FixedPoint, add, add_all, values, zeros
 from sottovoce.training.blocks import Block, cut_into_blocks
 from sottovoce.training.types import Algorithm, CohortSum, Task
 from sottovoce.training.users import excerpts_for
@@ -61,7 +61,7 @@ class SumInBlocks:
         grid = algorithm.mechanism.grid(task.clip_norms)
         spec = self._spec(algorithm, self.devices)
         sums = _start(spec, task.params, grid is not None, len(task.clip_norms))
-        model = _everywhere(task.params, self.devices)
+        model = _everywhere(algorithm.model(task.params), self.devices)
         results: list[UserResult] = []
         for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
             broadcast = Broadcast(model, task.key, task.clip_norms, block.steps)
@@ -80,13 +80,13 @@ class SumInBlocks:
         spec, found = self._spec(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(rows)), self.block)
         for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
-            broadcast = Broadcast(task.params, task.key, task.clip_norms, block.steps)
+            broadcast = Broadcast(algorithm.model(task.params), task.key, task.clip_norms, block.steps)
             for column, part in zip(found, _project(spec, vector, seated, broadcast), strict=True):
                 column[block.places] = part[: len(block.places)]
         return found
 
     def _spec(self, algorithm: Algorithm, devices: int) -> BlockSpec:
-        clipping = of_any_norm(algorithm.mechanism.clipping)
+        clipping = algorithm.mechanism.clipping.normalised()
         update = replace(algorithm.user_update, clipping=clipping)
         return BlockSpec(update, clipping, algorithm.weight_cap, self.products, devices)
 
@@ -111,7 +111,7 @@ class BlockSpec(NamedTuple):
     """What is done to a block, whoever its users are."""
 
     update: UserUpdate
-    clipping: Clipping
+    clipping: Clip
     weight_cap: float
     products: Products | None
     devices: int
@@ -144,8 +144,8 @@ class Sums(NamedTuple):
     """Of the users so far, in whole steps of their grids."""
 
     total: Any  # float32 where updates are not clipped: then there is no grid, and nothing is promised
-    weight: Whole
-    bits: Whole
+    weight: FixedPoint
+    bits: FixedPoint
 
     def cohort_sum(self, grid: float | None, results: list[UserResult], places: list[np.ndarray]) -> CohortSum:
         if grid is None:
@@ -157,13 +157,13 @@ class Sums(NamedTuple):
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _no_sums(model: LanguageModel, exact: bool, parts: int) -> Sums:
-    total = nothing(model) if exact else jax.tree.map(jnp.zeros_like, model)
-    return Sums(total, nothing(jnp.zeros(())), nothing(jnp.zeros(parts)))
+    total = zeros(model) if exact else jax.tree.map(jnp.zeros_like, model)
+    return Sums(total, zeros(jnp.zeros(())), zeros(jnp.zeros(parts)))
 
 
 def _plus(exact: bool, one: Sums, other: Sums) -> Sums:
-    join = plus if exact else partial(jax.tree.map, jnp.add)
-    return Sums(join(one.total, other.total), plus(one.weight, other.weight), plus(one.bits, other.bits))
+    join = add if exact else partial(jax.tree.map, jnp.add)
+    return Sums(join(one.total, other.total), add(one.weight, other.weight), add(one.bits, other.bits))
 
 
 def _start(spec: BlockSpec, model: LanguageModel, exact: bool, parts: int) -> Sums:
@@ -240,7 +240,7 @@ def _sum_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast, grid: float
     if grid is None:
         total = put_together(jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent))
     else:
-        total = Whole(*map(put_together, _sum_of(sent, grid)))
+        total = FixedPoint(*map(put_together, _sum_of(sent, grid)))
     return Sums(total, _sum_of(shares, WEIGHT_STEP), _sum_of(bits, BIT_STEP)), results._replace(update=None)
 
 
@@ -278,5 +278,5 @@ def _project(spec: BlockSpec, vector: Any, seated: Seated, broadcast: Broadcast)
     return jax.vmap(measure)(sent)
 
 
-def _sum_of(contributions: Any, grid: float) -> Whole:
-    return add(nothing(jax.tree.map(lambda parts: parts[0], contributions)), contributions, grid)
+def _sum_of(contributions: Any, grid: float) -> FixedPoint:
+    return add_all(zeros(jax.tree.map(lambda parts: parts[0], contributions)), contributions, grid)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.update import UserResult, UserUpdate, clip_update
 from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
-from sottovoce.privacy.fixed_point import steps_of
-from sottovoce.privacy.mechanism import Query
-from sottovoce.privacy.noise import noise_key as local_key
+from sottovoce.privacy.fixed_point import quantise
+from sottovoce.privacy.mechanism import Estimate
 from sottovoce.training.server import ServerState
 from sottovoce.training.types import (
     Algorithm,
@@ -53,14 +53,14 @@ def play_round(
 
 def release(
     algorithm: Algorithm, state: ServerState, summed: CohortTotals, clip_norms: np.ndarray, payment: Payment
-) -> tuple[ServerState, Query]:
+) -> tuple[ServerState, Estimate]:
     """The half of a round that follows the sum, wherever that was made: estimate, pay, noise, step."""
     mechanism, number = algorithm.mechanism, state.round + 1
-    estimate = mechanism.query(summed.total, summed.weight, summed.bits)  # f̃ = Σ w_k Δ_k / qW
+    estimate = mechanism.estimate(summed.total, summed.weight, summed.bits)  # f̃ = Σ w_k Δ_k / qW
     noise_key = payment.charge(mechanism.event(number), summed)  # on disk before any noise; it depends on the sum
-    noised = mechanism.privatise(estimate, number, clip_norms, noise_key)  # + N(0, z²𝕊²)
-    state = state._replace(clip_norms=mechanism.follow(state.clip_norms, noised))
-    return algorithm.server.step(state, noised.estimate), noised  # θ ← θ + Δ
+    noised = mechanism.add_noise(estimate, number, clip_norms, noise_key)  # + N(0, z²𝕊²)
+    state = state._replace(clip_norms=mechanism.next_clip_norms(state.clip_norms, noised))
+    return algorithm.server.step(state, noised.update), noised  # θ ← θ + Δ
 
 
 def sum_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
@@ -73,7 +73,7 @@ def sum_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
         sent = jax.tree.map(lambda part, share=share: np.asarray(share * part), result.update)
         # Whole multiples of the grid: float64 adds them exactly. Without a clip there is no grid, and no promise.
         if grid is not None:
-            sent = jax.tree.map(lambda part: steps_of(part, grid) * grid, sent)
+            sent = jax.tree.map(lambda part: quantise(part, grid) * grid, sent)
         total = jax.tree.map(np.add, total, sent)
         weight += float(share)
         bits += (share > 0) * (0.5 - np.asarray(result.clipped))
@@ -84,16 +84,16 @@ def sum_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
 
 def train_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> Iterator[tuple[np.ndarray, UserResult]]:
     """w_k, and what the device of user k sends. A device whose update is not finite has weight 0."""
-    update = algorithm.user_update
+    update, model = algorithm.user_update, algorithm.model(task.params)
     for row, user in users_of(update, store, task.cohort, task.key):
         share = user_weight(user.length, algorithm.weight_cap)  # w_k
         norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(task.clip_norms), share)  # S
         steps = update.steps(int(user.length))
-        result = _update(update, task.params, user, jax.random.fold_in(task.key, row), norms, steps)
+        result = _update(update, model, user, jax.random.fold_in(task.key, row), norms, steps)
         yield np.asarray(result.sound * share), result
 
 
 @partial(jax.jit, static_argnums=0)
-def _update(update: UserUpdate, params: Any, user: Any, key: Any, clip_norms: Any, steps: int) -> UserResult:
-    trained = update.train(params, user, key, clip_norms, steps)  # Δ_k = local SGD(θ) − θ
+def _update(update: UserUpdate, model: Any, user: Any, key: Any, clip_norms: Any, steps: int) -> UserResult:
+    trained = update.train(model, user, key, clip_norms, steps)  # Δ_k = local SGD(θ) − θ
     return clip_update(update, trained, clip_norms, key)  # ‖Δ_k‖ ≤ S

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 
 
@@ -20,12 +19,12 @@ class ServerState(NamedTuple):
     """All that a round changes."""
 
     round: int  # rounds done
-    params: LanguageModel  # θ
+    params: Any  # θ: what is trained of the model
     optimiser: Any
     clip_norms: Any = None  # where they adapt: those of the next round
     deployed: Any = None  # where devices have older models: those they may have, newest first
 
-    def next(self, params: LanguageModel, optimiser: Any) -> ServerState:
+    def next(self, params: Any, optimiser: Any) -> ServerState:
         """The state after a round. Nothing else sets the number of the round."""
         return self._replace(round=self.round + 1, params=params, optimiser=optimiser)
 
@@ -54,7 +53,7 @@ class Server:
     optimiser: optax.GradientTransformation
     schedule: Schedule = CONSTANT
 
-    def start(self, params: LanguageModel, clip_norms: Any = None) -> ServerState:
+    def start(self, params: Any, clip_norms: Any = None) -> ServerState:
         # `jnp.full` gives a weak type and a step does not: the second round would compile every program anew.
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), params)
         return ServerState(0, params, self.optimiser.init(params), clip_norms)  # pyrefly: ignore
@@ -67,7 +66,7 @@ class Server:
         """The step that ends a round."""
         return state.next(*_apply(self, state.params, state.optimiser, update, self.factor(state.round + 1)))
 
-    def apply(self, params: LanguageModel, optimiser: Any, update: Any, factor: Any = None) -> tuple[Any, Any]:
+    def apply(self, params: Any, optimiser: Any, update: Any, factor: Any = None) -> tuple[Any, Any]:
         """The optimiser's step for an update: new parameters, new state of the optimiser."""
         descent = jax.tree.map(lambda leaf: -leaf, update)
         change, optimiser = self.optimiser.update(descent, optimiser, params)  # pyrefly: ignore
@@ -77,5 +76,5 @@ class Server:
 
 
 @partial(jax.jit, static_argnums=0)
-def _apply(server: Server, params: LanguageModel, optimiser: Any, update: Any, factor: float | None) -> tuple[Any, Any]:
+def _apply(server: Server, params: Any, optimiser: Any, update: Any, factor: float | None) -> tuple[Any, Any]:
     return server.apply(params, optimiser, update, factor)

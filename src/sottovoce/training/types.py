@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,8 +12,8 @@ from jaxtyping import PRNGKeyArray
 from sottovoce.accounting import Event
 from sottovoce.data.store import Store
 from sottovoce.local.update import UserResult, UserUpdate
-from sottovoce.models.contract import LanguageModel
-from sottovoce.privacy.mechanism import Mechanism, Query
+from sottovoce.models.contract import LanguageModel, join, split
+from sottovoce.privacy.mechanism import Estimate, Mechanism
 from sottovoce.training.server import Server
 
 
@@ -25,6 +25,15 @@ class Algorithm:
     user_update: UserUpdate
     server: Server
     weight_cap: float = 1.0
+    frozen: Any = field(default=None, compare=False, repr=False)  # what of the model is not trained; None: nothing
+
+    def model(self, params: Any) -> LanguageModel:
+        """The whole model of these parameters."""
+        return join(params, self.frozen)
+
+    def with_frozen_of(self, model: LanguageModel) -> Algorithm:
+        """The same, for the frozen part of this model."""
+        return replace(self, frozen=split(model)[1])
 
     def __post_init__(self) -> None:
         if self.user_update.clipping != self.mechanism.clipping:
@@ -34,7 +43,7 @@ class Algorithm:
 class Task(NamedTuple):
     """What a round asks of its cohort. Cohort and key are secret."""
 
-    params: LanguageModel  # θ, as it is sent
+    params: Any  # θ, as it is sent
     cohort: np.ndarray  # rows of the store
     clip_norms: np.ndarray  # S, public
     key: PRNGKeyArray  # of the users' own randomness
@@ -152,7 +161,7 @@ class RoundTrace(NamedTuple):
     round: int
     task: Task
     summed: CohortSum
-    noised: Query
+    noised: Estimate
 
 
 RoundObserver = Callable[[RoundTrace], None]

@@ -16,7 +16,7 @@ from family import Bigrams
 from free import Free
 from sottovoce.audit import canaries
 from sottovoce.audit.canaries import Registry, choose, curve, expose, insert
-from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.data.words import BOS, EOS
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.clipping import FlatClip
@@ -167,9 +167,8 @@ def test_beams_are_the_likeliest_where_all_are_kept(vocabulary, table):
     chances = np.asarray(jax.nn.log_softmax(np.where(np.arange(vocabulary.size) == BOS, -np.inf, table), axis=1))
     every = chances[words[0]][words][:, None] + chances[words][:, words]
     best = np.unravel_index(np.argsort(-every, axis=None)[:5], every.shape)
-    found = canaries.search_beams(
-        Bigrams(table), jnp.array([words[3], words[0]]), 2, len(words), jnp.asarray(vocabulary.word_mask)
-    )
+    allowed, specials = jnp.asarray(vocabulary.word_mask), vocabulary.specials
+    found = canaries.search_beams(Bigrams(table), specials, jnp.array([words[3], words[0]]), 2, len(words), allowed)
     assert np.asarray(found)[:5].tolist() == np.stack([words[best[0]], words[best[1]]], axis=1).tolist()
 
 

@@ -10,7 +10,7 @@ import pytest
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.build.assembly import assemble
-from sottovoce.data.public_text import PublicText
+from sottovoce.data.store import PublicText
 from sottovoce.errors import SottoError
 from sottovoce.kernels.cpu import ONE_USER
 from sottovoce.local.objective import plain
@@ -118,7 +118,7 @@ def test_sampling_denominator_and_noise_are_those_of_the_declared_population(sto
     sensitivity = 0.6 / (1 + expected) if "estimator" in settings else 0.3 / expected
     assert mechanism.sensitivity(clip_norms) == pytest.approx(sensitivity)
     assert mechanism.noise_std(1, clip_norms)[0] == pytest.approx(sensitivity)
-    estimate = mechanism.query({"leaf": np.full(2, 3.0)}, np.float64(0.25), np.zeros(1)).estimate["leaf"]
+    estimate = mechanism.estimate({"leaf": np.full(2, 3.0)}, np.float64(0.25), np.zeros(1)).update["leaf"]
     np.testing.assert_allclose(estimate, 3.0 / expected)
 
 

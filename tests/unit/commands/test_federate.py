@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from sottovoce.commands import federate
+from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
@@ -104,7 +105,7 @@ def prepared(folder, name: str, words: Vocabulary = WORDS, tokens: int = 16, pla
     corpus = folder / ("corpus.txt" if plain else "corpus.jsonl")
     rows = [json.dumps({"user": user, "text": "red green red"}) for user in ("ann", "bob", "cleo")]
     corpus.write_text("red green\n" * 9 if plain else "\n".join(rows) + "\n")
-    prepare([corpus], folder / name, vocabulary=words, tokens_per_user=tokens, test_users=0, plain_text=plain)
+    prepare([corpus], folder / name, words, Grouping(tokens_per_user=tokens, test_users=0, plain_text=plain))
     return folder / name
 
 

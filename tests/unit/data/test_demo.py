@@ -11,7 +11,7 @@ from sottovoce.data.corpus import records
 from sottovoce.data.demo import demo_texts, demo_vocabulary, write_demo
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import UNK
+from sottovoce.data.words import UNK
 from sottovoce.errors import SottoError
 
 

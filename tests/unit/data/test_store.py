@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sottovoce.data import rows as rows_module
 from sottovoce.data import store as store_module
-from sottovoce.data import writing
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect, prepare
+from sottovoce.data.rows import Rows
 from sottovoce.data.store import Store, made_up_names, write_arrays
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.data.writing import SplitWriter
 from sottovoce.errors import SottoError
 from sottovoce.files import pretty, sealed
 
@@ -31,13 +31,13 @@ def write_corpus(path: Path, users: int) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_corpus(tmp_path / "c.jsonl", 40)
-    prepare(tmp_path / "c.jsonl", tmp_path / "store", vocabulary=WORDS, tokens_per_user=6, test_users=0.3)
+    prepare(tmp_path / "c.jsonl", tmp_path / "store", WORDS, Grouping(tokens_per_user=6, test_users=0.3))
     return tmp_path / "store"
 
 
 def test_memory_store_pads_cuts_and_counts() -> None:
     store = Store.from_users(USERS, WORDS, tokens_per_user=4)
-    assert (store.users, len(store), store.tokens_per_user, store.path, store.split) == (4, 4, 4, None, "train")
+    assert (store.users, len(store), store.tokens_per_user, store.path) == (4, 4, 4, None)
     block = store.gather([3, 0, 2, 0])
     assert block.tokens.tolist() == [[0, 43, 44, 45], [0, 40, 41, 1], [0, 0, 0, 0], [0, 40, 41, 1]]
     assert block.lengths.tolist() == [4, 4, 0, 4]
@@ -59,8 +59,8 @@ def test_an_empty_gather_has_the_full_width() -> None:
 def test_a_store_without_a_user_is_the_same_for_everybody_else(folder: Path, row: int) -> None:
     mapped = Store.open(folder)
     users = list(mapped)
-    batches = [batch for part in (users[:10], users[10:]) for batch in Store.from_users(part, WORDS, 6).batches]
-    for store in (mapped, Store(WORDS, 6, tuple(batches))):
+    batches = [batch for part in (users[:10], users[10:]) for batch in Store.from_users(part, WORDS, 6).rows.batches]
+    for store in (mapped, Store(WORDS, 6, Rows(tuple(batches)))):
         left = store.without(row)
         assert [user.tolist() for user in left] == [[] if n == row else user.tolist() for n, user in enumerate(users)]
         assert len({store.fingerprint, left.fingerprint, store.without(1).fingerprint}) == 3
@@ -83,11 +83,11 @@ def test_fingerprint_is_of_the_rows_however_they_are_kept(folder: Path, tmp_path
     """Mapped, in several batches, in memory or in arrays: who wrote the same is the same."""
     mapped = Store.open(folder)
     users = list(mapped)
-    batches = [batch for part in (users[:10], users[10:]) for batch in Store.from_users(part, WORDS, 6).batches]
+    batches = [batch for part in (users[:10], users[10:]) for batch in Store.from_users(part, WORDS, 6).rows.batches]
     arrays = tmp_path / "arrays"
     arrays.mkdir()
     store_module.write_in_arrays(arrays, mapped, Store.open(folder, "test"))
-    same = (mapped, Store(WORDS, 6, tuple(batches)), Store.from_users(users, WORDS, 6), Store.open(arrays))
+    same = (mapped, Store(WORDS, 6, Rows(tuple(batches))), Store.from_users(users, WORDS, 6), Store.open(arrays))
     assert len({store.fingerprint for store in same}) == 1
 
 
@@ -95,8 +95,8 @@ def test_fingerprint_is_of_the_text_as_it_is_now(folder: Path) -> None:
     """One bit of it changed, in place."""
     before, path = Store.open(folder).fingerprint, folder / "train.arrow"
     contents = bytearray(path.read_bytes())
-    (place,) = Store.open(folder).batches[0].values[:1].tobytes()[:1]
-    start = contents.index(Store.open(folder).batches[0].values.tobytes())
+    (place,) = Store.open(folder).rows.batches[0].values[:1].tobytes()[:1]
+    start = contents.index(Store.open(folder).rows.batches[0].values.tobytes())
     assert contents[start] == place
     contents[start] ^= 1
     path.write_bytes(contents)
@@ -133,46 +133,9 @@ def test_a_file_without_lengths_is_read(folder: Path) -> None:
     assert store.unknown_letters(0).tolist() == []  # none was needed
 
 
-@pytest.mark.parametrize("row", [-1, 4])
-def test_rows_outside_the_store_are_refused(row: int) -> None:
-    store = Store.from_users(USERS, WORDS)
-    for use in (store.gather, store.lengths):
-        with pytest.raises(IndexError, match="4 users"):
-            use([0, row])
-    with pytest.raises(IndexError):
-        store[row]
-
-
-@pytest.mark.parametrize(("size", "wide"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
-def test_mapped_rows_equal_what_was_written_across_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, wide: type
-) -> None:
-    """Ids up to the last of the vocabulary survive; batches break between users, also around one that is too large."""
-    monkeypatch.setattr(writing, "BATCH_TOKENS", 50)
-    rng = np.random.default_rng(0)
-    rows = [rng.integers(0, size, length).astype(wide) for length in [*rng.integers(1, 20, 60), 80, 3, 0]]
-    rows[0][0] = size - 1
-    with SplitWriter(tmp_path / "train.arrow", size) as writer:
-        for number, row in enumerate(rows):
-            writer.add(f"{number:x}", row)
-    _, batches = store_module._mapped(tmp_path / "train.arrow")
-    store = Store(WORDS, 80, batches)
-    assert len(batches) > 10
-    assert max(len(batch.values) for batch in batches) == 80
-    assert batches[0].values.dtype == wide
-    assert store.users == len(rows) == writer.users
-    assert all(np.array_equal(store[number], row) for number, row in enumerate(rows))
-    picked = rng.integers(0, len(rows), 200)
-    block = store.gather(picked)
-    assert np.array_equal(block.lengths, store.lengths(picked))
-    for number, row in enumerate(picked):
-        assert np.array_equal(block.tokens[number, : len(rows[row])], rows[row])
-        assert not block.tokens[number, len(rows[row]) :].any()
-
-
 def test_open_maps_and_does_not_copy(folder: Path) -> None:
     store = Store.open(folder)
-    values = store.batches[0].values
+    values = store.rows.batches[0].values
     assert not values.flags.owndata
     assert not values.flags.writeable
     before = store[0].copy()
@@ -185,32 +148,12 @@ def test_open_maps_and_does_not_copy(folder: Path) -> None:
     assert store[0].tolist() == [63, *before[1:]]
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="how much is mapped is read from /proc")
-def test_rows_that_were_gathered_are_not_held_in_memory(tmp_path: Path) -> None:
-    users, tokens = 2000, np.zeros(8000, np.uint16)
-    with SplitWriter(tmp_path / "train.arrow", WORDS.size) as writer:
-        for number in range(users):
-            writer.add(f"{number:x}", tokens)
-    mapping, batches = store_module._mapped(tmp_path / "train.arrow")
-    store = Store(WORDS, len(tokens), batches, mapping=mapping)
-    before = mapped_bytes()
-    for start in range(0, users, 100):
-        store.gather(range(start, start + 100))
-    assert mapped_bytes() - before < users * tokens.nbytes / 8
-
-
-def mapped_bytes() -> int:
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile:")]
-    return int(line.split()[1]) * 1024
-
-
 def test_open_gives_both_splits_with_the_facts(folder: Path) -> None:
     train, test = Store.open(folder), Store.open(str(folder), "test")
     facts = json.loads((folder / "store.json").read_text())
     assert (train.users, test.users) == (facts["splits"]["train"]["users"], facts["splits"]["test"]["users"])
     assert train.users + test.users == 40
     assert 0 < test.users < train.users
-    assert (train.split, test.split) == ("train", "test")
     assert train.vocabulary == WORDS
     assert (train.tokens_per_user, train.path) == (6, folder)
     assert int(train.lengths(np.arange(train.users)).sum()) == facts["splits"]["train"]["tokens"]
@@ -224,7 +167,7 @@ def test_a_store_that_does_not_say_where_its_words_are_from_declared_them_public
 
 def test_an_empty_test_split_can_be_opened(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c.jsonl", 3)
-    prepare(tmp_path / "c.jsonl", tmp_path / "store", vocabulary=WORDS, test_users=0)
+    prepare(tmp_path / "c.jsonl", tmp_path / "store", WORDS, Grouping(test_users=0))
     test = Store.open(tmp_path / "store", "test")
     assert test.users == 0
     assert test.gather([]).tokens.shape == (0, 1600)
@@ -285,7 +228,7 @@ def test_a_bit_that_flipped_is_found_wherever_it_is(folder: Path, name: str, mon
     assert Store.open(folder, split).users
     if name.endswith(".arrow"):  # what a huge store is spared
         contents = bytearray(contents)
-        contents[contents.index(Store.open(folder, split).batches[0].values.tobytes())] ^= 1
+        contents[contents.index(Store.open(folder, split).rows.batches[0].values.tobytes())] ^= 1
         (folder / name).write_bytes(contents)
         assert Store.open(folder, split, check=False).users
         monkeypatch.setenv("SOTTOVOCE_SKIP_HASHES", "1")
@@ -338,13 +281,12 @@ def test_a_users_number_follows_from_the_id_alone(folder: Path, tmp_path: Path, 
     assert {*train, *test} == everybody
     assert Store.open(folder).without(3).names.tolist() == train
     assert set(collect(tmp_path / "c.jsonl", WORDS).names.tolist()) == everybody
-    monkeypatch.setattr(writing, "BATCH_TOKENS", 20)
+    monkeypatch.setattr(rows_module, "BATCH_TOKENS", 20)
     few = tmp_path / "few.jsonl"
     write_corpus(few, 30)
-    options = {"vocabulary": WORDS, "tokens_per_user": 6, "test_users": 0.3}
-    prepare(few, tmp_path / "batches", **options)
+    prepare(few, tmp_path / "batches", WORDS, Grouping(tokens_per_user=6, test_users=0.3))
     mapped = Store.open(tmp_path / "batches")
-    assert len(mapped.batches) > 1
+    assert len(mapped.rows.batches) > 1
     assert set(mapped.names.tolist()) == set(train) & names_of([f"u{number}" for number in range(30)])
     write_arrays(tmp_path / "batches")
     shutil.move(tmp_path / "batches" / "train.arrow", tmp_path / "away")

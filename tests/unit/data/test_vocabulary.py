@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.data.tokenizer import tokenise
-from sottovoce.data.vocabulary import BOS, EOS, FRAME, PLACEHOLDERS, SMALLEST, SPECIALS, UNK, Vocabulary
+from sottovoce.data.vocabulary import SMALLEST, Vocabulary
+from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, tokenise
 from sottovoce.errors import SottoError
 
 SMALL = Vocabulary.from_words(["the", "cat", "sat", "don't", "7"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS, UNK
+from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.evaluation.breakdown import FEWEST, Breakdown, Part, bands_of, count_parts, lost, quarters, share_of
 from sottovoce.evaluation.prediction import Counts, count_hits, summarise
 from sottovoce.models.lstm import LSTM

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS, Vocabulary
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import BOS, EOS
 from sottovoce.evaluation.head_words import HEADS, head_words
 
 
@@ -15,13 +16,13 @@ class Fixed(eqx.Module):
 
     scores: jnp.ndarray
 
-    def start(self):
+    def initial_state(self):
         return ()
 
     def read(self, tokens, state, key=None):
         return jnp.zeros((len(tokens), 1)), state
 
-    def score(self, outputs):
+    def logits(self, outputs):
         return jnp.broadcast_to(self.scores, (*outputs.shape[:-1], len(self.scores)))
 
 

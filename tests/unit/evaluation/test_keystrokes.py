@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS, UNK, Vocabulary
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.keystrokes import (
     _letters_to_type,
@@ -20,7 +21,6 @@ from sottovoce.evaluation.keystrokes import (
     spread_of_saving,
     typing_of,
 )
-from sottovoce.evaluation.suggestions import offer
 
 # Words that are beginnings of others, single letters, numbers, apostrophes, other alphabets, a lone first letter.
 WORDS = [
@@ -41,13 +41,13 @@ class Table:
     def __init__(self, rows):
         self.rows = rows
 
-    def start(self):
+    def initial_state(self):
         return jnp.zeros(())
 
     def read(self, tokens, state, key=None):
         return self.rows[tokens], state
 
-    def score(self, outputs):
+    def logits(self, outputs):
         return outputs
 
 
@@ -81,7 +81,7 @@ def test_every_word_takes_as_many_letters_as_by_hand(vocabulary: Vocabulary, sug
     typing = typing_of(vocabulary, suggestions)
     for seed in range(3):
         scores = np.asarray(random_table(vocabulary, levels, seed).rows)[: len(words)]
-        fast = FAST(scores, jnp.asarray(words), typing, jnp.asarray(suggestions))
+        fast = FAST(scores, jnp.asarray(words), typing)
         pairs = zip(words, scores, strict=True)
         slow = [letters_to_type(int(w), np.asarray(row), vocabulary, suggestions) for w, row in pairs]
         assert np.minimum(fast, [len(vocabulary.words[w]) for w in words]).tolist() == slow
@@ -120,15 +120,6 @@ def test_an_example_worked_out_on_paper() -> None:
     assert (found.characters, found.keystrokes) == (2 + 3 + 1 + 1 + 3 + 2, 0 + 2 + 1 + 1 + 3 + 1)
     assert found.keystroke_saving == pytest.approx(4 / 12)
     assert found.keystroke_saving_in_vocabulary == pytest.approx(4 / 8)
-
-
-def test_only_words_that_begin_so_are_offered_and_ties_go_to_the_lower_id() -> None:
-    scores = np.ones(MIXED.size)
-    assert [MIXED.words[token] for token in offer(scores, MIXED)] == ["a", "an", "and"]
-    assert [MIXED.words[token] for token in offer(scores, MIXED, "it")] == ["it", "its", "it's"]
-    assert [MIXED.words[token] for token in offer(scores, MIXED, "日本語")] == ["日本語"]
-    assert offer(scores, MIXED, ",") == offer(scores, MIXED, "<") == offer(scores, MIXED, "q") == []
-    assert offer(scores * np.nan, MIXED) == []
 
 
 @pytest.mark.parametrize("gap", [1, -1])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, EOS, UNK
+from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import (
     _rank,
@@ -17,7 +17,6 @@ from sottovoce.evaluation.prediction import (
     spread,
     summarise,
 )  # fmt: skip
-from sottovoce.evaluation.suggestions import suggest
 
 
 class Parrot:
@@ -26,13 +25,13 @@ class Parrot:
     def __init__(self, size: int):
         self.size = size
 
-    def start(self):
+    def initial_state(self):
         return jnp.zeros(())
 
     def read(self, tokens, state, key=None):
         return tokens.astype(jnp.float32)[:, None], state
 
-    def score(self, outputs):
+    def logits(self, outputs):
         distance = jnp.mod(jnp.arange(self.size) - outputs, self.size)
         return -distance
 
@@ -60,10 +59,10 @@ def test_perplexity_by_hand(any_model, vocabulary):
     model = any_model
     stream = [BOS, 50, UNK, 51, EOS, BOS, 52, EOS]
     store = Store.from_users([stream], vocabulary, tokens_per_user=20)
-    outputs, _ = model.read(jnp.asarray([BOS, *stream[:-1]]), model.start())
+    outputs, _ = model.read(jnp.asarray([BOS, *stream[:-1]]), model.initial_state())
     losses = [
         (token, -float(chances[token]))
-        for token, chances in zip(stream, jax.nn.log_softmax(model.score(outputs)), strict=True)
+        for token, chances in zip(stream, jax.nn.log_softmax(model.logits(outputs)), strict=True)
         if token != BOS
     ]
     result = evaluate(model, store)
@@ -141,18 +140,3 @@ def test_spread_over_users(vocabulary):
     store = Store.from_users([[BOS, 50, 50], [BOS, 50, 52]], vocabulary, tokens_per_user=5)
     found = spread(count_hits(Parrot(vocabulary.size), store))
     assert found["top1_p5"] < found["top1_p95"] <= 0.5
-
-
-def test_suggestions_are_words_a_person_can_type(model, vocabulary):
-    offered = suggest(model, vocabulary, "waa wab", count=vocabulary.size)
-    assert {word for word, _ in offered} == {word for word in vocabulary.words if word.isalnum()}
-    chances = [chance for _, chance in offered]
-    assert chances == sorted(chances, reverse=True)
-    assert sum(chances) < 1
-
-
-def test_suggestions_go_on_from_the_letters_typed(model, vocabulary):
-    everything = suggest(model, vocabulary, "waa wab", count=vocabulary.size)
-    fitting = [one for one in everything if one[0].startswith("wa")]
-    assert suggest(model, vocabulary, "waa wab", count=3, typed="Wa") == fitting[:3]
-    assert suggest(model, vocabulary, "waa wab", typed="xyz") == []

@@ -127,7 +127,7 @@ def test_what_a_hostile_device_adds_is_within_the_sensitivity_of_both_estimators
                 beside.take(f"d{number}", message)
                 if number < 5:
                     without.take(f"d{number}", message)
-            a, b = (of.query(s.total, s.weight, s.bits).estimate for s in (without.total(), beside.total()))
+            a, b = (of.estimate(s.total, s.weight, s.bits).update for s in (without.total(), beside.total()))
             moved = length_of(jax.tree.map(lambda x, y: np.asarray(x) - np.asarray(y), a, b))
             assert moved <= of.sensitivity(norms(of))
 

@@ -14,7 +14,7 @@ from sottovoce.kernels import cuda
 from sottovoce.kernels.lstm_users import plain_products, train_users
 from sottovoce.local.update import FedAvg, User
 from sottovoce.models.lstm import LSTM
-from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, joint_norm, of_any_norm
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, joint_norm
 
 USERS = 24
 
@@ -32,7 +32,7 @@ USERS = 24
     ids=["not clipped", "clipped", "clipped at the end", "per layer", "no clip", "30,000 words"],
 )
 def test_the_kernels_send_what_their_plain_twins_send(clipping, rate, every_step, words):
-    model, update = LSTM(words, key=jax.random.key(7)), FedAvg(of_any_norm(clipping), every_step, learning_rate=rate)
+    model, update = LSTM(words, key=jax.random.key(7)), FedAvg(clipping.normalised(), every_step, learning_rate=rate)
     kernels = cuda.products(update, model)
     if kernels is None:
         pytest.skip("needs a Hopper GPU")

@@ -15,7 +15,7 @@ from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.models.lstm import LSTM
-from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, of_any_norm
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.recipe import Recipe
 
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 3.0}
@@ -63,7 +63,7 @@ CLIPS = [FlatClip(0.4), FlatClip(1e3), PerLayerClip.even(0.4, 11), PerLayerClip(
 @pytest.mark.parametrize("clipping", CLIPS, ids=["flat", "wide", "per layer", "some layers", "none"])
 @pytest.mark.parametrize("products", [PLAIN, cpu.ONE_USER], ids=["many users", "one user"])
 def test_every_user_sends_what_fedavg_sends(model, store, every_step, clipping, products):
-    update = FedAvg(of_any_norm(clipping), every_step, **LOCAL)
+    update = FedAvg(clipping.normalised(), every_step, **LOCAL)
     general, fast = both(model, store, update, 1.0, products, clipping.clip_norms)
     for a, b in zip(jax.tree.leaves(general.update), jax.tree.leaves(fast.update), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)

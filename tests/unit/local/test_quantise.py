@@ -26,7 +26,7 @@ def an_update(seed: int = 0) -> dict:
 
 @jax.jit
 def there_and_back(update, keys):
-    return jax.vmap(lambda key: CODE.unpack(CODE.pack(update, key)))(keys)
+    return jax.vmap(lambda key: CODE.dequantise(CODE.quantise(update, key)))(keys)
 
 
 def norms_of(updates) -> np.ndarray:
@@ -41,9 +41,9 @@ def norm(update) -> float:
 
 def test_every_number_is_within_a_step_of_its_rows_unit():
     update = an_update()
-    packed = CODE.pack(update, KEY)
+    packed = CODE.quantise(update, KEY)
     assert all(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(packed.numbers))
-    for name, leaf in CODE.unpack(packed).items():
+    for name, leaf in CODE.dequantise(packed).items():
         unit = np.max(np.abs(update[name]), axis=-1, keepdims=True) / 127
         assert np.all(np.abs(leaf - update[name]) <= unit * 1.001)
         assert np.max(np.abs(packed.numbers[name])) == 127
@@ -61,12 +61,12 @@ def test_rounding_is_right_on_average():
 
 def test_nothing_stays_nothing():
     zeros = jax.tree.map(jnp.zeros_like, an_update())
-    assert norm(CODE.unpack(CODE.pack(zeros, KEY))) == 0
+    assert norm(CODE.dequantise(CODE.quantise(zeros, KEY))) == 0
 
 
 def test_bytes_are_counted_as_they_travel():
     update = an_update()
-    packed = CODE.pack(update, KEY)
+    packed = CODE.quantise(update, KEY)
     assert CODE.size(update) == sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(packed))
     assert plain_size(update) == 4 * (600 + 7)
 

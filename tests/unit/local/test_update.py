@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from family import of_family, send
-from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.data.words import BOS, EOS
 from sottovoce.local.objective import Batch, Penalised, plain
 from sottovoce.local.update import FedAvg, FedSGD, User, cut_into_lanes
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
@@ -29,7 +29,7 @@ def length(update) -> float:
 
 
 def test_the_papers_user_makes_twenty_steps_of_eight_by_ten():
-    steps = cut_into_lanes(User(jnp.arange(3, 1603), jnp.asarray(1600)), lanes=8, unroll=10)
+    steps = cut_into_lanes(User(jnp.arange(3, 1603), jnp.asarray(1600)), lanes=8, unroll=10, bos=BOS)
     assert steps.inputs.shape == (20, 8, 10)
     assert float(jnp.sum(steps.mask)) == 1600
     # Step 1 of lane 2 is tokens 410 to 419 of the stream; what is read is one token earlier.
@@ -39,7 +39,7 @@ def test_the_papers_user_makes_twenty_steps_of_eight_by_ten():
 
 def test_the_first_input_is_bos_and_bos_is_never_a_target():
     stream = [BOS, 5, 6, EOS, BOS, 7, EOS]
-    steps = cut_into_lanes(user(stream), lanes=2, unroll=3)
+    steps = cut_into_lanes(user(stream), lanes=2, unroll=3, bos=BOS)
     inputs, targets, mask = (np.asarray(part).swapaxes(0, 1).reshape(2, -1) for part in steps)
     # Lanes of ceil(7 / 2) = 4 tokens.
     assert targets[0, :4].tolist() == [BOS, 5, 6, EOS]
@@ -57,7 +57,7 @@ def sent(update, model, user):
 
 @pytest.mark.parametrize("count", range(25))
 def test_every_token_is_a_target_once_whatever_the_length(count):
-    steps = cut_into_lanes(user(range(3, 3 + count)), lanes=4, unroll=3)
+    steps = cut_into_lanes(user(range(3, 3 + count)), lanes=4, unroll=3, bos=BOS)
     seen = np.asarray(steps.targets)[np.asarray(steps.mask) > 0]
     assert sorted(seen) == list(range(3, 3 + count))
 
@@ -127,8 +127,8 @@ def test_fedsgd_is_one_gradient_of_the_mean_loss_over_all_tokens(model):
 
     @jax.jit
     def mean_loss(model):
-        outputs, _ = model.read(jnp.asarray([BOS, *tokens[:-1]]), model.start())
-        chances = jax.nn.log_softmax(model.score(outputs))
+        outputs, _ = model.read(jnp.asarray([BOS, *tokens[:-1]]), model.initial_state())
+        chances = jax.nn.log_softmax(model.logits(outputs))
         return -sum(chances[place, token] for place, token in enumerate(tokens) if token != BOS) / 8
 
     for update, slope in zip(jax.tree.leaves(result.update), jax.tree.leaves(jax.grad(mean_loss)(model)), strict=True):
@@ -190,7 +190,7 @@ def test_every_lane_trains_with_a_key_of_its_own(model):
         def read(self, tokens, state, key=None):
             return jax.random.uniform(key, tokens.shape), state
 
-        def score(self, outputs):
+        def logits(self, outputs):
             return jnp.stack([outputs, jnp.zeros_like(outputs)], axis=-1)
 
     batch = Batch(*(jnp.zeros((3, 4), kind) for kind in (int, int, jnp.float32)))
@@ -202,7 +202,7 @@ def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
     """Its gradient is 2λΔ: one step is as without it, the second takes 2ηλ of the first back."""
     weight, rate, batch = 0.1, 0.05, Batch(*(jnp.ones((2, 3), kind) for kind in (int, int, jnp.float32)))
     moved = jax.tree.map(lambda leaf: leaf + 0.3, model)
-    state = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), model.start())
+    state = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), model.initial_state())
 
     def slope(objective):
         return jax.jit(jax.grad(lambda now: jnp.mean(objective(now, model, batch, state, KEY)[0])))(moved)

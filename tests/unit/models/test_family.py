@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from family import FAMILY, of_family, read
-from sottovoce.errors import SottoError
 from sottovoce.models import registry
-from sottovoce.models.contract import layer_names, parameter_count
-from sottovoce.recipe import Model
+from sottovoce.models.contract import layer_names
 
 TOKENS = jnp.arange(3, 15)
 
 
 @pytest.mark.parametrize("cut", [2, 11])
 def test_reading_in_two_parts_is_reading_at_once(any_model, cut):
-    whole, end = read(any_model, TOKENS, any_model.start())
-    first, state = read(any_model, TOKENS[:cut], any_model.start())
+    whole, end = read(any_model, TOKENS, any_model.initial_state())
+    first, state = read(any_model, TOKENS[:cut], any_model.initial_state())
     second, end_of_parts = read(any_model, TOKENS[cut:], state)
     np.testing.assert_allclose(whole, jnp.concatenate([first, second]), rtol=1e-5, atol=1e-6)
     for one, other in zip(*map(jax.tree.leaves, (end, end_of_parts)), strict=True):
@@ -33,7 +29,7 @@ def test_no_output_sees_its_future(any_model):
     for key in (None, jax.random.key(3)):
         for place in (0, 5, 11):
             changed = TOKENS.at[place].set(40)
-            before, after = (read(any_model, words, any_model.start(), key)[0] for words in (TOKENS, changed))
+            before, after = (read(any_model, words, any_model.initial_state(), key)[0] for words in (TOKENS, changed))
             np.testing.assert_array_equal(before[:place], after[:place])
             assert not np.allclose(before[place], after[place])
 
@@ -41,16 +37,16 @@ def test_no_output_sees_its_future(any_model):
 def test_a_state_keeps_its_shape(any_model):
     """It is carried through loops whose shapes are fixed, however little is read at a time."""
     for time in (2, 11):
-        _, state = read(any_model, TOKENS[:time], any_model.start())
-        for before, after in zip(*map(jax.tree.leaves, (any_model.start(), state)), strict=True):
+        _, state = read(any_model, TOKENS[:time], any_model.initial_state())
+        for before, after in zip(*map(jax.tree.leaves, (any_model.initial_state(), state)), strict=True):
             assert (before.shape, before.dtype) == (after.shape, after.dtype)
 
 
 def test_every_word_is_scored(any_model):
-    outputs, _ = read(any_model, TOKENS, any_model.start())
-    assert any_model.score(outputs).shape == (12, 60)
-    assert any_model.score(outputs[3]).shape == (60,)
-    np.testing.assert_allclose(any_model.score(outputs)[3], any_model.score(outputs[3]), rtol=1e-4, atol=1e-5)
+    outputs, _ = read(any_model, TOKENS, any_model.initial_state())
+    assert any_model.logits(outputs).shape == (12, 60)
+    assert any_model.logits(outputs[3]).shape == (60,)
+    np.testing.assert_allclose(any_model.logits(outputs)[3], any_model.logits(outputs[3]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -72,25 +68,3 @@ def test_layers_have_names_that_tell_them_apart(name):
     assert len(set(names)) == len(names) == len(jax.tree.leaves(model))
     assert names[0] == "embedding"
     assert all(part.replace("[", "").replace("]", "").replace(".", "").replace("_", "").isalnum() for part in names)
-
-
-@pytest.mark.parametrize(
-    ("kind", "count"),
-    [("lstm", 1_346_144), ("gru", 1_255_776), ("stacked_lstm", 19_775_200), ("gated_cnn", 6_020_460)],
-)
-def test_the_family_has_the_sizes_that_the_documents_give(kind, count):
-    shapes = jax.eval_shape(lambda key: registry.build(kind, 10_000, {}, key), jax.random.key(0))
-    assert parameter_count(shapes) == count
-
-
-def test_a_recipe_can_set_what_the_kinds_have_and_nothing_else():
-    fields = {item.name: item for item in dataclasses.fields(Model)}
-    assert fields.pop("kind").metadata["choices"] == tuple(registry.KINDS)
-    assert set(fields) - {"initial"} == {name for kind in registry.KINDS for name in registry.defaults(kind)}
-
-
-def test_a_setting_without_a_meaning_is_refused():
-    with pytest.raises(
-        SottoError, match=r"model.kernel=4 has no meaning .*'gru', which has embedding, hidden;.*gated_cnn"
-    ):
-        registry.build("gru", 60, {"kernel": 4}, jax.random.key(0))

@@ -48,15 +48,15 @@ def test_reading_matches_the_convolutions_of_the_paper(hidden):
     for block in model.blocks:
         residual = rows if block.residual is None else rows @ np.asarray(block.residual).T
         rows = residual + branch(block.value, rows) / (1 + np.exp(-branch(block.gate, rows)))
-    outputs, _ = read(model, jnp.asarray(tokens), model.start())
+    outputs, _ = read(model, jnp.asarray(tokens), model.initial_state())
     np.testing.assert_allclose(outputs, rows, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(model.score(outputs), rows @ np.asarray(model.output).T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.logits(outputs), rows @ np.asarray(model.output).T, rtol=1e-4, atol=1e-5)
 
 
 def test_a_word_is_remembered_for_as_long_as_the_kernels_reach():
     model = GatedCNN(60, layers=2, **SIZES, key=jax.random.key(0))
     tokens = jnp.arange(3, 15)
-    before, after = (read(model, words, model.start())[0] for words in (tokens, tokens.at[4].set(40)))
+    before, after = (read(model, words, model.initial_state())[0] for words in (tokens, tokens.at[4].set(40)))
     assert np.flatnonzero(np.any(before != after, axis=1)).tolist() == [4, 5, 6, 7, 8]
 
 
@@ -66,22 +66,22 @@ def test_a_deep_stack_starts_like_a_shallow_one(layers, tied):
     """Outputs are of the size of the embeddings, and chances are spread evenly over the words."""
     model = GatedCNN(200, embedding=32, layers=layers, tied=tied, key=jax.random.key(0))
     tokens = jnp.arange(3, 200)
-    outputs = read(model, tokens, model.start())[0]
+    outputs = read(model, tokens, model.initial_state())[0]
     size = float(jnp.sqrt(jnp.mean(outputs**2) / jnp.mean(model.embedding**2)))
     assert 0.9 < size < 1.6
-    chances = jax.nn.log_softmax(model.score(outputs))
+    chances = jax.nn.log_softmax(model.logits(outputs))
     loss = -float(jnp.mean(chances[jnp.arange(len(tokens)), jnp.flip(tokens)]))
     assert loss == pytest.approx(np.log(200), rel=0.1)
 
     @jax.jit
     @jax.grad
     def slopes(model):
-        return -jnp.mean(jax.nn.log_softmax(model.score(model.read(tokens, model.start())[0]))[:, 7])
+        return -jnp.mean(jax.nn.log_softmax(model.logits(model.read(tokens, model.initial_state())[0]))[:, 7])
 
     sizes = [float(jnp.sqrt(jnp.sum(block.value.up**2))) for block in slopes(model).blocks]
     assert min(sizes) > 0.1 * max(sizes)  # no block's gradient vanishes
 
 
 def test_a_tied_output_needs_outputs_of_the_embeddings_size():
-    with pytest.raises(SottoError, match="size is 6"):
+    with pytest.raises(SottoError, match="embedding of size 6"):
         GatedCNN(60, embedding=6, hidden=9, tied=True, key=jax.random.key(0))

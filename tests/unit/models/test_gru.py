@@ -36,7 +36,7 @@ def test_reading_matches_the_textbook_gru():
         candidate = np.tanh(apply(model.candidate, np.concatenate([embedding[token], reset * hidden])))
         hidden = update * hidden + (1 - update) * candidate
         wanted.append(np.asarray(model.projection, float) @ hidden + np.asarray(model.projection_bias, float))
-    outputs, state = read(model, jnp.asarray(tokens), model.start())
+    outputs, state = read(model, jnp.asarray(tokens), model.initial_state())
     np.testing.assert_allclose(outputs, wanted, atol=1e-5)
     np.testing.assert_allclose(state, hidden, atol=1e-5)
-    np.testing.assert_allclose(model.score(outputs), np.array(wanted) @ embedding.T, atol=1e-5)
+    np.testing.assert_allclose(model.logits(outputs), np.array(wanted) @ embedding.T, atol=1e-5)

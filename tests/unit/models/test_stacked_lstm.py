@@ -7,7 +7,7 @@ import pytest
 
 from family import read
 from sottovoce.models.contract import parameter_count
-from sottovoce.models.lstm import read_layer
+from sottovoce.models.lstm_scan import read_layer
 from sottovoce.models.stacked_lstm import StackedLSTM
 
 KEY, TOKENS = jax.random.key(4), jnp.arange(3, 13)
@@ -26,12 +26,12 @@ def test_the_model_of_popov_and_others_has_its_size():
 def test_without_dropout_it_is_one_layer_after_another():
     model, words = make(layers=3), None
     words = model.embedding[TOKENS]
-    for layer, state in zip(model.layers, model.start(), strict=True):
+    for layer, state in zip(model.layers, model.initial_state(), strict=True):
         gates = (layer.input_gate, layer.forget_gate, layer.cell_gate, layer.output_gate)
         words, _ = read_layer(gates, words, state)
-    outputs, _ = read(model, TOKENS, model.start())
+    outputs, _ = read(model, TOKENS, model.initial_state())
     np.testing.assert_array_equal(outputs, words)
-    np.testing.assert_allclose(model.score(outputs), words @ model.output.T + model.output_bias, rtol=1e-5)
+    np.testing.assert_allclose(model.logits(outputs), words @ model.output.T + model.output_bias, rtol=1e-5)
 
 
 def test_a_tied_table_is_the_embedding_as_it_is_with_a_bias():
@@ -39,27 +39,27 @@ def test_a_tied_table_is_the_embedding_as_it_is_with_a_bias():
     model = make(hidden=12, tied=True)
     assert model.output is None
     object.__setattr__(model, "output_bias", jnp.arange(60.0))
-    outputs, _ = read(model, TOKENS, model.start())
-    np.testing.assert_allclose(model.score(outputs), outputs @ model.embedding.T + jnp.arange(60.0), rtol=1e-5)
+    outputs, _ = read(model, TOKENS, model.initial_state())
+    np.testing.assert_allclose(model.logits(outputs), outputs @ model.embedding.T + jnp.arange(60.0), rtol=1e-5)
     object.__setattr__(model, "embedding", 3 * model.embedding)
-    assert not np.allclose(read(model, TOKENS, model.start())[0], outputs)
+    assert not np.allclose(read(model, TOKENS, model.initial_state())[0], outputs)
     shapes = jax.eval_shape(lambda key: StackedLSTM(10_033, embedding=1500, tied=True, key=key), jax.random.key(0))
     assert parameter_count(shapes) == 10_033 * 1501 + 2 * 4 * (1500 * 3000 + 1500)
 
 
 def test_there_is_no_dropout_in_use_and_none_at_zero():
     model = make()
-    used = read(model, TOKENS, model.start())[0]
-    np.testing.assert_array_equal(used, read(model, TOKENS, model.start())[0])
+    used = read(model, TOKENS, model.initial_state())[0]
+    np.testing.assert_array_equal(used, read(model, TOKENS, model.initial_state())[0])
     assert np.all(used != 0)
     none = make(dropout=0.0)
-    np.testing.assert_array_equal(read(none, TOKENS, none.start(), KEY)[0], used)
+    np.testing.assert_array_equal(read(none, TOKENS, none.initial_state(), KEY)[0], used)
 
 
 @pytest.mark.parametrize("variational", [False, True])
 def test_half_of_what_leaves_the_last_layer_is_zero_in_training(variational):
     model = make(variational=variational, hidden=400, layers=1)
-    dropped = np.asarray(read(model, TOKENS, model.start(), KEY)[0] == 0)
+    dropped = np.asarray(read(model, TOKENS, model.initial_state(), KEY)[0] == 0)
     assert 0.4 < dropped.mean() < 0.6
     # Zaremba: a mask for every moment. Gal: one for all moments of the unroll.
     assert (len({tuple(row) for row in dropped}) == 1) == variational
@@ -70,7 +70,7 @@ def test_only_variational_dropout_is_on_what_a_layer_says_to_itself():
     for variational in (False, True):
         model = make(variational=variational, layers=1)
         object.__setattr__(model, "embedding", jnp.zeros_like(model.embedding))
-        begun = jax.tree.map(jnp.ones_like, model.start())  # from zero, with biases of zero, nothing would move
+        begun = jax.tree.map(jnp.ones_like, model.initial_state())  # from zero, with biases of zero, nothing would move
         ends = [read(model, TOKENS, begun, key)[1][0][1] for key in (KEY, jax.random.key(5))]
         assert np.allclose(*ends) != variational
 

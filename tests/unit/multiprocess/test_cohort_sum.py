@@ -11,10 +11,10 @@ import pytest
 from free import Free
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import SottoError
+from sottovoce.local.keys import local_key
 from sottovoce.multiprocess import cohort_sum
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses, add_up_for
 from sottovoce.multiprocess.group import Dismissed
-from sottovoce.privacy.noise import noise_key
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.blocks import cut_into_blocks, share_out
@@ -59,7 +59,7 @@ def with_helpers(processes, assembly, store, lead, stop=lambda: False):
 
 def summed(sum_updates, assembly, store, cohort):
     norms = assembly.algorithm.mechanism.clip_norms(1, assembly.algorithm.mechanism.start())
-    return sum_updates(assembly.algorithm, assembly.model, store, cohort, noise_key(bytes(range(8))), norms)
+    return sum_updates(assembly.algorithm, assembly.model, store, cohort, local_key(bytes(range(8))), norms)
 
 
 def same(one, other):

@@ -56,7 +56,7 @@ def test_a_schedule_of_noise_is_checked_at_its_worst_round():
 def test_the_clip_norm_moves_towards_the_quantile(bits, norm):
     """Too many unclipped: down. Too few: up. Never by more than e^±η_C, whatever the noise says."""
     before = np.array([norm], np.float32)
-    after = TRACKING.follow(before, np.array([bits]))
+    after = TRACKING.next_clip_norms(before, np.array([bits]))
     if bits > 1:
         assert after < before
     if bits < -1:
@@ -72,7 +72,7 @@ def test_it_settles_where_the_quantile_is():
     for round_number in range(400):
         lengths = generator.lognormal(0.0, 0.5, size=100)
         bits = np.sum(np.where(lengths <= norms[0], 0.5, -0.5)) + generator.normal(0, 5.0)
-        norms = tracking.follow(norms, np.array([bits]))
+        norms = tracking.next_clip_norms(norms, np.array([bits]))
         if round_number > 100:
             settled.append(norms[0])
     assert np.mean(settled) == pytest.approx(np.exp(0.5 * 0.8416), rel=0.05)
@@ -89,7 +89,7 @@ def test_the_tracked_norms_are_those_the_noise_follows():
 def test_the_clip_norm_stays_where_float32_has_room_for_its_square(bits, limit):
     tracking, norms = QuantileTracking(0.5, 20.0, 5.0, 100.0), np.array([3.0], np.float32)
     for _ in range(50):
-        norms = tracking.follow(norms, np.array([bits]))
+        norms = tracking.next_clip_norms(norms, np.array([bits]))
     assert norms[0] == np.float32(limit)
 
 

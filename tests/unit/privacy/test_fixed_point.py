@@ -15,7 +15,7 @@ from sottovoce.errors import SottoError
 from sottovoce.local.update import Trained, clip_update
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
-from sottovoce.privacy.fixed_point import add, digest_of, grid_of, nothing, value
+from sottovoce.privacy.fixed_point import add_all, digest_of, grid_of, value, zeros
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
@@ -31,9 +31,9 @@ contributions = arrays(np.float32, st.tuples(sizes, st.just(3)), elements=number
 
 
 def summed(parts: np.ndarray, blocks: int = 1) -> np.ndarray:
-    grid, total = grid_of(BOUND), nothing(jnp.zeros(3))
+    grid, total = grid_of(BOUND), zeros(jnp.zeros(3))
     for block in np.array_split(parts, blocks):
-        total = add(total, jnp.asarray(block), grid)
+        total = add_all(total, jnp.asarray(block), grid)
     return np.asarray(value(total, grid))
 
 
@@ -55,9 +55,9 @@ def test_one_contribution_moves_a_sum_by_no_more_than_itself(parts):
 
 
 def test_a_million_of_the_longest_fit():
-    grid, total = grid_of(1.0), nothing(jnp.zeros(1))
+    grid, total = grid_of(1.0), zeros(jnp.zeros(1))
     for _ in range(32):
-        total = add(total, jnp.full((2**15, 1), -1.0), grid)
+        total = add_all(total, jnp.full((2**15, 1), -1.0), grid)
     assert float(value(total, grid)[0]) == -(2.0**20)
 
 
@@ -123,7 +123,7 @@ def test_the_slow_sum_is_the_same_to_the_bit(vocabulary):
 def test_more_than_a_whole_number_holds_are_refused():
     """32,769 of them at once would come out 32 clip norms short."""
     with pytest.raises(ValueError, match="more than 32768"):
-        add(nothing(jnp.zeros(1)), jnp.ones((2**15 + 1, 1)), grid_of(1.0))
+        add_all(zeros(jnp.zeros(1)), jnp.ones((2**15 + 1, 1)), grid_of(1.0))
     with pytest.raises(SottoError, match="32769"):
         Recipe().replace(run={"block": 2**15 + 1})
 

@@ -48,9 +48,9 @@ def test_nobody_joins_more_often_than_is_charged(cohort, users, there):
     assert sampler.groups == users // cohort
     for first, last in itertools.combinations(range(13), 2):
         most = joined[first:last].sum(axis=0).max()
-        assert most <= sampler.turns(last - first)
+        assert most <= sampler.participations(last - first)
         if first == 0 and there == 60:
-            assert most == sampler.turns(last)  # and not less: nobody pays for nothing
+            assert most == sampler.participations(last)  # and not less: nobody pays for nothing
     if sampler.groups <= 12:
         assert joined[: sampler.groups].sum(axis=0).tolist() == [1] * there  # everybody has a turn
 
@@ -81,13 +81,13 @@ def test_the_rounds_of_a_ledger_add_up_to_the_most_turns_of_anybody(cohort, user
     mechanism = make_mechanism(cohort, users)
     for rounds in range(1, 13):
         charged = [mechanism.event(number) for number in range(1, rounds + 1)]
-        assert charged.count(ONE) == mechanism.sampler.turns(rounds)
+        assert charged.count(ONE) == mechanism.sampler.participations(rounds)
         assert charged.count(Covered(1.5)) == rounds - charged.count(ONE)
         assert mechanism.events(rounds) == [(ONE, charged.count(ONE))]
         assert epsilon([(event, 1) for event in charged], 1e-5, "rdp") == epsilon(mechanism.events(rounds), 1e-5, "rdp")
         for done in range(rounds):  # a copy of the run pays for the rest of its rounds as if nobody had joined yet
-            assert mechanism.events(rounds, done) == [(ONE, mechanism.sampler.turns(rounds - done))]
-        assert mechanism.event_again(rounds) == ONE
+            assert mechanism.events(rounds, done) == [(ONE, mechanism.sampler.participations(rounds - done))]
+        assert mechanism.event(rounds, again=True) == ONE
 
 
 def test_one_turn_is_one_gaussian_mechanism_without_amplification():

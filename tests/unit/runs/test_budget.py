@@ -17,10 +17,8 @@ class Plan:
     def __init__(self, changes: bool = False):
         self.changes = changes
 
-    def event(self, round_number):
+    def event(self, round_number, again=False):
         return LATER if self.changes and round_number > 3 else EVENT
-
-    event_again = event
 
     def events(self, rounds, done=0):
         return list(total_of([(self.event(number), 1) for number in range(done + 1, rounds + 1)]).items())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.data.public_text import PublicText
+from sottovoce.data.store import PublicText
 from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.clipping import FlatClip

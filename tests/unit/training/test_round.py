@@ -32,10 +32,10 @@ class Watched:
     def __init__(self):
         self.asked, self.noised, self.keys = [], [], Secrets.seeded(4).keys(1, "a")
 
-    def watching(self, privatise):
+    def watching(self, add_noise):
         def watched(mechanism, query, *rest):
             self.asked.append(query)
-            self.noised.append(privatise(mechanism, query, *rest))
+            self.noised.append(add_noise(mechanism, query, *rest))
             return self.noised[-1]
 
         return watched
@@ -50,7 +50,7 @@ def test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bit
     model, vocabulary, clip, moving, monkeypatch
 ):
     watched = Watched()
-    monkeypatch.setattr(Mechanism, "privatise", watched.watching(Mechanism.privatise))
+    monkeypatch.setattr(Mechanism, "add_noise", watched.watching(Mechanism.add_noise))
     mechanism = Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 0.8, **MOVING[moving])
     # One user, whose every step leaves the ball.
     update = FedAvg(clip, True, batch=2, unroll=4, learning_rate=300.0)
@@ -63,13 +63,13 @@ def test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bit
         norms.append(joint_norm(mechanism.clip_norms(number, before)))
         watched.keys = Secrets.seeded(4).keys(number, "a")
         state, _ = play_round(algorithm, state, store, watched, SumInBlocks(2))
-        sent = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(watched.asked[-1].estimate)])
+        sent = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(watched.asked[-1].update)])
         assert np.linalg.norm(sent) <= norms[-1]
         assert np.linalg.norm(sent) > 0.8 * norms[-1]
         if moving == "adaptive":
-            followed = TRACKING.follow(before, watched.noised[-1].bits)
+            followed = TRACKING.next_clip_norms(before, watched.noised[-1].bits)
             np.testing.assert_array_equal(state.clip_norms, followed)
-            assert np.any(followed != TRACKING.follow(before, watched.asked[-1].bits))
+            assert np.any(followed != TRACKING.next_clip_norms(before, watched.asked[-1].bits))
     assert len(set(norms)) == 3
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from sottovoce.data.corpus import lines
 from sottovoce.data.store import Store, made_up_names
-from sottovoce.data.vocabulary import BOS, EOS, FRAME, UNK, Vocabulary
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 
 NODES = 4  # parts of the benchmark; the paper does not say how many it had
@@ -42,11 +42,11 @@ def penn_treebank(folder: Path) -> Splits:
     """
     sentences = {split: list(_sentences(folder, split)) for split in ("train", "test")}
     counts = Counter(word for sentence in sentences["train"] for word in sentence)
-    words = [word for word, _ in counts.most_common() if word not in FRAME]
-    vocabulary = Vocabulary(FRAME + tuple(words))
+    vocabulary = Vocabulary.from_tokens(word for word, _ in counts.most_common())
+    bos, eos, unk = vocabulary.specials
     ids = {word: number for number, word in enumerate(vocabulary.words)}
     texts = {
-        split: [np.array([BOS, *(ids.get(word, UNK) for word in each), EOS], np.int32) for each in found]
+        split: [np.array([bos, *(ids.get(word, unk) for word in each), eos], np.int32) for each in found]
         for split, found in sentences.items()
     }
     parts = {split: _parts(texts[split], count) for split, count in (("train", NODES), ("test", PIECES))}

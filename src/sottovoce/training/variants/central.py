@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Batch, Objective
 from sottovoce.local.update import User, cut_into_lanes, fresh_states, local_steps, mean_loss_and_gradient
-from sottovoce.models.contract import LanguageModel
+from sottovoce.models.contract import join
 from sottovoce.privacy.clipping import finite_or_zero
-from sottovoce.privacy.noise import noise_key
 from sottovoce.privacy.rng import philox
 from sottovoce.training.server import Server, ServerState
 from sottovoce.training.strategy import Work
@@ -61,7 +61,7 @@ class Central:
     def key(self, round_number: int) -> PRNGKeyArray:
         """The randomness of a round's training (dropout). Central training promises nothing, so it is public."""
         words = f"training of round {round_number}, seed {self.seed}"
-        return noise_key(blake2b(words.encode(), digest_size=8).digest())
+        return local_key(blake2b(words.encode(), digest_size=8).digest())
 
 
 @lru_cache(maxsize=2)
@@ -101,8 +101,10 @@ def train_centrally(
     text = join_texts(store, rows)
     payment.charge(algorithm.mechanism.event(number), None)
     steps = int(local_steps(text.length, local.batch, local.unroll))
-    batches = in_lanes(text, local.batch, local.unroll)
-    lesson = Lesson(batches, steps, central.key(number), local.learning_rate, algorithm.server.factor(number))
+    batches = in_lanes(text, local.batch, local.unroll, local.bos)
+    lesson = Lesson(
+        batches, steps, central.key(number), local.learning_rate, algorithm.server.factor(number), algorithm.frozen
+    )
     params, optimiser, loss, not_finite = descend(
         local.objective, algorithm.server, state.params, state.optimiser, lesson
     )
@@ -119,7 +121,7 @@ def join_texts(store: Store, rows: np.ndarray) -> User:
     return User(stream, np.int32(length))  # pyrefly: ignore
 
 
-in_lanes = jax.jit(cut_into_lanes, static_argnums=(1, 2))
+in_lanes = jax.jit(cut_into_lanes, static_argnums=(1, 2, 3))
 
 
 class Lesson(NamedTuple):
@@ -130,25 +132,26 @@ class Lesson(NamedTuple):
     key: PRNGKeyArray
     learning_rate: Any = 1.0
     factor: Any = None  # of the server's learning rate
+    frozen: Any = None  # what of the model is not trained
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def descend(
-    objective: Objective, server: Server, params: LanguageModel, optimiser: Any, lesson: Lesson
-) -> tuple[LanguageModel, Any, Array, Array]:
+    objective: Objective, server: Server, params: Any, optimiser: Any, lesson: Lesson
+) -> tuple[Any, Any, Array, Array]:
     """One pass of the server over a text.
 
     Returns:
         The parameters, the state of the optimiser, the mean loss, and how many steps were not finite.
     """
-    received, batches = params, lesson.batches
+    received, batches = join(params, lesson.frozen), lesson.batches
 
     def step(index: Array, carry: tuple) -> tuple:
         (params, optimiser), lane_states, losses, not_finite = carry
         batch = jax.tree.map(lambda part: part[index], batches)
         targets = jnp.sum(batch.mask)
         (loss, lane_states), gradient = mean_loss_and_gradient(
-            objective, params, received, batch, lane_states, jax.random.fold_in(lesson.key, index)
+            objective, join(params, lesson.frozen), received, batch, lane_states, jax.random.fold_in(lesson.key, index)
         )
         update, sound = finite_or_zero(jax.tree.map(lambda leaf: -lesson.learning_rate * leaf, gradient))
         after = server.apply(params, optimiser, update, lesson.factor)
@@ -158,6 +161,6 @@ def descend(
         return after, lane_states, losses + jnp.where(counts, loss * targets, 0), not_finite + (sound == 0)
 
     lanes = batches.inputs.shape[1]
-    begin = ((params, optimiser), fresh_states(objective, params, lanes), jnp.zeros(()), jnp.zeros((), jnp.int32))
+    begin = ((params, optimiser), fresh_states(objective, received, lanes), jnp.zeros(()), jnp.zeros((), jnp.int32))
     (params, optimiser), _, losses, not_finite = jax.lax.fori_loop(0, lesson.steps, step, begin)
     return params, optimiser, losses / jnp.maximum(jnp.sum(batches.mask), 1), not_finite

@@ -17,12 +17,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Batch
 from sottovoce.local.update import User, UserResult, local_steps
-from sottovoce.models.contract import LanguageModel, State
+from sottovoce.models.contract import LanguageModel, State, join, split
 from sottovoce.models.generate import write_stream
 from sottovoce.models.head import soft_cross_entropy
-from sottovoce.privacy.noise import noise_key
 from sottovoce.training.round import train_one_by_one
 from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Work
@@ -55,7 +55,8 @@ class Distillation:
     def text(self, model: LanguageModel, store: Store, lanes: int, cycle: int, secret: bytes) -> User:
         each = -(-self.tokens // lanes)
         if self.generated:
-            tokens = write_stream(model, lanes, each, jax.random.fold_in(noise_key(secret), cycle))
+            key = jax.random.fold_in(local_key(secret), cycle)
+            tokens = write_stream(model, store.vocabulary.specials, lanes, each, key)
         else:
             assert store.public is not None
             tokens = store.public.excerpts(np.array([cycle]), lanes * each, secret)[0]
@@ -96,7 +97,7 @@ def play_distillation(
     mechanism, number = algorithm.mechanism, state.round + 1
     clip_norms = mechanism.clip_norms(number, state.clip_norms)
     cohort = mechanism.sampler.sample(store, payment.keys.sampling, number)
-    task = Task(state.params, cohort, clip_norms, noise_key(payment.keys.local))
+    task = Task(state.params, cohort, clip_norms, local_key(payment.keys.local))
     returned, known = collect(algorithm, task, store)
     # No noise is drawn: its secret makes the server's own randomness.
     secret = payment.charge(mechanism.event(number), None)
@@ -134,14 +135,14 @@ def distil(
     losses: list[Array] = []
     not_finite: list[Array] = []
     for cycle in range(distillation.cycles if returned else 0):
-        text = distillation.text(params, store, local.batch, cycle, secret)
-        batches = in_lanes(text, local.batch, local.unroll)
+        text = distillation.text(algorithm.model(params), store, local.batch, cycle, secret)
+        batches = in_lanes(text, local.batch, local.unroll, local.bos)
         # The returned models stay as they are: what they predict is worked out once for all passes over a text.
-        batches = batches._replace(targets=mean_predictions(state.params, returned, batches))
+        batches = batches._replace(targets=mean_predictions(algorithm.model(state.params), returned, batches))
         steps = int(local_steps(text.length, local.batch, local.unroll))
         for epoch in range(distillation.epochs):
-            key = jax.random.fold_in(jax.random.fold_in(noise_key(secret), distillation.cycles + cycle), epoch)
-            lesson = Lesson(batches, steps, key, factor=factor)
+            key = jax.random.fold_in(jax.random.fold_in(local_key(secret), distillation.cycles + cycle), epoch)
+            lesson = Lesson(batches, steps, key, factor=factor, frozen=algorithm.frozen)
             params, optimiser, loss, failed = descend(soft_targets, server, params, optimiser, lesson)
             losses.append(loss)
             not_finite.append(failed)
@@ -154,7 +155,7 @@ def soft_targets(
     """Equation 1: cross-entropy with the distributions that stand in the batch in place of words."""
     del received
     outputs, state = jax.vmap(model.read)(batch.inputs, state, jax.random.split(key, len(batch.inputs)))
-    return soft_cross_entropy(model.score(outputs), batch.targets), state
+    return soft_cross_entropy(model.logits(outputs), batch.targets), state
 
 
 def mean_predictions(
@@ -176,13 +177,14 @@ def mean_predictions(
 def _add_predictions(
     mean: Array | None, received: LanguageModel, update: Any, share: Any, inputs: Array
 ) -> Float[Array, "steps lanes unroll vocabulary"]:
-    model = jax.tree.map(jnp.add, received, update)
+    params, frozen = split(received)
+    model = join(jax.tree.map(jnp.add, params, update), frozen)
 
     def step(states: State, read: tuple[Array, Array | None]) -> tuple[State, Array]:
         tokens, mean = read
         outputs, states = jax.vmap(model.read)(tokens, states)
-        chances = share * jax.nn.softmax(model.score(outputs))
+        chances = share * jax.nn.softmax(model.logits(outputs))
         return states, chances if mean is None else mean + chances
 
-    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[1], *leaf.shape)), model.start())
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[1], *leaf.shape)), model.initial_state())
     return jax.lax.scan(step, start, (inputs, mean))[1]

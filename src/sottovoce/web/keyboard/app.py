@@ -1,4 +1,4 @@
-"""`sotto keyboard`: serves the page, the models and their words. What is typed there stays there."""
+"""`sotto keyboard`: serves the page, the models and their vocabularies. Typed text stays in the page."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STATIC = Path(__file__).parent / "static"
 _SERVED = ("step.onnx", VOCABULARY)
 
 
-def keyboard_app(paths: Sequence[str | Path], say: Callable[[str], None] = lambda line: None) -> Any:
-    """A Starlette application for one or two runs, or exports of runs; `say` is told of what takes its time."""
+def keyboard_app(paths: Sequence[str | Path], log: Callable[[str], None] = lambda line: None) -> Any:
+    """A Starlette application for one or two runs, or exports of runs; `log` gets a line for each slow step."""
     if not 1 <= len(paths) <= 2:
         raise SottoError(f"{len(paths)} runs were named; a keyboard shows one, or two side by side")
     try:
@@ -29,7 +29,7 @@ def keyboard_app(paths: Sequence[str | Path], say: Callable[[str], None] = lambd
     except ImportError as error:
         raise missing(error) from None
     vendored = check_vendored()
-    folders = [find_export(path, say) for path in paths]
+    folders = [find_export(path, log) for path in paths]
     description = describe(paths, folders)
 
     async def models(request: Any) -> Response:
@@ -46,7 +46,7 @@ def keyboard_app(paths: Sequence[str | Path], say: Callable[[str], None] = lambd
 
 
 def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, Any]:
-    """All that the page must know beside the files: the manifests, and what was planted."""
+    """What the page needs to know: the manifests, and the planted canaries."""
     manifests = [read_manifest(folder) for folder in folders]
     names = [manifest["name"] for manifest in manifests]
     if len(set(names)) < len(names):  # two runs of one name: `a/private` and `b/private`
@@ -54,7 +54,7 @@ def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, 
     return {
         "suggestions": SUGGESTIONS,
         "models": [_described(manifest, name) for name, manifest in zip(names, manifests, strict=True)],
-        "canaries": together([read_canaries(folder) for folder in folders]),
+        "canaries": merge_canaries([read_canaries(folder) for folder in folders]),
     }
 
 
@@ -64,14 +64,14 @@ def _described(manifest: dict[str, Any], name: str) -> dict[str, Any]:
     return {**manifest, "name": name, "privacy": {**privacy, "epsilon_shown": shown}}
 
 
-def together(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:
-    """Each secret once, with the users who wrote it for each model; None where it was not planted."""
-    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int | None]] = {}
+def merge_canaries(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:
+    """Each secret once, with the number of users who wrote it, for each model; None where it was not planted."""
+    merged: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int | None]] = {}
     for number, secrets in enumerate(planted):
         for one in secrets:
             nowhere: list[int | None] = [None] * len(planted)
-            found.setdefault((one.known, one.secret), nowhere)[number] = one.holders
-    return [{"known": known, "secret": secret, "holders": holders} for (known, secret), holders in found.items()]
+            merged.setdefault((one.known, one.secret), nowhere)[number] = one.holders
+    return [{"known": known, "secret": secret, "holders": holders} for (known, secret), holders in merged.items()]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""A language model as ONNX, by a converter, and compared with JAX before anybody relies on it.
+"""A language model as ONNX graphs, compared with JAX.
 
 Two graphs of the same program: `step` reads one token, `sequence` any number of them. Both take the tokens and the
-arrays of the state, and give the scores of the next token after each and the arrays of the state after the last.
+arrays of the hidden state. They give the logits after each token (output `scores`) and the hidden state after the last.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from jaxtyping import Array
 from sottovoce.errors import SottoError
 from sottovoce.models.contract import LanguageModel
 
-# Of scores and states; a part of the largest of them where that is above 1. Float32 in another order of sums stays far
-# below, a wrong graph does not.
+# Of logits and states, relative to the largest of them where that is above 1. Float32 with another order of sums stays
+# far below; a wrong graph does not.
 BOUND = 1e-4
 GRAPHS = ("step", "sequence")
 _LONG = 24  # tokens of the sequences that are compared
@@ -43,18 +43,18 @@ def converter() -> Callable[..., Any]:
 
 
 def program_of(model: LanguageModel) -> tuple[Program, list[Array]]:
-    """Reading as a function of arrays alone, and the arrays of the state before any token was read."""
-    start, tree = jax.tree.flatten(model.start())
+    """`read` and `logits` as one function of arrays, and the arrays of the initial state."""
+    start, tree = jax.tree.flatten(model.initial_state())
 
     def read(tokens: Array, *state: Array) -> tuple[Array, ...]:
         outputs, after = model.read(tokens, jax.tree.unflatten(tree, state))
-        return model.score(outputs), *jax.tree.leaves(after)
+        return model.logits(outputs), *jax.tree.leaves(after)
 
     return read, [jnp.asarray(leaf, jnp.float32) for leaf in start]
 
 
 def state_names(count: int) -> tuple[list[str], list[str]]:
-    """Of the state as it goes in, and as it comes out."""
+    """The names of the input and of the output arrays of the state."""
     return [f"state_{place}" for place in range(count)], [f"next_state_{place}" for place in range(count)]
 
 
@@ -63,7 +63,7 @@ def one_by_one(model: LanguageModel) -> Program:
 
     The converter loses the length of what is joined to an array of unknown length, as a convolution's past is.
     """
-    tree = jax.tree.structure(model.start())
+    tree = jax.tree.structure(model.initial_state())
 
     def read(tokens: Array, *state: Array) -> tuple[Array, ...]:
         def step(state: Any, token: Array) -> tuple[Any, Array]:
@@ -71,7 +71,7 @@ def one_by_one(model: LanguageModel) -> Program:
             return after, outputs[0]
 
         after, outputs = jax.lax.scan(step, jax.tree.unflatten(tree, state), tokens)
-        return model.score(outputs), *jax.tree.leaves(after)
+        return model.logits(outputs), *jax.tree.leaves(after)
 
     return read
 
@@ -88,27 +88,29 @@ def convert(model: LanguageModel, graph: str) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = to_onnx(
-                read, shapes, model_name=f"sottovoce_{graph}", input_names=["tokens", *before],
+            made = to_onnx(
+                read,
+                shapes,
+                model_name=f"sottovoce_{graph}",
+                input_names=["tokens", *before],
                 output_names=["scores", *after],
-            )  # fmt: skip
+            )
         except NotImplementedError as error:
             raise SottoError(
-                f"jax2onnx cannot convert {type(model).__name__} ({error}); write its `read` and `score` with what it "
+                f"jax2onnx cannot convert {type(model).__name__} ({error}); write its `read` and `logits` with what it "
                 f"knows, or use another model"
             ) from None
-    return found.SerializeToString()
+    return made.SerializeToString()
 
 
 def open_session(graph: bytes) -> Session:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors; a warning that a constant was folded is of no use here
-    options.intra_op_num_threads = 1  # steps are small, and threads that wait for work would keep the cores busy
-    options.add_session_config_entry(
-        "session.disable_quant_qdq", "1"
-    )  # 8-bit weights become numbers once, not each time
+    options.log_severity_level = 3  # errors: a warning that a constant was folded is of no use here
+    options.intra_op_num_threads = 1  # steps are small, and waiting threads would keep the cores busy
+    # 8-bit weights become float32 once, not at each step.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
@@ -118,16 +120,16 @@ def run_session(session: Session, tokens: np.ndarray, state: list[np.ndarray]) -
 
 
 def largest_difference(model: LanguageModel, graph: str, session: Session, words: int, seed: int = 0) -> float:
-    """The largest difference of any score or state from JAX, over random tokens and states, as `BOUND` has it.
+    """The largest difference of any logit or state from JAX, over random tokens and states, as `BOUND` has it.
 
-    Half of the draws begin with the model's own start, and each goes on from the state that the one before it left in
-    ONNX, so that what is wrong with a state adds up.
+    Half of the draws begin with the initial state. Each goes on from the state that the one before left in ONNX, so
+    that errors of a state add up.
     """
     read, start = program_of(model)
     compiled = jax.jit(read)
     generator = np.random.default_rng(seed)
     time = 1 if graph == "step" else _LONG
-    found = 0.0
+    largest = 0.0
     for first in ("start", "random"):
         state = [np.asarray(leaf) for leaf in start]
         if first == "random":
@@ -138,9 +140,9 @@ def largest_difference(model: LanguageModel, graph: str, session: Session, words
                 expected = compiled(tokens, *state)
             given = run_session(session, tokens, state)
             each = [_difference(one, np.asarray(two)) for one, two in zip(given, expected, strict=True)]
-            found = max(found, *each)
+            largest = max(largest, *each)
             state = given[1:]
-    return found
+    return largest
 
 
 def _difference(given: np.ndarray, expected: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""The model of a run as a folder that other programs can use: ONNX, its words, and a manifest that says what it is."""
+"""The model of a run as a folder for other programs: ONNX graphs, the vocabulary and a manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import BOS, SPECIALS, UNK, Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
@@ -22,7 +22,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import coarse_count
-from sottovoce.web.keyboard.convert import (  # fmt: skip
+from sottovoce.web.keyboard.convert import (
     BOUND,
     GRAPHS,
     Session,
@@ -44,7 +44,7 @@ _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
 
 @dataclass(frozen=True)
 class Loss:
-    """What 8-bit weights cost: on held-out users, or None where the run's store is not at hand."""
+    """The accuracy that 8-bit weights cost on held-out users; None where the run's store is not there."""
 
     users: int
     top1: float | None
@@ -52,9 +52,9 @@ class Loss:
 
 
 def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -> dict[str, Any]:
-    """Write the model of a run as ONNX into a new folder; what its manifest says is returned.
+    """Write the model of a run as ONNX into a new folder, and return the manifest.
 
-    Both graphs in float32 must agree with JAX to `BOUND`, else nothing is written.
+    Guarantee: both graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
     """
     if weights not in WEIGHTS:
         raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)
@@ -63,7 +63,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     model, vocabulary = load_run(run)
     statement = run.read_statement()
-    converter()  # an absent package is told before anything else is done
+    converter()  # refuse an absent package before anything else is done
     graphs = {graph: convert(model, graph) for graph in GRAPHS}
     differences = {graph: check_parity(model, graph, graphs[graph], vocabulary.size) for graph in GRAPHS}
     smaller = None
@@ -79,22 +79,26 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
         }
     recipe = Recipe.of(run)
     words = run.model_file(VOCABULARY).read_bytes()
-    manifest = sealed({
-        "export": 1,
-        "name": run.path.resolve().name,
-        "model": {"kind": recipe.model.kind, "parameters": parameter_count(model), "weights": weights},
-        "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in GRAPHS},
-        "vocabulary": {
-            **_file(VOCABULARY, words), "size": vocabulary.size, "fingerprint": vocabulary.fingerprint
-        },
-        "special_tokens": {name: token for token, name in enumerate(SPECIALS)},
-        "inputs": {"tokens": "int32", "state": "float32"},
-        "state": _states(model),
-        "parity": {"largest_difference": differences, "bound": BOUND},
-        "eight_bits": smaller,
-        "of": checkpoints.digest(run.load_weights()),
-        "privacy": {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
-    })  # fmt: skip
+    manifest = sealed(
+        {
+            "export": 1,
+            "name": run.path.resolve().name,
+            "model": {"kind": recipe.model.kind, "parameters": parameter_count(model), "weights": weights},
+            "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in GRAPHS},
+            "vocabulary": {
+                **_file(VOCABULARY, words),
+                "size": vocabulary.size,
+                "fingerprint": vocabulary.fingerprint,
+            },
+            "special_tokens": {vocabulary.text_of(token): token for token in vocabulary.specials if token is not None},
+            "inputs": {"tokens": "int32", "state": "float32"},
+            "state": _states(model),
+            "parity": {"largest_difference": differences, "bound": BOUND},
+            "eight_bits": smaller,
+            "of": checkpoints.digest(run.load_weights()),
+            "privacy": {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
+        }
+    )
     with made_aside(out) as draft:
         for graph in GRAPHS:
             write_aside(draft / f"{graph}.onnx", graphs[graph])
@@ -106,7 +110,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What is in an export; its files must be those that were written."""
+    """The manifest of an export; its files must be those that were written."""
     try:
         manifest = read_sealed(folder / MANIFEST)
         kept = {f"{graph}.onnx": manifest["graphs"][graph]["sha256"] for graph in GRAPHS}
@@ -120,8 +124,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def find_export(path: str | Path, say: Callable[[str], None] = lambda line: None) -> Path:
-    """The export at a path: the folder itself, or that of a run, which is made where it is not there or is stale."""
+def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None) -> Path:
+    """The export at a path: the folder itself, or that of a run, which is made if it is missing or stale."""
     folder = Path(path)
     if (folder / MANIFEST).is_file():
         return folder
@@ -132,7 +136,7 @@ def find_export(path: str | Path, say: Callable[[str], None] = lambda line: None
         if read_manifest(kept).get("of") == of:
             return kept
         shutil.rmtree(kept)  # the run was trained further since
-    say(f"exporting {run.path}")
+    log(f"exporting {run.path}")
     export_run(run.path, kept)
     return kept
 
@@ -142,18 +146,18 @@ def _file(name: str, contents: bytes) -> dict[str, Any]:
 
 
 def _states(model: LanguageModel) -> list[dict[str, Any]]:
-    """Names, shapes, and what each array is before any token was read: one number where all are alike."""
+    """The name, shape and initial value of each array of the hidden state: one number where all values are equal."""
     _, start = program_of(model)
     before, after = state_names(len(start))
     states = []
     for name, next_name, leaf in zip(before, after, start, strict=True):
         values = np.asarray(leaf).ravel().tolist()
-        alike = values[0] if len(set(values)) == 1 else values
-        states.append({"input": name, "output": next_name, "shape": list(leaf.shape), "start": alike})
+        initial = values[0] if len(set(values)) == 1 else values
+        states.append({"input": name, "output": next_name, "shape": list(leaf.shape), "start": initial})
     return states
 
 
-def _loss(run: RunFolder, model: LanguageModel, small: Session, plain: Session, vocabulary: Vocabulary) -> Loss:
+def _loss(run: RunFolder, model: LanguageModel, small: Session, plain: Session, vocabulary: Tokenizer) -> Loss:
     try:
         users = Store.open(store_folder(Recipe.of(run), run), "test")
         if users.vocabulary.fingerprint != vocabulary.fingerprint:
@@ -161,14 +165,14 @@ def _loss(run: RunFolder, model: LanguageModel, small: Session, plain: Session, 
     except (SottoError, OSError):
         return Loss(0, None, None)
     rows = [users[row] for row in range(min(_USERS, users.users))]
-    hits = {"small": 0, "plain": 0}
+    hits, (bos, _, unk) = {"small": 0, "plain": 0}, vocabulary.specials
     start = [np.asarray(leaf) for leaf in program_of(model)[1]]
     for row in rows:
-        inputs, counted = np.array([BOS, *row[:-1]]), (row != BOS) & (row != UNK)
+        inputs, counted = np.array([bos, *row[:-1]]), (row != bos) & (row != unk)
         for name, session in (("small", small), ("plain", plain)):
             best = np.argmax(run_session(session, inputs, start)[0], axis=-1)
             hits[name] += int(np.sum((best == row) & counted))
-    targets = sum(int(np.sum(row != BOS)) for row in rows)
+    targets = sum(int(np.sum(row != bos)) for row in rows)
     if not targets:
         return Loss(0, None, None)
     return Loss(coarse_count(len(rows)), *(round(hits[name] / targets, 4) for name in ("small", "plain")))

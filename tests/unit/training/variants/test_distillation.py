@@ -12,8 +12,9 @@ import optax
 import pytest
 
 from sottovoce.accounting import NonPrivate
-from sottovoce.data.public_text import PublicText
-from sottovoce.data.vocabulary import BOS, EOS
+from sottovoce.data.store import PublicText
+from sottovoce.data.tokenizer import Specials
+from sottovoce.data.words import BOS, EOS
 from sottovoce.local.update import FedAvg, User, cut_into_lanes
 from sottovoce.models.generate import write_stream
 from sottovoce.models.lstm import LSTM
@@ -77,7 +78,7 @@ def changed(model, seed, scale=0.3):
 def test_soft_labels_are_the_weighted_mean_of_what_every_model_predicts(model):
     """Equation 4, written a second time: whole lanes at once, in float64."""
     tokens = np.array([BOS, 5, 9, 7, EOS, BOS, 8, 8, 30, 4, 6, EOS, BOS, 11], np.int32)
-    batches = cut_into_lanes(User(jnp.asarray(tokens), jnp.int32(len(tokens))), LANES, UNROLL)
+    batches = cut_into_lanes(User(jnp.asarray(tokens), jnp.int32(len(tokens))), LANES, UNROLL, BOS)
     returned = [
         ClientModel(1.0, changed(model, 1)),
         ClientModel(0.25, changed(model, 2)),
@@ -90,8 +91,8 @@ def test_soft_labels_are_the_weighted_mean_of_what_every_model_predicts(model):
         expected = 0
         for weight, update in returned:
             teacher = jax.tree.map(jnp.add, model, update)
-            outputs, _ = teacher.read(jnp.asarray(read[number * lane : (number + 1) * lane]), teacher.start())
-            chances = np.asarray(jax.nn.softmax(teacher.score(outputs)), np.float64)
+            outputs, _ = teacher.read(jnp.asarray(read[number * lane : (number + 1) * lane]), teacher.initial_state())
+            chances = np.asarray(jax.nn.softmax(teacher.logits(outputs)), np.float64)
             expected += weight / 1.75 * chances
         ours = found[:, number].reshape(-1, model.embedding.shape[0])[:lane]
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
@@ -135,7 +136,7 @@ def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, g
     def distance(student):
         tokens = jnp.arange(10, 40)  # not what was read
         ours, theirs = (
-            jax.nn.log_softmax(m.score(m.read(tokens, m.start())[0]))
+            jax.nn.log_softmax(m.logits(m.read(tokens, m.initial_state())[0]))
             for m in (student, jax.tree.map(jnp.add, model, teacher))
         )
         return float(jnp.mean(jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)))
@@ -146,8 +147,9 @@ def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, g
 def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(readers, model, monkeypatch):
     wrote = []
 
-    def write(model, runs, length, key):
-        wrote.append((model, np.asarray(jax.random.key_data(key)).tolist(), write_stream(model, runs, length, key)))
+    def write(model, specials, runs, length, key):
+        text = write_stream(model, specials, runs, length, key)
+        wrote.append((model, np.asarray(jax.random.key_data(key)).tolist(), text))
         return wrote[-1][2]
 
     monkeypatch.setattr("sottovoce.training.variants.distillation.write_stream", write)
@@ -175,7 +177,7 @@ def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(re
 
 def test_written_streams_look_like_those_of_users(model):
     chatty = LSTM(6, embedding=3, hidden=4, key=jax.random.key(1))  # six tokens: texts end often
-    stream = write_stream(chatty, 3, 20, jax.random.key(2))
+    stream = write_stream(chatty, Specials(BOS, EOS, None), 3, 20, jax.random.key(2))
     assert stream.shape == (60,)
     for run in stream.reshape(3, 20):
         assert run[0] == BOS

@@ -35,7 +35,7 @@ def test_a_package_with_another_hash_is_refused_and_the_old_one_stays(tmp_path, 
 
 
 def test_what_is_not_there_or_of_another_version_is_told_with_the_command(tmp_path):
-    with pytest.raises(SottoError, match=r"is not here; `python -m sottovoce\.keyboard\.vendor` fetches it"):
+    with pytest.raises(SottoError, match=r"is not here; `python -m sottovoce\.web\.keyboard\.vendor` fetches it"):
         vendor.check_vendored(tmp_path)
     for name in vendor.FILES:
         (tmp_path / name).write_bytes(b"code")

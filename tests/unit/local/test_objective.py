@@ -11,9 +11,9 @@ import optax
 import pytest
 
 from family import read, send
-from sottovoce.data.public_text import PublicText
+from sottovoce.data.store import PublicText
 from sottovoce.kernels.lstm_users import PLAIN, model_of, train_users
-from sottovoce.local.objective import Batch, Penalised, WithoutForgetting, plain, start_of
+from sottovoce.local.objective import Batch, Penalised, WithoutForgetting, initial_state, plain
 from sottovoce.local.update import FedAvg, User, cut_into_lanes, fresh_states
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
@@ -53,14 +53,14 @@ def test_the_users_text_is_their_share_of_what_is_read(count, share):
     assert text.tokens[: count + more].tolist() == [*range(3, 3 + count), *range(27, 27 + more)]
     assert text.tokens.shape[0] == 24 + public, "a user of full length must not crowd the public text out"
     # The host counts steps before anything is on a device: both must come to the same number.
-    steps = cut_into_lanes(text, 4, 3)
+    steps = cut_into_lanes(text, 4, 3, bos=0)
     assert int(np.asarray(steps.mask).sum(axis=(1, 2)).astype(bool).sum()) == update.steps(count)
     assert float(jnp.sum(steps.mask)) == count + more
 
 
 def test_every_step_has_text_of_both_kinds():
     update = FedAvg(FlatClip(1.0), True, user_share=0.5, **LOCAL)
-    steps = cut_into_lanes(update.text(a_user(24, 24)), 4, 3)
+    steps = cut_into_lanes(update.text(a_user(24, 24)), 4, 3, bos=0)
     own = np.asarray(steps.targets) < 3 + 24
     assert own.sum(axis=(1, 2)).tolist() == [6, 6, 6, 6]
 
@@ -145,8 +145,8 @@ def test_the_target_is_the_truth_mixed_with_the_received_prediction(model):
     batch, objective = a_batch(), WithoutForgetting(0.7)
     losses, _ = jax.jit(objective)(model, received, batch, fresh_states(objective, model, 4), KEY)
     for lane in range(4):
-        log_p = jax.nn.log_softmax(model.score(read(model, batch.inputs[lane], model.start())[0]))
-        soft = jax.nn.softmax(received.score(read(received, batch.inputs[lane], received.start())[0]))
+        log_p = jax.nn.log_softmax(model.logits(read(model, batch.inputs[lane], model.initial_state())[0]))
+        soft = jax.nn.softmax(received.logits(read(received, batch.inputs[lane], received.initial_state())[0]))
         target = 0.7 * jax.nn.one_hot(batch.targets[lane], 60) + 0.3 * soft
         np.testing.assert_allclose(losses[lane], -jnp.sum(target * log_p, axis=-1), rtol=1e-5)
 
@@ -180,4 +180,4 @@ def test_the_received_model_reads_on_where_it_stopped(model, wrap):
 
 
 def test_an_objective_without_memory_begins_with_the_models_state(model):
-    assert jax.tree.structure(start_of(plain, model)) == jax.tree.structure(model.start())
+    assert jax.tree.structure(initial_state(plain, model)) == jax.tree.structure(model.initial_state())

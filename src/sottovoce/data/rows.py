@@ -1,0 +1,291 @@
+"""The rows of one split, one user each, in memory or mapped: a cohort costs the same among any number of users."""
+
+from __future__ import annotations
+
+import mmap
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import SottoError
+
+# A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
+BATCH_TOKENS = 2**22
+_NONE = np.zeros(0, np.uint8)
+_NAME = np.dtype("S32")  # 16 bytes in hexadecimal, as a store's file has them
+_CHUNK = 2**20  # tokens that are read at once
+
+
+@dataclass(frozen=True)
+class UserBlock:
+    """Some users side by side: `tokens` [n, tokens_per_user] padded with zeros, `lengths` [n]; both int32."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBatch:
+    """Consecutive users: row i holds `values[offsets[i]:offsets[i + 1]]`.
+
+    `unknown` holds in the same form how many letters each of a user's words outside the vocabulary has, where kept;
+    `names` the name of each user (`Grouping.name`) in hexadecimal, where known.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+    unknown: RecordBatch | None = None
+    names: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[np.ndarray], kind: type, unknown: RecordBatch | None = None,
+        names: Sequence[bytes] | None = None,
+    ) -> RecordBatch:  # fmt: skip
+        """The batch of these rows, its values of one kind."""
+        values = np.concatenate([*rows, np.empty(0, kind)]).astype(kind)
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return cls(values, offsets, unknown, None if names is None else np.array([n.hex() for n in names], _NAME))
+
+    def row(self, place: int) -> np.ndarray:
+        return self.values[self.offsets[place] : self.offsets[place + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Record batches one after another. `mapping` is the file that they are views of, if any."""
+
+    batches: tuple[RecordBatch, ...]
+    mapping: mmap.mmap | None = None
+
+    @property
+    def count(self) -> int:
+        return int(self._firsts[-1])
+
+    @cached_property
+    def _firsts(self) -> np.ndarray:
+        """The first row of each batch, and the number of rows at the end."""
+        return np.cumsum([0, *(len(batch.offsets) - 1 for batch in self.batches)])
+
+    def find(self, rows: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The batch of each row, and its place there."""
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and not (rows.min() >= 0 and rows.max() < self.count):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} asked of a store with {self.count} users")
+        batches = np.searchsorted(self._firsts, rows, side="right") - 1
+        return batches, rows - self._firsts[batches]
+
+    def tokens(self, row: int) -> np.ndarray:
+        (batch,), (place,) = self.find([row])
+        return self.batches[batch].row(place).astype(np.int32)
+
+    def unknown_letters(self, row: int) -> np.ndarray:
+        """How many letters each word outside the vocabulary has, as far as it was kept."""
+        (batch,), (place,) = self.find([row])
+        unknown = self.batches[batch].unknown
+        return (_NONE if unknown is None else unknown.row(place)).astype(np.int64)
+
+    def lengths(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """How many tokens each of these users has."""
+        batches, places = self.find(rows)
+        lengths = np.empty(len(places), np.int32)
+        for batch in np.unique(batches):
+            here = batches == batch
+            offsets = self.batches[batch].offsets
+            lengths[here] = offsets[places[here] + 1] - offsets[places[here]]
+        return lengths
+
+    def gather(self, rows: Sequence[int] | np.ndarray, width: int, padded_size: int = 0) -> UserBlock:
+        """These users as one block of `width` tokens each, padded to `padded_size` with users of no tokens."""
+        batches, places = self.find(rows)
+        tokens = np.zeros((max(padded_size, len(places)), width), np.int32)
+        lengths = np.zeros(len(tokens), np.int32)
+        for batch in np.unique(batches):
+            here = np.flatnonzero(batches == batch)
+            values, offsets = self.batches[batch].values, self.batches[batch].offsets
+            starts, ends = offsets[places[here]], offsets[places[here] + 1]
+            lengths[here] = ends - starts
+            # Plain numbers: numpy's own would take longer than the copies.
+            for number, start, end in zip(here.tolist(), starts.tolist(), ends.tolist(), strict=True):
+                tokens[number, : end - start] = values[start:end]
+        self._release_memory()
+        return UserBlock(tokens, lengths)
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """All tokens in order, some at a time."""
+        if self.mapping is not None:
+            _advise(self.mapping, "MADV_SEQUENTIAL")
+        for batch in self.batches:
+            for start in range(int(batch.offsets[0]), int(batch.offsets[-1]), _CHUNK):
+                yield batch.values[start : min(start + _CHUNK, int(batch.offsets[-1]))]
+                self._release_memory()
+        if self.mapping is not None:
+            _advise(self.mapping, "MADV_RANDOM")
+
+    @property
+    def names(self) -> np.ndarray | None:
+        """A number of 64 bits for each user, from the user's name alone; None where a name is not known."""
+        known = [batch.names for batch in self.batches if batch.names is not None]
+        if len(known) < len(self.batches):
+            return None
+        text = b"".join(names.tobytes() for names in known)
+        halves = np.frombuffer(bytes.fromhex(text.decode("ascii")), ">u8").astype(np.uint64).reshape(-1, 2)
+        return halves[:, 0] ^ halves[:, 1]
+
+    def without(self, row: int) -> Rows:
+        """The same rows, with nothing in one of them."""
+        (number,), (place,) = self.find([row])
+        batch = self.batches[number]
+        start, end = batch.offsets[place], batch.offsets[place + 1]
+        shorter = batch.offsets.copy()
+        shorter[place + 1 :] -= end - start
+        cut = RecordBatch(np.concatenate([batch.values[:start], batch.values[end:]]), shorter, names=batch.names)
+        return Rows((*self.batches[:number], cut, *self.batches[number + 1 :]), self.mapping)
+
+    def followed_by(self, users: Sequence[np.ndarray]) -> Rows:
+        return Rows((*self.batches, RecordBatch.of(users, np.int32)), self.mapping)
+
+    def _release_memory(self) -> None:
+        """Give mapped pages back: the process would otherwise hold the whole file in time. The system may cache it."""
+        if self.mapping is not None:
+            _advise(self.mapping, "MADV_DONTNEED")
+
+
+class SplitWriter:
+    """Writes one split, a record batch at a time.
+
+    Where a batch ends depends on the users alone, so that the same users always give the same file.
+    """
+
+    def __init__(self, path: Path, vocabulary_size: int) -> None:
+        import pyarrow as pa
+
+        self.users = self.tokens = 0
+        wide = vocabulary_size > 2**16
+        self._names: list[str] = []
+        self._lengths = [0]
+        self._buffer = array("I" if wide else "H")
+        self._unknown, self._unknown_lengths = bytearray(), [0]
+        tokens = pa.list_(pa.uint32() if wide else pa.uint16())
+        self._schema = pa.schema([("user", pa.string()), ("tokens", tokens), ("unknown", pa.list_(pa.uint8()))])
+        # Not compressed: a compressed file cannot be mapped.
+        self._file = pa.ipc.new_file(str(path), self._schema)
+
+    def add(self, name: str, tokens: np.ndarray, unknown: np.ndarray = _NONE) -> None:
+        """One user; `unknown` holds the lengths of the words outside the vocabulary."""
+        if self._names and len(self._buffer) + len(tokens) > BATCH_TOKENS:
+            self._flush()
+        self._names.append(name)
+        self._lengths.append(len(tokens))
+        self._buffer.frombytes(np.asarray(tokens, self._buffer.typecode).tobytes())
+        self._unknown += np.asarray(unknown, np.uint8).tobytes()
+        self._unknown_lengths.append(len(unknown))
+        self.users += 1
+        self.tokens += len(tokens)
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        values = np.frombuffer(self._buffer, dtype=self._buffer.typecode)
+        lists = pa.ListArray.from_arrays(np.cumsum(self._lengths, dtype=np.int32), values)
+        letters = np.frombuffer(bytes(self._unknown), np.uint8)
+        unknown = pa.ListArray.from_arrays(np.cumsum(self._unknown_lengths, dtype=np.int32), letters)
+        self._file.write_batch(pa.record_batch([pa.array(self._names), lists, unknown], schema=self._schema))
+        self._names, self._lengths, self._buffer = [], [0], array(self._buffer.typecode)
+        self._unknown, self._unknown_lengths = bytearray(), [0]
+
+    def __enter__(self) -> SplitWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and self._names:
+                self._flush()
+        finally:
+            self._file.close()
+
+
+def split_file(folder: Path, split: str) -> Path:
+    """The file to read a split from: Arrow, or the arrays that `store.write_arrays` put there."""
+    path, arrays = folder / f"{split}.arrow", folder / f"{split}.npz"
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        if not arrays.is_file():
+            raise SottoError(
+                "opening a store needs pyarrow; run `pip install pyarrow`, use Store.from_users, or add arrays to "
+                "it with sottovoce.data.store.write_arrays"
+            ) from error
+        return arrays
+    return arrays if arrays.is_file() and not path.exists() else path
+
+
+def read_rows(path: Path) -> Rows:
+    """The rows of a file that `split_file` named; those of an Arrow file are views of the mapped file."""
+    if path.suffix == ".npz":
+        with np.load(path) as held:
+            kept = RecordBatch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
+            return Rows((RecordBatch(held["values"], held["offsets"], kept, held.get("names")),))
+    import pyarrow as pa
+
+    try:
+        with path.open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # The users of a cohort lie far apart: reading on after each would read many times what is needed.
+        _advise(mapping, "MADV_RANDOM")
+        reader = pa.ipc.open_file(pa.py_buffer(mapping))
+        return Rows(tuple(_batch(reader.get_batch(number)) for number in range(reader.num_record_batches)), mapping)
+    except (OSError, ValueError, KeyError, AttributeError, pa.ArrowException) as error:
+        raise damaged(path.parent, f"{path.name}: {' '.join(str(error).split())}") from error
+
+
+def save_arrays(path: Path, rows: Rows) -> None:
+    """Write rows as plain arrays, for a machine without pyarrow."""
+    arrays = _joined(rows.batches, np.uint16)
+    if all(batch.unknown for batch in rows.batches):
+        letters = _joined([batch.unknown for batch in rows.batches if batch.unknown], np.uint8)
+        arrays |= {f"unknown_{name}": array for name, array in letters.items()}
+    names = [batch.names for batch in rows.batches if batch.names is not None]
+    if len(names) == len(rows.batches):
+        arrays["names"] = np.concatenate([*names, np.empty(0, _NAME)])
+    np.savez_compressed(path, allow_pickle=False, **arrays)
+
+
+def damaged(folder: Path, what: str) -> SottoError:
+    return SottoError(f"the store {folder} is damaged ({what}); restore it, or make it anew with `sotto prepare`")
+
+
+def _joined(batches: Sequence[RecordBatch], kind: type) -> dict[str, np.ndarray]:
+    offsets = np.concatenate([[0], *(np.diff(batch.offsets) for batch in batches)]).cumsum()
+    parts = [batch.values[batch.offsets[0] : batch.offsets[-1]] for batch in batches]
+    return {"values": np.concatenate(parts) if parts else np.zeros(0, kind), "offsets": offsets}
+
+
+def _batch(columns: Any) -> RecordBatch:
+    tokens = columns.column("tokens")
+    unknown = columns.column("unknown") if "unknown" in columns.schema.names else None
+    kept = None if unknown is None else RecordBatch(unknown.values.to_numpy(), unknown.offsets.to_numpy())
+    names = _names(columns.column("user")) if "user" in columns.schema.names else None
+    return RecordBatch(tokens.values.to_numpy(), tokens.offsets.to_numpy(), kept, names)
+
+
+def _names(column: Any) -> np.ndarray | None:
+    """A view of the mapped names: none is read until it is asked for."""
+    _, offsets, text = column.buffers()
+    start, end = np.frombuffer(offsets, np.int32)[[0, len(column)]]
+    if end - start != len(column) * _NAME.itemsize:
+        return None
+    return np.frombuffer(text, np.uint8)[start:end].view(_NAME)
+
+
+def _advise(mapping: mmap.mmap, advice: str) -> None:
+    if hasattr(mmap, advice):  # not on every system
+        mapping.madvise(getattr(mmap, advice))

@@ -1,0 +1,50 @@
+"""Who is a user, who is held out, and which settings have no meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.data.grouping import Grouping, Spill
+from sottovoce.errors import SottoError
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_tokens": 0}, "min_tokens=0 must be at least 1"),
+        ({"tokens_per_user": 1}, r"tokens_per_user=1 must be in \[2, "),
+        ({"tokens_per_user": 2**24 + 1}, r"must be in \[2, 16777216\]"),
+        ({"min_tokens": 9, "tokens_per_user": 8}, "min_tokens=9 is above tokens_per_user=8"),
+        ({"test_users": 1.0}, r"test_users=1.0 must be in \[0, 1\)"),
+        ({"test_users": -0.1}, r"test_users=-0.1 must be in \[0, 1\)"),
+        ({"test_users": float("nan")}, r"test_users=nan must be in \[0, 1\)"),
+        ({"split_key": ""}, "split_key is empty"),
+    ],
+)
+def test_settings_have_ranges(settings: dict, message: str) -> None:
+    with pytest.raises(SottoError, match=message) as caught:
+        Grouping(**settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_share_held_out_is_about_the_one_asked_for_and_follows_the_key() -> None:
+    names = [f"user {number}" for number in range(4000)]
+    held = {key: [g.holds_out(g.name(n)) for n in names] for key in ("a", "b") for g in [Grouping(split_key=key)]}
+    assert all(abs(np.mean(out) - 0.1) < 0.02 for out in held.values())
+    assert held["a"] != held["b"]
+
+
+def test_spilt_records_come_back_by_user_in_the_order_they_were_added(tmp_path: Path) -> None:
+    spill, grouping = Spill(tmp_path / "spill", 7, wide=False), Grouping()
+    texts: dict[bytes, list[int]] = {}
+    for number in range(200):
+        name, ids = grouping.name(f"user {number % 31}"), [number, number + 1]
+        spill.add(name, ids)
+        texts.setdefault(name, []).extend(ids)
+    found = {name: (total, tokens.tolist()) for name, total, tokens in spill.users(9)}
+    assert list(found) == sorted(texts)
+    assert found == {name: (len(ids), ids[:9]) for name, ids in texts.items()}
+    assert not list((tmp_path / "spill").iterdir())

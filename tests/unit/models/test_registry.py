@@ -1,0 +1,35 @@
+"""The kinds of models that a recipe can name, and their settings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import pytest
+
+from sottovoce.errors import SottoError
+from sottovoce.models import registry
+from sottovoce.models.contract import parameter_count
+from sottovoce.recipe import Model
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("lstm", 1_346_144), ("gru", 1_255_776), ("stacked_lstm", 19_775_200), ("gated_cnn", 6_020_460)],
+)
+def test_the_family_has_the_sizes_that_the_documents_give(kind, count):
+    shapes = jax.eval_shape(lambda key: registry.build(kind, 10_000, {}, key), jax.random.key(0))
+    assert parameter_count(shapes) == count
+
+
+def test_a_recipe_can_set_what_the_kinds_have_and_nothing_else():
+    fields = {item.name: item for item in dataclasses.fields(Model)}
+    assert fields.pop("kind").metadata["choices"] == tuple(registry.KINDS)
+    assert set(fields) - {"initial"} == {name for kind in registry.KINDS for name in registry.defaults(kind)}
+
+
+def test_a_setting_without_a_meaning_is_refused():
+    with pytest.raises(
+        SottoError, match=r"model.kernel=4 has no meaning .*'gru', which has embedding, hidden;.*gated_cnn"
+    ):
+        registry.build("gru", 60, {"kernel": 4}, jax.random.key(0))

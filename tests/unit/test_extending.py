@@ -1,0 +1,141 @@
+"""The blocks of docs/extending.md: registered from outside, named by a recipe, and as good as their guarantee."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from scipy.stats import norm as gaussian
+
+import sottovoce as sv
+from sottovoce import accounting
+from sottovoce.accounting import event_from_json, events
+from sottovoce.build.assembly import assemble
+from sottovoce.build.mechanism import resolve
+from sottovoce.errors import SottoError
+from sottovoce.kernels.lstm_users import fits
+from sottovoce.local.keys import local_key
+from sottovoce.local.update import FedAvg
+from sottovoce.models.lstm import LSTM
+from sottovoce.planning.plan import make_plan
+from sottovoce.privacy import clipping, estimators, sampling
+from sottovoce.recipe import Privacy, Recipe
+from sottovoce.runs.ledger import read_ledger
+from sottovoce.training.types import Task
+
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+REGISTRIES = {"sampling": sampling.SAMPLERS, "clipping": clipping.CLIPS, "estimator": estimators.ESTIMATORS}
+
+
+@pytest.fixture
+def run_block(monkeypatch, tmp_path):
+    """Runs an example of the page. What it registers is forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    registries = [*REGISTRIES.values(), events.KINDS]
+    before = [dict(each) for each in registries]
+
+    def run(name: str) -> dict:
+        (example,) = re.findall(rf"```python {name}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+        scope = {"__name__": "extending"}
+        exec(compile(example, f"extending.md ({name})", "exec", dont_inherit=True), scope)
+        return scope
+
+    yield run
+    for registry, was in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(was)
+
+
+def exact_norm(tree) -> float:
+    return math.sqrt(sum(float(np.sum(np.square(np.float64(leaf)))) for leaf in jax.tree.leaves(tree)))
+
+
+def test_a_clip_of_ones_own_is_trained_and_keeps_its_bound(run_block, store, capsys):
+    made = run_block("clip")
+    assert "clipped to L2 norm 0.5 (normalise, every step)" in capsys.readouterr().out
+    clip, recipe = made["Normalise"](0.5), made["recipe"]
+    for length in (0.0, 1e-20, 1e-3, 0.5, 7.0, 1e30):
+        leaves = [np.float32(length) * np.ones(100, np.float32), np.zeros((3, 4), np.float32)]
+        update, sound = clipping.finite_or_zero(clip.clip(leaves, np.float32([0.5])).update)
+        assert exact_norm(update) <= 0.5
+        if 1e-3 <= length <= 7:
+            assert sound
+            assert exact_norm(update) == pytest.approx(0.5, rel=1e-4)  # short ones too
+    # Two populations that differ in one user: the estimate moves by no more than the mechanism declares.
+    assembly = assemble(recipe, store)
+    mechanism = assembly.algorithm.mechanism
+    assert mechanism.clipping == clip
+    norms = mechanism.clip_norms(1, mechanism.start())
+
+    def estimate(*cohort: int):
+        task = Task(assembly.model, np.array(cohort, int), norms, local_key(bytes(8)))
+        summed = assembly.sum_updates(assembly.algorithm, task, store)
+        return mechanism.estimate(summed.total, summed.weight, summed.bits).update
+
+    def difference(one, two):
+        return exact_norm(jax.tree.map(lambda a, b: np.float64(a) - np.float64(b), one, two))
+
+    moved = [difference(estimate(0), estimate(0, row)) for row in range(1, store.users)]
+    assert 0.9 * mechanism.sensitivity(norms) < max(moved) <= mechanism.sensitivity(norms) * (1 + 1e-6)
+
+
+def test_kernels_leave_an_unknown_clip_to_the_general_program(run_block):
+    """They would take it for flat in every local step."""
+    kind, model = run_block("clip")["Normalise"], LSTM(50, key=jax.random.key(0))
+    known = (clipping.FlatClip(0.5), clipping.PerLayerClip.even(0.5, 11), clipping.NoClip())
+    assert all(fits(FedAvg(clip, True), model) for clip in known)
+    assert not fits(FedAvg(kind(0.5), True), model)
+
+
+def test_a_sampler_of_ones_own_is_planned_charged_and_stated(run_block, tmp_path):
+    made = run_block("sampler")
+    z, plan = made["plan"].noise_multiplier, made["plan"]
+    # Two Gaussian rounds of noise z are one of z/√2: its δ at the ε that is told is the δ that was asked for.
+    mu = math.sqrt(2) / z
+    ends = (gaussian.cdf(mu / 2 - plan.epsilon / mu), gaussian.cdf(-mu / 2 - plan.epsilon / mu))
+    assert ends[0] - math.exp(plan.epsilon) * ends[1] == pytest.approx(1e-3, rel=0.02)
+    assert 7.9 < plan.epsilon <= 8.0
+    assert (plan.relation, plan.device_rounds_most) == ("add-or-remove-one-user", 2)
+
+    recipe = sv.Recipe.load("demo").replace(
+        data={"store": "demo:60"},
+        privacy={"sampling": "everyone", "users": 60, "cohort": 60, "delta": 1e-3, "epsilon": 8.0},
+        run={"rounds": 2, "evaluate_every": 0},
+    )
+    run = sv.train(recipe, tmp_path / "run")
+    assert run.statement.epsilon == pytest.approx(plan.epsilon)
+    assert "All of 60 declared users join each of 2 rounds" in run.statement.prose()
+    charged = read_ledger(tmp_path / "run" / "ledger.jsonl").spent
+    assert charged == [(made["AllJoin"](z), 2)]
+    assert event_from_json(made["AllJoin"](z).to_json()) == made["AllJoin"](z)
+    with pytest.raises(SottoError, match=r"cohort=20 must be privacy\.users=60"):
+        resolve(recipe.replace(privacy={"cohort": 20}))
+
+
+@pytest.mark.parametrize("key", REGISTRIES)
+def test_a_name_that_no_block_has_is_refused_with_those_there_are(key):
+    recipe = Recipe.load("demo").replace(privacy={key: "flatt"})
+    with pytest.raises(SottoError, match=f"privacy.{key}='flatt' must be one of {', '.join(REGISTRIES[key])}"):
+        resolve(recipe)
+
+
+@pytest.mark.parametrize("key", REGISTRIES)
+def test_a_recipe_lists_the_blocks_that_there_are(key):
+    meaning = Privacy.__dataclass_fields__[key].metadata["meaning"]
+    assert re.findall(r"\w+", meaning.partition(": ")[2].replace(" or ", " ")) == list(REGISTRIES[key])
+    assert Privacy.__dataclass_fields__[key].default in REGISTRIES[key]
+
+
+def test_every_sampler_answers_what_a_run_asks():
+    for name in sampling.SAMPLERS:
+        sampler = sampling.build_sampler(name, cohort=10, users=100, seed=1)
+        assert sampler.event(1.5).noise_multiplier == 1.5
+        assert sampler.of_population(20, 40).expected(40) == 20
+        assert accounting.epsilon(sampler.events([(1.5, 30)]), 1e-5, "rdp") > 0
+        assert make_plan(users=100, cohort=10, rounds=30, delta=1e-5, noise_multiplier=1.5, sampling=name).epsilon > 0
+        assert sampler.summary
+        assert "100" in sampler.describe(10, 100, 3)
