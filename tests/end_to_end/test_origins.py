@@ -129,7 +129,7 @@ def test_the_epsilon_of_a_run_counts_its_copies_and_no_round_twice(recipe, run, 
     assert "3 more rounds were charged for other copies of the run" in prose(copied)
     again = sottovoce.resume(run).statement  # finished: it is written again, with what was charged since
     assert again.epsilon == pytest.approx(more)
-    assert [each["count"] for each in again.charged] == [9]
+    assert [count for _, count in again.charged] == [9]
     assert StoreLedger(store / "ledger.jsonl").spent() == [(event, 9)]
 
 
@@ -169,4 +169,4 @@ def test_a_budget_counts_rounds_done_again_and_the_statement_lists_what_fits(rec
     result = sottovoce.resume(tmp_path / "run")
     assert (result.ended, result.round) == ("budget", 5)
     assert result.statement.epsilon == pytest.approx(full)
-    assert [each["count"] for each in result.statement.charged] == [6]
+    assert [count for _, count in result.statement.charged] == [6]

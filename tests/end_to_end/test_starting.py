@@ -117,7 +117,7 @@ def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family,
     with pytest.raises(SottoError, match="without privacy"):
         sottovoce.train(private(family.first, tmp_path / "whole"), tmp_path / "another")
     further = sottovoce.train(central(family.first, tmp_path / "whole"), tmp_path / "another").statement
-    assert "private start: " in further.start["source"]
+    assert "private start: " in further.start.source
     assert "at δ = 0.001 for its own users" in prose(further)
 
 

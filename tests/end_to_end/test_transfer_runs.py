@@ -36,7 +36,7 @@ def test_a_run_learns_by_imitation_and_goes_on_to_the_same_bits(store, tmp_path)
     recipe = imitating(store, cycles=2, optimiser="momentum")
     result = sottovoce.train(recipe, tmp_path / "whole")
     assert not result.statement.private
-    assert result.statement.mechanism["server_update"] == "transfer"
+    assert result.statement.mechanism.server_update == "transfer"
     assert sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(2)).ended == "stopped"
     sottovoce.resume(tmp_path / "stopped")
     crash_after(recipe, tmp_path / "crashed", 4)

@@ -1,1 +1,1 @@
-"""How leaky a model is, measured: estimates beside what is proved."""
+"""How leaky a model is: lower bounds, estimates and attacks, to compare with what is proved."""

@@ -79,10 +79,10 @@ def trials_mu(scores: np.ndarray, present: np.ndarray, confidence: float = CONFI
 
 
 def mu_of_errors(missed: _Counts, there: int, taken: _Counts, away: int, confidence: float) -> _Real:
-    """The least μ for which so many errors are likely: no rule has rates below Φ(Φ⁻¹(1 - taken) - μ)."""
+    """The least μ for which these numbers of errors are likely: no rule has rates below Φ(Φ⁻¹(1 - taken) - μ)."""
     level = (1 - confidence) / 2
     miss, take = at_most(missed, there, level), at_most(taken, away, level)
-    # A rate that may be anything is told by a coin as well.
+    # Rates that add up to 1 are those of a coin.
     return np.where(miss + take < 1, -special.ndtri(miss) - special.ndtri(take), 0.0)
 
 
@@ -95,12 +95,12 @@ def noise_at_most(noise: np.ndarray, confidence: float = CONFIDENCE) -> float:
 
 
 def would_notice(trials: int, confidence: float = CONFIDENCE, power: float = POWER) -> float:
-    """`noise_at_most` of so many draws stays below σ, with a chance of `power`, if theirs is at most this part of σ."""
+    """`noise_at_most` of `trials` draws stays below σ, with chance `power`, if theirs is at most this part of σ."""
     return math.sqrt(special.chdtri(trials - 1, confidence) / special.chdtri(trials - 1, 1 - power))
 
 
 def epsilon_of_errors(missed: _Counts, there: int, taken: _Counts, away: int, delta: float, confidence: float) -> _Real:
-    """The least ε for which so many errors are likely: `missed` of those `there`, `taken` for there of those `away`.
+    """The least ε for which these errors are likely: `missed` of those `there`, `taken` for there of those `away`.
 
     One rule and two rates, each within its interval at half of what the confidence leaves. Both directions of
     P(rule | one) <= e^ε P(rule | other) + δ must hold, so the larger ε counts.
@@ -150,7 +150,7 @@ def one_run_bound(
 def best_one_run_bound(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float = CONFIDENCE) -> Bound:
     """As `one_run_bound`, with the best of a few numbers of guesses, among which the confidence is shared out.
 
-    A strong attack shows the most when it guesses about everybody, a weak one when it guesses where it is surest.
+    A strong attack shows the most when it guesses about all users, a weak one when it guesses where it is surest.
     """
     each = 1 - (1 - confidence) / len(SHARES)
     bounds = [one_run_bound(scores, present, max(1, int(share * len(scores))), delta, each) for share in SHARES]
@@ -159,7 +159,7 @@ def best_one_run_bound(scores: np.ndarray, present: np.ndarray, delta: float, co
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float = CONFIDENCE) -> float:
-    """The least ε for which so many correct guesses are no less likely than the confidence leaves.
+    """The least ε for which `correct` guesses are no less likely than the confidence leaves.
 
     >>> round(one_run_epsilon(1000, 1000, 1000, delta=0.0), 2)
     5.81
@@ -177,7 +177,7 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """How likely so many correct guesses are at most under (ε, δ) (Steinke et al. 2023, theorem 5.2).
+    """How likely `correct` right guesses are at most under (ε, δ) (Steinke et al. 2023, theorem 5.2).
 
     Under δ = 0 no guess is right more often than a coin of chance e^ε / (1 + e^ε), whatever the others are. δ may
     move some outcomes upwards: by i guesses with a chance of 2 m δ / i at most, and the worst i counts.
@@ -194,16 +194,16 @@ _Real = float | np.ndarray
 
 
 def _errors(scores: np.ndarray, present: np.ndarray, shown: Callable[..., _Real]) -> tuple[int, int, int, int]:
-    """Errors of the trials that are judged: missed, of so many there; taken for there, of so many away.
+    """Errors of the trials that are judged: missed, and how many were there; taken for there, and how many were away.
 
     Where the others show the most at a usual confidence: at a higher one so few of them often show nothing anywhere.
     """
     choosing = round(CHOOSING * len(scores))
     threshold = _best_threshold(scores[:choosing], present[:choosing], shown)
     scores, present = scores[choosing:], present[choosing:]
-    said = scores >= threshold
+    guessed = scores >= threshold
     there = int(np.sum(present))
-    return int(np.sum(present & ~said)), there, int(np.sum(~present & said)), len(present) - there
+    return int(np.sum(present & ~guessed)), there, int(np.sum(~present & guessed)), len(present) - there
 
 
 def _best_threshold(scores: np.ndarray, present: np.ndarray, shown: Callable[..., _Real]) -> float:

@@ -50,7 +50,7 @@ class Tail:
         return self.p_value < LEVEL
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ; a model that could not be told apart at all has 0."""
+        """ε at δ; two models that are the same have 0."""
         check_delta(delta, self.texts)
         if not math.isfinite(self.alpha):
             return max(self.start, 0.0)

@@ -27,7 +27,7 @@ def release(
     out
         New folder for what may be public.
     most_exposure
-        Bits by which a planted secret of one user may be exposed (default: 10, and log2 of how many there are).
+        Bits by which an inserted secret of one user may be exposed (default: 10, and log2 of how many there are).
     require_audit
         Refuse where the model was not audited by rounds and by canaries; else the statement says that it was not.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
 from sottovoce.accounting.events import ADDED
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import Facts, Json, from_json_number
+from sottovoce.files import Facts, Json, from_json_number, in_file
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
@@ -47,7 +47,7 @@ TRAINED_AT_ONCE = (
 REHEARSED = "the authors of the text that devices rehearse: the owner declares it public"
 NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
 NO_CIPHER = "anyone who can tell the output of Philox from chance: it draws who joins a round, and is not a cipher"
-_OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` said it
+_OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` was a field
 
 
 class _Optional(Facts):
@@ -57,9 +57,9 @@ class _Optional(Facts):
         left_out = {each.name for each in fields(self) if self._is_left_out(each)}
         return {key: value for key, value in super().to_json().items() if key not in left_out}
 
-    def _is_left_out(self, field: Field[Any]) -> bool:
-        nothing = any(field.default is one for one in (None, False, ()))
-        return nothing and getattr(self, field.name) is field.default
+    def _is_left_out(self, each: Field[Any]) -> bool:
+        nothing = any(each.default is one for one in (None, False, ()))
+        return nothing and getattr(self, each.name) is each.default
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Statement(_Optional):
     rounds_done: int
     charges: int
     charged_again: int
-    charged_beside: int = 0
+    charged_elsewhere: int = field(default=0, metadata=in_file("charged_beside"))  # for copies of the run
     charged_to_store: int | None = None
     charged: tuple[tuple[Event, int], ...] = ()  # what the ε is of
     accountant: str
@@ -345,7 +345,7 @@ def make_statement(
         rounds_done=about.rounds_done,
         charges=done,
         charged_again=_count(charges.repeated),
-        charged_beside=_count(charges.elsewhere),
+        charged_elsewhere=_count(charges.elsewhere),
         charged_to_store=charges.to_store,
         charged=listed,
         accountant=accounting.accountant_name(accountant),

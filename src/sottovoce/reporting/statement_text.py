@@ -63,9 +63,9 @@ def paragraphs(statement: Statement) -> list[str]:
             "More was charged for this run since its statement was written, by a copy of it that went on: its ε is out "
             "of date until `sotto resume` writes it again."
         )
-    if statement.charged_beside:
+    if statement.charged_elsewhere:
         texts.append(
-            f"{statement.charged_beside} more rounds were charged for other copies of the run that went on, or for "
+            f"{statement.charged_elsewhere} more rounds were charged for other copies of the run that went on, or for "
             f"rounds that a crash kept from being done; the figure counts them."
         )
     if statement.secrets == "seeded":

@@ -26,5 +26,9 @@ class Card(Facts):
 
     @classmethod
     def from_json(cls, values: Json) -> Card:
-        """Read a card; of an earlier version, which has no `own_model`, the fact is in its `code`."""
-        return super().from_json({"own_model": _RECIPES not in values.get("code", ""), **values})
+        """Read a card. Those of earlier versions say `own_model` in their `code`, and have no frozen parameters."""
+        earlier = {
+            "own_model": _RECIPES not in values.get("code", ""),
+            "trained_parameters": values.get("parameters", 0),
+        }
+        return super().from_json(earlier | values)

@@ -100,7 +100,13 @@ def test_shadow_models_have_who_is_marked_and_those_who_always_are_and_rounds_of
         assert other.estimator == mechanism.estimator
 
 
-@pytest.mark.parametrize(("users", "cohort"), [(20, 6), (4, 4)])
-def test_a_fixed_cohort_is_as_large_as_before_where_there_are_as_many(users, cohort):
-    before = FixedSize(cohort=6, users=13)
-    assert before.of_population(min(before.expected(13), users), users) == FixedSize(cohort=cohort, users=users)
+@pytest.mark.parametrize(("users", "cohort"), [(9, 6), (4, 4)])
+def test_a_fixed_cohort_is_as_large_as_before_where_there_are_as_many(store, monkeypatch, users, cohort):
+    samplers = []
+    monkeypatch.setattr(
+        Retraining, "train", lambda again, secrets: samplers.append(again.assembly.algorithm.mechanism.sampler)
+    )
+    again = training(store, 2, mode="none", sampling="fixed")
+    audited, always = [np.array([5, 6])], np.arange(users - 1)
+    list(train_shadow_models(again, always, audited, np.array([[True]]), lambda number: SECRETS))
+    assert samplers == [FixedSize(cohort=cohort, users=users)]

@@ -169,7 +169,7 @@ def test_all_that_was_charged_is_in_the_epsilon_and_listed() -> None:
     assert statement.epsilon_training == pytest.approx(epsilon([(event, 25)], 1e-5, "rdp"))
     assert statement.epsilon_spent == pytest.approx(epsilon([(words, 1), (event, 10)], 1e-5, "rdp"))
     assert statement.epsilon_store == pytest.approx(epsilon([(event, 99)], 1e-5, "rdp"))
-    assert (statement.charges, statement.charged_again, statement.charged_beside) == (7, 2, 3)
+    assert (statement.charges, statement.charged_again, statement.charged_elsewhere) == (7, 2, 3)
     assert statement.charged_to_store == 25
     assert statement.is_unfinished
 

@@ -42,7 +42,7 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
     ("facts", "sentence"),
     [
         ({"charged_again": 2}, "2 rounds were begun, broken off and done again"),
-        ({"charged_beside": 3}, "3 more rounds were charged for other copies"),
+        ({"charged_elsewhere": 3}, "3 more rounds were charged for other copies"),
         ({"out_of_date": True}, "its ε is out of date until `sotto resume`"),
         ({"secrets": "seeded"}, "anyone who knows the seed can undo the noise"),
         ({"across_devices": True}, "trained on their own devices"),
