@@ -142,7 +142,7 @@ class Training:
 
     def __init__(self, run: RunFolder, context: Context, opened: Opened | None = None):
         self.run_folder, self.context = run, context
-        recipe = Recipe.load(run.recipe_file)
+        recipe = Recipe.of(run)
         check_also(recipe, context.also_evaluate_on)
         self.ledger = Ledger.open(run.ledger_file)
         if self.ledger.header.get("recipe") != recipe.sha256():

@@ -43,9 +43,9 @@ def test_an_unknown_workload_is_refused():
 
 def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     """A guard that counts work, not seconds: cohorts of many sizes compile one program for each shape of block."""
-    seats = set()
-    real = cohort_sum._seated
-    monkeypatch.setattr(cohort_sum, "_seated", lambda *given: (seats.add(given[-1].seats), real(*given))[1])
+    sizes = set()
+    real = cohort_sum._padded
+    monkeypatch.setattr(cohort_sum, "_padded", lambda *given: (sizes.add(given[-1].padded_size), real(*given))[1])
     assembly = bench._assemble(bench.WORKLOADS["demo"], 30, 8, "auto")
     cohort_sum._add_block.clear_cache()
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
@@ -54,7 +54,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
         key = jax.random.key(size)
         summed = assembly.sum_updates(assembly.algorithm, Task(assembly.model, np.arange(size), clip_norms, key), store)
         assert summed.users == size
-    assert seats == {8, 4}
+    assert sizes == {8, 4}
     assert cohort_sum._add_block._cache_size() == 2
 
 
@@ -70,13 +70,13 @@ def test_the_second_round_compiles_nothing():
 def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
     """So that a cohort may be larger than memory: of a block that was added nothing stays but four numbers a user."""
     held = []
-    real = cohort_sum._seated
+    real = cohort_sum._padded
 
-    def seated(*block):
+    def padded(*block):
         held.append(sum(array.nbytes for array in jax.live_arrays()))
         return real(*block)
 
-    monkeypatch.setattr(cohort_sum, "_seated", seated)
+    monkeypatch.setattr(cohort_sum, "_padded", padded)
     assembly = bench._assemble(bench.WORKLOADS["demo"], 8, 8, "off")
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
     store = bench.make_users(bench.WORKLOADS["demo"], 8)
