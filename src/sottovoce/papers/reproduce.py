@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.errors import SottoError
+from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import write_aside
 from sottovoce.papers.engine.claims import CheckedClaim
 from sottovoce.papers.engine.paper import Paper
@@ -41,7 +41,7 @@ def reproduce(request: Request, out: Path, stores: Stores | None = None, console
     """
     paper, size, stores, console = request.paper, request.size, stores or Stores(), console or Console()
     if request.seeds < 1:
-        raise SottoError(f"seeds={request.seeds} must be 1 or more; it is how often every setting is run")
+        raise SettingError("{seeds} must be 1 or more; it is how often every setting is run", seeds=request.seeds)
     if not stores.users and (stores.other or stores.public):
         name, given = ("--other", stores.other) if stores.other else ("--public", stores.public)
         raise SottoError(f"{name} {given} needs --users too, a store of people: without one all text is synthetic")

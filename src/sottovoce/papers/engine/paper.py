@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.models.contract import LanguageModel
 from sottovoce.papers.engine.claims import CheckedClaim, Claim, Evidence, Metric, check_claims, claims_table
 from sottovoce.papers.engine.results import Curve, Facts, ResultStore
@@ -65,12 +65,13 @@ class Paper:
 
     def size(self, name: str, rounds: int | None = None) -> Size:
         if name not in self.sizes:
-            raise SottoError(f"size={name!r} must be one of {', '.join(self.sizes)}{did_you_mean(name, self.sizes)}")
+            allowed = f"{', '.join(self.sizes)}{did_you_mean(name, self.sizes)}"
+            raise SettingError("{size!r} must be one of {}", allowed, size=name)
         size = self.sizes[name]
         if rounds is not None and (rounds < size.evaluate_every or rounds % size.evaluate_every):
-            raise SottoError(
-                f"rounds={rounds} must be a multiple of {size.evaluate_every}, at which models of this size are "
-                f"evaluated"
+            raise SettingError(
+                f"{{rounds}} must be a multiple of {size.evaluate_every}, at which models of this size are evaluated",
+                rounds=rounds,
             )
         return size if rounds is None else replace(size, rounds=rounds)
 
