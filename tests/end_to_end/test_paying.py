@@ -250,7 +250,7 @@ def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
     ("change", "message"),
     [
         ({"estimator": "true_average"}, "true_average"),
-        ({"clipping": "none"}, "bounds nobody"),
+        ({"clipping": "none"}, "bounds no user"),
         ({"noise_multiplier": 0.0}, "above 0"),
         ({"noise_multiplier": None}, "noise_multiplier or privacy.epsilon"),
         ({"noise_std": 0.1}, "experiment mode"),

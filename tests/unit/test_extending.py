@@ -125,7 +125,7 @@ def test_a_name_that_no_block_has_is_refused_with_those_there_are(key):
 
 @pytest.mark.parametrize("key", REGISTRIES)
 def test_a_recipe_lists_the_blocks_that_there_are(key):
-    meaning = Privacy.__dataclass_fields__[key].metadata["meaning"]
+    meaning = Privacy.__dataclass_fields__[key].metadata["limits"].meaning
     assert re.findall(r"\w+", meaning.partition(": ")[2].replace(" or ", " ")) == list(REGISTRIES[key])
     assert Privacy.__dataclass_fields__[key].default in REGISTRIES[key]
 

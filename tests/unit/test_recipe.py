@@ -54,7 +54,7 @@ def test_a_value_can_be_unset():
         ("[privacy]\nclip_norm = nan", ["privacy.clip_norm=nan", "> 0"]),
         ("[privacy]\nclip_norm = [1.0]", ["privacy.clip_norm=[1.0]", "number"]),
         ("[privacy]\nsampling = 3", ["privacy.sampling=3", "text"]),
-        ("[privacy]\nsampling = 'poison'", ["privacy.sampling='poison'", "did you mean 'poisson'"]),
+        ("[privacy]\nclip_path = 'step'", ["privacy.clip_path='step'", "did you mean 'steps'"]),
         ("[privacy]\nallow_large_delta = 'yes'", ["privacy.allow_large_delta='yes'", "true or false"]),
         ("[privacy]\nnoise_multiplier = -1.0", ["privacy.noise_multiplier=-1", ">= 0"]),
         ("[privacy]\ndelta = 1", ["privacy.delta=1", "> 0 and < 1"]),
@@ -101,7 +101,7 @@ def test_a_bad_recipe_is_refused_and_explained(text, words):
         ("rum.rounds=4", ["rum", "did you mean 'run'"]),
         ("privacy.allow_large_delta=maybe", ["privacy.allow_large_delta=maybe", "true or false"]),
         ("privacy.delta=inf", ["privacy.delta=inf"]),
-        ("privacy.estimator=", ["privacy.estimator=''", "fixed_denominator"]),
+        ("privacy.clip_path=", ["privacy.clip_path=''", "geometric"]),
         ("privacy.layer_clip_norms=[1", ["privacy.layer_clip_norms=[1", "must be a list"]),
     ],
 )

@@ -17,7 +17,7 @@ from sottovoce import recipe as recipes
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.update import rehearsed
-from sottovoce.privacy.clipping import Clip, clip_named, takes_layer_norms
+from sottovoce.privacy.clipping import Clip, clip_named
 from sottovoce.privacy.estimators import Estimator, estimator_named
 from sottovoce.privacy.sampling import Sampler, sampler_named
 from sottovoce.privacy.schedule import Schedule, build_schedule
@@ -278,16 +278,16 @@ _RECIPE: tuple[Rule, ...] = (
         "privacy.cohort is not set: it is the expected number of users in a round",
     ),
     (
-        lambda c: c.sampler.independent and c.user_rate > 1,
+        lambda c: not c.sampler.takes("cohort") and c.user_rate > 1,
         "user_rate={c.user_rate:g} must be in (0, 1]; it is the chance that a user joins a round (cohort "
         "{c.privacy.cohort:g} of {c.privacy.users} users?)",
     ),
     (
-        lambda c: not c.sampler.independent and c.privacy.cohort != int(c.privacy.cohort),
+        lambda c: c.sampler.takes("cohort") and c.privacy.cohort != int(c.privacy.cohort),
         "privacy.cohort={c.privacy.cohort:g} must be a whole number unless privacy.sampling='poisson'",
     ),
     (
-        lambda c: not c.sampler.independent and c.privacy.cohort > c.privacy.users,
+        lambda c: c.sampler.takes("cohort") and c.privacy.cohort > c.privacy.users,
         "privacy.cohort={c.privacy.cohort:g} must be at most the declared privacy.users={c.privacy.users}; it is the "
         "number of users in a round",
     ),
@@ -305,7 +305,7 @@ _RECIPE: tuple[Rule, ...] = (
     ),
     (
         lambda c: bool(c.privacy.clip_schedule) and not c.clip.bounded and not c.experiment,
-        "privacy.clip_schedule has nothing to change: privacy.clipping='none'; remove one of them",
+        "privacy.clip_schedule has nothing to change: privacy.clipping={c.privacy.clipping!r}; remove one of them",
     ),
     (
         lambda c: c.privacy.clip_path != "steps" and len(c.privacy.clip_schedule) < 2,
@@ -316,7 +316,7 @@ _RECIPE: tuple[Rule, ...] = (
         "privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it",
     ),
     (
-        lambda c: c.privacy.sampling == "in_turn" and not c.schedule("privacy.noise_schedule").constant,
+        lambda c: not c.sampler.noise_may_change and not c.schedule("privacy.noise_schedule").constant,
         "a noise schedule would give users of different turns different noise, and the least of it would have to be "
         "charged; in turn, keep the noise as it is",
     ),
@@ -328,7 +328,7 @@ _RECIPE: tuple[Rule, ...] = (
         ),
     ),
     (
-        lambda c: bool(c.privacy.layer_clip_norms) and not takes_layer_norms(c.clip),
+        lambda c: bool(c.privacy.layer_clip_norms) and not c.clip.takes("clip_norms"),
         "privacy.layer_clip_norms are for privacy.clipping='per_layer', not {c.privacy.clipping!r}; change one",
     ),
     (
@@ -336,7 +336,7 @@ _RECIPE: tuple[Rule, ...] = (
         "an adaptive clip norm needs a clip: flat or per_layer",
     ),
     (
-        lambda c: c.privacy.clip_weighted and c.clip.bounded and c.privacy.estimator == "clipped_denominator",
+        lambda c: c.privacy.clip_weighted and c.clip.bounded and not c.estimator.takes_weighted_clip,
         "weight-aware clipping bounds w·Δ, which is enough for the fixed denominator only: with the clipped one, "
         "many users of tiny weight could send huge updates; use fixed_denominator",
     ),
@@ -362,12 +362,12 @@ _RECIPE: tuple[Rule, ...] = (
     ),
     (
         lambda c: c.private and not c.estimator.bounded,
-        "privacy.estimator='true_average' has no bounded sensitivity: use fixed_denominator or clipped_denominator "
-        "(the true average is for mode 'none')",
+        "privacy.estimator={c.privacy.estimator!r} has no bounded sensitivity: use fixed_denominator or "
+        "clipped_denominator (the true average is for mode 'none')",
     ),
     (
         lambda c: c.private and not c.clip.bounded,
-        "privacy.clipping='none' bounds nobody's update; use flat or per_layer, or mode 'none'",
+        "privacy.clipping={c.privacy.clipping!r} bounds no user's update; use flat or per_layer, or mode 'none'",
     ),
     (
         lambda c: c.private and c.privacy.noise_multiplier is None and c.privacy.epsilon is None,

@@ -77,6 +77,11 @@ class Clip(ABC):
         @property
         def weight_aware(self) -> bool: ...
 
+    @classmethod
+    def takes(cls, setting: str) -> bool:
+        """Does the constructor ask for this setting?"""
+        return setting in inspect.signature(cls).parameters
+
     @abstractmethod
     def normalised(self) -> Self:
         """The same clip with norms of 1. The norms are arguments, so one compiled program serves them all."""
@@ -174,17 +179,11 @@ def clip_named(name: str) -> type[Clip]:
     return CLIPS[name]
 
 
-def takes_layer_norms(kind: type[Clip]) -> bool:
-    """Does this clip have a norm for each layer?"""
-    return "clip_norms" in inspect.signature(kind).parameters
-
-
 def build_clip(name: str, clip_norm: float, layer_norms: Sequence[float], weight_aware: bool) -> Clip:
     """The clip that a recipe names, with those of its settings that the constructor takes."""
     kind = clip_named(name)
-    takes = inspect.signature(kind).parameters
     settings = {"clip_norm": clip_norm, "clip_norms": tuple(layer_norms), "weight_aware": weight_aware}
-    return kind(**{key: value for key, value in settings.items() if key in takes})
+    return kind(**{key: value for key, value in settings.items() if kind.takes(key)})
 
 
 def norms_for(clipping: Clip, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:

@@ -42,6 +42,8 @@ class Sampler(ABC):
     chance (canaries need that), and devices can draw for themselves."""
     amplifies: ClassVar[bool] = True
     """Is it secret who joins? Then a user pays less than for a round they are known to join."""
+    noise_may_change: ClassVar[bool] = True
+    """Is there an accounting of rounds with different noise?"""
     uses_names: ClassVar[bool] = False
     """Does it ask the store for the names of its users?"""
     not_covered: ClassVar[tuple[str, ...]] = ()
@@ -51,6 +53,11 @@ class Sampler(ABC):
         @property
         def user_rate(self) -> float:
             """The chance that a user joins a round."""
+
+    @classmethod
+    def takes(cls, setting: str) -> bool:
+        """Does the constructor ask for this setting?"""
+        return setting in inspect.signature(cls).parameters
 
     @abstractmethod
     def sample(self, people: Any, key: bytes, round_number: int = 0) -> np.ndarray:
@@ -229,6 +236,7 @@ class InTurn(Sampler):
 
     summary = "in turn: a public rule puts every user into a group, and each round asks one group"
     amplifies = False
+    noise_may_change = False
     uses_names = True
     not_covered = ("when a user's turn would be: it follows from their id by a public rule",)
 
@@ -332,16 +340,10 @@ def sampler_named(name: str) -> type[Sampler]:
 def build_sampler(name: str, *, cohort: float, users: int, seed: int = 0, hardened: bool = False) -> Sampler:
     """The sampler that a recipe names, with those of its declared constants that the constructor takes."""
     kind = sampler_named(name)
-    takes = inspect.signature(kind).parameters
-    if "cohort" in takes:
+    if kind.takes("cohort"):
         if cohort != int(cohort):
             raise SottoError(f"privacy.cohort={cohort:g} must be a whole number with privacy.sampling={name!r}")
         cohort = int(cohort)
-    elif cohort > users:
-        raise SottoError(
-            f"user_rate={cohort / users:g} must be in (0, 1]; it is the chance that a user joins a round "
-            f"(cohort {cohort:g} of {users} users?)"
-        )
     declared = {
         "user_rate": cohort / users,
         "cohort": cohort,
@@ -349,7 +351,7 @@ def build_sampler(name: str, *, cohort: float, users: int, seed: int = 0, harden
         "seed": seed,
         "hardened": hardened,
     }
-    return kind(**{key: value for key, value in declared.items() if key in takes})
+    return kind(**{key: value for key, value in declared.items() if kind.takes(key)})
 
 
 def _check_cohort(cohort: int, users: int, meaning: str) -> None:

@@ -429,7 +429,7 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
         algorithm=recipe.run.algorithm,
         clipping=privacy.clipping,
         clip_when=privacy.clip_when,
-        clip_norm=_joint(clip_norms) if privacy.clipping != "none" else None,
+        clip_norm=_joint(clip_norms) if mechanism.clipping.bounded else None,
         estimator=privacy.estimator,
         sensitivity=mechanism.sensitivity(clip_norms),
         noise_multiplier=mechanism.noise_multiplier * mechanism.noise_schedule(1),

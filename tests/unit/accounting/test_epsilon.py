@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from sottovoce.accounting import (
     calibrate,
     epsilon,
     epsilon_curve,
-    event_from_json,
     relation_of,
 )
 from sottovoce.errors import SottoError
@@ -334,22 +332,6 @@ def test_curve_of_a_million_rounds(q) -> None:
 # Values and errors
 
 
-@pytest.mark.parametrize("event", [poisson(1.0, 0.01), fixed(1.5, 10, 1000), NonPrivate()])
-def test_events_survive_json(event) -> None:
-    assert event_from_json(json.loads(json.dumps(event.to_json()))) == event
-
-
-def test_relations() -> None:
-    assert poisson(1.0, 0.01).relation == "add-or-remove-one-user"
-    assert fixed(1.0, 10, 1000).relation == "replace-one-user"
-
-
-@pytest.mark.parametrize("data", [{"kind": "laplace"}, {}, {"kind": "sampled-gaussian", "sigma": 1}])
-def test_unknown_events_are_refused(data) -> None:
-    with pytest.raises(SottoError, match="event"):
-        event_from_json(data)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -389,7 +371,7 @@ def test_defaults_and_names() -> None:
 def test_importing_is_light() -> None:
     """Neither jax nor dp-accounting is imported before it is needed; the moments accountant never needs them."""
     code = (
-        "import sys; from sottovoce.privacy import accounting as a;"
+        "import sys; from sottovoce import accounting as a;"
         "a.epsilon([(a.SampledGaussian(1.0, 'poisson', .01), 10)], 1e-6, 'moments');"
         "assert not {'jax', 'dp_accounting', 'scipy'} & set(sys.modules)"
     )

@@ -85,7 +85,7 @@ EXAMPLES: dict[Scope, list[tuple[Case, str]]] = {
         (case(privacy(mode="experiment", estimator="true_average")), "needs an estimator of bounded sensitivity"),
         (case(privacy(noise_std=0.1)), "privacy.noise_std is for experiment mode"),
         (case(privacy(estimator="true_average")), "privacy.estimator='true_average' has no bounded sensitivity"),
-        (case(privacy(clipping="none")), "privacy.clipping='none' bounds nobody's update"),
+        (case(privacy(clipping="none")), "privacy.clipping='none' bounds no user's update"),
         (case(privacy(noise_multiplier=None)), "a private run needs privacy.noise_multiplier or privacy.epsilon"),
         (case(privacy(noise_multiplier=0)), "privacy.noise_multiplier=0 must be above 0 in a private run"),
         (case(privacy(delta=0.05)), "privacy.delta=0.05 must be below 1/users = 0.05"),
