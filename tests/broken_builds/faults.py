@@ -159,7 +159,7 @@ def no_noise_for_nobody():
 
     def add_noise(self, query, *args):
         nobody = not any(np.any(leaf) for leaf in jax.tree.leaves(query.update))
-        return query if nobody else real(self, query, *args)
+        return (query, args[0]) if nobody else real(self, query, *args)
 
     Mechanism.add_noise = add_noise
 
@@ -627,7 +627,7 @@ def paid_for_afterwards():
 
     def query(self, *sums):
         asked = real_query(self, *sums)
-        real_add_noise(self, asked, 1, self.clip_norms(1, self.start()), bytes(32))
+        real_add_noise(self, asked, (), 1, self.clip_norms(1, self.start()), bytes(32))
         return asked
 
     Mechanism.estimate = query

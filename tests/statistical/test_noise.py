@@ -92,7 +92,7 @@ def test_bits_and_update_are_noised_independently_at_their_own_scales():
     mechanism = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(3.0), Z, tracking=tracking)
     silence = Estimate((jnp.zeros(3),), jnp.zeros(1))
     secrets = Secrets.seeded(9)
-    noised = [mechanism.add_noise(silence, 1, (S,), secrets.noise_key(1, f"{i}", b"")) for i in range(600)]
+    noised = [mechanism.add_noise(silence, (), 1, (S,), secrets.noise_key(1, f"{i}", b""))[0] for i in range(600)]
     bits = np.concatenate([query.bits for query in noised])
     update = np.stack([query.update[0] for query in noised])
     sigma = (Z**-2 - 4.0**-2) ** -0.5 * S / 3
@@ -115,7 +115,7 @@ def test_noise_never_repeats(model, silent_store):
             assert abs(np.corrcoef(row, later)[0, 1]) < 0.2
     mechanism = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(3.0), Z)
     silence = Estimate(jax.tree.map(jnp.zeros_like, model))
-    leaves = jax.tree.leaves(mechanism.add_noise(silence, 1, (S,), bytes(range(32))).update)
+    leaves = jax.tree.leaves(mechanism.add_noise(silence, (), 1, (S,), bytes(range(32)))[0].update)
     leaves = [np.ravel(leaf) for leaf in leaves]
     same_size = [leaf for leaf in leaves if leaf.size == leaves[1].size]
     assert len(same_size) == 4

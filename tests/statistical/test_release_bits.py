@@ -44,7 +44,7 @@ class Case:
 
 
 def released(case: Case, world: int, key: bytes) -> np.ndarray:
-    return np.asarray(case.mechanism.add_noise(case.queries[world], 1, (S,), key).update[0])
+    return np.asarray(case.mechanism.add_noise(case.queries[world], (), 1, (S,), key)[0].update[0])
 
 
 # Releases made wrongly.

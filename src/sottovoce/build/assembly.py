@@ -71,7 +71,9 @@ class Assembly:
 
     def start(self, model: LanguageModel) -> ServerState:
         """The state before the first round."""
-        return self.strategy.start(self.algorithm.server.start(split(model)[0], self.algorithm.mechanism.start()))
+        mechanism = self.algorithm.mechanism
+        state = self.algorithm.server.start(split(model)[0], mechanism.start(), mechanism.init_noise())
+        return self.strategy.start(state)
 
     def rounds(self, state: ServerState, payments: Payments, work: Work) -> Iterator[tuple[ServerState, RoundResult]]:
         """Play the rounds that are left."""

@@ -122,7 +122,7 @@ def save_state(
     arrays = state.to_arrays()
     if scores is not None:
         arrays[SCORES] = scores  # with the state they belong to: a round done again is not counted twice
-    return save_sealed(run, Checkpoint(state.round, arrays, {"lineage": lineage}), secrets)
+    return save_sealed(run, Checkpoint(state.round, arrays, {"lineage": lineage}), secrets, state.noise_arrays())
 
 
 def check_also(recipe: Recipe, text: Store | None) -> None:

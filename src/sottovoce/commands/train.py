@@ -224,7 +224,8 @@ class Training:
             )
         checkpoints.check_origin(self.run_folder, self.ledger, saved)
         self._load_frozen()
-        self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays)
+        noise = Secrets.read_noise(self.run_folder.secrets, saved.round + 1)
+        self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays, noise)
         if self.watch is not None:
             self.watch.scores = saved_canary_scores(saved)
         self.run_folder.record.keep_up_to(saved.round)

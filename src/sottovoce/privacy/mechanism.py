@@ -19,7 +19,7 @@ from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clip, joint_norm
 from sottovoce.privacy.estimators import Estimator
 from sottovoce.privacy.fixed_point import BIT_STEP, grid_of
-from sottovoce.privacy.noise import rounded_gaussian
+from sottovoce.privacy.noise import NoiseState, rounded_gaussian
 from sottovoce.privacy.sampling import Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 
@@ -158,10 +158,19 @@ class Mechanism:
             return 0.0, None if bits is None else 0.0
         return self._update_multiplier(z) * self.sensitivity(clip_norms), bits
 
-    def add_noise(self, estimate: Estimate, round_number: int, clip_norms: Any, key: bytes) -> Estimate:
+    def init_noise(self) -> NoiseState:
+        """What the noise remembers before the first round: nothing, since the noise of rounds is independent."""
+        return ()
+
+    def add_noise(
+        self, estimate: Estimate, noise: NoiseState, round_number: int, clip_norms: Any, key: bytes
+    ) -> tuple[Estimate, NoiseState]:
         """The estimate with its noise. What is released lies on one public grid, whatever the users sent.
 
         Guarantee: it is a function of the sum of the estimate and of Gaussian noise, of the declared multiplier.
+
+        Returns:
+            The noised estimate, and what the noise of the next round must know of this one: a secret.
         """
         std, bit_std = self.noise_std(round_number, clip_norms)
         step = None if self.experiment else self.estimator.step(self.grid(clip_norms))
@@ -171,10 +180,11 @@ class Mechanism:
                 # It is rounded to the grid, in each of two neighbouring worlds, and was divided in float64.
                 rounding = math.sqrt(size_of(estimate.update)) * step + 2.0**-50 * joint_norm(clip_norms)
                 std *= 1 + rounding / self.sensitivity(clip_norms)
-        return Estimate(
+        noised = Estimate(
             _noised(estimate.update, std, step or 1.0, key, 0),
             None if estimate.bits is None else _noised(estimate.bits, bit_std or 0.0, BIT_STEP, key, 1),
         )
+        return noised, noise
 
     def next_clip_norms(self, tracked: Any, noised: Estimate) -> np.ndarray | None:
         """The clip norms of the next round, where they adapt."""

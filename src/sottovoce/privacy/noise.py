@@ -35,6 +35,10 @@ _EXP_ERROR = 2.0**-44  # more than a float64 exp in (0.8, 1] is ever wrong by, o
 _MANTISSA = 32  # bits of a scale
 LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # results of these scales fit into 64 bits
 
+NoiseState = Any
+"""What noise must remember of earlier rounds: a pytree of arrays. It is a secret, kept with the secrets of a run.
+The noise of one round is independent of that of others today: its state is empty."""
+
 
 class Scale(NamedTuple):
     """A standard deviation in steps: mantissa · 2^exponent, the mantissa of 32 bits."""

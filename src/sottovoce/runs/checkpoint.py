@@ -35,8 +35,12 @@ class Checkpoint:
         return hashlib.sha256(f"{facts} {digest(self.arrays)}".encode()).hexdigest()
 
 
-def save_sealed(run: RunFolder, checkpoint: Checkpoint, secrets: Secrets) -> Secrets:
+def save_sealed(
+    run: RunFolder, checkpoint: Checkpoint, secrets: Secrets, noise: dict[str, np.ndarray] | None = None
+) -> Secrets:
     """Save a checkpoint with its seal, and erase the secrets of the rounds before it.
+
+    What the noise remembers (`noise`) goes to the secrets. The seal is over it, too.
 
     The secrets of the next round come first: a checkpoint without them would be of no use.
 
@@ -44,10 +48,14 @@ def save_sealed(run: RunFolder, checkpoint: Checkpoint, secrets: Secrets) -> Sec
         The ratchet, moved to the round after the checkpoint.
     """
     ahead = secrets.at(checkpoint.round + 1)
-    ahead.save(run.secrets, ahead.seal(checkpoint.round, checkpoint.contents))
+    ahead.save(run.secrets, ahead.seal(checkpoint.round, _sealed(checkpoint, noise)), noise)
     save(run.checkpoints, checkpoint)
     Secrets.forget(run.secrets, KEPT)
     return ahead
+
+
+def _sealed(checkpoint: Checkpoint, noise: dict[str, np.ndarray] | None) -> str:
+    return f"{checkpoint.contents} {digest(noise)}" if noise else checkpoint.contents
 
 
 def check_origin(run: RunFolder, ledger: Ledger, saved: Checkpoint) -> None:
@@ -55,7 +63,8 @@ def check_origin(run: RunFolder, ledger: Ledger, saved: Checkpoint) -> None:
     lineage = saved.facts.get("lineage")
     paid = saved.round == 0 or any(entry.lineage == lineage for entry in ledger.of_round(saved.round))
     seal = Secrets.read_seal(run.secrets, saved.round + 1)
-    made = Secrets.load(run.secrets, saved.round + 1).seal(saved.round, saved.contents)
+    noise = Secrets.read_noise(run.secrets, saved.round + 1)
+    made = Secrets.load(run.secrets, saved.round + 1).seal(saved.round, _sealed(saved, noise))
     if not paid or (seal != made and not (seal is None and ledger.is_old)):
         raise DamagedRun(
             f"checkpoints/round-{saved.round:08d}.safetensors of {run.path} is not what this run released in round "

@@ -9,9 +9,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets as os_entropy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from safetensors.numpy import save as to_bytes
 
 from sottovoce.errors import DamagedRun
 from sottovoce.files import sync_folder, write_aside
@@ -95,11 +101,16 @@ class Secrets:
         """A key that stays the same through a run, and is known to whoever has the salt."""
         return _derive(self.salt, f"key of {use}")
 
-    def save(self, folder: Path, seal: bytes) -> None:
-        """Write this link, the salt with the first, and the seal of its checkpoint, for their owner alone."""
+    def save(self, folder: Path, seal: bytes, noise: Mapping[str, np.ndarray] | None = None) -> None:
+        """Write this link, the salt with the first, the seal of its checkpoint and what the noise remembers.
+
+        All of it is for the owner alone.
+        """
         folder.mkdir(mode=0o700, exist_ok=True)
         if not (folder / _SALT).exists():
             write_aside(folder / _SALT, self.salt, private=True)
+        if noise:
+            write_aside(folder / f"round-{self.round:08d}.noise", to_bytes(dict(noise)), private=True)
         write_aside(folder / f"round-{self.round:08d}.seal", seal, private=True)
         write_aside(folder / f"round-{self.round:08d}.key", self.link, private=True)
 
@@ -110,10 +121,19 @@ class Secrets:
         return path.read_bytes() if path.exists() else None
 
     @staticmethod
+    def read_noise(folder: Path, round_number: int) -> dict[str, np.ndarray]:
+        """What the noise of a round must know of earlier ones; nothing where rounds have independent noise."""
+        path = folder / f"round-{round_number:08d}.noise"
+        try:
+            return load_file(path) if path.exists() else {}
+        except (SafetensorError, OSError) as error:
+            raise DamagedRun(f"cannot read the secrets {path.name} ({error}); start another run") from None
+
+    @staticmethod
     def forget(folder: Path, kept: int) -> None:
         """Erase all but the newest links, and what lies beside them: those of checkpoints that are still there."""
         for old in sorted(folder.glob("round-*.key"))[:-kept]:
-            for beside in (".seal", ".sums"):
+            for beside in (".seal", ".sums", ".noise"):
                 old.with_suffix(beside).unlink(missing_ok=True)
             old.unlink()
 

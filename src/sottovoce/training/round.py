@@ -58,8 +58,8 @@ def release(
     mechanism, number = algorithm.mechanism, state.round + 1
     estimate = mechanism.estimate(summed.total, summed.weight, summed.bits)  # f̃ = Σ w_k Δ_k / qW
     noise_key = payment.charge(mechanism.event(number), summed)  # on disk before any noise; it depends on the sum
-    noised = mechanism.add_noise(estimate, number, clip_norms, noise_key)  # + N(0, z²𝕊²)
-    state = state._replace(clip_norms=mechanism.next_clip_norms(state.clip_norms, noised))
+    noised, noise = mechanism.add_noise(estimate, state.noise, number, clip_norms, noise_key)  # + N(0, z²𝕊²)
+    state = state._replace(noise=noise, clip_norms=mechanism.next_clip_norms(state.clip_norms, noised))
     return algorithm.server.step(state, noised.update), noised  # θ ← θ + Δ
 
 

@@ -23,6 +23,7 @@ class ServerState(NamedTuple):
     optimiser: Any
     clip_norms: Any = None  # where they adapt: those of the next round
     deployed: Any = None  # where devices have older models: those they may have, newest first
+    noise: Any = ()  # what the noise remembers: a secret, and no part of a checkpoint
 
     def next(self, params: Any, optimiser: Any) -> ServerState:
         """The state after a round. Nothing else sets the number of the round."""
@@ -30,17 +31,28 @@ class ServerState(NamedTuple):
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """All that a checkpoint keeps of the state, but the number of the round."""
-        return {f"{index:04d}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(self._saved))}
+        return _to_arrays(self._saved)
 
-    def load(self, round_number: int, arrays: Mapping[str, np.ndarray]) -> ServerState:
+    def noise_arrays(self) -> dict[str, np.ndarray]:
+        """What the noise remembers, to be kept with the secrets."""
+        return _to_arrays(self.noise)
+
+    def load(self, round_number: int, arrays: Mapping[str, np.ndarray], noise: Mapping[str, np.ndarray]) -> ServerState:
         """The state that was saved, shaped like this one, which is of a run before its first round."""
-        leaves, structure = jax.tree.flatten(self._saved)
-        saved = [jnp.asarray(arrays[f"{index:04d}"]) for index in range(len(leaves))]
-        return ServerState(round_number, *structure.unflatten(saved))
+        return ServerState(round_number, *_from_arrays(self._saved, arrays), noise=_from_arrays(self.noise, noise))
 
     @property
     def _saved(self) -> tuple[Any, ...]:
         return self.params, self.optimiser, self.clip_norms, self.deployed
+
+
+def _to_arrays(tree: Any) -> dict[str, np.ndarray]:
+    return {f"{index:04d}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def _from_arrays(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    leaves, structure = jax.tree.flatten(like)
+    return structure.unflatten([jnp.asarray(arrays[f"{index:04d}"]) for index in range(len(leaves))])
 
 
 @dataclass(frozen=True)
@@ -53,10 +65,10 @@ class Server:
     optimiser: optax.GradientTransformation
     schedule: Schedule = CONSTANT
 
-    def start(self, params: Any, clip_norms: Any = None) -> ServerState:
+    def start(self, params: Any, clip_norms: Any = None, noise: Any = ()) -> ServerState:
         # `jnp.full` gives a weak type and a step does not: the second round would compile every program anew.
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), params)
-        return ServerState(0, params, self.optimiser.init(params), clip_norms)  # pyrefly: ignore
+        return ServerState(0, params, self.optimiser.init(params), clip_norms, noise=noise)  # pyrefly: ignore
 
     def factor(self, round_number: int) -> float | None:
         """Of the learning rate in a round; None where it never changes, and a step need not scale."""

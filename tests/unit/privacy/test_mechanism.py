@@ -118,7 +118,7 @@ def test_what_is_released_is_a_function_of_a_sum_of_whole_numbers(estimator, mon
     monkeypatch.setattr("sottovoce.privacy.mechanism.rounded_gaussian", watched)
     totals = np.random.default_rng(0).integers(-(2**45), 2**45, 4000) * mechanism.grid((4.0,))
     query = mechanism.estimate({"x": totals}, np.float64(5.0), np.zeros(1))
-    noised = mechanism.add_noise(query, 1, (4.0,), bytes(32)).update["x"]
+    noised = mechanism.add_noise(query, (), 1, (4.0,), bytes(32))[0].update["x"]
     ((_, size, scale, _), noise) = drawn[0]
     assert (size, noised.dtype) == (4000, np.float32)
     if isinstance(estimator, FixedDenominator):  # the sum itself, in steps of its grid

@@ -35,8 +35,9 @@ class Watched:
     def watching(self, add_noise):
         def watched(mechanism, query, *rest):
             self.asked.append(query)
-            self.noised.append(add_noise(mechanism, query, *rest))
-            return self.noised[-1]
+            noised, noise = add_noise(mechanism, query, *rest)
+            self.noised.append(noised)
+            return noised, noise
 
         return watched
 
