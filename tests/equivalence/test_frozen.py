@@ -107,7 +107,7 @@ def test_state_sum_and_noise_have_the_parameters_alone(half, store):
     payment = Free(Secrets.seeded(3).keys(1, "a"))
     state, _ = play_round(algorithm, state, store, payment, sum_one_by_one, traces.append)
     assert sum(array.size for array in state.to_arrays().values()) == count < whole / 1.5
-    drawn = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(traces[0].noised.estimate)])
+    drawn = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(traces[0].noised.update)])
     assert drawn.size == count
     scale = algorithm.mechanism.noise_std(1, algorithm.mechanism.clip_norms(1, None))[0]
     assert abs(np.sum((drawn / scale) ** 2) / count - 1) < 6 * np.sqrt(2 / count)
