@@ -24,6 +24,7 @@ from sottovoce.models.lstm import LSTM
 from sottovoce.planning.plan import make_plan
 from sottovoce.privacy import clipping, estimators, sampling
 from sottovoce.recipe import Privacy, Recipe
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.ledger import read_ledger
 from sottovoce.training.types import Task
 
@@ -108,7 +109,7 @@ def test_a_sampler_of_ones_own_is_planned_charged_and_stated(run_block, tmp_path
     )
     run = sv.train(recipe, tmp_path / "run")
     assert run.statement.epsilon == pytest.approx(plan.epsilon)
-    assert "All of 60 declared users join each of 2 rounds" in run.statement.prose()
+    assert "All of 60 declared users join each of 2 rounds" in prose(run.statement)
     charged = read_ledger(tmp_path / "run" / "ledger.jsonl").spent
     assert charged == [(made["AllJoin"](z), 2)]
     assert event_from_json(made["AllJoin"](z).to_json()) == made["AllJoin"](z)

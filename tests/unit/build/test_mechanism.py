@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sottovoce import accounting
-from sottovoce.build.mechanism import build_mechanism, build_sampler, resolve
+from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
@@ -57,7 +57,8 @@ def test_central_training_does_not_clip():
     [("poisson", Poisson(0.05)), ("fixed", FixedSize(50, 1000)), ("in_turn", InTurn(50, 1000, 7))],
 )
 def test_samplers_are_of_the_declared_population(sampling, built):
-    assert build_sampler(GOOD.replace(privacy={"sampling": sampling}, run={"seed": 7})) == built
+    recipe = GOOD.replace(privacy={"sampling": sampling}, run={"seed": 7})
+    assert build_mechanism(recipe, ["one"]).sampler == built
 
 
 @pytest.mark.parametrize(

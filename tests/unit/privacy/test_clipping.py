@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, finite_or_zero, joint_norm, norm
+from sottovoce.errors import SottoError
+from sottovoce.privacy.clipping import (
+    FlatClip,
+    NoClip,
+    PerLayerClip,
+    build_clip,
+    finite_or_zero,
+    joint_norm,
+    norm,
+)
 
 finite = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)  # the device flushes subnormal numbers to zero
 trees = st.tuples(arrays(np.float32, (3, 4), elements=finite), arrays(np.float32, (5,), elements=finite))
@@ -80,3 +89,26 @@ def test_an_update_that_is_not_finite_contributes_zero(bad):
 
 def test_norm_is_of_all_leaves_together():
     assert float(norm({"a": jnp.array([3.0]), "b": jnp.array([[4.0]])})) == pytest.approx(5.0)
+
+
+def test_a_clip_gets_the_settings_that_its_constructor_takes():
+    assert build_clip("flat", 2.0, (1.0, 3.0), True) == FlatClip(2.0, weight_aware=True)
+    assert build_clip("per_layer", 2.0, (1.0, 3.0), False) == PerLayerClip((1.0, 3.0))
+    assert build_clip("none", 2.0, (1.0, 3.0), True) == NoClip()
+    assert (FlatClip.bounded, PerLayerClip.bounded, NoClip.bounded) == (True, True, False)
+    with pytest.raises(SottoError, match="must be one of flat, per_layer, none; did you mean"):
+        build_clip("flatt", 2.0, (), False)
+
+
+def test_a_normalised_clip_has_norms_of_one_and_is_else_the_same():
+    assert FlatClip(7.0, weight_aware=True).normalised() == FlatClip(1.0, weight_aware=True)
+    assert PerLayerClip((2.0, 3.0)).normalised() == PerLayerClip((1.0, 1.0))
+    assert NoClip().normalised() == NoClip()
+
+
+def test_parts_are_all_leaves_in_order_one_group_for_each_norm():
+    leaves = ["a", "b", "c"]
+    for clip in (FlatClip(1.0), PerLayerClip((1.0, 2.0, 3.0)), NoClip()):
+        parts = clip.parts(leaves)
+        assert len(parts) == len(clip.clip_norms)
+        assert [leaf for part in parts for leaf in part] == leaves

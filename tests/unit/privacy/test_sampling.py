@@ -1,4 +1,4 @@
-"""Users in turn: how often one can join, and what that is charged."""
+"""What each sampler says of itself, and users in turn: how often one can join, and what that is charged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import InTurn
+from sottovoce.privacy.sampling import SAMPLERS, FixedSize, InTurn, Poisson, build_sampler, sampler_named
 from sottovoce.privacy.schedule import Schedule
 
 SIZES = [(1, 1), (1, 5), (3, 7), (4, 10), (5, 10), (7, 7), (6, 11)]
@@ -127,3 +127,51 @@ def test_noise_that_changes_from_turn_to_turn_is_refused_and_a_factor_for_all_is
 def test_a_cohort_of_more_than_everybody_is_refused():
     with pytest.raises(SottoError, match="from 1 to the declared"):
         InTurn(41, 40, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "built", "relation"),
+    [
+        ("poisson", Poisson(0.1, hardened=True), "add-or-remove-one-user"),
+        ("fixed", FixedSize(4, 40, hardened=True), "replace-one-user"),
+        ("in_turn", InTurn(4, 40, seed=3), "replace-one-user"),
+    ],
+)
+def test_a_sampler_gets_the_constants_that_its_constructor_takes(name, built, relation):
+    sampler = build_sampler(name, cohort=4, users=40, seed=3, hardened=True)
+    assert sampler == built
+    assert sampler.relation == relation
+    assert sampler.user_rate == pytest.approx(0.1)
+    assert sampler.expected(40) == pytest.approx(4)
+    assert sampler.of_population(3, 9) == build_sampler(name, cohort=3, users=9, seed=3, hardened=True)
+
+
+def test_what_a_run_costs_is_what_its_rounds_cost():
+    noise = [(2.0, 3), (1.0, 4)]
+    for sampler in (Poisson(0.1), FixedSize(4, 40)):
+        each = [sampler.event_of_round(2.0 if number <= 3 else 1.0, number) for number in range(1, 8)]
+        for done in range(8):
+            charged = [event for event, count in sampler.events(noise, done) for _ in range(count)]
+            assert charged == each[done:]
+        assert sampler.participations(7) == 7
+        assert sampler.round_of_charge(5) == 5
+    assert InTurn(4, 40, seed=3).events([], 0) == []
+
+
+def test_only_users_who_flip_their_own_coins_are_independent_and_only_turns_are_public():
+    facts = {name: (kind.independent, kind.amplifies, kind.uses_names) for name, kind in SAMPLERS.items()}
+    assert facts == {"poisson": (True, True, False), "fixed": (False, True, False), "in_turn": (False, False, True)}
+    assert [build_sampler(name, cohort=4, users=40).generator for name in SAMPLERS] == [
+        "Philox",
+        "Philox",
+        "none: turns are public",
+    ]
+    assert build_sampler("poisson", cohort=4, users=40, hardened=True).generator == "ChaCha20"
+
+
+def test_a_cohort_that_is_no_whole_number_and_an_unknown_name_are_refused():
+    assert build_sampler("poisson", cohort=2.5, users=40).user_rate == 2.5 / 40
+    with pytest.raises(SottoError, match="whole number"):
+        build_sampler("fixed", cohort=2.5, users=40)
+    with pytest.raises(SottoError, match="did you mean 'poisson'"):
+        sampler_named("poison")
