@@ -38,7 +38,7 @@ ALWAYS = (
     "a_store_that_is_believed",
     "a_page_that_tells",
 )
-MOST = 40  # of those that a change touches: it may touch every room
+MOST = 24  # of those that a change touches: it may touch every room
 HISTORY = 5  # commits that count as the change where a branch is its own main branch
 
 

@@ -195,7 +195,11 @@ def test_a_model_of_ones_own_goes_all_the_way(recipe, store, tmp_path):
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [(Bigram(jnp.zeros((7, 7))), "every word"), (Bigram(jnp.zeros((7, 7), int)), "int32"), (object(), "object")],
+    [
+        (Bigram(jnp.zeros((7, 7))), "every token"),
+        (Bigram(jnp.zeros((7, 7), int)), "no trained array"),
+        (object(), "object"),
+    ],
     ids=["another vocabulary", "whole numbers", "no model"],
 )
 def test_a_model_that_cannot_be_trained_is_refused_before_anybody_is_charged(recipe, store, tmp_path, model, message):

@@ -22,6 +22,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.models.lstm import LSTM
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import StartFacts
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
@@ -176,7 +177,7 @@ def test_a_private_run_starts_from_weights_whose_card_says_public_text(family, p
     for number, start in enumerate((public, public / "weights.safetensors")):
         result = sottovoce.train(private(family.second, start), tmp_path / f"run{number}")
         source = f"public start: {weights}, of public text by its card"
-        assert result.statement.facts["start"] == {"weights": weights, "trained_on": "public", "source": source}
+        assert result.statement.start == StartFacts(source, weights=weights, trained_on="public")
         assert source in result.statement.prose()
     assert (
         results_of(tmp_path / "run0")["model/weights.safetensors"]
@@ -205,8 +206,8 @@ def test_weights_of_unknown_origin_are_refused_to_a_private_run_and_named_in_oth
     for trained_on in ("people", None, "Public"):
         card_of(start, trained_on=trained_on)
         refused('does not say "trained_on": "public"')
-    found = sottovoce.train(central(family.first, start), tmp_path / "unknown").statement.facts["start"]
-    assert found["source"].endswith("of a weights file")
+    found = sottovoce.train(central(family.first, start), tmp_path / "unknown").statement.start
+    assert found.source.endswith("of a weights file")
     refused("not of public text by their card", private(family.second, tmp_path / "unknown"))
     # A model folder of a run on people is no way around the rule for its run.
     refused('does not say "trained_on"', private(family.first, family.on_first / "model"))
@@ -243,13 +244,13 @@ def test_a_released_private_model_is_refused_to_a_private_run(family, tmp_path):
     """Its secrets are gone: whose text it saw cannot be told, unless the ledger of these users names its run."""
     recipe = make_recipe(family.first).replace(run={"rounds": 1}, privacy={"secrets": "entropy"})
     sottovoce.train(recipe, tmp_path / "private")
-    assert sottovoce.release_run(tmp_path / "private", tmp_path / "released")["released"]
+    assert sottovoce.release_run(tmp_path / "private", tmp_path / "released").released
     with pytest.raises(SottoError, match="cannot be told whether"):
         sottovoce.train(private(family.second, tmp_path / "released"), tmp_path / "run")
     with pytest.raises(SottoError, match="ε would have to be added"):
         sottovoce.train(private(family.first, tmp_path / "released"), tmp_path / "run")
     further = sottovoce.train(central(family.second, tmp_path / "released"), tmp_path / "further").statement
-    assert "private start: " in further.facts["start"]["source"]
+    assert "private start: " in further.start.source
 
 
 def test_seeded_runs_from_two_models_share_no_noise(tmp_path):

@@ -69,7 +69,7 @@ def shown_multiplier(given: Algorithm, rounds: int) -> float:
 def test_a_sound_round_stays_below_its_claim_and_the_canary_moves_it_as_far_as_any_user_may():
     audit = audit_of(algorithm())
     assert 0.99 < audit.relative_norm <= 1
-    scores, present, noise = audit.play(300, SECRETS)
+    scores, present, noise = audit.play(600, SECRETS)
     claim = epsilon([(audit.event(), 1)], DELTA)
     assert claim == pytest.approx(1.82, abs=0.01)
     assert 0.2 < trials_bound(scores, present, DELTA).epsilon < claim
