@@ -178,7 +178,7 @@ def test_a_private_run_starts_from_weights_whose_card_says_public_text(family, p
         result = sottovoce.train(private(family.second, start), tmp_path / f"run{number}")
         source = f"public start: {weights}, of public text by its card"
         assert result.statement.start == StartFacts(source, weights=weights, trained_on="public")
-        assert source in result.statement.prose()
+        assert source in prose(result.statement)
     assert (
         results_of(tmp_path / "run0")["model/weights.safetensors"]
         == (results_of(tmp_path / "run1")["model/weights.safetensors"])
