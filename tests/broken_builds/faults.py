@@ -485,7 +485,8 @@ def denominator_of_the_store():
     real = assembly.assemble
 
     def assemble(recipe, store, **more):
-        mechanism._build_estimator = lambda privacy: FixedDenominator(privacy.cohort / privacy.users * store.users)
+        rate = recipe.privacy.cohort / recipe.privacy.users
+        mechanism.build_estimator = lambda name, *weights: FixedDenominator(rate * store.users)
         return real(recipe, store, **more)
 
     assembly.assemble = assemble
