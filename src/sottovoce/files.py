@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Self
+from types import NoneType
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 from sottovoce.errors import SottoError
 
@@ -60,30 +61,55 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Facts:
-    """A dataclass with a form in JSON. A field may have another name in files (`in_file`)."""
+    """A dataclass with a form in JSON, read by the types of its fields. A field may have another name in files.
+
+    A `sparse` class writes a field whose default is None, False or () only where it has another value.
+    """
+
+    _sparse: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, sparse: bool = False) -> None:
+        cls._sparse = sparse
 
     def to_json(self) -> Json:
-        return {_key(each): as_json(getattr(self, each.name)) for each in fields(self)}
+        written = [(each, getattr(self, each.name)) for each in fields(self)]
+        return {_key(each): as_json(value) for each, value in written if not self._is_left_out(each, value)}
+
+    def _is_left_out(self, field: Field[Any], value: Any) -> bool:
+        return self._sparse and value == field.default and (value is None or value is False or value == ())
 
     @classmethod
     def from_json(cls, values: Json) -> Self:
         """Of a JSON object, what there are fields for: a file of another version may hold more, or less."""
-        return cls(**{each.name: _value(each, values[_key(each)]) for each in fields(cls) if _key(each) in values})
+        kinds = get_type_hints(cls)
+        known = [each for each in fields(cls) if _key(each) in values]
+        return cls(**{each.name: _read(kinds[each.name], values[_key(each)], _null(each)) for each in known})
 
 
-def _value(field: Field[Any], value: Any) -> Any:
-    """Of a field that is declared a float, a number: JSON has no infinity."""
-    numeric = field.type == "float" or (field.type == "float | None" and value is not None)
-    return from_json_number(value) if numeric else value
+def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
+    """A JSON value as the type of its field says: facts, tuples, and numbers, of which JSON has no infinity."""
+    parts = get_args(kind)
+    if NoneType in parts:
+        return None if value is None else _read(parts[0], value)
+    if get_origin(kind) is tuple:
+        each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return tuple(_read(one, item) for one, item in zip(each, value, strict=True))
+    if isinstance(kind, type) and issubclass(kind, Facts):
+        return kind.from_json(value)
+    return from_json_number(value, null=null) if kind is float else value
 
 
-def in_file(key: str) -> Json:
-    """The metadata of a field that is called `key` in files."""
-    return {"key": key}
+def in_file(key: str = "", *, null: float = math.nan) -> Json:
+    """The metadata of a field that is called `key` in files, or for which earlier versions wrote null for a number."""
+    return {"key": key, "null": null}
 
 
 def _key(field: Field[Any]) -> str:
-    return field.metadata.get("key", field.name)
+    return field.metadata.get("key") or field.name
+
+
+def _null(field: Field[Any]) -> float:
+    return field.metadata.get("null", math.nan)
 
 
 def write_aside(path: Path, contents: bytes, *, private: bool = False) -> None:

@@ -151,11 +151,53 @@ class Outer(Facts):
     share: float | None = None
     renamed: int = field(default=0, metadata=in_file("old"))
     inner: tuple[Inner, ...] = ()
+    one: Inner | None = None
+    points: tuple[tuple[int, float], ...] = ()
+    bound: float = field(default=math.nan, metadata=in_file(null=math.inf))
 
 
-def test_facts_are_plain_json_and_files_of_other_versions_are_read() -> None:
-    facts = Outer(1, math.inf, 2, (Inner(), Inner(1.0)))
-    written = {"count": 1, "share": "infinity", "old": 2, "inner": [{"value": "infinity"}, {"value": 1.0}]}
+def test_facts_are_plain_json_and_read_by_the_types_of_their_fields() -> None:
+    facts = Outer(1, math.inf, 2, (Inner(), Inner(1.0)), Inner(2.0), ((1, 0.5), (2, math.inf)), 3.0)
+    written = {
+        "count": 1,
+        "share": "infinity",
+        "old": 2,
+        "inner": [{"value": "infinity"}, {"value": 1.0}],
+        "one": {"value": 2.0},
+        "points": [[1, 0.5], [2, "infinity"]],
+        "bound": 3.0,
+    }
     assert facts.to_json() == as_json({"facts": facts})["facts"] == written
-    assert Outer.from_json({"count": 1, "old": 2, "later": 3}) == Outer(1, None, 2)
-    assert Outer.from_json({"count": 1, "share": "infinity"}).share == math.inf
+    assert Outer.from_json(json.loads(json.dumps(written))) == facts
+
+
+def test_facts_of_other_versions_may_hold_more_or_less() -> None:
+    assert Outer.from_json({"count": 1, "old": 2, "later": 3, "one": None, "bound": None}) == Outer(
+        1, None, 2, bound=math.inf
+    )
+    for broken in ({}, {"count": 1, "one": 3}, {"count": 1, "inner": 3}):
+        with pytest.raises(TypeError):
+            Outer.from_json(broken)
+    with pytest.raises(ValueError, match="shorter"):
+        Outer.from_json({"count": 1, "points": [[1]]})
+
+
+@dataclass(frozen=True)
+class Sparse(Facts, sparse=True):
+    required: float | None
+    text: str | None = None
+    flag: bool = False
+    count: int = 0
+    items: tuple[Inner, ...] = ()
+
+
+def test_sparse_facts_leave_out_defaults_that_say_nothing() -> None:
+    assert Sparse(None).to_json() == {"required": None, "count": 0}
+    assert Sparse(1.0, "", True, 2, (Inner(),)).to_json() == {
+        "required": 1.0,
+        "text": "",
+        "flag": True,
+        "count": 2,
+        "items": [{"value": "infinity"}],
+    }
+    assert Sparse.from_json({"required": None}) == Sparse(None)

@@ -6,17 +6,12 @@ Files of other versions may lack fields: a number is then NaN, and a text is emp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sottovoce.files import Facts, Json, in_file
 
 AUDITS = ("rounds", "tails", "canaries", "membership")  # RUN/audit/NAME.json
-
-
-def _each(kind: type[Any], rows: Sequence[Json]) -> tuple[Any, ...]:
-    return tuple(kind.from_json(row) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -89,11 +84,6 @@ class TailsResult(Facts):
     rejected: int = 0
     pairs: tuple[TailPair, ...] = ()
 
-    @classmethod
-    def from_json(cls, values: Json) -> TailsResult:
-        found, pairs = super().from_json(values), _each(TailPair, values.get("pairs", ()))
-        return replace(found, pairs=pairs, proved=_proved(values))
-
 
 @dataclass(frozen=True)
 class Exposure(Facts):
@@ -132,10 +122,6 @@ class OtherCurve(Facts):
     epsilon: float = math.inf
     curve: tuple[ExposurePoint, ...] = ()
 
-    @classmethod
-    def from_json(cls, values: Json) -> OtherCurve:
-        return replace(super().from_json(values), curve=_each(ExposurePoint, values.get("curve", ())))
-
 
 @dataclass(frozen=True)
 class Guesses(Facts):
@@ -155,11 +141,6 @@ class OneRunResult(Facts):
     shown: float = math.nan
     rounds: Guesses = Guesses()
     model: Guesses = Guesses()
-
-    @classmethod
-    def from_json(cls, values: Json) -> OneRunResult:
-        guesses = {name: Guesses.from_json(values.get(name, {})) for name in ("rounds", "model")}
-        return replace(super().from_json(values), **guesses)
 
 
 @dataclass(frozen=True)
@@ -196,17 +177,6 @@ class CanariesResult(Facts):
     others: tuple[OtherCurve, ...] = field(default=(), metadata=in_file("beside"))
     note: str = ""
 
-    @classmethod
-    def from_json(cls, values: Json) -> CanariesResult:
-        return replace(
-            super().from_json(values),
-            canaries=CanarySummary.from_json(values.get("canaries", {})),
-            one_run=OneRunResult.from_json(values["one_run"]) if values.get("one_run") else None,
-            exposure=_each(Exposure, values.get("exposure", ())),
-            curve=_each(ExposurePoint, values.get("curve", ())),
-            others=_each(OtherCurve, values.get("beside", ())),
-        )
-
 
 @dataclass(frozen=True)
 class Rate(Facts):
@@ -232,11 +202,6 @@ class AttackResult(Facts):
     rates: tuple[Rate, ...] = ()
     roc: tuple[tuple[float, float], ...] = ()
 
-    @classmethod
-    def from_json(cls, values: Json) -> AttackResult:
-        points = tuple((fpr, tpr) for fpr, tpr in values.get("roc", ()))
-        return replace(super().from_json(values), rates=_each(Rate, values.get("rates", ())), roc=points)
-
 
 @dataclass(frozen=True)
 class MembershipResult(Facts):
@@ -253,15 +218,6 @@ class MembershipResult(Facts):
     attacks: tuple[AttackResult, ...] = ()
     proved: Proved | None = None
     note: str = ""
-
-    @classmethod
-    def from_json(cls, values: Json) -> MembershipResult:
-        attacks = _each(AttackResult, values.get("attacks", ()))
-        return replace(super().from_json(values), attacks=attacks, proved=_proved(values))
-
-
-def _proved(values: Json) -> Proved | None:
-    return Proved.from_json(values["proved"]) if values.get("proved") else None
 
 
 @dataclass(frozen=True)

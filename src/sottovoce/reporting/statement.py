@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sottovoce import accounting
 from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
 from sottovoce.accounting.events import ADDED
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import Facts, Json, from_json_number, in_file
+from sottovoce.files import Facts, Json, in_file
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
@@ -50,20 +50,8 @@ NO_CIPHER = "anyone who can tell the output of Philox from chance: it draws who 
 _OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` was a field
 
 
-class _Optional(Facts):
-    """Facts of which those that are None, False or empty by default are in the file only where they are not."""
-
-    def to_json(self) -> Json:
-        left_out = {each.name for each in fields(self) if self._is_left_out(each)}
-        return {key: value for key, value in super().to_json().items() if key not in left_out}
-
-    def _is_left_out(self, each: Field[Any]) -> bool:
-        nothing = any(each.default is one for one in (None, False, ()))
-        return nothing and getattr(self, each.name) is each.default
-
-
 @dataclass(frozen=True)
-class Declared(_Optional):
+class Declared(Facts, sparse=True):
     """The public constants that the recipe declares."""
 
     users: int
@@ -85,7 +73,7 @@ class Adaptive(Facts):
 
 
 @dataclass(frozen=True)
-class MechanismFacts(_Optional):
+class MechanismFacts(Facts, sparse=True):
     """How a round is made private: clip norm, sensitivity and noise are those of round 1 where they change.
 
     A schedule is in factors, and the `nominal` value is what they multiply.
@@ -97,7 +85,7 @@ class MechanismFacts(_Optional):
     clip_when: str
     clip_norm: float | None  # None where updates are not clipped
     estimator: str
-    sensitivity: float  # infinite where updates are not clipped
+    sensitivity: float = field(metadata=in_file(null=math.inf))  # infinite where updates are not clipped
     noise_multiplier: float
     noise_std: float
     server_update: str | None = None
@@ -113,18 +101,6 @@ class MechanismFacts(_Optional):
     @property
     def clip_norm_changes(self) -> bool:
         return bool(self.clip_schedule) or self.adaptive is not None
-
-    @classmethod
-    def from_json(cls, values: Json) -> MechanismFacts:
-        return replace(
-            super().from_json(values),
-            # Earlier versions wrote null for an infinite sensitivity.
-            sensitivity=from_json_number(values["sensitivity"], null=math.inf),
-            layer_clip_norms=tuple(values.get("layer_clip_norms", ())),
-            clip_schedule=_schedule(values.get("clip_schedule")),
-            noise_schedule=_schedule(values.get("noise_schedule")),
-            adaptive=Adaptive.from_json(values["adaptive"]) if "adaptive" in values else None,
-        )
 
 
 def _schedule(points: Iterable[Iterable[float]] | None) -> tuple[tuple[float, float], ...]:
@@ -156,7 +132,7 @@ class VocabularyFacts(Facts):
 
 
 @dataclass(frozen=True)
-class StartFacts(_Optional):
+class StartFacts(Facts, sparse=True):
     """The model that a run began with, if not one initialised from the seed."""
 
     source: str
@@ -166,7 +142,7 @@ class StartFacts(_Optional):
 
 
 @dataclass(frozen=True)
-class AuditOutcome(_Optional):
+class AuditOutcome(Facts, sparse=True):
     """What a released statement says of one audit: figures of made-up users and of the released model alone."""
 
     audit: str
@@ -185,7 +161,7 @@ class AuditOutcome(_Optional):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement(_Optional):
+class Statement(Facts, sparse=True):
     """`epsilon` is for the planned rounds: stopping early because of what was seen does not make it smaller.
 
     Files of earlier versions lack some of the fields that have a default.
@@ -219,7 +195,7 @@ class Statement(_Optional):
     noise_generator: str | None = None
     sampling_generator: str | None = None
     released: tuple[str, ...] = ()
-    not_covered: tuple[str, ...]
+    not_covered: tuple[str, ...] = ()
     vocabulary: VocabularyFacts
     software: dict[str, str]
     start: StartFacts | None = None
@@ -248,17 +224,8 @@ class Statement(_Optional):
     @classmethod
     def from_json(cls, values: Json) -> Statement:
         """Read privacy.json, of this version or an earlier one."""
-        read = {
-            "declared": Declared.from_json(values["declared"]),
-            "mechanism": MechanismFacts.from_json(values["mechanism"]),
-            "vocabulary": VocabularyFacts.from_json(values["vocabulary"]),
-            "charged": tuple((event_from_json(one["event"]), one["count"]) for one in values.get("charged", ())),
-            "start": StartFacts.from_json(values["start"]) if "start" in values else None,
-            "canaries": CanarySummary.from_json(values["canaries"]) if "canaries" in values else None,
-            "audits": tuple(map(AuditOutcome.from_json, values.get("audits", ()))),
-            **{name: tuple(values.get(name, ())) for name in ("not_covered", "released")},
-        }
-        statement = replace(super().from_json(values), **read)
+        charged = [(event_from_json(one["event"]), one["count"]) for one in values.get("charged", ())]
+        statement = super().from_json({**values, "charged": charged})
         if math.isnan(statement.epsilon):
             raise ValueError("epsilon is not a number")
         return statement
