@@ -21,7 +21,7 @@ from sottovoce.build.algorithm import (
     build_user_update,
 )
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.build.rules import Case, Scope, StoreFacts, accountant_of
+from sottovoce.build.rules import StoreFacts, accountant_of
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.kernels import cpu, cuda
@@ -129,7 +129,7 @@ def assemble(
         recipe = _fill_model(recipe)
     own_model, own_objective = model is not None, objective is not plain
     own_code = own_model or own_objective
-    rules.check(Scope.STORE, Case(recipe, facts=StoreFacts.of(store), own_objective=own_objective))
+    rules.check(rules.store_rules(recipe, StoreFacts.of(store), own_objective))
     if not own_objective:
         objective = build_objective(recipe)
     code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_objective_name(objective, recipe, store)}"
@@ -140,7 +140,7 @@ def assemble(
     if frozen is not None and processes > 1:
         raise SottoError("a model with a frozen part is trained in one process; leave the others out")
     layers, devices_here = layer_names(params), len(jax.local_devices())
-    rules.check(Scope.MODEL, Case(recipe, layers=layers, devices_here=devices_here))
+    rules.check(rules.model_rules(recipe, layers, devices_here))
     strategy = build_strategy(recipe)
     if recipe.server.update == "transfer":
         code += f", transfer learning on {_text_name(store) if recipe.server.text == 'public' else 'generated text'}"

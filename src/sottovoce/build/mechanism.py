@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sottovoce import accounting
 from sottovoce.build import rules
-from sottovoce.build.rules import Case, Scope, accountant_of
+from sottovoce.build.rules import accountant_of
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import PerLayerClip, build_clip, clip_named, joint_norm
 from sottovoce.privacy.estimators import build_estimator, estimator_named
@@ -33,7 +33,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     sampler_named(recipe.privacy.sampling)
     clip_named(recipe.privacy.clipping)
     estimator_named(recipe.privacy.estimator)
-    rules.check(Scope.RECIPE, Case(recipe, processes, before))
+    rules.check(rules.recipe_rules(recipe, processes, before))
     privacy = recipe.privacy
     if privacy.layer_clip_norms:
         # One meaning of S everywhere: the bound on the whole update.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from sottovoce.build import rules
-from sottovoce.build.rules import Case, Scope
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
 
 
 def check_scope(recipe: Recipe) -> None:
     """Refuse what devices cannot do, and what would differ from a simulated run."""
-    rules.check(Scope.DEVICES, Case(recipe))
+    rules.check(rules.device_rules(recipe))
 
 
 def check_frozen(frozen: Any) -> None:
