@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from string import ascii_uppercase
 
 from sottovoce.files import Json
-from sottovoce.reporting.draw.comparison import Spot, draw_head_words, draw_spread, draw_utility
 from sottovoce.reporting.draw.curves import Figure, Level, Line
-from sottovoce.reporting.draw.panels import Row
-from sottovoce.reporting.draw.style import COLOURS
+from sottovoce.reporting.draw.lanes import draw_spread
+from sottovoce.reporting.draw.panels import Row, draw_histograms
+from sottovoce.reporting.draw.style import COLOURS, to_svg
+from sottovoce.reporting.draw.utility import Spot, draw_utility
 from sottovoce.reporting.findings import Finding, public
 from sottovoce.reporting.pages import Drawing, Table, render_page
 from sottovoce.reporting.report import finite_points, last_evaluation, measured
@@ -44,7 +45,7 @@ class Comparison:
     runs: Sequence[Compared]
     people: str = ""
     internal: bool = False
-    notes: Sequence[tuple[str, str]] = field(default=())
+    notes: Sequence[tuple[str, str]] = ()
 
     def to_json(self) -> Json:
         return {
@@ -174,7 +175,7 @@ def _utility(runs: Sequence[Compared]) -> Drawing | None:
         return None
     words = "Top-1 on held-out users against the ε that is proved; dashed: runs without a guarantee."
     if any(spot.within is not None for spot in spots):
-        words += " Bars and bands: 95% confidence, by who the users are."
+        words += " Bars and bands: 95% confidence, over users."
     if any(spot.projected for spot in spots):
         words += " Open circles: ε is projected."
     table = Table("Numbers of utility against privacy", "run", ["ε", "top-1"], rows)
@@ -194,22 +195,15 @@ def _curves(runs: Sequence[Compared]) -> list[Drawing]:
         for letter, colour, run in _lettered(runs)
     ]
     top1 = Figure("top1", "Top-1 by round", "share of targets", lines("top1"), percent=True)
-    perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), widen=True)
+    how = {"from_zero": False, "widen": True}
+    perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), **how)
     epsilon = Figure("epsilon", "Privacy spent by round", "ε", spent, levels, bound=True)
-    figures = (
-        (top1, "As recorded in each run, on its held-out users."),
-        (replace(perplexity, from_zero=False), "As recorded in each run. Lower is better."),
-        (
-            epsilon,
-            "ε spent after each round; runs without a guarantee are not drawn. A run claims the ε of all its planned "
-            "rounds.",
-        ),
-    )
+    words = "ε spent after each round, of runs with a guarantee. A run claims the ε of all its planned rounds."
+    nothing = "Nothing was recorded."
     return [
-        Drawing(figure.title, words, figure.svg(), figure.numbers())
-        if any(line.points for line in figure.lines)
-        else Drawing(figure.title, "Nothing was recorded.")
-        for figure, words in figures
+        top1.drawing("As recorded in each run, on its held-out users.", nothing),
+        perplexity.drawing("As recorded in each run. Lower is better.", nothing),
+        epsilon.drawing(words, nothing),
     ]
 
 
@@ -231,7 +225,8 @@ def _head_words(runs: Sequence[Compared]) -> Drawing | None:
         "users' own; the line is the mean. A model that noise has blurred leans towards frequent words."
     )
     table = Table("Numbers of head words", "run, head", columns, rows, "Shares of targets, by how many of the ten.")
-    svg = draw_head_words([f"in the top {size}" for size in sizes], drawn, " ".join(means))
+    about = ("head-words", "Head words among ten predictions", " ".join(means))
+    svg = draw_histograms([f"in the top {size}" for size in sizes], drawn, lambda canvas: to_svg(canvas, *about))
     return Drawing("Head words", words, svg, table)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sottovoce.accounting import rounded_down
 from sottovoce.audit.results import Audits, CanariesResult, MembershipResult, Proved, RoundsResult, TailsResult
 from sottovoce.files import Facts, Json, as_json
-from sottovoce.reporting.draw.number_line import Lane
+from sottovoce.reporting.draw.lanes import Lane
 from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain, would_have_seen
 

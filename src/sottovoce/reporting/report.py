@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sottovoce.audit.results import Audits
 from sottovoce.files import Json
 from sottovoce.reporting.draw.curves import Figure, Level, Line
-from sottovoce.reporting.draw.number_line import draw_number_line
+from sottovoce.reporting.draw.lanes import draw_number_line
 from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
 from sottovoce.reporting.pages import Drawing, render_page
@@ -77,7 +77,12 @@ def render(evidence: Evidence) -> str:
 
 def _view(evidence: Evidence) -> Json:
     """What the template prints, in its order; all words and figures are decided here."""
+    import tomli_w
+
     statement = evidence.statement
+    recipe = {
+        name: {key: value for key, value in keys.items() if value is not None} for name, keys in evidence.recipe.items()
+    }
     return {
         "name": evidence.name,
         "verdict": _verdict(statement),
@@ -95,7 +100,7 @@ def _view(evidence: Evidence) -> Json:
         "other": evidence.other.name if evidence.other else "",
         "audit": _audit(evidence),
         "internal": None if evidence.diagnostics is None else _diagnostics(evidence, evidence.diagnostics),
-        "recipe": _listing(evidence.recipe),
+        "recipe": tomli_w.dumps(recipe),
         "version": statement.software.get("sottovoce", ""),
     }
 
@@ -160,14 +165,15 @@ def _of(statement: Statement) -> str:
 
 
 def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
-    vocabulary = {"fingerprint": statement.vocabulary.fingerprint, "source": statement.vocabulary.source}
+    vocabulary, again = statement.vocabulary, statement.charged_again
+    rounds = f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned"
     rows = [
         ("Unit", [format_value(statement.unit)]),
         ("Protects", [statement.protects or ""]),
         ("Relation", [format_value(statement.relation)]),
         ("ε", _epsilon_lines(statement)),
         ("δ", [plain(statement.delta)]),
-        ("Rounds", _round_lines(statement)),
+        ("Rounds", [rounds, *([f"{again:,} begun, broken off and charged again"] if again else [])]),
         ("Sampling", [format_value(statement.sampling)]),
         ("Declared constants", pairs(statement.declared.to_json())),
         ("Mechanism", pairs(statement.mechanism.to_json())),
@@ -175,20 +181,13 @@ def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
         ("Secrets", [format_value(statement.secrets)]),
         ("Noise", [statement.noise_generator or ""]),
         ("Released", list(statement.released)),
-        ("Vocabulary", pairs(vocabulary)),
+        ("Vocabulary", [f"fingerprint: {vocabulary.fingerprint}", f"source: {vocabulary.source}"]),
         ("Start", [statement.start.source] if statement.start else []),
         ("Software", [f"{package} {version}" for package, version in statement.software.items()]),
     ]
     # Without a guarantee these would only look like one.
     left_out = () if statement.has_guarantee else ("Unit", "Relation", "δ", "Accountant", "Released")
     return [(label, lines) for label, lines in rows if any(lines) and label not in left_out]
-
-
-def _round_lines(statement: Statement) -> list[str]:
-    lines = [f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned"]
-    if again := statement.charged_again:
-        lines.append(f"{again:,} begun, broken off and charged again")
-    return lines
 
 
 def _epsilon_lines(statement: Statement) -> list[str]:
@@ -233,28 +232,15 @@ def _costs_tables(evidence: Evidence) -> list[Json]:
     """Accuracy by band and by group: a title and rows for each."""
     if not evidence.costs:
         return []
-    tables = {"Words": evidence.costs["by_band"]}
-    tables |= {f"Users, by {name}": rows for name, rows in evidence.costs["by_group"].items()}
-    return [{"title": title, "rows": [_cost_row(row) for row in rows]} for title, rows in tables.items()]
+    groups = {f"Users, by {name}": rows for name, rows in evidence.costs["by_group"].items()}
+    tables = {"Words": evidence.costs["by_band"], **groups}
+    return [{"title": title, "rows": [_cost_cells(row) for row in rows]} for title, rows in tables.items()]
 
 
-def _cost_row(row: Json) -> dict[str, str]:
-    return {
-        "part": row["part"],
-        "users": f"{coarse_count(row['users']):,}",
-        "share": percent(row["share"]),
-        "here": percent(row["top1"]),
-        "there": percent(row["beside"]["top1"]),
-        "lost": f"{100 * row['lost']:.1f} ± {100 * row['within']:.1f}",
-    }
-
-
-def _listing(recipe: dict[str, Json]) -> str:
-    import tomli_w
-
-    return tomli_w.dumps(
-        {section: {key: value for key, value in keys.items() if value is not None} for section, keys in recipe.items()}
-    )
+def _cost_cells(row: Json) -> list[str]:
+    shares = (row["share"], row["top1"], row["beside"]["top1"])
+    lost = f"{100 * row['lost']:.1f} ± {100 * row['within']:.1f}"
+    return [row["part"], f"{coarse_count(row['users']):,}", *map(percent, shares), lost]
 
 
 def _measure(key: str, evaluation: Json) -> str:
@@ -292,75 +278,54 @@ def _figures(evidence: Evidence) -> list[Drawing]:
     return [*figures, _clip_norm(evidence)] if evidence.statement.mechanism.clip_norm_changes else figures
 
 
-def _drawn(words: str, figure: Figure) -> Drawing:
-    return Drawing(figure.title, words, figure.svg(), figure.numbers())
-
-
 def _accuracy(evidence: Evidence) -> Drawing:
-    title, record = "Accuracy by round", evidence.record
-    top1 = measured(record, "top1")
-    if not top1:
-        return Drawing(title, "No evaluation was made in this run.")
-    lines = [
-        Line("top-5", measured(record, "top5"), PALE),
-        Line("top-3", measured(record, "top3"), MIDDLE),
-        Line("top-1", top1, DEEP),
-    ]
-    words = "Share of targets where the right token is among the one, three or five likeliest, on held-out users."
+    colours = {"top-5": PALE, "top-3": MIDDLE, "top-1": DEEP}
+    lines = [Line(name, measured(evidence.record, name.replace("-", "")), colour) for name, colour in colours.items()]
     levels = []
+    words = "Share of targets where the right token is among the one, three or five likeliest, on held-out users."
     if evidence.baseline is not None:
         levels.append(Level("baseline", evidence.baseline))
         words += f" Dashed: always predicting the most frequent word, {percent(evidence.baseline)}."
     words += _add_other(lines, evidence, measured(evidence.other_record, "top1"), "top-1 of ")
-    return _drawn(words, Figure("accuracy", title, "share of targets", lines, levels, percent=True))
+    figure = Figure("accuracy", "Accuracy by round", "share of targets", lines, levels, percent=True)
+    return figure.drawing(words, "No evaluation was made in this run.")
 
 
 def _perplexity(evidence: Evidence) -> Drawing:
-    title = "Perplexity by round"
-    points, missing = measured(evidence.record, "perplexity"), len(evaluations(evidence.record))
-    if not points:
-        diverged = "It was not finite at any evaluation: the model diverged."
-        return Drawing(title, diverged if missing else "No evaluation was made.")
+    points, made = measured(evidence.record, "perplexity"), len(evaluations(evidence.record))
     lines = [Line("this run" if evidence.other else "", points)]
     words = "How many tokens the model hesitates between, on held-out users. Lower is better."
-    if missing := missing - len(points):
+    if missing := made - len(points):
         words += f" Not finite, so not drawn, at {missing} of the evaluations."
     words += _add_other(lines, evidence, measured(evidence.other_record, "perplexity"))
-    return _drawn(words, Figure("perplexity", title, "perplexity", lines, from_zero=False, widen=True))
+    figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, from_zero=False, widen=True)
+    diverged = "It was not finite at any evaluation: the model diverged."
+    return figure.drawing(words, diverged if made else "No evaluation was made.")
 
 
 def _epsilon(evidence: Evidence) -> Drawing:
     title, statement = "Privacy spent by round", evidence.statement
     if not statement.has_guarantee:
         return Drawing(title, "This run gives no privacy guarantee: ε is infinite from the first round on.")
-    points = finite_points(evidence.record, "epsilon")
-    if not points:
-        return Drawing(title, "No round was recorded.")
-    lines, levels = [Line("spent", points)], []
+    lines, levels = [Line("spent", finite_points(evidence.record, "epsilon"))], []
     words = f"ε spent after each round, at δ = {plain(statement.delta)}."
-    budget = evidence.recipe.get("privacy", {}).get("epsilon")
-    if budget is not None:
+    if (budget := evidence.recipe.get("privacy", {}).get("epsilon")) is not None:
         levels.append(Level("budget", budget))
-        words += (
-            f" Dashed: the budget, ε = {epsilon_text(budget, 6)}; training stops before a round that would pass it."
-        )
+        words += f" Dashed: the budget, ε = {epsilon_text(budget, 6)}; training stops before it would pass it."
     if statement.is_unfinished:
         lines.append(Line("projected", [(statement.rounds_planned, statement.epsilon)], hollow=True))
         words += f" Open circle: projected for the {statement.rounds_planned:,} planned rounds."
     words += _add_other(lines, evidence, finite_points(evidence.other_record, "epsilon"))
-    return _drawn(words, Figure("epsilon", title, "ε", lines, levels, bound=True))
+    return Figure("epsilon", title, "ε", lines, levels, bound=True).drawing(words, "No round was recorded.")
 
 
 def _clip_norm(evidence: Evidence) -> Drawing:
     """Planned, or read from noised counts: public either way."""
-    title, adaptive = "Clip norm by round", evidence.statement.mechanism.adaptive
     words = "The longest update a user could send."
-    if adaptive:
+    if adaptive := evidence.statement.mechanism.adaptive:
         words += f" It follows the {adaptive.quantile:g} quantile of users' norms, read from noised counts."
-    points = finite_points(evidence.record, "clip_norm")
-    if not points:
-        return Drawing(title, "No round was recorded.")
-    return _drawn(words, Figure("clip_norm", title, "L2 norm", [Line("", points)]))
+    lines = [Line("", finite_points(evidence.record, "clip_norm"))]
+    return Figure("clip_norm", "Clip norm by round", "L2 norm", lines).drawing(words, "No round was recorded.")
 
 
 def _add_other(lines: list[Line], evidence: Evidence, points: Points, what: str = "") -> str:
@@ -372,15 +337,17 @@ def _add_other(lines: list[Line], evidence: Evidence, points: Points, what: str 
 
 def _diagnostics(evidence: Evidence, lines: Lines) -> list[Drawing]:
     """Exact figures of private data, by round."""
-    with_norms = [line for line in lines if line.get("norm_quantiles")]
-    drawings = [_norms(evidence, with_norms)] if with_norms else []
-    for key, title, unit, words, share in (
-        ("clipped_share", "Share of users clipped", "share", "Users of whose update anything was cut off.", True),
-        ("loss", "Training loss", "mean loss", "Mean over the round's users, in their last local epoch.", False),
-    ):
-        if points := finite_points(lines, key):
-            drawings.append(_drawn(words, Figure(key, title, unit, [Line("", points)], percent=share, from_zero=share)))
-    return drawings
+    clipped, loss = ([Line("", finite_points(lines, key))] for key in ("clipped_share", "loss"))
+    drawings = [
+        _norms(evidence, [line for line in lines if line.get("norm_quantiles")]),
+        Figure("clipped_share", "Share of users clipped", "share", clipped, percent=True).drawing(
+            "Users of whose update anything was cut off.", ""
+        ),
+        Figure("loss", "Training loss", "mean loss", loss, from_zero=False).drawing(
+            "Mean over the round's users, in their last local epoch.", ""
+        ),
+    ]
+    return [drawing for drawing in drawings if drawing.svg]
 
 
 def _norms(evidence: Evidence, lines: Lines) -> Drawing:
@@ -397,4 +364,4 @@ def _norms(evidence: Evidence, lines: Lines) -> Drawing:
     else:
         levels = [Level("clip norm", mechanism.clip_norm)]
         words += f" Dashed: the clip norm, {mechanism.clip_norm:g}."
-    return _drawn(words, Figure("norms", "Update norms", "L2 norm", quantiles, levels, widen=True, band=True))
+    return Figure("norms", "Update norms", "L2 norm", quantiles, levels, widen=True, band=True).drawing(words, "")

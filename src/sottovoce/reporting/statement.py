@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -35,18 +35,15 @@ NOT_COVERED = (
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
 ACROSS_DEVICES = (
-    "anyone who watches the network, and the server: they see which devices take part in a round, and against them "
-    "sampling amplifies nothing",
+    "anyone who watches the network, and the server: they see who takes part, so sampling amplifies nothing",
     "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it",
     "silos: a device that holds several users is trusted to draw, to clip and to add up each of them apart",
 )
-TRAINED_AT_ONCE = (
-    "rounding: {} users are trained at once, and who else joins may change an update in its last bits (more on a GPU); "
-    "run.block = 1 trains each alone"
-)
+TRAINED_AT_ONCE = "rounding: {} users are trained at once (run.block); who joins may change last bits of an update"
 REHEARSED = "the authors of the text that devices rehearse: the owner declares it public"
 NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
 NO_CIPHER = "anyone who can tell the output of Philox from chance: it draws who joins a round, and is not a cipher"
+Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
 _OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` was a field
 
 
@@ -92,19 +89,15 @@ class MechanismFacts(Facts, sparse=True):
     clip_weighted: bool = False
     layer_clip_norms: tuple[float, ...] = ()
     nominal_clip_norm: float | None = None
-    clip_schedule: tuple[tuple[float, float], ...] = ()
+    clip_schedule: Schedule = ()
     clip_path: str | None = None
     nominal_noise_multiplier: float | None = None
-    noise_schedule: tuple[tuple[float, float], ...] = ()
+    noise_schedule: Schedule = ()
     adaptive: Adaptive | None = None
 
     @property
     def clip_norm_changes(self) -> bool:
         return bool(self.clip_schedule) or self.adaptive is not None
-
-
-def _schedule(points: Iterable[Iterable[float]] | None) -> tuple[tuple[float, float], ...]:
-    return tuple((number, factor) for number, factor in points or ())
 
 
 @dataclass(frozen=True)
@@ -124,11 +117,12 @@ class VocabularyFacts(Facts):
         """From what the store says of its vocabulary."""
         if origin["source"] == "private":
             epsilon, delta = float(origin["epsilon"]), float(origin["delta"])
-            found = f"found in the users' own text with ε = {accounting.rounded_up(epsilon, 6)} at δ = {delta:g}"
-            return VocabularyFacts(fingerprint, f"{found}, which is part of this run's ε", private=True)
+            cost = f"ε = {accounting.rounded_up(epsilon, 6)} at δ = {delta:g}, which is part of this run's ε"
+            return VocabularyFacts(fingerprint, f"found in the users' own text with {cost}", private=True)
         public = origin["source"] == "public"
-        words = "public: the list of wordfreq" if public else "declared public by the owner of the store"
-        return VocabularyFacts(fingerprint, words)
+        return VocabularyFacts(
+            fingerprint, "public: the list of wordfreq" if public else "declared public by the owner of the store"
+        )
 
 
 @dataclass(frozen=True)
@@ -262,10 +256,7 @@ class Charges:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a statement says of a run apart from its recipe and its charges.
-
-    `across_devices`: users were trained where their text is; otherwise `users_at_once` in one program.
-    """
+    """What a statement says of a run apart from its recipe and its charges."""
 
     run: str
     rounds_planned: int
@@ -273,8 +264,8 @@ class RunFacts:
     vocabulary: VocabularyFacts
     start: Mapping[str, str] | None = None
     canaries: Json | None = None  # what the ledger says of them
-    across_devices: bool = False
-    users_at_once: int = 1
+    across_devices: bool = False  # users were trained where their text is
+    users_at_once: int = 1  # in one program
     files: dict[str, str] | None = None
 
 
@@ -328,11 +319,10 @@ def make_statement(
         software={name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
         start=None if about.start is None else StartFacts(**about.start),
         canaries=None if about.canaries is None else CanarySummary(**about.canaries),
+        turns=None if mechanism.sampler.amplifies else mechanism.sampler.participations(about.rounds_planned),
         across_devices=about.across_devices,
         files=about.files,
     )
-    if not mechanism.sampler.amplifies:
-        statement = replace(statement, turns=mechanism.sampler.participations(about.rounds_planned))
     return with_store_total(statement, charges.store, accountant)
 
 
@@ -355,17 +345,15 @@ def _released(about: RunFacts) -> tuple[str, ...]:
 
 
 def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple[str, ...]:
-    lines = [*NOT_COVERED, *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else [])]
-    if about.start is not None:
-        lines.append(STARTED_FROM)
-    lines += mechanism.sampler.not_covered
-    if about.across_devices:
-        lines += ACROSS_DEVICES
-    if about.users_at_once > 1:
-        lines.append(TRAINED_AT_ONCE.format(about.users_at_once))
-    if recipe.local.objective == "rehearsal":
-        lines.append(REHEARSED)
-    return tuple(lines)
+    return (
+        *NOT_COVERED,
+        *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else []),
+        *([STARTED_FROM] if about.start is not None else []),
+        *mechanism.sampler.not_covered,
+        *(ACROSS_DEVICES if about.across_devices else []),
+        *([TRAINED_AT_ONCE.format(about.users_at_once)] if about.users_at_once > 1 else []),
+        *([REHEARSED] if recipe.local.objective == "rehearsal" else []),
+    )
 
 
 def _merged(spent: Spent) -> tuple[tuple[Event, int], ...]:
@@ -391,12 +379,14 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
     privacy, tracking = recipe.privacy, mechanism.tracking
     clip_norms = mechanism.clip_norms(1, mechanism.start())
     noise_std, bit_noise = mechanism.noise_std(1, clip_norms)
-    facts = MechanismFacts(
+    # To the digits that the float32 of its parts holds: 0.3, not 0.30000001.
+    clip_norm = float(f"{math.hypot(*map(float, clip_norms)):.7g}")
+    return MechanismFacts(
         mode=privacy.mode,
         algorithm=recipe.run.algorithm,
         clipping=privacy.clipping,
         clip_when=privacy.clip_when,
-        clip_norm=_joint(clip_norms) if mechanism.clipping.bounded else None,
+        clip_norm=clip_norm if mechanism.clipping.bounded else None,
         estimator=privacy.estimator,
         sensitivity=mechanism.sensitivity(clip_norms),
         noise_multiplier=mechanism.noise_multiplier * mechanism.noise_schedule(1),
@@ -404,19 +394,10 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
         server_update=recipe.server.update if recipe.server.update != "average" else None,
         clip_weighted=privacy.clip_weighted,
         layer_clip_norms=tuple(privacy.layer_clip_norms or ()),
+        nominal_clip_norm=privacy.clip_norm if privacy.clip_schedule else None,
+        clip_schedule=privacy.clip_schedule,
+        clip_path=privacy.clip_path if privacy.clip_schedule else None,
+        nominal_noise_multiplier=mechanism.noise_multiplier if privacy.noise_schedule else None,
+        noise_schedule=privacy.noise_schedule,
+        adaptive=tracking and Adaptive(tracking.quantile, tracking.learning_rate, bit_noise, len(clip_norms)),
     )
-    if privacy.clip_schedule:
-        schedule, nominal = _schedule(privacy.clip_schedule), privacy.clip_norm
-        facts = replace(facts, nominal_clip_norm=nominal, clip_schedule=schedule, clip_path=privacy.clip_path)
-    if privacy.noise_schedule:
-        schedule, nominal = _schedule(privacy.noise_schedule), mechanism.noise_multiplier
-        facts = replace(facts, nominal_noise_multiplier=nominal, noise_schedule=schedule)
-    if tracking is not None:
-        adaptive = Adaptive(tracking.quantile, tracking.learning_rate, bit_noise, len(clip_norms))
-        facts = replace(facts, adaptive=adaptive)
-    return facts
-
-
-def _joint(clip_norms: Iterable[float]) -> float:
-    """How long a whole update can be, to the digits that the float32 of its parts holds: 0.3, not 0.30000001."""
-    return float(f"{math.hypot(*map(float, clip_norms)):.7g}")

@@ -9,7 +9,7 @@ from sottovoce.accounting import rounded_down, rounded_up
 from sottovoce.accounting.events import ADDED, REPLACED
 from sottovoce.files import Json
 from sottovoce.privacy.sampling import SAMPLERS
-from sottovoce.reporting.statement import MechanismFacts, Statement
+from sottovoce.reporting.statement import MechanismFacts, Schedule, Statement
 
 _WORDS = {
     ADDED: "one user is added or removed",
@@ -34,44 +34,35 @@ def prose(statement: Statement) -> str:
 def paragraphs(statement: Statement) -> list[str]:
     """What is proved and how, without the list of what is not covered."""
     if not statement.private:
-        return [
-            "This run gives no privacy guarantee: ε is infinite. Its model may depend on any one person's text as much "
-            "as training made it. Do not release it outside the circle that may read the text itself.",
-            *_start(statement),
-            *_canaries(statement),
-        ]
+        text = (
+            "This run gives no privacy guarantee: ε is infinite. Its model may depend on any one person's text in any "
+            "way. Do not release it to people who may not read the text itself."
+        )
+        return [text, *_start(statement), *_canaries(statement)]
     texts = [_guarantee(statement), _method(statement), _store_total(statement)]
     if statement.vocabulary.private:
-        texts.append(
-            f"The vocabulary was {statement.vocabulary.source}: a model is released with its words. Training alone "
-            f"has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
-        )
+        alone = f"Training alone has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
+        texts.append(f"The vocabulary was {statement.vocabulary.source}. {alone}")
     if statement.across_devices:
         texts.append(
-            "Users were trained on their own devices. Each device flips its users' coins and clips their updates; "
-            "the server adds up, adds the noise and is trusted. Every registered user counts, connected or not: one "
-            "who is away contributes nothing, and neither denominator nor noise changes."
+            "Users were trained on their own devices, which draw who joins and clip the updates. The server adds up "
+            "and adds the noise, and is trusted. A user who is away contributes nothing; denominator and noise stay."
         )
     texts += _start(statement) + _canaries(statement)
-    if statement.charged_again:
-        texts.append(
-            f"{statement.charged_again} rounds were begun, broken off and done again with fresh noise; they are "
-            f"paid for twice, and the figure counts that."
-        )
+    if again := statement.charged_again:
+        texts.append(f"{again} rounds were begun, broken off and done again with fresh noise. ε counts them twice.")
     if statement.out_of_date:
         texts.append(
-            "More was charged for this run since its statement was written, by a copy of it that went on: its ε is out "
-            "of date until `sotto resume` writes it again."
+            "A copy of this run went on, and more was charged for it: its ε is out of date until `sotto resume` writes "
+            "the statement again."
         )
-    if statement.charged_elsewhere:
-        texts.append(
-            f"{statement.charged_elsewhere} more rounds were charged for other copies of the run that went on, or for "
-            f"rounds that a crash kept from being done; the figure counts them."
-        )
+    if elsewhere := statement.charged_elsewhere:
+        lost = "or for rounds that a crash kept from being done"
+        texts.append(f"{elsewhere} more rounds were charged for other copies of the run, {lost}. ε counts them.")
     if statement.secrets == "seeded":
         texts.append(
             "The secrets of this run come from its seed: anyone who knows the seed can undo the noise, and the "
-            "guarantee holds only against those who do not. Take privacy.secrets = 'entropy' for a model to release."
+            "guarantee does not hold against them. Take privacy.secrets = 'entropy' for a model to release."
         )
     return texts + _audits(statement)
 
@@ -79,32 +70,31 @@ def paragraphs(statement: Statement) -> list[str]:
 def _guarantee(statement: Statement) -> str:
     factor, delta = rounded_up(statement.epsilon), rounded_up(statement.delta, 2).replace("e-0", "e-")
     change = "is added or removed" if statement.relation == ADDED else "is replaced by any other, added or removed"
-    done, planned = statement.rounds_done, statement.rounds_planned
-    projected = f" (projected: ε is that of all {planned} planned rounds; {done} of them are done)"
-    replaced = ""
+    planned, projected, replaced = statement.rounds_planned, "", ""
+    if statement.is_unfinished:
+        projected = f" (projected: ε is that of all {planned} planned rounds; {statement.rounds_done} of them are done)"
     if statement.epsilon_replaced is not None:
         shown = epsilon_text(statement.epsilon_replaced)
         replaced = f" When it is replaced by any other, the factor is at most e^{shown}."
     return (
         f"This run satisfies ({factor}, {delta})-differential privacy for users whose text it was trained on, not "
-        f"for those held out{projected if statement.is_unfinished else ''}: whatever is computed from the released "
-        f"model changes in probability by a factor of at most e^{factor} (plus {delta}) when the whole text of any one "
-        f"person it was trained on {change}.{replaced}"
+        f"for those held out{projected}: whatever is computed from the released model changes in probability by a "
+        f"factor of at most e^{factor} (plus {delta}) when the whole text of any one person it was trained on "
+        f"{change}.{replaced}"
     )
 
 
 def _method(statement: Statement) -> str:
     mechanism = statement.mechanism
-    clipping, when, estimator = (
-        name.replace("_", " ") for name in (mechanism.clipping, mechanism.clip_when, mechanism.estimator)
-    )
+    weighted = ", times its weight," if mechanism.clip_weighted else ""
+    how = f"{mechanism.clipping}, {mechanism.clip_when}".replace("_", " ")
     return (
-        f"{_joins(statement)}. A user's update{', times its weight,' if mechanism.clip_weighted else ''} is clipped "
-        f"to L2 norm {mechanism.clip_norm:g} ({clipping}, {when}), averaged by the {estimator} "
-        f"estimator, whose sensitivity is {mechanism.sensitivity:.4g}, and Gaussian noise of standard deviation "
-        f"{mechanism.noise_std:.4g} (noise multiplier {mechanism.noise_multiplier:.4g}) is added to every "
-        f"coordinate.{_changes(mechanism)} {statement.rounds_done} of {statement.rounds_planned} planned rounds were "
-        f"done; the figure is for all that are planned, by {statement.accountant}."
+        f"{_joins(statement)}. A user's update{weighted} is clipped to L2 norm {mechanism.clip_norm:g} ({how}) and "
+        f"averaged by the {mechanism.estimator.replace('_', ' ')} estimator, whose sensitivity is "
+        f"{mechanism.sensitivity:.4g}. Gaussian noise of standard deviation {mechanism.noise_std:.4g} (noise "
+        f"multiplier {mechanism.noise_multiplier:.4g}) is added to every coordinate.{_changes(mechanism)} "
+        f"{statement.rounds_done} of {statement.rounds_planned} planned rounds were done; ε is for all that are "
+        f"planned, by {statement.accountant}."
     )
 
 
@@ -150,28 +140,22 @@ def _canaries(statement: Statement) -> list[str]:
     kinds += [f"{inserted.holders:,} who hold {inserted.secrets:,} secrets"] if inserted.secrets else []
     return [
         f"Made-up users were added to the declared population: {' and '.join(kinds)} (registry {inserted.registry}). "
-        f"They change neither the chance of a user to join, nor q and W. An audit by canaries is of this model itself."
+        f"They change neither a user's chance to join, nor q and W. An audit by canaries is of this model itself."
     ]
 
 
 def _audits(statement: Statement) -> list[str]:
     """Of a released model: the audits that it passed, and those that were not run."""
     passed = [audit for audit in statement.audits if audit.result == "passed"]
-    missing = [f"by {audit.audit}" for audit in statement.audits if audit.result == "not run"]
-    texts = []
-    if passed:
-        names = " and ".join(f"by {audit.audit}" for audit in passed)
-        texts.append(
-            f"The model was audited {names} before its release, and the claim was not contradicted; "
-            f"that proves nothing beyond the claim."
-        )
-    texts += [
-        f"The audit by {audit.audit} {would_have_seen(audit.would_notice)}."
-        for audit in passed
-        if audit.would_notice is not None
+    names = " and ".join(f"by {audit.audit}" for audit in passed)
+    missing = " or ".join(f"by {audit.audit}" for audit in statement.audits if audit.result == "not run")
+    shown = [(audit.audit, audit.would_notice) for audit in passed if audit.would_notice is not None]
+    audited = f"The model was audited {names} before its release. The claim was not contradicted, which proves no more."
+    texts = [
+        *([audited] if passed else []),
+        *(f"The audit by {name} {would_have_seen(share)}." for name, share in shown),
+        *([f"It was not audited {missing}."] if missing else []),
     ]
-    if missing:
-        texts.append(f"It was not audited {' or '.join(missing)}.")
     return [" ".join(texts)] if texts else []
 
 
@@ -183,17 +167,14 @@ def _changes(mechanism: MechanismFacts) -> str:
         texts.append(f"The clip norm, and the noise with it, follow a schedule: {values}.")
     if adaptive := mechanism.adaptive:
         texts.append(
-            f"The clip norm, and the noise with it, follow the {adaptive.quantile:g} quantile of the norms of "
-            f"users' updates, read from {adaptive.bits} noised count(s) of clipped users (noise "
-            f"{adaptive.bit_noise:g}); update and counts together are charged the noise multiplier of their round."
+            f"The clip norm, and the noise with it, follow the {adaptive.quantile:g} quantile of the norms of users' "
+            f"updates, by {adaptive.bits} noised count(s) of clipped users (noise {adaptive.bit_noise:g}). Update and "
+            f"counts together are charged the noise multiplier of their round."
         )
     if _varies(mechanism.noise_schedule) and mechanism.nominal_noise_multiplier is not None:
         values = _values(mechanism.noise_schedule, mechanism.nominal_noise_multiplier, "steps")
         texts.append(f"The noise multiplier follows a schedule: {values}; every round is charged its own.")
     return "".join(f" {text}" for text in ["These are figures of round 1.", *texts]) if texts else ""
-
-
-Schedule = tuple[tuple[float, float], ...]
 
 
 def _varies(schedule: Schedule) -> bool:

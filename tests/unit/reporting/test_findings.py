@@ -11,7 +11,7 @@ import pytest
 from builders import figures, make_evidence, make_statement, sections, text_of
 
 from sottovoce.audit.results import AUDITS, Audits
-from sottovoce.reporting.draw.number_line import Lane, draw_number_line
+from sottovoce.reporting.draw.lanes import Lane, draw_number_line
 from sottovoce.reporting.findings import HIDDEN, NOT_RUN, findings, lanes_of, public
 from sottovoce.reporting.report import OtherRun, render
 

@@ -70,7 +70,7 @@ def test_a_clip_norm_on_a_path_is_told_by_its_values_and_its_path() -> None:
     assert figures(statement) == pytest.approx((60, 0.6, 1, 0.6))
     text = prose(statement)
     assert "clipped to L2 norm 60 (" in text
-    assert "whose sensitivity is 0.6, and Gaussian noise of standard deviation 0.6 (noise multiplier 1)" in text
+    assert "whose sensitivity is 0.6. Gaussian noise of standard deviation 0.6 (noise multiplier 1)" in text
     assert (
         f"{ROUND_1} The clip norm, and the noise with it, follow a schedule: 60 in round 1, 15 in round 10, on a "
         "geometric path between them, and constant after that."
@@ -106,7 +106,7 @@ def test_a_clip_norm_that_adapts_is_told_as_that_of_round_1() -> None:
     text = prose(state(**adaptive))
     assert "clipped to L2 norm 15 (" in text
     assert f"{ROUND_1} The clip norm, and the noise with it, follow the 0.5 quantile" in text
-    assert "update and counts together are charged the noise multiplier of their round." in text
+    assert "Update and counts together are charged the noise multiplier of their round." in text
     both = prose(state(**adaptive, noise_schedule=[[1, 2.0], [5, 0.5]]))
     assert both.count(ROUND_1) == 1
     assert "(noise multiplier 2)" in both

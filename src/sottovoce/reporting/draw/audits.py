@@ -13,26 +13,9 @@ import numpy as np
 from sottovoce.accounting import rounded_up
 from sottovoce.audit.results import CanariesResult, ExposurePoint
 from sottovoce.audit.tails import Tail
+from sottovoce.reporting.draw import style
 from sottovoce.reporting.draw.panels import Panel, Point, Scale, Series, draw_panels
-from sottovoce.reporting.draw.style import (
-    ACCENT,
-    BOTTOM,
-    COLOURS,
-    DASHES,
-    DEEP,
-    INK,
-    LEFT,
-    MIDDLE,
-    PANEL_HIGH,
-    PANEL_WIDE,
-    TOP,
-    drawing,
-    heading,
-    label,
-    numbers,
-    powers,
-    to_png,
-)
+from sottovoce.reporting.draw.style import ACCENT, BOTTOM, COLOURS, DEEP, INK, LEFT, MIDDLE, PANEL_HIGH, PANEL_WIDE, TOP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,41 +32,42 @@ def draw_tail(log_ratios: np.ndarray, tail: Tail) -> bytes:
     beyond = np.linspace(tail.start, values[0], 200)
     shares = np.exp(-tail.alpha * (beyond - tail.start))
     margin, gap = 0.25, 0.7
-    wide, high = 2 * (LEFT + PANEL_WIDE) + gap + margin, BOTTOM + PANEL_HIGH + TOP
-    with drawing(wide, high) as canvas:
-        left, right = (
-            canvas.add_axes((from_left / wide, BOTTOM / high, PANEL_WIDE / wide, PANEL_HIGH / high))
-            for from_left in (LEFT, LEFT + PANEL_WIDE + gap + LEFT)
-        )
+    with style.drawing(2 * (LEFT + PANEL_WIDE) + gap + margin, BOTTOM + PANEL_HIGH + TOP) as canvas:
+        places = (LEFT, LEFT + PANEL_WIDE + gap + LEFT)
+        left, right = (style.add_axes(canvas, place, BOTTOM, PANEL_WIDE, PANEL_HIGH) for place in places)
         upper = values[: tail.texts // 2]  # below the median there is nothing of the tail
         left.step(upper, np.arange(1, len(upper) + 1), where="post", color=DEEP)
         left.plot(beyond, tail.k * shares, color=ACCENT)
         left.set_yscale("log")
         left.set_ylim(0.7, len(upper) * 1.3)
-        powers(left.yaxis)
-        heading(left, "texts with a larger c(s)")
-        label(left, f"α = {tail.alpha:.3g}", (beyond[60], tail.k * shares[60]), (6, 4), va="baseline", color=ACCENT)
+        style.powers(left.yaxis)
+        style.heading(left, "texts with a larger c(s)")
+        style.label(
+            left, f"α = {tail.alpha:.3g}", (beyond[60], tail.k * shares[60]), (6, 4), va="baseline", color=ACCENT
+        )
 
         counted = np.searchsorted(-values, -beyond, side="right")
         error = np.sqrt(tail.k * shares * (1 - shares))
         right.step(beyond, counted - tail.k * shares, where="post", color=DEEP)
         for sign in (1, -1):
             right.plot(beyond, sign * error, color=INK, linewidth=1)
-        label(right, "standard error", (beyond[110], -error[110]), (4, -11), va="baseline", color=INK)
+        style.label(right, "standard error", (beyond[110], -error[110]), (4, -11), va="baseline", color=INK)
         low, top = right.get_ylim()
         right.set_ylim(low, top + 0.1 * (top - low))  # room for a word
-        numbers(right.yaxis, 6, integer=True)
-        heading(right, "texts beyond x, less those of the law")
+        style.numbers(right.yaxis, 6, integer=True)
+        style.heading(right, "texts beyond x, less those of the law")
         for axes in (left, right):
             _mark_start(axes, tail.start)
-        return to_png(canvas)
+        return style.to_png(canvas)
 
 
 def _mark_start(axes: Axes, start: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.axvline(start, color=MIDDLE, linewidth=1, dashes=DASHES)
-    label(axes, "tail", (start, 1), (4, -2), xycoords=("data", "axes fraction"), va="top", fontsize=8, color=MIDDLE)
+    axes.axvline(start, color=MIDDLE, linewidth=1, dashes=style.DASHES)
+    style.label(
+        axes, "tail", (start, 1), (4, -2), xycoords=("data", "axes fraction"), va="top", fontsize=8, color=MIDDLE
+    )
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("log c(s)", loc="right", labelpad=1)
 
@@ -93,24 +77,23 @@ def draw_roc(attacks: Sequence[Attack]) -> bytes:
     # One false alarm is the fewest that these out users can show.
     least = 10.0 ** np.floor(np.log10(min(attack.fprs[attack.fprs > 0].min() for attack in attacks)) - 1e-9)
     side, margin = 3.4, 2.1
-    wide, high = LEFT + side + margin, BOTTOM + side + TOP
-    with drawing(wide, high) as canvas:
-        axes = canvas.add_axes((LEFT / wide, BOTTOM / high, side / wide, side / high))
-        axes.plot([least, 1], [least, 1], color=INK, linewidth=1, dashes=DASHES)
+    with style.drawing(LEFT + side + margin, BOTTOM + side + TOP) as canvas:
+        axes = style.add_axes(canvas, LEFT, BOTTOM, side, side)
+        axes.plot([least, 1], [least, 1], color=INK, linewidth=1, dashes=style.DASHES)
         for place, (attack, colour) in enumerate(zip(attacks, COLOURS, strict=False)):
             axes.step(attack.fprs, attack.tprs, where="post", color=colour)
             text = f"{attack.name}\nAUC {attack.auc:.3f} ({attack.low:.3f} to {attack.high:.3f})"
             how = {"xycoords": "axes fraction", "va": "top", "fontsize": 8}
-            label(axes, text, (1, 1 - 0.14 * place), (9, 0), color=colour, **how)
+            style.label(axes, text, (1, 1 - 0.14 * place), (9, 0), color=colour, **how)
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
-            powers(axis, percent=True)
+            style.powers(axis, percent=True)
         axes.set_xlim(least, 1)
         axes.set_ylim(least, 1.05)
         axes.set_xlabel("out users taken for in users", loc="right", labelpad=1)
-        heading(axes, "in users found")
-        return to_png(canvas)
+        style.heading(axes, "in users found")
+        return style.to_png(canvas)
 
 
 def draw_exposure(result: CanariesResult) -> bytes | None:
@@ -120,10 +103,10 @@ def draw_exposure(result: CanariesResult) -> bytes | None:
     runs = [(result.claimed, result.curve), *((other.epsilon, other.curve) for other in result.others)]
     bits = Scale("exposure in bits", percent=False)
     holders = sorted({point.holders for _, points in runs for point in points})
-    by_holders = [
-        Series(_epsilon(epsilon), [_point(point.holders, point) for point in points], colour)
-        for (epsilon, points), colour in zip(runs, itertools.cycle(COLOURS))
-    ]
+    by_holders = []
+    for (epsilon, points), colour in zip(runs, itertools.cycle(COLOURS)):
+        shown = rounded_up(epsilon) if math.isfinite(epsilon) else "∞"
+        by_holders.append(Series(f"ε = {shown}", [_point(point.holders, point) for point in points], colour))
     panels = [Panel("", by_holders, "users who held a secret", holders, scale=bits)]
     finite = sorted(((epsilon, points) for epsilon, points in runs if math.isfinite(epsilon)), key=itemgetter(0))
     if len(finite) > 1:
@@ -131,13 +114,8 @@ def draw_exposure(result: CanariesResult) -> bytes | None:
         for count, colour in zip(holders, itertools.cycle(COLOURS)):
             marks = [_point(epsilon, one) for epsilon, points in finite for one in points if one.holders == count]
             by_epsilon += [Series(f"held by {count}", marks, colour)] if marks else []
-        shown = [float(f"{epsilon:.3g}") for epsilon, _ in finite]
-        panels.append(Panel("", by_epsilon, "ε", shown, scale=bits))
+        panels.append(Panel("", by_epsilon, "ε", [float(f"{epsilon:.3g}") for epsilon, _ in finite], scale=bits))
     return draw_panels(panels)
-
-
-def _epsilon(epsilon: float) -> str:
-    return f"ε = {rounded_up(epsilon) if math.isfinite(epsilon) else '∞'}"
 
 
 def _point(x: float, point: ExposurePoint) -> Point:

@@ -8,21 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from sottovoce.accounting import rounded_up
-from sottovoce.reporting.draw.style import (
-    DASHES,
-    DEEP,
-    INK,
-    PALE,
-    PAPER,
-    drawing,
-    heading,
-    label,
-    numbers,
-    powers,
-    spread,
-    to_svg,
-)
-from sottovoce.reporting.pages import Table
+from sottovoce.reporting.draw import style
+from sottovoce.reporting.draw.style import DEEP, INK, PALE, PAPER
+from sottovoce.reporting.pages import Drawing, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,8 +48,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Figure:
-    """`band` shades between the first and the last of `lines`; `widen` allows a logarithmic scale. Numbers that
-    `bound` something, such as an ε, are rounded up."""
+    """Lines by round."""
 
     name: str
     title: str
@@ -70,33 +57,35 @@ class Figure:
     levels: Sequence[Level] = ()
     percent: bool = False
     from_zero: bool = True
-    widen: bool = False
-    band: bool = False
-    bound: bool = False
+    widen: bool = False  # to a logarithmic scale, where values differ much
+    band: bool = False  # shade between the first line and the last
+    bound: bool = False  # round numbers up, as those of an ε are
+
+    def drawing(self, words: str, nothing: str) -> Drawing:
+        """The picture with its numbers, for a page; `nothing` is said where no line has a point."""
+        drawn = any(line.points for line in self.lines)
+        return Drawing(self.title, words, self.svg(), self.numbers()) if drawn else Drawing(self.title, nothing)
 
     def svg(self) -> str:
         """One `<svg>` element."""
-        with drawing(_WIDE, _HIGH, self.name) as canvas:
+        with style.drawing(_WIDE, _HIGH, self.name) as canvas:
             labelled = bool(self.levels) or any(line.label for line in self.lines)
             axes = canvas.add_axes((0.105, 0.155, 0.715 if labelled else 0.87, 0.735))
             for line in self.lines:
                 _draw_line(axes, line)
             for level in self.levels:
-                axes.axhline(level.value, color=INK, linewidth=1, dashes=DASHES)
+                axes.axhline(level.value, color=INK, linewidth=1, dashes=style.DASHES)
             if self.band:
-                low, high = _thin(self.lines[0].points), _thin(self.lines[-1].points)
-                bottoms, tops = ([value for _, value in points] for points in (low, high))
-                axes.fill_between([at for at, _ in low], bottoms, tops, color=PALE, alpha=0.15, linewidth=0)
+                (rounds, low), (_, high) = (zip(*_thin(self.lines[end].points), strict=True) for end in (0, -1))
+                axes.fill_between(rounds, low, high, color=PALE, alpha=0.15, linewidth=0)
             _set_axes(axes, self)
             _label_ends(axes, self)
-            return to_svg(canvas, self.name, self.title, self.describe())
+            return style.to_svg(canvas, self.name, self.title, self.describe())
 
     def describe(self) -> str:
         """The figure in words, for those who cannot see it."""
         words = []
-        for line in self.lines:
-            if not line.points:
-                continue
+        for line in [line for line in self.lines if line.points]:
             (start, first), (end, last) = line.points[0], line.points[-1]
             begin = f"{self._number(first)} at round {start}, " if end != start else ""
             words.append(f"{line.label}: {begin}{self._number(last)} at round {end}.")
@@ -108,23 +97,18 @@ class Figure:
         lines = [line for line in self.lines if line.points]
         rounds = sorted({at for line in lines for at, _ in line.points})
         ends = {line.points[place][0] for line in lines for place in (0, -1)}
-        chosen = rounds
-        for most in range(_COLUMNS, 1, -1):
-            chosen = sorted(ends | set(_even(rounds, most)))
-            if len(chosen) <= _COLUMNS:
-                break
-        rows: list[tuple[str, Sequence[str] | str]] = []
-        for line in lines:
-            values = dict(line.points)
-            rows.append((line.label or self.unit, [self._cell(values.get(at)) for at in chosen]))
+        choices = (sorted(ends | set(_even(rounds, most))) for most in range(_COLUMNS, 1, -1))
+        chosen = next((choice for choice in choices if len(choice) <= _COLUMNS), sorted(ends))
+        rows: list[tuple[str, Sequence[str] | str]] = [
+            (line.label or self.unit, [self._number(dict(line.points).get(at)) for at in chosen]) for line in lines
+        ]
         rows += [(level.label, self._number(level.value)) for level in self.levels]
         remark = "" if len(chosen) == len(rounds) else f"{len(chosen)} of the {len(rounds):,} rounds that are drawn."
         return Table(f"Numbers of {self.title}", "round", [f"{at:,}" for at in chosen], rows, remark)
 
-    def _cell(self, value: float | None) -> str:
-        return "–" if value is None else self._number(value)
-
-    def _number(self, value: float) -> str:
+    def _number(self, value: float | None) -> str:
+        if value is None:
+            return "–"
         if self.bound:
             return rounded_up(value, 4)
         return f"{100 * value:.3g}%" if self.percent else f"{value:.4g}"
@@ -148,15 +132,15 @@ def _set_axes(axes: Axes, figure: Figure) -> None:
     last = max((at for line in figure.lines for at, _ in line.points), default=1)
     axes.set_xlim(0, max(last, 1))
     axes.set_xlabel("round", loc="right", labelpad=1)
-    numbers(axes.xaxis, 5, integer=True)
-    heading(axes, figure.unit)
+    style.numbers(axes.xaxis, 5, integer=True)
+    style.heading(axes, figure.unit)
     low, high = min(values), max(values)
     if figure.widen and low > 0 and high / low > _RANGE:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.15, high * 1.15)
-        powers(axes.yaxis, percent=figure.percent, between=(1, 2, 5) if high / low < 300 else (1,))
+        style.powers(axes.yaxis, percent=figure.percent, between=(1, 2, 5) if high / low < 300 else (1,))
     else:
-        numbers(axes.yaxis, 5, percent=figure.percent)
+        style.numbers(axes.yaxis, 5, percent=figure.percent)
         room = (high - low) * 0.08 or abs(high) * 0.1 or 0.1
         axes.set_ylim(min(0, low) if figure.from_zero else low - room, high + room)
 
@@ -170,10 +154,10 @@ def _label_ends(axes: Axes, figure: Figure) -> None:
     places: list[tuple[float, float]] = [tuple(to_share.transform(end)) for end, _, _ in named]
     # Ends near the right edge stand in one column of labels; a line that stops before it is labelled where it stops.
     edge = [index for index, (x, _) in enumerate(places) if x > _EDGE]
-    for index, height in zip(edge, spread([places[index][1] for index in edge], _LABEL_GAP), strict=True):
+    for index, height in zip(edge, style.spread([places[index][1] for index in edge], _LABEL_GAP), strict=True):
         places[index] = (1.0, height)
     for place, (_, text, colour) in zip(places, named, strict=True):
-        label(axes, text, place, (7, 0), xycoords="axes fraction", color=colour)
+        style.label(axes, text, place, (7, 0), xycoords="axes fraction", color=colour)
 
 
 def _thin(points: Points) -> list[tuple[int, float]]:

@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from sottovoce.reporting.draw.comparison import Spot, draw_spread, draw_utility
 from sottovoce.reporting.draw.style import DEEP
+from sottovoce.reporting.draw.utility import Spot, draw_utility
 
 
 @pytest.mark.parametrize("epsilons", [(0.1, 8.0), (4.0, 4.0), (None, None)])
@@ -17,8 +17,3 @@ def test_any_epsilons_have_an_axis(epsilons):
 
 def test_an_epsilon_is_rounded_up():
     assert "ε = 4.63," in Spot("A", DEEP, 4.6212, 0.18).describe()
-
-
-def test_a_lane_for_each_run():
-    svg = draw_spread([("A", DEEP, [0.1, 0.2, 0.3, 0.4, 0.5]), ("B", DEEP, [0.0, 0.1, 0.25, 0.3, 0.6])])
-    assert "A: median 30%. B: median 25%." in svg

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from sottovoce.reporting.draw.number_line import Lane, draw_number_line
+from sottovoce.reporting.draw.lanes import Lane, draw_number_line, draw_spread
+from sottovoce.reporting.draw.style import DEEP
 
 
 def labels(svg: str) -> set[str | None]:
@@ -23,3 +24,8 @@ def test_a_lane_without_a_number_is_not_drawn():
 
 def test_a_contradicted_claim_is_drawn():
     assert {"≤ 1", "≥ 2.5"} <= labels(draw_number_line([Lane("shown", at_most=1.0, at_least=2.5)]))
+
+
+def test_a_lane_for_each_run():
+    svg = draw_spread([("A", DEEP, [0.1, 0.2, 0.3, 0.4, 0.5]), ("B", DEEP, [0.0, 0.1, 0.25, 0.3, 0.6])])
+    assert "A: median 30%. B: median 25%." in svg
