@@ -379,6 +379,9 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
     privacy, tracking = recipe.privacy, mechanism.tracking
     clip_norms = mechanism.clip_norms(1, mechanism.start())
     noise_std, bit_noise = mechanism.noise_std(1, clip_norms)
+    adaptive = None
+    if tracking is not None:
+        adaptive = Adaptive(tracking.quantile, tracking.learning_rate, bit_noise, len(clip_norms))
     # To the digits that the float32 of its parts holds: 0.3, not 0.30000001.
     clip_norm = float(f"{math.hypot(*map(float, clip_norms)):.7g}")
     return MechanismFacts(
@@ -399,5 +402,5 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
         clip_path=privacy.clip_path if privacy.clip_schedule else None,
         nominal_noise_multiplier=mechanism.noise_multiplier if privacy.noise_schedule else None,
         noise_schedule=privacy.noise_schedule,
-        adaptive=tracking and Adaptive(tracking.quantile, tracking.learning_rate, bit_noise, len(clip_norms)),
+        adaptive=adaptive,
     )
