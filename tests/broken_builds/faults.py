@@ -88,19 +88,19 @@ TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_an
 @caught_by("unit/federation/flower/test_proxy.py", TOO_MUCH)
 def devices_that_send_without_end():
     """What a device sends in a round is not counted, and the SuperLink keeps it all."""
-    from sottovoce.federation.flower.quota import Quota
+    from sottovoce.federation.flower.proxy import Quota
 
     Quota.take = lambda self, name, size: True
 
 
-@caught_by("unit/federation/flower/test_quota.py", "test_a_device_is_known_by_its_signature")
+@caught_by("unit/federation/flower/test_proxy.py", "test_a_device_is_known_by_its_signature")
 def a_key_that_anybody_may_name():
     """A device is known by the key that a request names, whoever signed it."""
     from base64 import b64decode
 
-    from sottovoce.federation.flower import quota
+    from sottovoce.federation.flower import proxy
 
-    quota.signing_key = lambda headers: b64decode(headers.get("flwr-public-key", ""))
+    proxy.signing_key = lambda headers: b64decode(headers.get("flwr-public-key", ""))
 
 
 @caught_by("unit/federation/flower/test_sockets.py", "test_a_server_listens_at_its_socket_and_at_no_port")

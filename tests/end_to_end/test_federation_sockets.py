@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("flwr")
 from real_processes import _children
 
 from sottovoce.commands import federate
@@ -18,7 +20,6 @@ from sottovoce.federation.flower.sockets import private_folder
 from sottovoce.federation.flower.subprocesses import free_port
 from sottovoce.federation.flower.supernode_client import SuperNodeClient
 
-pytest.importorskip("flwr")
 pytestmark = [
     pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:GitWildMatchPattern"),
 ]  # fmt: skip
@@ -72,14 +73,15 @@ def a_device(bundle: Path, server: str) -> Iterator[None]:
     with private_folder() as host._sockets:
         try:
             host._connect()
-            host.supernode.wait_until_at(host._sockets / "1")
+            host.supernode.wait_until_listening(host._sockets / "1")
             yield
         finally:
             host.supernode.stop()
 
 
 def test_the_declared_port_is_all_that_listens_and_the_control_api_is_for_its_owner_alone(tmp_path):
-    from sottovoce.federation.flower.superlink_server import Serving, SuperLinkServer
+    from sottovoce.federation.flower.superlink_server import SuperLinkServer
+    from sottovoce.federation.transport import Serving
 
     settings = federate.FederationSettings(Vocabulary.from_words(["red", "green"]), 16, "127.0.0.1", free_port())
     roster = federate.create_federation(tmp_path / "federation", [("phone", 1)], settings)

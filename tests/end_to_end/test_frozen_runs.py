@@ -14,7 +14,7 @@ from family import HalfFrozen
 from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.federation.device_rules import check_frozen
+from sottovoce.federation.device import check_frozen
 from sottovoce.models.contract import parameter_count, split
 from sottovoce.runs.folder import RunFolder
 
@@ -68,6 +68,6 @@ def test_what_cannot_be_trained_is_refused(store, half):
     opened = Store.open(store)
     with pytest.raises(SottoError, match="trained in one process"):
         assemble(make_recipe(store), opened, model=half, processes=2)
-    with pytest.raises(SottoError, match="devices cannot build"):
+    with pytest.raises(SottoError, match="which devices do not get"):
         check_frozen(split(half)[1])
     check_frozen(None)

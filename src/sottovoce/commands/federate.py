@@ -7,19 +7,18 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from sottovoce.build import rules
 from sottovoce.commands.train import Observer, RunResult, resume, train
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys, roster
 from sottovoce.federation.device import Device, own_secret
-from sottovoce.federation.device_rules import check_scope
-from sottovoce.federation.flower.superlink_server import Serving, SuperLinkServer
-from sottovoce.federation.flower.supernode_client import SuperNodeClient
 from sottovoce.federation.limits import Limits, Participation, read_json
 from sottovoce.federation.messages import Facts
 from sottovoce.federation.roster import DEVICE, LIMITS, VOCABULARY, Enrolment, FederationSettings, Roster
 from sottovoce.federation.rounds import Coordinator
+from sottovoce.federation.transport import Serving
 from sottovoce.files import locked
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
@@ -80,7 +79,7 @@ def serve(
     if not found.members:
         raise SottoError(f"{federation} has no devices; register some with `sotto federate enrol`")
     recipe = recipe.replace(data={"store": str(federation)})
-    check_scope(recipe)
+    rules.check(rules.device_rules(recipe))
     with _coordinator(found, serving, stop) as coordinator:
         return train(recipe, out, observer=observer, stop=stop, coordinator=coordinator)
 
@@ -98,6 +97,8 @@ def serve_again(
 @contextmanager
 def _coordinator(found: Roster, serving: Serving, stop: Stop) -> Iterator[Coordinator]:
     """A coordinator, and its transport while the block lasts."""
+    from sottovoce.federation.flower.superlink_server import SuperLinkServer
+
     if serving.at_least > len(found.members):
         raise SottoError(f"--at-least {serving.at_least} is more than the {len(found.members)} devices registered")
     left = keys.days_left(found.keys / keys.SERVER, "make new ones with `sotto federate renew`")
@@ -127,6 +128,8 @@ def run_device(
 ) -> None:
     """Be a device of a federation, with the users of a store, until it is stopped."""
     require_flower()
+    from sottovoce.federation.flower.supernode_client import SuperNodeClient
+
     _device_facts(bundle)
     with locked(bundle / ".lock", f"{bundle} is in use by another process: a device answers once; stop it first"):
         device, address = open_device(bundle, data)

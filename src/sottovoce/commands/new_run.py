@@ -17,7 +17,7 @@ from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_
 from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.federation.device_rules import check_frozen
+from sottovoce.federation.device import check_frozen
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from sottovoce.build import rules
 from sottovoce.data.demo import demo_vocabulary, write_demo
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.federation.device_rules import check_scope
 from sottovoce.federation.roster import Roster, is_federation
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
@@ -82,7 +82,7 @@ def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tupl
             else f"{folder} is no federation; make one with `sotto federate init`"
         )
     if on_devices:
-        check_scope(recipe)
+        rules.check(rules.device_rules(recipe))
         roster = Roster.open(folder)
         return roster.as_store(), roster.held_out_users()
     if not folder.exists() and run.recipe_file.exists():

@@ -24,7 +24,7 @@ from sottovoce.privacy.mechanism import Mechanism
 
 log = logging.getLogger("sottovoce.aggregation")
 JOINED = "joined"  # how an answer counts that is in the sum; any other is a `Code`
-_ROUNDING = 1 - 1e-9  # more than a norm in float64 can fall short, and far less than the margin of a device's own clip
+_ROUNDING = 1 - 1e-9  # more than the error of a norm in float64, and far less than the margin of a device's own clip
 
 
 class DeviceSum(NamedTuple):
@@ -34,7 +34,7 @@ class DeviceSum(NamedTuple):
     weight: Any
     bits: Any
     users: int
-    answers: Mapping[str, int]  # how many devices contributed, and how many did not, by `Code`
+    answers: Mapping[str, int]  # the number of devices by `JOINED` or `Code`
     sizes: tuple[int, int] = (0, 0)  # bytes of the task, and of all answers
 
     def diagnostics(self) -> dict[str, object]:
@@ -48,7 +48,7 @@ class Phase(Protocol):
 
     @property
     def messages(self) -> Mapping[str, bytes]:
-        """What goes to which device."""
+        """The message to each device, by its name."""
 
     @property
     def max_answer_bytes(self) -> int:
@@ -84,20 +84,16 @@ class Aggregator:
         clip_norms: np.ndarray,
         params: LanguageModel,
     ):
+        self._clipping = mechanism.clipping
+        if type(self._clipping) not in CLIPS.values():
+            name, known = type(self._clipping).__name__, ", ".join(CLIPS)
+            raise SottoError(f"the server cannot check the clip {name}; register it in CLIPS, or use one of {known}")
         self.messages = dict.fromkeys(registered, task)
         self._task, self._task_bytes, self._registered = digest(task), len(task), registered
         self._clip_norms, self._grid = np.asarray(clip_norms, np.float64), mechanism.grid(clip_norms)
-        self._clipping = mechanism.clipping
         leaves, self._structure = jax.tree.flatten(params)
-        if type(self._clipping) not in CLIPS.values():
-            raise SottoError(
-                f"the server does not know the clip {type(self._clipping).__name__}, and cannot check it again; "
-                f"register it in CLIPS, or use one of {', '.join(CLIPS)}"
-            )
-        self._shapes = [leaf.shape for leaf in leaves]
         self.max_answer_bytes = largest_answer(sum(leaf.size for leaf in leaves), len(leaves), len(clip_norms))
-        dtype = np.int64 if self._grid is not None else np.float64
-        self._leaves = [np.zeros(shape, dtype) for shape in self._shapes]
+        self._leaves = [np.zeros(leaf.shape, np.float64 if self._grid is None else np.int64) for leaf in leaves]
         self._weight, self._users, self._bytes = 0, 0, 0
         self._bits = np.zeros(len(clip_norms), np.int64)
         self._codes: dict[str, str] = {}
@@ -108,11 +104,11 @@ class Aggregator:
     def take(self, device: str, answer: bytes) -> str:
         """Add a device's answer: "joined", or the code that says why it adds nothing. It never raises."""
         self._bytes += len(answer)
+        if device not in self._registered:
+            return Code.STRANGER.value
+        if device in self._codes:
+            return Code.TWICE.value
         try:
-            if device not in self._registered:
-                raise Refused(Code.STRANGER)
-            if device in self._codes:
-                return Code.TWICE.value
             if len(answer) > self.max_answer_bytes:
                 raise Refused(Code.MALFORMED)
             contribution = read_answer(answer)
@@ -141,24 +137,29 @@ class Aggregator:
         if answer.task != self._task:
             raise Refused(Code.TWICE)  # the answer to an earlier task, which was counted or came too late
         dtypes = (np.int32, np.int64) if self._grid is not None else (np.float32,)
-        if [leaf.shape for leaf in answer.leaves] != self._shapes:
-            raise Refused(Code.MALFORMED)
-        if not all(leaf.dtype in dtypes and np.isfinite(leaf).all() for leaf in answer.leaves):
-            raise Refused(Code.MALFORMED)
-        if answer.bits.shape != self._bits.shape or answer.bits.dtype != np.int64:
+        if not (
+            [leaf.shape for leaf in answer.leaves] == [leaf.shape for leaf in self._leaves]
+            and all(leaf.dtype in dtypes and np.isfinite(leaf).all() for leaf in answer.leaves)
+            and answer.bits.shape == self._bits.shape
+            and answer.bits.dtype == np.int64
+        ):
             raise Refused(Code.MALFORMED)
         # Integers are compared as they are: a large one cannot be converted to floating point.
-        if not (0 < answer.users <= registered and 0 <= answer.weight <= answer.users / WEIGHT_STEP):
-            raise Refused(Code.BOUNDS)
-        if answer.bits.max() > answer.users or answer.bits.min() < -answer.users:
-            raise Refused(Code.BOUNDS)
-        if self._users + answer.users > MOST:  # a sum over more users would not be exact
+        if not (
+            0 < answer.users <= registered
+            and 0 <= answer.weight <= answer.users / WEIGHT_STEP
+            and -answer.users <= answer.bits.min() <= answer.bits.max() <= answer.users
+            and self._users + answer.users <= MOST  # a sum over more users would not be exact
+        ):
             raise Refused(Code.BOUNDS)
 
     def _add(self, answer: Contribution) -> None:
         # With weight-aware clips w·Δ is within S for each user, for any weights.
         share = answer.users if self._clipping.weight_aware else answer.weight * WEIGHT_STEP
-        leaves = answer.leaves if self._grid is None else self._clip(answer.leaves, self._clip_norms * share)
+        leaves = answer.leaves
+        if self._grid is not None:
+            parts = zip(self._clipping.parts(leaves), self._clip_norms * share / self._grid, strict=True)
+            leaves = [leaf for part, bound in parts for leaf in _within(part, bound)]
         totals = [total + leaf for total, leaf in zip(self._leaves, leaves, strict=True)]
         bits = self._bits + answer.bits
         # All of it or nothing: from here on nothing can fail.
@@ -166,15 +167,9 @@ class Aggregator:
         self._weight += answer.weight
         self._users += answer.users
 
-    def _clip(self, leaves: list[np.ndarray], bounds: np.ndarray) -> list[np.ndarray]:
-        """Each part within its bound. A part that is within it stays as it is, to the bit; others shrink to it."""
-        assert self._grid is not None
-        parts = zip(self._clipping.parts(leaves), bounds / self._grid, strict=True)
-        return [leaf for part, bound in parts for leaf in _within(part, bound)]
-
 
 def _within(leaves: Iterable[np.ndarray], bound: float) -> list[np.ndarray]:
-    """Whole numbers whose joint norm is at most `bound`, cut towards zero."""
+    """Integers whose joint norm is at most `bound`: unchanged if they are within it, else scaled and cut to zero."""
     leaves = [leaf.astype(np.int64) for leaf in leaves]
     length = float(np.sqrt(sum(float(np.sum(np.square(leaf.astype(np.float64)))) for leaf in leaves)))
     if length <= bound * _ROUNDING:

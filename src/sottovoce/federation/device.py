@@ -17,12 +17,12 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sottovoce.build import rules
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.federation.device_rules import check_frozen, check_scope
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_request, refuse
+from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_request
 from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
 from sottovoce.local.keys import local_key
@@ -49,23 +49,21 @@ class Device:
         if store.users > enrolled.users:
             raise SottoError(
                 f"the store {store.path} has {store.users} users, and {enrolled.name} is registered for "
-                f"{enrolled.users}: the others have no place in the population; enrol it for {store.users} users"
+                f"{enrolled.users}; enrol a device for {store.users} users"
             )
         self._enrolled, self._secret = enrolled, secret
         self._store = replace(store, first=enrolled.first)
         self._participation, self._limits = participation, limits
         self._assemblies: dict[str, Assembly] = {}
-        self._answers = {Task: self._contribute}  # by the kind of the message
 
     @property
     def description(self) -> str:
         return f"{self._enrolled.name}: {self._store.users} users, registered for {self._enrolled.users}"
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to a message, by its kind. It never raises: the owner of the device finds errors in the log."""
+        """The answer to a message. It never raises: the owner of the device finds errors in the log."""
         try:
-            request = read_request(message)
-            return self._answers[type(request)](request, message).to_bytes()
+            return self._contribute(read_request(message), message).to_bytes()
         except Refused as refused:
             log.warning("a task was refused: %s", refused.code.value)
             return Nothing(refused.code).to_bytes()
@@ -74,27 +72,23 @@ class Device:
             return Nothing(Code.FAILED).to_bytes()
 
     def _contribute(self, task: Task, message: bytes) -> Contribution | Nothing:
-        self._check_origin(task)
+        if task.version != VERSION:
+            raise Refused(Code.VERSION)
+        if task.federation != self._enrolled.federation or task.vocabulary != self._store.vocabulary.fingerprint:
+            raise Refused(Code.STRANGER)
         assembly = self._assemble(task)
         params = self._check(task, assembly)
-        drawn = self._draw(task, assembly)
-        rows = self._participation.join(task, message, drawn, self._limits)
+        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits)
         rows = rows[rows < self._store.users]  # a registered user without text here
         if not len(rows):
             return Nothing(Code.NOT_DRAWN)
         return self._train(task, assembly, params, rows, digest(message))
 
-    def _check_origin(self, task: Task) -> None:
-        if task.version != VERSION:
-            raise Refused(Code.VERSION)
-        if task.federation != self._enrolled.federation or task.vocabulary != self._store.vocabulary.fingerprint:
-            raise Refused(Code.STRANGER)
-
     def _assemble(self, task: Task) -> Assembly:
         """The objects of a run: built once for all its rounds."""
         try:
             recipe = Recipe.from_dict(task.recipe)
-            check_scope(recipe)
+            rules.check(rules.device_rules(recipe))
             # This machine chooses how it lays out its users.
             recipe = recipe.replace(run={"block": 0, "devices": 0, "kernels": "auto"})
             name = recipe.sha256()
@@ -105,19 +99,17 @@ class Device:
             return self._assemblies[name]
         except (SottoError, TypeError, ValueError) as error:
             log.warning("a recipe was refused: %s", error)
-            refuse(Code.LIMITS)
+            raise Refused(Code.LIMITS) from None
 
     def _check(self, task: Task, assembly: Assembly) -> Any:
         """The parameters that were sent. Refuse a task beyond what the owner allows, or of another shape."""
         limits, update, mechanism = self._limits, assembly.algorithm.user_update, assembly.algorithm.mechanism
-        assert mechanism.sampler.independent
         clip_norms = np.asarray(task.clip_norms)
         expected = np.asarray(mechanism.clip_norms(1, mechanism.start()))
-        if clip_norms.shape != expected.shape or clip_norms.dtype != expected.dtype or task.round < 1:
-            raise Refused(Code.MALFORMED)
         leaves, structure = jax.tree.flatten(assembly.params)
-        sent = [(leaf.shape, leaf.dtype) for leaf in task.leaves]
-        if sent != [(leaf.shape, leaf.dtype) for leaf in leaves] or task.key.shape != (2,):
+        sent = [(array.shape, array.dtype) for array in (clip_norms, *task.leaves)]
+        known = [(array.shape, array.dtype) for array in (expected, *leaves)]
+        if sent != known or task.key.shape != (2,) or task.round < 1:
             raise Refused(Code.MALFORMED)
         steps = int(update.steps(self._store.tokens_per_user)) * (update.epochs if isinstance(update, FedAvg) else 1)
         private = assembly.is_private
@@ -144,8 +136,7 @@ class Device:
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
         """The key of the users' own randomness. It depends on the device's secret too: all devices know the task's key.
 
-        One user more or less shifts the rows of the others. What those draw must stay as likely to anyone who sees the
-        release.
+        One user more or less shifts the rows of the others. Nobody who sees the release may know what a row draws.
         """
         words = f"training {release} ".encode() + np.asarray(key).tobytes()
         return local_key(blake2b(words, key=self._secret, digest_size=8).digest())
@@ -154,21 +145,20 @@ class Device:
         key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         blocks = in_blocks.blocks(algorithm, self._store, rows)
-        sums, _ = in_blocks.add_up(
-            blocks, algorithm, CohortTask(params, rows, np.asarray(task.clip_norms), key), self._store
-        )
-        exact = isinstance(sums.total, FixedPoint)
-        leaves = jax.tree.leaves(_steps(sums.total) if exact else sums.total)
-        return Contribution(
-            name, len(rows), int(_steps(sums.weight)), _steps(sums.bits), [np.asarray(leaf) for leaf in leaves]
-        )
+        cohort = CohortTask(params, rows, np.asarray(task.clip_norms), key)
+        sums, _ = in_blocks.add_up(blocks, algorithm, cohort, self._store)
+        total = _steps(sums.total) if isinstance(sums.total, FixedPoint) else sums.total
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
+        return Contribution(name, len(rows), int(_steps(sums.weight)), _steps(sums.bits), leaves)
 
 
 def _steps(whole: FixedPoint) -> np.ndarray:
-    """A sum as whole numbers of 64 bits."""
-    return jax.tree.map(
-        lambda high, low: np.asarray(high).astype(np.int64) * 2**16 + np.asarray(low), whole.high, whole.low
-    )
+    """A sum as integers of 64 bits."""
+
+    def join(high: jax.Array, low: jax.Array) -> np.ndarray:
+        return np.asarray(high).astype(np.int64) * 2**16 + np.asarray(low)
+
+    return jax.tree.map(join, whole.high, whole.low)
 
 
 def own_secret(folder: Path) -> bytes:
@@ -178,7 +168,11 @@ def own_secret(folder: Path) -> bytes:
         write_aside(path, os_entropy.token_bytes(32), private=True)
     secret = path.read_bytes()
     if len(secret) != 32:
-        raise SottoError(
-            f"{path} is damaged; restore it from a backup (a new secret would flip the coins of past rounds again)"
-        )
+        raise SottoError(f"{path} is damaged; restore it from a backup: a new secret flips past coins again")
     return secret
+
+
+def check_frozen(frozen: Any) -> None:
+    """Refuse a model with a frozen part: tasks carry `params` alone, and devices do not get the seed of the rest."""
+    if frozen is not None:
+        raise SottoError("the model has a frozen part, which devices do not get; train all of it, or simulate the run")

@@ -20,27 +20,37 @@ def write_authority(folder: Path, host: str) -> None:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
 
-    folder.mkdir(mode=0o700)
+    def address(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            return x509.DNSName(host)
+
     authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    ours, theirs = _name("sottovoce federation"), _name(host)
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    ours, theirs = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])]) for name in ("sottovoce federation", host)
+    )
+    start = datetime.now(UTC) - timedelta(hours=1)  # clocks differ
+    dates = {"not_valid_before": start, "not_valid_after": start + timedelta(days=VALID_DAYS)}
+    issuer = authority_key.public_key()
     authority = (
-        _certificate(ours, ours, authority_key.public_key())
+        x509.CertificateBuilder(ours, ours, issuer, x509.random_serial_number(), **dates)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .add_extension(x509.KeyUsage(False, False, False, False, False, True, True, False, False), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(issuer), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    names = [_address(host), _address("127.0.0.1"), _address("localhost")]
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    names = dict.fromkeys(address(name) for name in (host, "127.0.0.1", "localhost"))
     server = (
-        _certificate(theirs, ours, server_key.public_key())
+        x509.CertificateBuilder(ours, theirs, server_key.public_key(), x509.random_serial_number(), **dates)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(list(dict.fromkeys(names))), critical=False)
-        .add_extension(issuer, critical=False)
+        .add_extension(x509.SubjectAlternativeName(list(names)), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
+    folder.mkdir(mode=0o700)
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     write_aside(folder / AUTHORITY, authority.public_bytes(pem))
     write_aside(folder / SERVER, server.public_bytes(pem))
@@ -67,10 +77,8 @@ def days_left(path: Path, then: str) -> int:
         raise SottoError(f"cannot read the certificate {path} ({error}); {then}") from None
     start, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
     if not start <= now <= end:
-        raise SottoError(
-            f"{path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and this machine's clock says "
-            f"{now:%Y-%m-%d %H:%M} UTC: set the clock if that is wrong; or {then}"
-        )
+        valid = f"is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and the clock here says {now:%Y-%m-%d %H:%M} UTC"
+        raise SottoError(f"{path} {valid}: set the clock if it is wrong, or {then}")
     return (end - now).days
 
 
@@ -84,37 +92,6 @@ def write_node_key(folder: Path) -> str:
     write_aside(folder / NODE_KEY, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain), private=True)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return public.decode()
-
-
-def _certificate(subject: Any, issuer: Any, public_key: Any) -> Any:
-    from cryptography import x509
-
-    start = datetime.now(UTC) - timedelta(hours=1)  # clocks differ
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(start + timedelta(days=VALID_DAYS))
-    )
-
-
-def _name(text: str) -> Any:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
-
-
-def _address(host: str) -> Any:
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
 
 
 def public_key_pem(public_key: str) -> bytes:

@@ -69,16 +69,13 @@ class Participation:
         self.path = path
         self._answered: dict[str, str] = {}  # the digest of the task that was answered, by release
         self._joined: dict[str, list[int]] = {}  # rows, by release
-        self._count: dict[int, int] = {}
-        self._rounds: dict[tuple[str, int], list[int]] = {}  # that a user joined, by run
+        self._rounds: dict[int, list[tuple[str, int]]] = {}  # runs and rounds that a user joined, by row
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
         for number, line in enumerate(self._chain.lines, 1):
             try:
                 self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]])
             except (KeyError, TypeError, ValueError):
-                raise DamagedRun(
-                    f"line {number} of {path} is damaged: it is unknown who joined; restore the file from a backup"
-                ) from None
+                raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 
     def join(self, task: Task, message: bytes, drawn: np.ndarray, limits: Limits) -> np.ndarray:
         """The drawn users who may join; on disk before this returns."""
@@ -96,17 +93,16 @@ class Participation:
         return np.array(rows, np.int64)
 
     def _may_join(self, task: Task, row: int, limits: Limits) -> bool:
-        if limits.rounds and self._count.get(row, 0) >= limits.rounds:
+        joined = self._rounds.get(row, [])
+        if limits.rounds and len(joined) >= limits.rounds:
             return False
-        earlier = self._rounds.get((task.run, row), [])
-        return all(abs(task.round - other) >= limits.min_separation for other in earlier)
+        return all(run != task.run or abs(task.round - number) >= limits.min_separation for run, number in joined)
 
     def _note(self, release: str, task: str, rows: list[int]) -> None:
         run, number, _ = release.rsplit(" ", 2)
         self._answered[release], self._joined[release] = task, rows
         for row in rows:
-            self._count[row] = self._count.get(row, 0) + 1
-            self._rounds.setdefault((run, row), []).append(int(number))
+            self._rounds.setdefault(row, []).append((run, int(number)))
 
 
 def read_json(path: Path) -> Facts:

@@ -10,11 +10,11 @@ cannot be read raises `Refused`, and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +52,9 @@ class Refused(Exception):
         self.code = code
 
 
+_TASK = {"version": str, "federation": str, "vocabulary": str, "run": str, "round": int, "attempt": str, "recipe": dict}
+
+
 @dataclass(frozen=True)
 class Task:
     """One round, as every device is asked for it. All of it is public to the devices."""
@@ -73,7 +76,7 @@ class Task:
         return f"{self.run} {self.round} {self.attempt}"
 
     def to_bytes(self) -> bytes:
-        facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK_FACTS}}
+        facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK}}
         return _pack(facts, {"clip_norms": self.clip_norms, "key": self.key}, self.leaves)
 
 
@@ -103,18 +106,17 @@ class Nothing:
 
 
 def read_request(message: bytes) -> Task:
-    """What the server asks of a device, by the kind of the message: a message without a kind is a task.
-
-    Raises `Refused` if the message cannot be read, or if its kind is not known here.
-    """
+    """A task; a message without a kind is one. Raises `Refused` for other kinds, and for what cannot be read."""
     facts, arrays, leaves = _unpack(message, MAX_FACTS)
     try:
-        kind = _text(facts.get("kind", "task"))
-        if kind not in _REQUESTS:
+        if _typed(facts.get("kind", "task"), str) != "task":
             raise Refused(Code.VERSION)  # a newer server
-        return _REQUESTS[kind](facts, arrays, leaves)
+        known = {name: _typed(facts[name], kind) for name, kind in _TASK.items()}
+        if not (known["run"].isalnum() and known["attempt"].isalnum()):
+            raise ValueError("a space could give two releases the same name")
+        return Task(**known, clip_norms=arrays["clip_norms"], key=arrays["key"], leaves=leaves)
     except (KeyError, TypeError, ValueError):
-        refuse(Code.MALFORMED)
+        raise Refused(Code.MALFORMED) from None
 
 
 def read_answer(message: bytes) -> Contribution | Nothing:
@@ -122,11 +124,11 @@ def read_answer(message: bytes) -> Contribution | Nothing:
     facts, arrays, leaves = _unpack(message, _MAX_ANSWER_FACTS)
     try:
         if "nothing" in facts:
-            return Nothing(Code(_text(facts["nothing"])))
-        users, weight = _whole(facts["users"]), _whole(facts["weight"])
-        return Contribution(_text(facts["task"]), users, weight, arrays["bits"], leaves)
+            return Nothing(Code(_typed(facts["nothing"], str)))
+        users, weight = _typed(facts["users"], int), _typed(facts["weight"], int)
+        return Contribution(_typed(facts["task"], str), users, weight, arrays["bits"], leaves)
     except (KeyError, TypeError, ValueError):
-        refuse(Code.MALFORMED)
+        raise Refused(Code.MALFORMED) from None
 
 
 def largest_answer(parameters: int, leaves: int, bits: int) -> int:
@@ -138,46 +140,11 @@ def digest(message: bytes) -> str:
     return sha256(message).hexdigest()[:32]
 
 
-def refuse(code: Code) -> NoReturn:
-    raise Refused(code) from None
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
+def _typed(value: Any, kind: type) -> Any:
+    """The value, which must be of exactly this type: `True` is not an integer here."""
+    if type(value) is not kind:
         raise TypeError(value)
     return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError(value)
-    return value
-
-
-def _word(value: Any) -> str:
-    """A name without spaces: with them, two releases could have the same name."""
-    if not (isinstance(value, str) and value.isalnum()):
-        raise TypeError(value)
-    return value
-
-
-_TASK_FACTS: dict[str, Callable[[Any], Any]] = {
-    "version": str,
-    "federation": str,
-    "vocabulary": str,
-    "run": _word,
-    "round": _whole,
-    "attempt": _word,
-    "recipe": dict,
-}
-
-
-def _read_task(facts: Facts, arrays: Mapping[str, np.ndarray], leaves: list[np.ndarray]) -> Task:
-    known = {name: read(facts[name]) for name, read in _TASK_FACTS.items()}
-    return Task(**known, clip_norms=arrays["clip_norms"], key=arrays["key"], leaves=leaves)
-
-
-_REQUESTS = {"task": _read_task}
 
 
 def _narrow(leaf: np.ndarray) -> np.ndarray:
@@ -209,8 +176,8 @@ def _unpack(message: bytes, max_facts: int) -> tuple[Facts, dict[str, np.ndarray
         facts = _parse(encoded.tobytes())
         leaves = [arrays.pop(name) for name in sorted(name for name in arrays if name.isdecimal())]
     except Exception:  # noqa: BLE001 -- anything that the readers of arrays and of JSON raise on hostile bytes
-        refuse(Code.MALFORMED)
-    # First of all facts: another protocol may have other ones.
+        raise Refused(Code.MALFORMED) from None
+    # Checked first: another protocol may have other facts.
     if type(facts.get("protocol")) is not int or facts["protocol"] != PROTOCOL:
         raise Refused(Code.VERSION)
     return facts, arrays, leaves
@@ -220,10 +187,8 @@ def _parse(encoded: bytes) -> Facts:
     """A JSON object without repeated keys, deep nesting, large integers, infinity or NaN."""
     if encoded.count(b"[") + encoded.count(b"{") > MAX_LISTS:  # Python's reader fails on a thousand nested ones
         raise ValueError("deep")
-    facts = json.loads(encoded, object_pairs_hook=_unique, parse_int=_bounded, parse_constant=_no_number)
-    if not isinstance(facts, dict):
-        raise ValueError("no object")
-    return facts
+    facts = json.loads(encoded, object_pairs_hook=_unique, parse_int=_integer, parse_constant=_integer)
+    return _typed(facts, dict)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Facts:
@@ -233,11 +198,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> Facts:
     return facts
 
 
-def _bounded(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
+def _integer(text: str) -> int:
+    """An integer of at most 18 digits. "NaN" and "Infinity" raise ValueError too."""
+    if len(text) > MAX_DIGITS:
         raise ValueError("large")
-    return int(digits)
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(name)
+    return int(text)

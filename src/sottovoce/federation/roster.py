@@ -6,7 +6,6 @@ takes the place of a store, so every run on these people is charged to its ledge
 
 from __future__ import annotations
 
-import json
 import re
 import secrets as os_entropy
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits, read_json
-from sottovoce.files import made_aside, write_aside
+from sottovoce.files import made_aside, pretty, write_aside
 
 FORMAT = 1
 ROSTER, VOCABULARY, DEVICE, LIMITS = "roster.json", "vocabulary.txt", "device.json", "limits.toml"
@@ -42,7 +41,7 @@ class Enrolment:
 
 @dataclass(frozen=True)
 class FederationSettings:
-    """What a federation is created with, and keeps."""
+    """The settings that a federation is created with, and keeps."""
 
     vocabulary: Vocabulary
     tokens_per_user: int
@@ -52,15 +51,11 @@ class FederationSettings:
 
     def __post_init__(self) -> None:
         if not _HOST.fullmatch(self.host):
-            raise SottoError(
-                f"--host {self.host!r} must be a name or an address, such as train.example.org or 192.0.2.7"
-            )
+            raise SottoError(f"--host {self.host!r} must be a name or an address, like train.example.org or 192.0.2.7")
         if not 0 < self.port < 2**16:
             raise SottoError(f"--port {self.port} must be from 1 to 65535")
         if not 2 <= self.tokens_per_user <= LARGEST_USER:
-            raise SottoError(
-                f"--tokens-per-user {self.tokens_per_user} must be in [2, {LARGEST_USER}]; users are cut to this length"
-            )
+            raise SottoError(f"--tokens-per-user {self.tokens_per_user} must be in [2, {LARGEST_USER}]")
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class Roster:
 
     def save(self) -> None:
         facts = {name: value for name, value in asdict(self).items() if name != "path"}
-        write_aside(self.path / ROSTER, json.dumps({"format": FORMAT, **facts}, indent=2).encode() + b"\n")
+        write_aside(self.path / ROSTER, pretty({"format": FORMAT, **facts}))
 
     @property
     def users(self) -> int:
@@ -115,7 +110,7 @@ class Roster:
 
     @property
     def server(self) -> str:
-        """Where devices find the server."""
+        """The address at which devices find the server."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def bundle(self, name: str) -> Path:
@@ -136,9 +131,7 @@ class Roster:
             return None
         store = Store.open(self.held_out, "test")
         if store.vocabulary.fingerprint != self.vocabulary.fingerprint:
-            raise SottoError(
-                f"{self.held_out} has another vocabulary than the federation; prepare it with {VOCABULARY}"
-            )
+            raise SottoError(f"{self.held_out} has other words than the federation; prepare it with {VOCABULARY}")
         return store if store.users else None
 
     def enrol(self, name: str, users: int, limits: Limits) -> Roster:
@@ -156,8 +149,7 @@ class Roster:
             write_aside(folder / path.name, path.read_bytes())
         limits.save(folder / LIMITS)
         place = asdict(Enrolment(self.federation, name, self.users, users))
-        facts = {**place, "server": self.server, "tokens_per_user": self.tokens_per_user}
-        write_aside(folder / DEVICE, json.dumps(facts, indent=2).encode() + b"\n")
+        write_aside(folder / DEVICE, pretty({**place, "server": self.server, "tokens_per_user": self.tokens_per_user}))
         # Last: a device that is on the roster has its folder.
         roster = replace(self, members=(*self.members, Member(name, self.users, users, public_key)))
         roster.save()

@@ -15,11 +15,11 @@ import numpy as np
 from sottovoce.build.assembly import Assembly
 from sottovoce.federation.aggregation import JOINED, Aggregation, Aggregator, DeviceSum
 from sottovoce.federation.device import VERSION
-from sottovoce.federation.device_rules import for_devices
 from sottovoce.federation.messages import Code, Task
 from sottovoce.federation.roster import Roster
 from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.local.keys import local_key
+from sottovoce.recipe import Recipe
 from sottovoce.training.round import release
 from sottovoce.training.server import ServerState
 from sottovoce.training.types import Payment, Payments
@@ -61,6 +61,14 @@ class Coordinator:
             key=np.asarray(jax.random.key_data(local_key(payment.keys.local))),
             leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(state.params)],
         )
+
+
+def for_devices(recipe: Recipe) -> Recipe:
+    """The recipe that devices receive: without the paths of the server's machine, and without its seed.
+
+    A device gets the weights and the key of its randomness with every task. The seed could reveal more.
+    """
+    return recipe.replace(data={"store": ""}, model={"initial": None}, local={"public": None}, run={"seed": 0})
 
 
 def aggregate(aggregation: Aggregation, transport: Transport, name: str, seconds: float) -> DeviceSum:

@@ -14,9 +14,9 @@ from fleets import FEDERATION, make_device, tiny_recipe
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import SottoError
 from sottovoce.federation import device as devices
-from sottovoce.federation.device_rules import for_devices
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Contribution, Nothing, Task, read_answer
+from sottovoce.federation.rounds import for_devices
 from sottovoce.privacy.estimators import WEIGHT_STEP
 from sottovoce.recipe import Recipe
 

@@ -4,38 +4,93 @@ Flower's open SuperLink serves three interfaces at one address, and only the fle
 the others can start programs on the server. So the SuperLink listens at a socket of its owner, and the proxy passes on
 `/v1/fleet/` only.
 
-Data that the SuperLink would keep is accepted from registered devices only, up to a quota in a round and a size of
-each request. All other requests must be short.
+A SuperLink keeps in memory whatever a device sends, until its server fetches it. So such data is accepted from
+registered devices only, up to a quota in an exchange and a size of each request. All other requests must be short.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
-from collections.abc import AsyncIterator
+from base64 import b64decode
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+import uvicorn
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
 from sottovoce.federation.flower.payload import MAX_HEAD, MAX_PART, is_one_answer
-from sottovoce.federation.flower.quota import Quota
-from sottovoce.federation.keys import SERVER, SERVER_KEY
+from sottovoce.federation.keys import SERVER, SERVER_KEY, is_signed_by, public_key_pem
+from sottovoce.files import write_aside
 
 OPEN = "/v1/fleet/"
 PUSHES = {b"/v1/fleet/push-messages": MAX_HEAD, b"/v1/fleet/push-object": MAX_PART + MAX_HEAD}
 CONNECTIONS = 8  # to the SuperLink, which devices share: it uses one core, and a few keep it busy
+ANSWERS = 4  # in an exchange: after a lost connection or SuperLink the answer is sent again
+OVERHEAD = 2**18  # bytes of requests that announce a message before its parts are sent
+QUOTA = "gate.json"
 # Headers of one connection, not of a request: each side has its own.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host"}
 
 
-def build_app(client: Any, quota: Quota) -> Any:
-    """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink; refuse all else with 403."""
-    import httpx
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, Response
-    from starlette.routing import Route
+def write_quota(folder: Path, keys: Mapping[str, str], answer: int) -> None:
+    """Let devices, by name and public key, send answers of at most `answer` bytes. The proxy starts to count anew."""
+    facts = {"bytes": ANSWERS * answer + OVERHEAD, "keys": dict(keys)}
+    write_aside(folder / QUOTA, json.dumps(facts).encode(), private=True)
 
+
+class Quota:
+    """The proxy's side: who sends, and how many bytes they may still send."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / QUOTA
+        self._version: tuple[int, int] | None = None
+        self._names: dict[bytes, str] = {}
+        self._left: dict[str, int] = {}
+
+    def sender(self, headers: Mapping[str, str]) -> str | None:
+        """The registered device that signed a request; none if no device did."""
+        found = self._path.stat()
+        version = (found.st_ino, found.st_mtime_ns)
+        if version != self._version:  # the server has replaced the file
+            facts = json.loads(self._path.read_bytes())
+            self._names = {public_key_pem(key): name for name, key in facts["keys"].items()}
+            self._left = dict.fromkeys(facts["keys"], int(facts["bytes"]))
+            self._version = version
+        key = signing_key(headers)
+        return None if key is None else self._names.get(key)
+
+    def take(self, name: str, size: int) -> bool:
+        """Count bytes that a device sends; false if they exceed its quota."""
+        before = self._left[name]
+        self._left[name] = before - size
+        if before >= 0 > self._left[name]:
+            print(f"{name} sends more than a device may in a round; it is not passed on", flush=True)
+        return self._left[name] >= 0
+
+
+def signing_key(headers: Mapping[str, str]) -> bytes | None:
+    """The public key, in PEM, that a SuperNode's request is signed with. The SuperLink checks the signed time."""
+    try:
+        key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+        signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+        signed = headers[TIMESTAMP_HEADER].encode("ascii")
+    except (KeyError, ValueError):  # also what is not base64, or not ASCII
+        return None
+    return key if is_signed_by(key, signature, signed) else None
+
+
+def build_app(client: httpx.AsyncClient, quota: Quota) -> Starlette:
+    """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink; refuse all else with 403."""
     # Requests wait here: httpx looks at all waiting requests and all connections for each request that it sends.
     turns = asyncio.Semaphore(CONNECTIONS)
 
@@ -44,9 +99,8 @@ def build_app(client: Any, quota: Quota) -> Any:
         path = request.scope["raw_path"].partition(b"?")[0]
         if not path.startswith(OPEN.encode()) or b".." in path or b"%" in path or b"//" in path:
             return PlainTextResponse("only the fleet is reachable here", status_code=403)
-        pushes = path in PUSHES
-        sender = quota.sender(request.headers) if pushes else None
-        if pushes and sender is None:
+        sender = quota.sender(request.headers) if path in PUSHES else None
+        if path in PUSHES and sender is None:
             return PlainTextResponse("no device of this federation signed this", status_code=401)
         body, most = bytearray(), PUSHES.get(path, MAX_HEAD)
         async for piece in request.stream():
@@ -78,13 +132,10 @@ def build_app(client: Any, quota: Quota) -> Any:
 
 
 def main(host: str, port: int, keys: Path, folder: Path, socket: str) -> None:
-    import httpx
-    import uvicorn
-
-    limits = httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=60.0)
     # httpx looks for sniffio on the disk at every step of a request if it is not installed. This answers at once.
     modules: Any = sys.modules
     modules.setdefault("sniffio", None)
+    limits = httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=60.0)
     transport = httpx.AsyncHTTPTransport(uds=socket, limits=limits)
     client = httpx.AsyncClient(base_url="http://localhost", transport=transport, timeout=60.0)
     uvicorn.run(

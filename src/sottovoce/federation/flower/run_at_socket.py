@@ -41,14 +41,14 @@ def main() -> None:
     command, socket = sys.argv.pop(1), sys.argv.pop()
     (script,) = entry_points(group="console_scripts", name=command)
     run = script.load()
-    if command == "flower-supernode":
-        end_with_any_thread()
     listen_at(socket)
+    if command != "flower-supernode":
+        return run()
+    end_with_any_thread()
     run()
-    if command == "flower-supernode":
-        # It returns when the server gave an unexpected answer; a thread of it would keep the process alive.
-        print("the connection to the server was given up", flush=True)
-        os._exit(1)
+    # It returns when the server gave an unexpected answer; a thread of it would keep the process alive.
+    print("the connection to the server was given up", flush=True)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -16,30 +16,22 @@ from tempfile import TemporaryDirectory
 from sottovoce.errors import SottoError
 
 MAX_NAME = 80  # characters of the folder's name: a socket's whole name has room for about 100
+_RISK = "so other users of the machine could see who takes part and stop the run"
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
     """A folder that only this user may enter. It is removed at the end."""
     with TemporaryDirectory(prefix="sotto-") as made:
-        folder = Path(made)
-        check_private(folder)
-        yield folder
+        check_private(Path(made))
+        yield Path(made)
 
 
 def check_private(folder: Path) -> None:
     """Refuse a folder whose sockets others could reach."""
     if not hasattr(socket, "AF_UNIX"):
-        raise SottoError(
-            "this system has no unix sockets, so other users of the machine could see who takes part and stop the run; "
-            "use Linux or macOS"
-        )
+        raise SottoError(f"this system has no unix sockets, {_RISK}; use Linux or macOS")
     if folder.stat().st_mode & 0o077:
-        raise SottoError(
-            f"{folder.parent} does not keep folders for their owner alone, so other users of the machine could see who "
-            f"takes part and stop the run; set TMPDIR to a folder on a local disk, such as /tmp"
-        )
+        raise SottoError(f"{folder.parent} keeps no folder private, {_RISK}; set TMPDIR to a folder on a local disk")
     if len(str(folder)) > MAX_NAME:
-        raise SottoError(
-            f"{folder} is too long a name for a socket (above {MAX_NAME} letters); set TMPDIR to another, like /tmp"
-        )
+        raise SottoError(f"{folder} is too long a name for a socket (above {MAX_NAME} letters); set TMPDIR to /tmp")

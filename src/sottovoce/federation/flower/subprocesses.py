@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets as os_entropy
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from sottovoce.errors import LostProcess, SottoError
+from sottovoce.files import write_aside
 
 # By default Flower reports its use and asks for newer versions. Neither happens here.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -29,13 +30,7 @@ class Child:
         self.name, self._command, self._folder = name, [str(part) for part in command], folder
         self.log = folder / f"{name}.log"
         self._process: subprocess.Popen | None = None
-        self._log_start = self._log_size()  # where in the log this start of it begins
-
-    @staticmethod
-    def of_flower(name: str, script: str, options: Mapping[str, str | Path], folder: Path, *flags: str) -> Child:
-        """One of Flower's commands. `start` takes the unix socket at which it listens."""
-        run = [sys.executable, "-m", "sottovoce.federation.flower.run_at_socket", script, *flags]
-        return Child(name, [*run, *(part for option in options.items() for part in option)], folder)
+        self._log_start = self._log_size()  # the size of the log when the process was last started
 
     def start(self, *more: str | Path) -> None:
         """Start the process, with more arguments at the end."""
@@ -75,27 +70,18 @@ class Child:
 
     def check_running(self) -> None:
         if self.ended is not None:
-            lines = [line.strip() for line in self.output().split("\n") if line.strip()]
-            last = lines[-1] if lines else "without output"
+            last = (self.output().strip() or "without output").split("\n")[-1].strip()
             raise LostProcess(f"{self.name} ended (status {self.ended}): {last}; its log is {self.log}")
 
-    def wait_until_listening(self, port: int, host: str = "127.0.0.1", seconds: float = 120.0) -> None:
-        """Wait until the process takes connections at an address of this machine."""
-        connect = partial(socket.create_connection, (host, port), timeout=1)
-        self._wait_until(connect, f"on port {port} of {host}", seconds)
-
-    def wait_until_at(self, path: Path, seconds: float = 120.0) -> None:
-        """Wait until the process takes connections at a unix socket."""
-        self._wait_until(partial(_connect_at, path), f"at {path}", seconds)
-
-    def _wait_until(self, connect: Callable[[], socket.socket], where: str, seconds: float) -> None:
+    def wait_until_listening(self, address: Path | tuple[str, int], seconds: float = 120.0) -> None:
+        """Wait until the process takes connections at a unix socket, or at a host and port of this machine."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.check_running()
-            with suppress(OSError), connect():
-                return
+            with suppress(OSError):
+                return _try_to_connect(address)
             time.sleep(0.2)
-        raise LostProcess(f"{self.name} does not listen {where} after {seconds:g} s; its log is {self.log}")
+        raise LostProcess(f"{self.name} does not listen at {address} after {seconds:g} s; its log is {self.log}")
 
     def output(self, max_bytes: int = 10_000) -> str:
         """The end of what it wrote since its start."""
@@ -116,14 +102,24 @@ class Child:
             self._log_start = 0
 
 
-def _connect_at(path: Path) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.connect(str(path))
-    except OSError:
-        connection.close()
-        raise
-    return connection
+class FlowerChild(Child):
+    """`flower-superlink` or `flower-supernode`. `start` takes the unix socket at which it listens."""
+
+    def __init__(self, name: str, options: Mapping[str, str | Path], folder: Path, *flags: str):
+        self.secret = os_entropy.token_bytes(32)  # it gives its tasks to a process that has this
+        secret_file = folder / "desk.secret"
+        write_aside(secret_file, self.secret, private=True)
+        command = [sys.executable, "-m", "sottovoce.federation.flower.run_at_socket", f"flower-{name}", *flags]
+        options = {**options, "--isolation": "process", "--superexec-auth-secret-file": secret_file}
+        super().__init__(name, [*command, *(part for option in options.items() for part in option)], folder)
+
+
+def _try_to_connect(address: Path | tuple[str, int]) -> None:
+    if isinstance(address, Path):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(address))
+    else:
+        socket.create_connection(address, timeout=1).close()
 
 
 def free_port() -> int:
@@ -141,8 +137,5 @@ def check_not_taken(port: int, host: str) -> None:
             if error.errno != errno.EADDRINUSE:
                 return None  # the process that is to listen reports it better
         if time.monotonic() > deadline:
-            raise SottoError(
-                f"port {port} of {host} is taken by another process (another server?), and devices look for this one "
-                f"there; stop it first"
-            )
+            raise SottoError(f"port {port} of {host} is taken by another process (another server?); stop it first")
         time.sleep(0.2)

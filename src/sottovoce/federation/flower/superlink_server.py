@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets as os_entropy
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,18 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import LostProcess, SottoError
+import httpx
+from flwr.app import Message
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+
+from sottovoce.errors import LostProcess
 from sottovoce.federation.flower import payload, serverapp
-from sottovoce.federation.flower.mailbox import Mailbox, error_text
-from sottovoce.federation.flower.quota import write_quota
+from sottovoce.federation.flower.mailbox import Mailbox
+from sottovoce.federation.flower.proxy import write_quota
 from sottovoce.federation.flower.sockets import private_folder
-from sottovoce.federation.flower.subprocesses import Child, check_not_taken
+from sottovoce.federation.flower.subprocesses import Child, FlowerChild, check_not_taken
 from sottovoce.federation.flower.task_queue import TaskQueue
 from sottovoce.federation.flower.tmpfs import in_memory, new_state, remove_states
 from sottovoce.federation.keys import AUTHORITY, SERVER, SERVER_KEY
 from sottovoce.federation.roster import Roster
-from sottovoce.federation.transport import Exchange
-from sottovoce.files import write_aside
+from sottovoce.federation.transport import Exchange, Serving
 
 log = logging.getLogger("sottovoce.flower")
 POLL = 0.3  # seconds between looks for answers
@@ -34,23 +36,6 @@ SILENT = 300.0  # seconds without an answer, after which a running SuperLink cou
 AGAIN = 5.0  # seconds before a failed device is asked again; if less time is left, it is not asked
 GRACE = 20.0  # seconds in which a lost device may come back, if the exchange would end without it
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # the address to connect to if a process listens on every address
-
-
-@dataclass(frozen=True)
-class Serving:
-    """How a server reaches its devices."""
-
-    seconds: float = 120.0  # to wait for answers in a round
-    at_least: int = 1  # devices that must be connected before a round begins
-    bind: str | None = None  # the address to listen on, if it is not the one that devices know
-    state: Path | None = None  # a folder in memory for the SuperLink's state, which then survives its end
-    notify: Callable[[str], None] = lambda text: None  # gets status lines for the owner of the server
-
-    def __post_init__(self) -> None:
-        if not self.seconds > 0:
-            raise SottoError(f"--seconds {self.seconds:g} must be above 0; it is how long a round waits for devices")
-        if self.at_least < 1:
-            raise SottoError(f"--at-least {self.at_least} must be 1 or more; a round without devices is only noise")
 
 
 @dataclass
@@ -111,62 +96,49 @@ class SuperLinkServer:
     def __init__(self, roster: Roster, folder: Path, serving: Serving, stop: Callable[[], bool] = lambda: False):
         self._roster, self._folder, self._stop = roster, folder, stop
         self._at_least, self._notify, self._bind = serving.at_least, serving.notify, serving.bind or roster.host
-        self._stack, self._task = ExitStack(), ExitStack()
-        secret_file = folder / "desk.secret"
-        self._secret = os_entropy.token_bytes(32)
-        write_aside(secret_file, self._secret, private=True)
-        self._socket = Path()  # none yet
-        self._queue = TaskQueue(self._socket, self._secret)
+        self._task = ExitStack()
         self._state = None if serving.state is None else in_memory(serving.state)
         database = IN_MEMORY if self._state is None else new_state(self._state, roster.federation)
         options = {
-            "--isolation": "process",
             "--database": database,
             "--ssl-ca-certfile": roster.keys / AUTHORITY,
             "--ssl-certfile": roster.keys / SERVER,
             "--ssl-keyfile": roster.keys / SERVER_KEY,
-            "--superexec-auth-secret-file": secret_file,
         }
-        self.superlink = Child.of_flower("superlink", "flower-superlink", options, folder, "--enable-supernode-auth")
+        self.superlink = FlowerChild("superlink", options, folder, "--enable-supernode-auth")
         proxy = [sys.executable, "-m", "sottovoce.federation.flower.proxy", self._bind, str(roster.port)]
         self.proxy = Child("proxy", [*proxy, roster.keys, folder], folder)
         self._names: dict[int, str] = {}  # of devices, by Flower's node number
-        self._refusals = 0
-        self._last_reply = 0.0  # when the SuperLink last answered
+        self._refusals, self._last_reply = 0, 0.0  # in a row; when the SuperLink last answered
         self._mailbox: Mailbox | None = None
 
     def __enter__(self) -> SuperLinkServer:
-        import httpx
-
-        try:
-            self._socket = self._stack.enter_context(private_folder()) / "superlink"
-            self._queue = TaskQueue(self._socket, self._secret)
+        with ExitStack() as stack:  # these happen at the end, the last one first
+            self._socket = stack.enter_context(private_folder()) / "superlink"
+            self._queue = TaskQueue(self._socket, self.superlink.secret)
+            if self._state is not None:
+                stack.callback(remove_states, self._state, self._roster.federation)
+            stack.callback(self.superlink.stop)
+            stack.callback(self._queue.close)  # earlier: the SuperLink ends when its last connection does
+            stack.callback(self._leave)
+            stack.callback(self.proxy.stop)
             self._set_quota(0)
             try:
                 self._start()
             except httpx.HTTPError as error:
                 self._recover(error)
             self._open()
-        except BaseException:
-            self.__exit__()
-            raise
+            self._at_end = stack.pop_all()
         return self
+
+    def __exit__(self, *error: object) -> None:
+        self._at_end.close()
 
     def _open(self) -> None:
         """Start the proxy: until it runs, no device reaches the SuperLink."""
         check_not_taken(self._roster.port, self._bind)  # another process that listens there would pass for the proxy
         self.proxy.start(self._socket)
-        self.proxy.wait_until_listening(self._roster.port, _LOOPBACK.get(self._bind, self._bind))
-
-    def __exit__(self, *error: object) -> None:
-        self.proxy.stop()
-        # First: the SuperLink ends when its last connection does.
-        self._leave()
-        self._queue.close()
-        self.superlink.stop()
-        if self._state is not None:
-            remove_states(self._state, self._roster.federation)
-        self._stack.close()
+        self.proxy.wait_until_listening((_LOOPBACK.get(self._bind, self._bind), self._roster.port))
 
     def _set_quota(self, answer: int) -> None:
         """Let every device send answers of up to `answer` bytes, from now on."""
@@ -174,7 +146,7 @@ class SuperLinkServer:
 
     def _start(self) -> None:
         self.superlink.start(self._socket)
-        self.superlink.wait_until_at(self._socket)
+        self.superlink.wait_until_listening(self._socket)
         self._last_reply = time.monotonic()
         if self._mailbox is None or self._state is None:
             self._join()
@@ -184,7 +156,7 @@ class SuperLinkServer:
         self._names = serverapp.register(self._socket, self._roster.members)
         token = serverapp.wait_for_task(self._queue)
         if token is None:
-            raise LostProcess(f"the SuperLink has no task for its server; its log is {self.superlink.log}")
+            raise self._lost("has no task for its server")
         self._mailbox = serverapp.open_mailbox(self._task.enter_context(self._queue.task(token)), token)
 
     def _leave(self) -> None:
@@ -197,9 +169,6 @@ class SuperLinkServer:
         return {number: self._names[number] for number in self._mailbox.online() if number in self._names}
 
     def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
-        import httpx
-        from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
-
         self._last_reply = time.monotonic()  # it is not asked between exchanges
         self._set_quota(exchange.max_answer_bytes)
         self._wait_for_devices()
@@ -216,9 +185,7 @@ class SuperLinkServer:
                 if self._recover(error):
                     losses += 1
                     if losses > MAX_LOSSES:
-                        raise LostProcess(
-                            f"the SuperLink was lost {losses} times in {exchange.name}; its log is {self.superlink.log}"
-                        ) from error
+                        raise self._lost(f"was lost {losses} times in {exchange.name}") from error
                     self._wait_for_devices()
                     pending.begin()
             if pending.left < 0:
@@ -236,7 +203,8 @@ class SuperLinkServer:
         """Send to connected devices that were not asked: devices may connect during an exchange, or come back."""
         assert self._mailbox is not None
         if not pending.unsent:
-            pending.unsent = self._messages(pending)
+            here = [(node, name) for node, name in self.online().items() if pending.may_ask(name)]
+            pending.unsent = _messages(pending, here)
         if not pending.unsent or pending.left <= 0:
             return
         # The same objects until they are sent: with new ones, a device would have two, one of them without contents.
@@ -248,19 +216,6 @@ class SuperLinkServer:
                 pending.failed(name)
         pending.unsent = []
 
-    def _messages(self, pending: PendingTask) -> list[tuple[Any, str]]:
-        from flwr.app import Message
-
-        exchange = pending.exchange
-        here = [(node, name) for node, name in self.online().items() if pending.may_ask(name)]
-        contents = {data: payload.pack(data) for data in {exchange.messages[name] for _, name in here}}
-
-        def message(node: int, name: str) -> Any:
-            content = contents[exchange.messages[name]]
-            return Message(content, node, payload.CALL, ttl=pending.left, group_id=exchange.name)
-
-        return [(message(node, name), name) for node, name in here]
-
     def _receive(self, pending: PendingTask) -> Iterator[tuple[str, bytes]]:
         assert self._mailbox is not None
         if not pending.sent:
@@ -268,28 +223,17 @@ class SuperLinkServer:
         for reply in self._mailbox.pull(list(pending.sent), pending.exchange.max_answer_bytes):
             # By the message that it replies to: Flower answers for a device that is lost.
             name = pending.sent.pop(reply.to, None)
-            if name is None:
-                continue
-            if reply.error is not None:
-                log.warning("%s did not answer: %s", name, error_text(reply.error))
+            if name is not None and reply.error is not None:
+                log.warning("%s did not answer: %s", name, reply.error_text)
                 pending.failed(name)
-                continue
-            pending.lost.pop(name, None)
-            pending.answered.add(name)
-            yield name, reply.data
+            elif name is not None:
+                pending.lost.pop(name, None)
+                pending.answered.add(name)
+                yield name, reply.data
 
     def _wait_for_devices(self) -> None:
-        import httpx
-
         notified = False
-        while True:
-            here = 0
-            try:
-                here, self._last_reply = len(self.online()), time.monotonic()
-            except httpx.HTTPError as error:
-                self._recover(error)
-            if here >= self._at_least:
-                return
+        while (here := self._count_devices()) < self._at_least:
             if not notified:
                 self._notify(f"{here} of {self._at_least} devices are here; waiting for more")
                 notified = True
@@ -297,6 +241,14 @@ class SuperLinkServer:
                 raise KeyboardInterrupt
             self._look_after_processes()
             time.sleep(POLL)
+
+    def _count_devices(self) -> int:
+        try:
+            here, self._last_reply = len(self.online()), time.monotonic()
+        except httpx.HTTPError as error:
+            self._recover(error)
+            return 0
+        return here
 
     def _look_after_processes(self) -> None:
         self.proxy.keep_log_short()
@@ -307,8 +259,6 @@ class SuperLinkServer:
 
     def _recover(self, error: Exception) -> bool:
         """Start the SuperLink again if it is gone. True if it lost its state: then all devices must be asked again."""
-        import httpx
-
         before = self._mailbox
         for _ in range(MAX_REFUSALS):
             time.sleep(POLL)
@@ -317,11 +267,9 @@ class SuperLinkServer:
                 return self._mailbox is not before
             except httpx.HTTPError as another:  # it is lost again
                 error = another
-        raise LostProcess(f"the SuperLink cannot be reached: {error}; its log is {self.superlink.log}") from error
+        raise self._lost(f"cannot be reached: {error}") from error
 
     def _repair(self, error: Exception) -> None:
-        import httpx
-
         if self.superlink.ended is None and not isinstance(error, httpx.HTTPStatusError):
             if self._mailbox is None:
                 return self._join()
@@ -334,7 +282,20 @@ class SuperLinkServer:
             return self._start()
         self._refusals += 1
         if self._refusals > MAX_REFUSALS:
-            raise LostProcess(f"the SuperLink refuses its server: {error}; its log is {self.superlink.log}") from error
+            raise self._lost(f"refuses its server: {error}") from error
         # This process was suspended for so long that Flower took it for lost: begin another run of Flower's.
         self._notify("the SuperLink took this server for lost; going on with it anew")
         return self._join()
+
+    def _lost(self, problem: str) -> LostProcess:
+        return LostProcess(f"the SuperLink {problem}; its log is {self.superlink.log}")
+
+
+def _messages(pending: PendingTask, nodes: list[tuple[int, str]]) -> list[tuple[Any, str]]:
+    """Flower's messages to nodes, and the names of their devices. Devices that get the same bytes share one content."""
+    exchange, ttl = pending.exchange, pending.left
+    contents = {data: payload.pack(data) for data in {exchange.messages[name] for _, name in nodes}}
+    return [
+        (Message(contents[exchange.messages[name]], node, payload.CALL, ttl=ttl, group_id=exchange.name), name)
+        for node, name in nodes
+    ]

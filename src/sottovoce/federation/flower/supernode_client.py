@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-import secrets as os_entropy
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
+from flwr.app import Message
+from flwr.supercore.constant import TaskType
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
+
 from sottovoce.federation.flower import payload
 from sottovoce.federation.flower.sockets import private_folder
-from sottovoce.federation.flower.subprocesses import Child
+from sottovoce.federation.flower.subprocesses import FlowerChild
 from sottovoce.federation.flower.task_queue import TaskQueue, finish
 from sottovoce.federation.keys import AUTHORITY, NODE_KEY
-from sottovoce.files import write_aside
 
 log = logging.getLogger("sottovoce.flower")
 POLL = 0.25  # seconds between looks for a message
@@ -25,8 +28,8 @@ _MEANINGS = {
     _CONNECTED: "connected",
     "Connection successful": "connected",
     "Connection attempt failed": "the server does not answer; trying again",
-    "Failed to activate": "the server does not let this device in: it is not on the roster, or it counts as connected, "
-    "since a minute ago or from another machine; trying again",
+    "Failed to activate": "the server refuses this device: it is not on the roster, or it was connected in the last "
+    "minute, or is connected from another machine; trying again",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not that of the federation, or is no longer valid; "
     "trying again. If it was renewed, put the new authority.pem into this device's folder",
     _LEFT: "the connection was lost; connecting again",
@@ -38,8 +41,8 @@ _CLOCK = "the server does not accept what this device signs: their clocks must a
 class SuperNodeClient:
     """Stays connected to the server and answers its messages, one after another, until it is stopped.
 
-    A SuperNode that ends is started again, also if the server does not let it in: for about a minute after a lost
-    connection the server still takes the device for connected.
+    A SuperNode that ends is started again, also if the server refuses it: for about a minute after a lost connection
+    the server still takes the device for connected.
     """
 
     def __init__(
@@ -52,37 +55,28 @@ class SuperNodeClient:
         self._answer_message, self._notify, self._status = answer, notify, ""
         folder = bundle / "host"
         folder.mkdir(mode=0o700, exist_ok=True)
-        secret_file = folder / "desk.secret"
-        self._secret = os_entropy.token_bytes(32)
-        write_aside(secret_file, self._secret, private=True)
-        self._sockets = Path()  # none yet
-        self._starts = 0
-        self._queue = TaskQueue(self._sockets, self._secret)
         options = {
             "--superlink": server,
             "--root-certificates": bundle / AUTHORITY,
             "--auth-supernode-private-key": bundle / NODE_KEY,
-            "--isolation": "process",
-            "--superexec-auth-secret-file": secret_file,
         }
-        self.supernode = Child.of_flower("supernode", "flower-supernode", options, folder)
+        self.supernode = FlowerChild("supernode", options, folder)
+        self._sockets, self._starts = Path(), 0  # no folder yet
+        self._queue = TaskQueue(self._sockets, self.supernode.secret)
 
     def run(self, stop: Callable[[], bool]) -> None:
-        with private_folder() as self._sockets:
-            self._run(stop)
-
-    def _run(self, stop: Callable[[], bool]) -> None:
         looked = -AGAIN
-        try:
-            while not stop():
-                if time.monotonic() > looked + AGAIN:
-                    self._look_after()
-                    looked = time.monotonic()
-                if not self._answer_one():
-                    time.sleep(POLL)
-        finally:
-            self._queue.close()  # first: the SuperNode ends when its last connection does
-            self.supernode.stop()
+        with private_folder() as self._sockets:
+            try:
+                while not stop():
+                    if time.monotonic() > looked + AGAIN:
+                        self._look_after()
+                        looked = time.monotonic()
+                    if not self._answer_one():
+                        time.sleep(POLL)
+            finally:
+                self._queue.close()  # first: the SuperNode ends when its last connection does
+                self.supernode.stop()
 
     def _look_after(self) -> None:
         """Report the state of the SuperNode when it changes, and start it if it does not run."""
@@ -101,14 +95,11 @@ class SuperNodeClient:
         self._queue.close()
         self._starts += 1
         socket = self._sockets / str(self._starts)  # a new one each time: the last may still be in use
-        self._queue = TaskQueue(socket, self._secret)
+        self._queue = TaskQueue(socket, self.supernode.secret)
         self.supernode.start(socket)
 
     def _answer_one(self) -> bool:
         """Answer a message, if there is one."""
-        import httpx
-        from flwr.supercore.constant import TaskType
-
         try:
             token = self._queue.acquire(TaskType.CLIENT_APP)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # it does not run yet, or no longer
@@ -130,9 +121,6 @@ class SuperNodeClient:
         return True
 
     def _answer(self, token: str) -> None:
-        from flwr.app import Message
-        from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
-
         with self._queue.task(token) as client:
             message, context, _, _ = pull_task_input(client)  # the app that came with it is not used
             answer = self._answer_message(payload.unpack(message))

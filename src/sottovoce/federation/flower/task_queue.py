@@ -15,6 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import httpx
+from flwr.common.constant import SubStatus
+from flwr.common.serde import context_to_proto
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest, SendTaskHeartbeatRequest
+from flwr.supercore import interceptors
+from flwr.supercore.retry import RetryInvoker, constant
+from flwr.supercore.runtime import RuntimeHttpClient
+
 log = logging.getLogger("sottovoce.flower")
 HEARTBEAT = 10.0  # seconds; Flower takes a task for lost after two of its own, of 30
 TRIES = 4  # of a request whose connection breaks
@@ -28,17 +36,13 @@ class TaskQueue:
 
     def acquire(self, kind: str) -> str | None:
         """The token of the next task of a kind, if there is one."""
-        from flwr.proto.runtime_pb2 import AcquireTaskRequest
-
         answer = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
         return answer.token if answer.HasField("task") and answer.token else None
 
     @contextmanager
     def task(self, token: str) -> Iterator[Any]:
         """A client for one task. Heartbeats keep the task alive meanwhile."""
-        from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
-
-        client = self._connect(RuntimeTokenHttpInterceptor(token))
+        client = self._connect(interceptors.RuntimeTokenHttpInterceptor(token))
         over = threading.Event()
         beating = threading.Thread(target=_beat, args=(client, over), daemon=True)
         beating.start()
@@ -56,24 +60,27 @@ class TaskQueue:
 
     @cached_property
     def _client(self) -> Any:
-        from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
-
         methods = {"/flwr.proto.Runtime/AcquireTask"}
-        return self._connect(SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods=methods))
+        authentication = interceptors.SuperExecAuthHttpInterceptor(
+            master_secret=self._secret, protected_methods=methods
+        )
+        return self._connect(authentication)
 
     def _connect(self, interceptor: Any) -> Any:
-        from flwr.supercore.runtime import RuntimeHttpClient
+        """A client that asks again when a connection breaks.
 
-        return connect(RuntimeHttpClient, self._socket, interceptor, retries=_retries())
+        Flower's processes close a connection that was idle for five seconds, and httpx uses it until then. Flower's own
+        retries end the process by a signal when they give up.
+        """
+        broken = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+        retries = RetryInvoker(lambda: constant(0.1), broken, max_tries=TRIES, max_time=None)
+        return connect(RuntimeHttpClient, self._socket, interceptor, retries=retries)
 
 
-def connect(kind: Any, socket: Path, *interceptors: Any, retries: Any = None) -> Any:
+def connect(kind: Any, socket: Path, *authentication: Any, retries: Any = None) -> Any:
     """One of Flower's HTTP clients, for a process that listens at a unix socket."""
-    import httpx
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-    version = RuntimeVersionHttpInterceptor(component_name="sottovoce")
-    client = kind("http://localhost", interceptors=[version, *interceptors], verify=False, retry_invoker=retries)
+    used = [interceptors.RuntimeVersionHttpInterceptor(component_name="sottovoce"), *authentication]
+    client = kind("http://localhost", interceptors=used, verify=False, retry_invoker=retries)
     client._client.close()
     client._client = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=client._client.timeout)
     return client
@@ -81,11 +88,6 @@ def connect(kind: Any, socket: Path, *interceptors: Any, retries: Any = None) ->
 
 def finish(client: Any, context: Any) -> None:
     """Report that a task is done. Flower takes a task without a report for crashed, and blames the next one."""
-    import httpx
-    from flwr.common.constant import SubStatus
-    from flwr.common.serde import context_to_proto
-    from flwr.proto.runtime_pb2 import PushTaskOutputRequest
-
     done = PushTaskOutputRequest(context=context_to_proto(context), sub_status=SubStatus.COMPLETED, details="")
     try:
         client.PushTaskOutput(done)
@@ -93,23 +95,7 @@ def finish(client: Any, context: Any) -> None:
         log.debug("the task is over already: %s", error)
 
 
-def _retries() -> Any:
-    """Ask again when a connection breaks.
-
-    Flower's processes close a connection that was idle for five seconds, and httpx uses it until then: now and then a
-    request meets the end of its connection. Flower's own retries end the process by a signal when they give up.
-    """
-    import httpx
-    from flwr.supercore.retry import RetryInvoker, constant
-
-    broken = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
-    return RetryInvoker(lambda: constant(0.1), broken, max_tries=TRIES, max_time=None)
-
-
 def _beat(client: Any, over: threading.Event) -> None:
-    import httpx
-    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
-
     while not over.is_set():
         try:
             client.SendTaskHeartbeat(SendTaskHeartbeatRequest())

@@ -14,10 +14,9 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # how a space in a name is written there
 
 def in_memory(folder: Path) -> Path:
     """Refuse a folder that is not in memory: updates without noise must not reach a disk."""
+    remedy = "use a folder in memory (tmpfs), on Linux one below /dev/shm"
     if not folder.is_dir():
-        raise SottoError(
-            f"{folder} is not a folder; make one in memory (on Linux below /dev/shm), for the link's state"
-        )
+        raise SottoError(f"{folder} is not a folder; {remedy}")
     place = folder.resolve()
     kinds = {}
     for line in MOUNTS.read_text().splitlines() if MOUNTS.exists() else ():
@@ -25,10 +24,7 @@ def in_memory(folder: Path) -> Path:
         kinds[Path(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), mounted))] = kind
     kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), "unknown")
     if kind not in ("tmpfs", "ramfs"):
-        raise SottoError(
-            f"{folder} is on {kind}, and what devices send is not noised yet: it must not reach a disk; use a folder "
-            f"in memory (tmpfs), such as one below /dev/shm"
-        )
+        raise SottoError(f"{folder} is on {kind}, and updates without noise must not reach a disk; {remedy}")
     return place
 
 

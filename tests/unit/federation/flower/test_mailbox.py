@@ -385,6 +385,6 @@ def test_parts_of_any_bytes_are_an_answer_or_are_refused(link, post, caplog):
             found[start:end] = contents[str(generator.choice([*contents]))]
         contents[part] = bytes(found)
         half = mailbox._Partial(message.object_id, [*contents], contents)
-        read = mailbox._read("name", half, MOST)
+        read = post._complete("name", half, MOST)
         assert (read.to, type(read.data)) == ("name", bytes)
         assert len(read.data) <= MOST + payload.MAX_HEAD

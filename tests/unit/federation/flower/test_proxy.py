@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 
 import pytest
 
 pytest.importorskip("flwr")
 import httpx
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, ObjectTree
+from flwr.supercore.primitives.asymmetric import sign_message
 
 from sottovoce.federation import keys
-from sottovoce.federation.flower import payload, proxy, quota
+from sottovoce.federation.flower import payload, proxy
 
 
 async def _in_pieces(*pieces: bytes):
@@ -55,6 +58,34 @@ def ask(
         return answer
 
     return asyncio.run(run()), seen
+
+
+@pytest.fixture
+def devices(tmp_path) -> dict[str, dict[str, str]]:
+    """Headers by which two devices with a quota in the folder sign, and a stranger without."""
+    headers, public = {}, {}
+    for name in ("phone", "silo", "stranger"):
+        (tmp_path / name).mkdir()
+        public[name] = keys.write_node_key(tmp_path / name)
+        private = load_ssh_private_key((tmp_path / name / keys.NODE_KEY).read_bytes(), None)
+        headers[name] = {
+            "flwr-public-key": b64encode(keys.public_key_pem(public[name])).decode(), "flwr-timestamp": "2026-01-01",
+            "flwr-signature": b64encode(sign_message(private, b"2026-01-01")).decode(),
+        }  # fmt: skip
+    del public["stranger"]
+    proxy.write_quota(tmp_path, public, 1000)
+    return headers
+
+
+def test_a_device_is_known_by_its_signature(tmp_path, devices):
+    held = proxy.Quota(tmp_path)
+    assert [held.sender(devices[name]) for name in ("phone", "silo", "stranger")] == ["phone", "silo", None]
+    forged = {**devices["stranger"], "flwr-public-key": devices["phone"]["flwr-public-key"]}
+    for headers in (
+        forged, {}, {**devices["phone"], "flwr-timestamp": "2026-01-02"}, {**devices["phone"], "flwr-signature": "é"},
+        {**devices["phone"], "flwr-public-key": "AAAA"}, {**devices["phone"], "flwr-timestamp": "\udcff"},
+    ):  # fmt: skip
+        assert held.sender(headers) is None
 
 
 def test_the_fleet_passes_as_it_is():
@@ -187,7 +218,7 @@ def test_a_path_that_leads_elsewhere_does_not_pass_as_it_came(path):
 
 def test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not(tmp_path, devices, capfd):
     """Three hundred megabytes of one device reached the SuperLink, which keeps them in memory."""
-    held, most = quota.Quota(tmp_path), quota.ANSWERS * 1000 + quota.OVERHEAD
+    held, most = proxy.Quota(tmp_path), proxy.ANSWERS * 1000 + proxy.OVERHEAD
 
     def push(name: str, size: int) -> int:
         answer, seen = ask("POST", "/v1/fleet/push-object", b"x" * size, gate=held, headers=devices[name])
@@ -196,7 +227,7 @@ def test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_ot
 
     assert [push("phone", most - 10), push("phone", 11), push("phone", 1), push("silo", most)] == [200, 413, 413, 200]
     assert capfd.readouterr().out == "phone sends more than a device may in a round; it is not passed on\n"
-    quota.write_quota(tmp_path, {name: ssh_of(tmp_path, name) for name in ("phone", "silo")}, 1000)
+    proxy.write_quota(tmp_path, {name: ssh_of(tmp_path, name) for name in ("phone", "silo")}, 1000)
     assert [push("phone", most), push("phone", 1)] == [200, 413]
 
 
@@ -209,8 +240,8 @@ def ssh_of(folder, name: str) -> str:
 
 
 def test_many_connections_at_once_share_what_a_device_may_send(tmp_path, devices):
-    held, seen = quota.Quota(tmp_path), []
-    most = quota.ANSWERS * 1000 + quota.OVERHEAD
+    held, seen = proxy.Quota(tmp_path), []
+    most = proxy.ANSWERS * 1000 + proxy.OVERHEAD
 
     def serve(request: httpx.Request) -> httpx.Response:
         seen.append(len(request.content))

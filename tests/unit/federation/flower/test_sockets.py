@@ -53,7 +53,7 @@ def serving(folder: Path):
         child = Child("server", [sys.executable, "-c", SERVER, str(port)], folder)
         child.start(private / "socket")
         try:
-            child.wait_until_at(private / "socket", seconds=60)
+            child.wait_until_listening(private / "socket", seconds=60)
             yield private / "socket", port
         finally:
             child.stop()

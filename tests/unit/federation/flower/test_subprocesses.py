@@ -27,9 +27,9 @@ def test_a_child_is_waited_for_where_it_listens(tmp_path):
     port = free_port()
     part = child(tmp_path, LISTEN, "127.0.0.2", str(port))
     try:
-        part.wait_until_listening(port, "127.0.0.2", seconds=60)
-        with pytest.raises(LostProcess, match="does not listen on port"):
-            part.wait_until_listening(port, "127.0.0.3", seconds=0.3)
+        part.wait_until_listening(("127.0.0.2", port), seconds=60)
+        with pytest.raises(LostProcess, match="does not listen at"):
+            part.wait_until_listening(("127.0.0.3", port), seconds=0.3)
         assert part.ended is None
     finally:
         part.stop()
@@ -39,7 +39,7 @@ def test_a_child_is_waited_for_where_it_listens(tmp_path):
 def test_a_child_that_ends_says_why(tmp_path):
     part = child(tmp_path, "print('address already in use'); raise SystemExit(3)")
     with pytest.raises(LostProcess, match=r"status 3\): address already in use; its log is .*part.log"):
-        part.wait_until_listening(free_port(), seconds=60)
+        part.wait_until_listening(("127.0.0.1", free_port()), seconds=60)
     part.stop()
 
 
@@ -48,7 +48,7 @@ def test_flower_reports_nothing_and_asks_for_no_updates(tmp_path, monkeypatch):
     names = ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK")
     part = child(tmp_path, f"import os; print([os.environ[name] for name in {names}])")
     with pytest.raises(LostProcess, match=r"\['0', '1'\]"):
-        part.wait_until_listening(free_port(), seconds=60)
+        part.wait_until_listening(("127.0.0.1", free_port()), seconds=60)
     part.stop()
 
 

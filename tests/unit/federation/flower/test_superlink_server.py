@@ -19,9 +19,9 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation.flower import payload, superlink_server
 from sottovoce.federation.flower.mailbox import Reply
-from sottovoce.federation.flower.superlink_server import Serving, SuperLinkServer
+from sottovoce.federation.flower.superlink_server import SuperLinkServer
 from sottovoce.federation.roster import FederationSettings
-from sottovoce.federation.transport import Exchange
+from sottovoce.federation.transport import Exchange, Serving
 
 NODES = {11: "alice", 12: "clinic", 13: "school"}
 SETTINGS = FederationSettings(Vocabulary.from_words(["red", "green"]), 16, "192.0.2.7", 1234)
@@ -110,16 +110,16 @@ def make(monkeypatch, clock):
     def message(content, dst, kind, ttl, group_id):
         return SimpleNamespace(dst=dst, ttl=ttl, metadata=SimpleNamespace(message_id=f"to {dst}"))
 
-    monkeypatch.setattr("flwr.app.Message", message)
+    monkeypatch.setattr(superlink_server, "Message", message)
 
     def linked(mailbox, *, ended=None, keeps_state=False) -> SuperLinkServer:
         made = object.__new__(SuperLinkServer)
         made._mailbox, made._names, made._at_least = mailbox, dict(NODES), 1
         made.said, made._stop = [], lambda: False
         made._notify, made._state = made.said.append, None
-        made.superlink = SimpleNamespace(ended=ended, log="log", keep_log_short=lambda: None)
+        made.superlink = SimpleNamespace(ended=ended, log="log", keep_log_short=lambda: None, secret=b"")
         made.superlink.stop = lambda: setattr(made.superlink, "ended", -9)
-        made.proxy = SimpleNamespace(ended=None, keep_log_short=lambda: None)
+        made.proxy = SimpleNamespace(ended=None, keep_log_short=lambda: None, stop=lambda: None)
         made.admitted = []
         made._set_quota = made.admitted.append
         made._last_reply, made._refusals, made.restarts, made.joins = clock.now, 0, 0, 0
@@ -152,7 +152,7 @@ def test_each_device_gets_its_own_message_and_one_without_a_message_is_not_asked
     packed = []
     monkeypatch.setattr(payload, "pack", lambda data: packed.append(data) or data)
     message = lambda content, dst, *_, **__: SimpleNamespace(dst=dst, ttl=1, content=content)  # noqa: E731
-    monkeypatch.setattr("flwr.app.Message", message)
+    monkeypatch.setattr(superlink_server, "Message", message)
     mailbox, contents = Mailbox(lambda node: contents[node]), {}
     mailbox.fault = lambda messages: contents.update({message.dst: message.content for message in messages})
     exchange = Exchange("round 1", {"alice": b"a", "clinic": b"b"}, 100, MAX_ANSWER)
@@ -324,8 +324,7 @@ def test_a_superlink_that_cannot_be_joined_at_the_start_is_an_error_that_says_so
         raise httpx.ConnectError("certificate verify failed")
 
     linked._start = linked._join = join
-    linked._mailbox, linked._secret, linked._stack = None, b"", ExitStack()
-    linked.__class__ = type("Linked", (SuperLinkServer,), {"__exit__": lambda *_: linked._stack.close()})
+    linked._mailbox, linked._task = None, ExitStack()
     with pytest.raises(LostProcess, match="cannot be reached: certificate verify failed; its log is log"):
         linked.__enter__()
 
@@ -439,11 +438,12 @@ def test_the_proxy_is_waited_for_at_the_address_it_listens_on(bind, knocked, mon
     monkeypatch.setattr(superlink_server, "check_not_taken", lambda port, host: seen.append((port, host)))
     made = object.__new__(SuperLinkServer)
     made._start, made._bind, made._roster = lambda: None, bind, SimpleNamespace(port=8443)
-    made._secret, made._stack, made._set_quota = b"", ExitStack(), lambda answer: None
-    made.proxy = SimpleNamespace(start=lambda socket: None, wait_until_listening=lambda *address: seen.append(address))
-    made.__enter__()
-    made._stack.close()
-    assert seen == [(8443, bind), (8443, knocked)]
+    made._set_quota, made._state, made._leave = lambda answer: None, None, lambda: None
+    made.superlink = SimpleNamespace(secret=b"", stop=lambda: seen.append("stopped"))
+    made.proxy = SimpleNamespace(start=lambda socket: None, stop=lambda: None, wait_until_listening=seen.append)
+    with made:
+        pass
+    assert seen == [(8443, bind), (knocked, 8443), "stopped"]
 
 
 def test_a_superlink_is_for_this_machine_alone_keeps_its_state_in_memory_and_lets_known_devices_in(tmp_path):

@@ -18,7 +18,7 @@ class SuperNode:
         self.ended: int | None = -1
         self.did: list[str] = []
         self.arguments: list[tuple[Path, ...]] = []
-        self.words, self.log = "", "supernode.log"
+        self.words, self.log, self.secret = "", "supernode.log", b""
 
     def start(self, *more: Path) -> None:
         self.did.append("start")
@@ -59,7 +59,7 @@ def hosted(desk: TwoTasks, monkeypatch) -> SuperNodeClient:
     monkeypatch.setattr(supernode_client, "POLL", 0.0)
     monkeypatch.setattr(supernode_client, "TaskQueue", lambda socket, secret: desk)
     made = object.__new__(SuperNodeClient)
-    made.supernode, made._secret, made._status, made.told, made._queue = SuperNode(), b"", "", [], desk
+    made.supernode, made._status, made.told, made._queue = SuperNode(), "", [], desk
     made._starts, made._sockets = 0, Path("sockets")
     made._notify, made._answer = made.told.append, desk.answer
     return made

@@ -64,7 +64,7 @@ def test_a_queue_that_breaks_off_every_time_is_given_up():
 
 def test_a_task_that_cannot_be_finished_is_a_fault_and_one_that_is_finished_is_none(monkeypatch):
     """Flower would take it for crashed after a minute, and say so in the name of the next one."""
-    monkeypatch.setattr("flwr.common.serde.context_to_proto", lambda context: None)
+    monkeypatch.setattr(task_queue, "context_to_proto", lambda context: None)
     request = httpx.Request("POST", "http://x")
     over = httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))
 
