@@ -96,6 +96,8 @@ def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
         return tuple(_read(one, item) for one, item in zip(each, value, strict=True))
     if isinstance(kind, type) and issubclass(kind, Facts):
         return kind.from_json(value)
+    if kind is int and not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
     return from_json_number(value, null=null) if kind is float else value
 
 

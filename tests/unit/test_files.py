@@ -175,7 +175,7 @@ def test_facts_of_other_versions_may_hold_more_or_less() -> None:
     assert Outer.from_json({"count": 1, "old": 2, "later": 3, "one": None, "bound": None}) == Outer(
         1, None, 2, bound=math.inf
     )
-    for broken in ({}, {"count": 1, "one": 3}, {"count": 1, "inner": 3}):
+    for broken in ({}, {"count": None}, {"count": 1, "one": 3}, {"count": 1, "inner": 3}):
         with pytest.raises(TypeError):
             Outer.from_json(broken)
     with pytest.raises(ValueError, match="shorter"):

@@ -80,8 +80,7 @@ def trials_mu(scores: np.ndarray, present: np.ndarray, confidence: float = CONFI
 
 def mu_of_errors(missed: _Counts, there: int, taken: _Counts, away: int, confidence: float) -> _Real:
     """The least μ for which these numbers of errors are likely: no rule has rates below Φ(Φ⁻¹(1 - taken) - μ)."""
-    level = (1 - confidence) / 2
-    miss, take = at_most(missed, there, level), at_most(taken, away, level)
+    miss, take = (at_most(*errors, (1 - confidence) / 2) for errors in ((missed, there), (taken, away)))
     # Rates that add up to 1 are those of a coin.
     return np.where(miss + take < 1, -special.ndtri(miss) - special.ndtri(take), 0.0)
 
@@ -105,8 +104,7 @@ def epsilon_of_errors(missed: _Counts, there: int, taken: _Counts, away: int, de
     One rule and two rates, each within its interval at half of what the confidence leaves. Both directions of
     P(rule | one) <= e^ε P(rule | other) + δ must hold, so the larger ε counts.
     """
-    level = (1 - confidence) / 2
-    miss, take = at_most(missed, there, level), at_most(taken, away, level)
+    miss, take = (at_most(*errors, (1 - confidence) / 2) for errors in ((missed, there), (taken, away)))
     with np.errstate(divide="ignore"):
         forth = np.log(np.maximum(1 - miss - delta, 0)) - np.log(take)
         back = np.log(np.maximum(1 - take - delta, 0)) - np.log(miss)

@@ -17,7 +17,8 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,7 @@ from sottovoce.audit.results import CanarySummary, Exposure, ExposurePoint
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import Json
+from sottovoce.files import Facts, Json
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.generate import count_likelier, search_beams
 from sottovoce.privacy.rng import philox
@@ -35,10 +36,15 @@ from sottovoce.recipe import Audit
 
 HEADS = 4096  # of the reference space: each with every last word, so that two million are ranked among 500 words
 BEAMS = 5
+_ABOUT = (
+    "made-up users who were added to the declared population; whether one of `users` was in is not told. A secret is "
+    "what follows the first `prefix` words; it is ranked among all sequences of words of the vocabulary that could "
+    "stand there"
+)
 
 
 @dataclass(frozen=True)
-class Registry:
+class Registry(Facts):
     """Which canaries were inserted: public, and chosen before any user's text was read.
 
     Sequences are words of the vocabulary, `prefix` known ones and then the secret. Their rows in the store come after
@@ -62,39 +68,24 @@ class Registry:
         return CanarySummary(len(self.users), len(self.secrets), sum(self.holders), self.digest())
 
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(super().to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_json(self) -> Json:
-        return {
-            "registry": 1,
-            "about": "made-up users who were added to the declared population; whether one of `users` was in "
-            "is not told. A secret is what follows the first `prefix` words; it is ranked among all sequences of words "
-            "of the vocabulary that could stand there",
-            **asdict(self),
-        }
+        return {"registry": 1, "about": _ABOUT, **super().to_json()}
 
-    @staticmethod
-    def from_json(values: Json) -> Registry:
+    @classmethod
+    def from_json(cls, values: Json) -> Self:
         try:
-            return Registry(
-                vocabulary=str(values["vocabulary"]),
-                prefix=int(values["prefix"]),
-                copies=int(values["copies"]),
-                tokens_per_user=int(values["tokens_per_user"]),
-                users=tuple(map(tuple, values["users"])),
-                secrets=tuple(map(tuple, values["secrets"])),
-                holders=tuple(map(int, values["holders"])),
-            )
+            return super().from_json(values)
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedRun(f"the registry of canaries is damaged ({type(error).__name__}: {error})") from None
 
     def rows(self, vocabulary: Tokenizer) -> list[np.ndarray]:
         """What each canary wrote: those of `users`, then the holders."""
-        held = [secret for secret, count in zip(self.secrets, self.holders, strict=True) for _ in range(count)]
-        return [
-            *(self._text(user, vocabulary, 0) for user in self.users),
-            *(self._text(secret, vocabulary, self.copies) for secret in held),
-        ]
+        rows = [self._text(user, vocabulary, 0) for user in self.users]
+        for secret, holders in zip(self.secrets, self.holders, strict=True):
+            rows += [self._text(secret, vocabulary, self.copies)] * holders
+        return rows
 
     def encode(self, sequence: Sequence[str], vocabulary: Tokenizer) -> np.ndarray:
         if vocabulary.fingerprint != self.vocabulary:
@@ -151,12 +142,9 @@ def insert(store: Store, registry: Registry, present: np.ndarray | None = None) 
     """The users of a store, and the canaries after them; a canary user that is out has written nothing."""
     rows = registry.rows(store.vocabulary)
     if present is not None:
-        rows = [row[: len(row) * there] for row, there in zip(rows, _all_of(registry, present), strict=True)]
+        present = np.concatenate([present, np.ones(sum(registry.holders), bool)])
+        rows = [row if there else row[:0] for row, there in zip(rows, present, strict=True)]
     return store.followed_by(rows)
-
-
-def _all_of(registry: Registry, present: np.ndarray) -> np.ndarray:
-    return np.concatenate([present, np.ones(sum(registry.holders), bool)]).astype(int)
 
 
 def expose(model: LanguageModel, registry: Registry, vocabulary: Tokenizer) -> list[Exposure]:

@@ -146,16 +146,11 @@ def _moments(losses: np.ndarray, some: np.ndarray) -> tuple[np.ndarray, float]:
 
 def check_users(inside: int, outside: int) -> None:
     if min(inside, outside) < FEWEST:
-        raise SottoError(
-            f"{inside} users to train on and {outside} held out have any text; an attack needs {FEWEST} of each: "
-            f"prepare the store with --test-users 0.1"
-        )
+        found = f"{inside} users to train on and {outside} held out have any text"
+        raise SottoError(f"{found}; an attack needs {FEWEST} of each: prepare the store with --test-users 0.1")
 
 
 def check_references(references: int) -> None:
     if references and (references < FEWEST_REFERENCES or references % 2):
-        raise SettingError(
-            f"{{references}} must be 0 (none) or an even number from {FEWEST_REFERENCES} on: every user is in half of "
-            f"the shadow models, and out of the other half",
-            references=references,
-        )
+        text = f"{{references}} must be 0 or an even number from {FEWEST_REFERENCES} on: every user is in half of them"
+        raise SettingError(text, references=references)

@@ -11,8 +11,6 @@ from typing import Any
 
 from sottovoce.files import Facts, Json, in_file
 
-AUDITS = ("rounds", "tails", "canaries", "membership")  # RUN/audit/NAME.json
-
 
 @dataclass(frozen=True)
 class Proved(Facts):
@@ -220,6 +218,10 @@ class MembershipResult(Facts):
     note: str = ""
 
 
+_KINDS = {"rounds": RoundsResult, "tails": TailsResult, "canaries": CanariesResult, "membership": MembershipResult}
+AUDITS = tuple(_KINDS)  # RUN/audit/NAME.json
+
+
 @dataclass(frozen=True)
 class Audits:
     """What was found of one run. None: not run, or of an earlier model."""
@@ -233,16 +235,11 @@ class Audits:
     @staticmethod
     def from_json(files: dict[str, Json | None], weights: str | None = None) -> Audits:
         """From the files of audits. One of other `weights` than the run has now is out of date."""
-        written = {name: values for name, values in files.items() if values is not None}
-        current = {name: values for name, values in written.items() if values.get("weights") in (None, weights)}
-
-        def read(name: str, kind: type[Any]) -> Any:
-            return kind.from_json(current[name]) if name in current else None
-
-        return Audits(
-            rounds=read("rounds", RoundsResult),
-            tails=read("tails", TailsResult),
-            canaries=read("canaries", CanariesResult),
-            membership=read("membership", MembershipResult),
-            outdated=frozenset(written) - frozenset(current),
-        )
+        found: dict[str, Any] = {}
+        outdated = set()
+        for name, values in files.items():
+            if values is not None and values.get("weights") in (None, weights):
+                found[name] = _KINDS[name].from_json(values)
+            elif values is not None:
+                outdated.add(name)
+        return Audits(**found, outdated=frozenset(outdated))

@@ -94,9 +94,8 @@ def choose_users(training: Retraining, count: int, secrets: Secrets) -> np.ndarr
     """Different rows by chance, from among the users whom some round draws: the others change nothing."""
     drawn = np.unique(np.concatenate([_cohort(training, number + 1, secrets) for number in range(training.rounds)]))
     if not 1 <= count <= len(drawn):
-        raise SettingError(
-            f"{{leave_out}} must be from 1 to {len(drawn)}, the users who take part in any round", leave_out=count
-        )
+        text = f"{{leave_out}} must be from 1 to {len(drawn)}, the users who take part in any round"
+        raise SettingError(text, leave_out=count)
     return philox(secrets.keys(1, "users").sampling).choice(drawn, size=count, replace=False)
 
 

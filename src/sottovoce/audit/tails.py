@@ -64,9 +64,9 @@ def fit_tail(log_ratios: np.ndarray) -> Tail:
         raise SottoError("the probability of a text is not a number: one of the models has diverged")
     k = tail_size(len(log_ratios))
     alpha = hill(log_ratios, k)
-    excesses = _excesses(log_ratios, k)
-    statistic, p_value = exponentiality(excesses) if math.isfinite(alpha) else (math.nan, math.nan)
-    return Tail(len(log_ratios), k, float(_largest(log_ratios, k)[-1]), alpha, statistic, p_value)
+    statistic, p_value = exponentiality(_excesses(log_ratios, k)) if math.isfinite(alpha) else (math.nan, math.nan)
+    start = float(np.sort(log_ratios)[-k])
+    return Tail(len(log_ratios), k, start, alpha, statistic, p_value)
 
 
 def tail_size(texts: int) -> int:
@@ -88,10 +88,9 @@ def epsilon_of_delta(alpha: float, log_constant: float, delta: float) -> float:
 def exponentiality(excesses: np.ndarray) -> tuple[float, float]:
     """The Lilliefors test: √k D of the exponential law with the values' own mean, and its p-value.
 
-    The values are k distances to the smallest of them, itself among them (a zero), as the tail gives them. Their null
-    distribution does not depend on the mean, and is simulated with the same zero: right for every k, where published
-    tables are for values without it. At k = 346, the paper's, √k D passes its critical value of 1.08 by chance 5.2 % of
-    the time. The paper prints the largest distance over r ≥ 1; 1.08 is that over all r (over r ≥ 1 it would be 0.79).
+    The values are k distances to the smallest of them, itself among them (a zero). Their null distribution does not
+    depend on the mean, and is simulated with the same zero: published tables are for values without it. At the paper's
+    k = 346, √k D passes its critical value of 1.08 by chance 5.2 % of the time.
     """
     statistic = float(_scaled_distance(excesses[None])[0])
     null = _null(len(excesses))
@@ -100,28 +99,21 @@ def exponentiality(excesses: np.ndarray) -> tuple[float, float]:
 
 def check_texts(texts: int) -> None:
     if texts < FEWEST:
-        raise SettingError(
-            f"{{texts}} must be at least {FEWEST}; a tail is estimated from the 2√n largest of them", texts=texts
-        )
+        text = f"{{texts}} must be at least {FEWEST}; a tail is estimated from the 2√n largest of them"
+        raise SettingError(text, texts=texts)
 
 
 def check_delta(delta: float, texts: int) -> None:
     """The fit says nothing of what is not in the tail."""
     share = tail_size(texts) / texts
     if not 0 < delta < share:
-        raise SettingError(
-            f"{{delta:g}} must be above 0 and below {share:.3g}, the share of {texts:,} texts that is the tail",
-            delta=delta,
-        )
-
-
-def _largest(values: np.ndarray, k: int) -> np.ndarray:
-    """The k largest, in falling order."""
-    return np.sort(values)[::-1][:k]
+        text = f"{{delta:g}} must be above 0 and below {share:.3g}, the share of {texts:,} texts that is the tail"
+        raise SettingError(text, delta=delta)
 
 
 def _excesses(log_ratios: np.ndarray, k: int) -> np.ndarray:
-    largest = _largest(log_ratios, k)
+    """How far the k largest lie above the smallest of them, in falling order."""
+    largest = np.sort(log_ratios)[::-1][:k]
     return largest - largest[-1]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,14 +19,7 @@ from jaxtyping import Array
 from scipy import special
 
 from sottovoce.data.store import Store
-from sottovoce.evaluation.prediction import (
-    Counts,
-    TokenKinds,
-    blocks_of,
-    count_targets,
-    perplexity_of,
-    sum_over_targets,
-)
+from sottovoce.evaluation.prediction import Counts, TokenKinds, count_targets, perplexity_of, sum_by_user, token_counts
 from sottovoce.models.contract import LanguageModel
 
 RANKS = (10, 100, 1000)
@@ -72,9 +64,7 @@ class Breakdown:
 def bands_of(store: Store, ranks: Sequence[int] = RANKS) -> Bands:
     """By the rank of each word among the store's own; of words as frequent as one another the lower id comes first."""
     vocabulary = store.vocabulary
-    counts = np.zeros(vocabulary.size, np.int64)
-    for row in range(store.users):
-        counts += np.bincount(store[row], minlength=vocabulary.size)
+    counts = token_counts(store, range(store.users))
     words = np.flatnonzero(vocabulary.word_mask)
     order = words[np.argsort(-counts[words], kind="stable")]
     names = [f"the {ranks[0]:,} most frequent words"]
@@ -89,13 +79,8 @@ def bands_of(store: Store, ranks: Sequence[int] = RANKS) -> Bands:
 
 def count_parts(model: LanguageModel, store: Store, bands: Bands) -> tuple[Counts, Breakdown]:
     """The counts of `count_hits`, and the same by part, in one pass."""
-    kinds, of_token = TokenKinds.of(store.vocabulary), jnp.asarray(bands.of_token)
-    sums: list[list[np.ndarray]] = []
-    for tokens, lengths, users in blocks_of(store, None):
-        whole, by_band = _count_block(model, tokens, lengths, kinds, of_token, len(bands.names))
-        sums.append([np.asarray(column, np.float64)[:users] for column in (*whole, *by_band)])
-    columns = [np.concatenate(column) for column in zip(*sums, strict=True)]
-    counts, by_band = Counts(*columns[: len(Counts._fields)]), columns[len(Counts._fields) :]
+    in_band = jax.nn.one_hot(bands.of_token, len(bands.names))
+    counts, by_band = sum_by_user(_count_bands, model, store, (TokenKinds.of(store.vocabulary), in_band))
     parts = tuple(Part(name, *(column[:, band] for column in by_band)) for band, name in enumerate(bands.names))
     return counts, Breakdown(tuple(part for part in parts if part.targets.sum()), _groups(counts))
 
@@ -145,54 +130,48 @@ def _groups(counts: Counts) -> dict[str, tuple[Part, ...]]:
     """By amount of text, and by the share of it outside the vocabulary; {} for too few users."""
     some = counts.targets > 0
     outside = 1 - counts.known / np.maximum(counts.targets, 1)
+    columns = (counts.targets, counts.top1, counts.top3, counts.loss)
     made = {}
     for name, values, shown in (
         # To two digits: exactly how much one of them wrote is private.
         ("amount of text, in targets", counts.targets, lambda value: f"{float(f'{value:.2g}'):,.0f}"),
         ("words outside the vocabulary", outside, lambda value: f"{value:.1%}"),
     ):
-        groups = quarters(values, some)
-        if len(groups) > 1:
-            made[name] = tuple(
-                Part(
-                    f"{shown(values[group].min())} to {shown(values[group].max())}",
-                    *(np.where(group, column, 0) for column in (counts.targets, counts.top1, counts.top3, counts.loss)),
-                )
-                for group in groups
+        made[name] = tuple(
+            Part(
+                f"{shown(values[group].min())} to {shown(values[group].max())}",
+                *(np.where(group, column, 0) for column in columns),
             )
-    return made
+            for group in quarters(values, some)
+        )
+    return {name: parts for name, parts in made.items() if len(parts) > 1}
 
 
 def quarters(values: np.ndarray, some: np.ndarray) -> list[np.ndarray]:
     """`some` of the users by value, in groups of about a quarter. Equal users are in one group, of at least ten."""
-    order = np.unique(values[some])
     target = max(int(some.sum()) / _GROUPS, FEWEST)
     groups: list[np.ndarray] = []
     group = np.zeros(len(values), bool)
-    for value in order:
-        group |= some & (values == value)
+    for value in np.unique(values[some]):
+        group = group | (some & (values == value))
         if group.sum() >= target:
             groups.append(group)
             group = np.zeros(len(values), bool)
-    if group.any():
-        if group.sum() < FEWEST and groups:
-            groups[-1] = groups[-1] | group
-        else:
-            groups.append(group)
-    return groups
+    if not group.any():
+        return groups
+    if group.sum() < FEWEST and groups:
+        return [*groups[:-1], groups[-1] | group]
+    return [*groups, group]
 
 
-@partial(jax.jit, static_argnums=5)
-def _count_block(
-    model: LanguageModel, tokens: Array, lengths: Array, kinds: TokenKinds, of_token: Array, bands: int
+def _count_bands(
+    logits: Array, targets: Array, counted: Array, facts: tuple[TokenKinds, Array]
 ) -> tuple[Counts, tuple[Array, ...]]:
-    def measure(logits: Array, targets: Array, counted: Array) -> tuple[Counts, tuple[Array, ...]]:
-        def one(target: Array, logits: Array, seen: Array) -> Counts:
-            return count_targets(logits[None], target[None], seen[None], kinds)
+    kinds, in_band = facts
 
-        each = jax.vmap(one)(targets, logits, counted)
-        in_band = jax.nn.one_hot(of_token[targets], bands)
-        by_band = tuple(column @ in_band for column in (each.targets, each.top1, each.top3, each.loss))
-        return jax.tree.map(jnp.sum, each), by_band
+    def one(target: Array, logits: Array, seen: Array) -> Counts:
+        return count_targets(logits[None], target[None], seen[None], kinds)
 
-    return jax.vmap(lambda tokens, length: sum_over_targets(model, kinds.bos, tokens, length, measure))(tokens, lengths)
+    each = jax.vmap(one)(targets, logits, counted)
+    by_band = tuple(column @ in_band[targets] for column in (each.targets, each.top1, each.top3, each.loss))
+    return jax.tree.map(jnp.sum, each), by_band

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from sottovoce.evaluation.prediction import (
     TokenKinds,
     blocks_of,
     count_targets,
+    quantiles,
     sum_over_targets,
     summarise,
 )
@@ -53,8 +54,8 @@ class FineTuningGain:
     def to_json(self) -> dict[str, Any]:
         """Without the spread."""
         return {
-            "before": {**self.before.to_json(), **asdict(self.keystrokes_before)},
-            "after": {**self.after.to_json(), **asdict(self.keystrokes_after)},
+            "before": {**self.before.to_json(), **self.keystrokes_before.to_json()},
+            "after": {**self.after.to_json(), **self.keystrokes_after.to_json()},
             "gained": self.gained,
         }
 
@@ -63,11 +64,12 @@ def evaluate_fine_tuning(
     model: LanguageModel, store: Store, fine_tune: FineTune, seed: int = 0, suggestions: int = SUGGESTIONS
 ) -> FineTuningGain:
     """Train on the first half of each user's tokens, measure on the rest; both models have read the first half."""
-    kinds, typing = TokenKinds.of(store.vocabulary), typing_of(store.vocabulary, suggestions)
+    facts = TokenKinds.of(store.vocabulary), typing_of(store.vocabulary, suggestions)
+    bos = jnp.asarray(store.vocabulary.specials.bos)
     key, parts = jax.random.key(seed), []
     for number, (tokens, lengths, users) in enumerate(blocks_of(store, None)):
         keys = jax.random.split(jax.random.fold_in(key, number), len(tokens))
-        sums = _measure_block(fine_tune, model, (tokens, lengths, keys), kinds, typing)
+        sums = _measure_block(fine_tune, model, bos, (tokens, lengths, keys), facts)
         parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:, :users], sums))
     both = jax.tree.map(lambda *columns: np.concatenate(columns, axis=1), *parts)
     (before, typed_before), (after, typed_after) = (
@@ -89,29 +91,25 @@ def evaluate_fine_tuning(
 def _measure_block(
     fine_tune: FineTune,
     model: LanguageModel,
+    bos: Array,
     users: tuple[Array, Array, Array],
-    kinds: TokenKinds,
-    typing: Typing,
+    facts: tuple[TokenKinds, Typing],
 ) -> Any:
     """The sums of both models [before and after, users]; `users` are their tokens, lengths and keys."""
-    tokens, lengths, keys = users
+    (tokens, lengths, keys), (kinds, typing) = users, facts
     halves = lengths // 2
     # All users of a block share a program; it takes as many steps as the longest half needs.
     last = local_steps(jnp.max(halves), fine_tune.batch, fine_tune.unroll)
 
     def measure(logits: Array, targets: Array, counted: Array) -> Any:
-        return (
-            count_targets(logits, targets, counted, kinds),
-            keystrokes_of_targets(logits, targets, counted, typing),
-        )
+        seen = (logits, targets, counted)
+        return count_targets(*seen, kinds), keystrokes_of_targets(*seen, typing)
 
     def one(tokens: Array, length: Array, half: Array, key: Array) -> Any:
         params, frozen = split(model)
         own, _ = split(fine_tune(model, User(tokens, half), key, last))
         both = jax.tree.map(lambda released, changed: jnp.stack([released, changed]), params, own)
-        return jax.vmap(
-            lambda each: sum_over_targets(join(each, frozen), kinds.bos, tokens, length, measure, start=half)
-        )(both)
+        return jax.vmap(lambda each: sum_over_targets(join(each, frozen), bos, tokens, length, measure, half))(both)
 
     return jax.vmap(one, out_axes=1)(tokens, lengths, halves, keys)
 
@@ -134,5 +132,4 @@ def _gained(before: Counts, after: Counts, typed: KeystrokeCounts, typed_after: 
 
 def _spread(before: Counts, after: Counts) -> dict[str, float]:
     measured = before.targets > 0
-    gains = (after.top1 - before.top1)[measured] / before.targets[measured]
-    return {f"top1_gain_p{share}": float(np.quantile(gains, share / 100)) for share in (5, 25, 50, 75, 95)}
+    return quantiles("top1_gain", (after.top1 - before.top1)[measured] / before.targets[measured])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from sottovoce.data.store import Store
-from sottovoce.evaluation.prediction import blocks_of, sum_over_targets
+from sottovoce.evaluation.prediction import sum_by_user, token_counts
 from sottovoce.models.contract import LanguageModel
 
 PREDICTIONS = 10
@@ -41,38 +40,26 @@ def head_words(model: LanguageModel, store: Store, rows: Sequence[int] | None = 
     Words alone are compared, on both sides: punctuation and the end of a text are neither predictions nor head words.
     """
     chosen = range(store.users) if rows is None else rows
-    in_heads, is_word = jnp.asarray(_heads(store, chosen)), jnp.asarray(store.vocabulary.word_mask)
-    bos = jnp.asarray(store.vocabulary.specials.bos)
-    total = np.zeros((len(HEADS), PREDICTIONS + 1))
-    for tokens, lengths, _ in blocks_of(store, chosen):
-        total += np.asarray(_count_block(model, bos, tokens, lengths, is_word, in_heads), np.float64)
+    masks = jnp.asarray(store.vocabulary.word_mask), jnp.asarray(_heads(store, chosen))
+    total = sum_by_user(_count_heads, model, store, masks, chosen).sum(axis=0)
     shares = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
     return HeadWords({n: tuple(float(share) for share in row) for n, row in zip(HEADS, shares, strict=True)})
 
 
 def _heads(store: Store, rows: Sequence[int]) -> np.ndarray:
     """For each size of the head, which tokens are in it."""
-    vocabulary = store.vocabulary
-    counts = np.zeros(vocabulary.size, np.int64)
-    for row in rows:
-        counts += np.bincount(store[row], minlength=vocabulary.size)
-    counts[~vocabulary.word_mask] = -1
-    order = np.argsort(-counts, kind="stable")
-    heads = np.zeros((len(HEADS), vocabulary.size), np.int32)
+    is_word = store.vocabulary.word_mask
+    order = np.argsort(-np.where(is_word, token_counts(store, rows), -1), kind="stable")
+    heads = np.zeros((len(HEADS), len(is_word)), np.int32)
     for place, n in enumerate(HEADS):
         heads[place, order[:n]] = 1
-    return heads * vocabulary.word_mask
+    return heads * is_word
 
 
-@partial(jax.jit)
-def _count_block(
-    model: LanguageModel, bos: Array, tokens: Array, lengths: Array, is_word: Array, in_heads: Array
-) -> Array:
-    def measure(logits: Array, targets: Array, counted: Array) -> Array:
-        del targets
-        _, likeliest = jax.lax.top_k(jnp.where(is_word, logits, -jnp.inf), PREDICTIONS)  # [time, 10]
-        heads = jnp.sum(in_heads[:, likeliest], axis=-1)  # [heads, time]
-        return jnp.sum(counted[:, None] * jax.nn.one_hot(heads, PREDICTIONS + 1), axis=1)  # [heads, 11]
-
-    counts = jax.vmap(lambda tokens, length: sum_over_targets(model, bos, tokens, length, measure))(tokens, lengths)
-    return jnp.sum(counts, axis=0)
+def _count_heads(logits: Array, targets: Array, counted: Array, facts: tuple[Array, Array]) -> Array:
+    """For each head, at how many targets 0, 1, ... 10 of the likeliest words are in it: [heads, 11]."""
+    del targets
+    is_word, in_heads = facts
+    _, likeliest = jax.lax.top_k(jnp.where(is_word, logits, -jnp.inf), PREDICTIONS)  # [time, 10]
+    heads = jnp.sum(in_heads[:, likeliest], axis=-1)  # [heads, time]
+    return jnp.sum(counted[:, None] * jax.nn.one_hot(heads, PREDICTIONS + 1), axis=1)

@@ -16,11 +16,10 @@ such as <url> are left out on both sides: what was typed there is not known.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -28,8 +27,9 @@ from jaxtyping import Array, Float, Int
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SettingError
-from sottovoce.evaluation.prediction import blocks_of, sum_over_targets
+from sottovoce.evaluation.prediction import quantiles, sum_by_user
 from sottovoce.evaluation.suggestions import offer
+from sottovoce.files import Facts
 from sottovoce.models.contract import LanguageModel
 
 SUGGESTIONS = 3
@@ -37,7 +37,7 @@ _MOST_SUGGESTIONS = 100
 
 
 @dataclass(frozen=True)
-class KeystrokeSaving:
+class KeystrokeSaving(Facts):
     """None where the store does not know how long its words outside the vocabulary are."""
 
     suggestions: int
@@ -45,9 +45,6 @@ class KeystrokeSaving:
     keystrokes: int | None  # N_typed
     keystroke_saving: float | None
     keystroke_saving_in_vocabulary: float  # over words of the vocabulary alone: no marks, nothing outside it
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class KeystrokeCounts(NamedTuple):
@@ -75,9 +72,7 @@ class Typing(NamedTuple):
     that no more words share than are suggested needs no place: after it, all of its words are offered.
     """
 
-    bos: Array
     suggestions: Array  # how many words the keyboard shows
-
     order: Int[Array, " places"]  # the ids of the words in the order of their letters, padded by `width`
     first: Int[Array, "vocabulary depth"]
     end: Int[Array, "vocabulary depth"]
@@ -105,7 +100,6 @@ def typing_of(tokenizer: Tokenizer, suggestions: int = SUGGESTIONS) -> Typing:
             places[:, token, letters - 1] = first[prefix], end[prefix]
     width = max((end[prefix] - first[prefix] for prefix in shared), default=0)
     return Typing(
-        bos=jnp.asarray(tokenizer.specials.bos),
         suggestions=jnp.asarray(suggestions),
         order=jnp.asarray([*order, *[0] * width], jnp.int32),
         first=jnp.asarray(places[0]),
@@ -119,18 +113,12 @@ def typing_of(tokenizer: Tokenizer, suggestions: int = SUGGESTIONS) -> Typing:
 def count_keystrokes(model: LanguageModel, store: Store, suggestions: int = SUGGESTIONS) -> KeystrokeCounts:
     """The sums of every user, each as an array over users."""
     if not 1 <= suggestions <= _MOST_SUGGESTIONS:
-        raise SettingError(
-            f"{{suggestions}} must be in [1, {_MOST_SUGGESTIONS}]; it is how many words the keyboard shows",
-            suggestions=suggestions,
-        )
-    typing = typing_of(store.vocabulary, suggestions)
-    parts = []
-    for tokens, lengths, users in blocks_of(store, None):
-        counts = _count_block(model, tokens, lengths, typing)
-        parts.append([np.asarray(column, np.float64)[:users] for column in counts])
+        text = f"{{suggestions}} must be in [1, {_MOST_SUGGESTIONS}]; it is how many words the keyboard shows"
+        raise SettingError(text, suggestions=suggestions)
+    sums = sum_by_user(keystrokes_of_targets, model, store, typing_of(store.vocabulary, suggestions))
     unknown = [store.unknown_letters(row) for row in range(store.users)]
-    sums = np.array([math.nan if letters is None else letters.sum() for letters in unknown])
-    return KeystrokeCounts(*(np.concatenate(column) for column in zip(*parts, strict=True)), unknown=sums)
+    letters = [math.nan if letters is None else letters.sum() for letters in unknown]
+    return KeystrokeCounts(*sums, unknown=np.array(letters))
 
 
 def saving(counts: KeystrokeCounts, suggestions: int = SUGGESTIONS) -> KeystrokeSaving:
@@ -149,28 +137,17 @@ def saving(counts: KeystrokeCounts, suggestions: int = SUGGESTIONS) -> Keystroke
 def spread_of_saving(counts: KeystrokeCounts) -> dict[str, float]:
     """Quantiles over users. Exact figures of single people: internal."""
     total = counts.marks + counts.letters + counts.unknown
-    each = ((counts.letters - counts.typed) / np.maximum(total, 1))[
-        total > 0
-    ]  # users who typed nothing, or NaN, have none
-    if not len(each):
-        return {}
-    return {f"keystroke_saving_p{share}": float(np.quantile(each, share / 100)) for share in (5, 25, 50, 75, 95)}
+    typed = total > 0  # users who typed nothing, or NaN, have no saving
+    saved = (counts.letters - counts.typed)[typed] / total[typed]
+    return quantiles("keystroke_saving", saved) if len(saved) else {}
 
 
-@partial(jax.jit)
-def _count_block(model: LanguageModel, tokens: Array, lengths: Array, typing: Typing) -> tuple[Array, Array, Array]:
-    measure = partial(keystrokes_of_targets, typing=typing)
-    return jax.vmap(lambda tokens, length: sum_over_targets(model, typing.bos, tokens, length, measure))(
-        tokens, lengths
-    )
-
-
-def keystrokes_of_targets(logits: Array, targets: Array, counted: Array, typing: Typing) -> tuple[Array, Array, Array]:
+def keystrokes_of_targets(logits: Array, targets: Array, counted: Array, facts: Typing) -> tuple[Array, Array, Array]:
     """Marks, letters and typed letters of some targets."""
     counts = counted.astype(jnp.int32)
-    letters = counts * typing.letters[targets]
-    typed = jnp.minimum(counts * _letters_to_type(logits, targets, typing), letters)
-    return jnp.sum(counts * typing.marks[targets]), jnp.sum(letters), jnp.sum(typed)
+    letters = counts * facts.letters[targets]
+    typed = jnp.minimum(counts * _letters_to_type(logits, targets, facts), letters)
+    return jnp.sum(counts * facts.marks[targets]), jnp.sum(letters), jnp.sum(typed)
 
 
 def _letters_to_type(

@@ -8,10 +8,10 @@ docs/reference/metrics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,13 @@ from jaxtyping import Array, Bool, Float, Int
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
-from sottovoce.files import Json, from_json_number
+from sottovoce.files import Facts, Json, in_file
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.head import cross_entropy
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Facts):
     """Shares are over all targets unless the name says otherwise."""
 
     users: int
@@ -36,21 +36,17 @@ class Evaluation:
     top3: float
     top5: float
     top1_words: float  # over words alone: no punctuation, no EOS; words outside the vocabulary are mistakes
-    perplexity: float
-    perplexity_in_vocabulary: float  # over targets that are in the vocabulary
+    perplexity: float = field(metadata=in_file(null=math.inf))
+    perplexity_in_vocabulary: float = field(metadata=in_file(null=math.inf))  # over targets that are in the vocabulary
     oov_rate: float
 
     def to_json(self) -> Json:
         """Plain JSON values; an infinite perplexity is `null`."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
-    @staticmethod
-    def from_json(values: Json) -> Evaluation:
-        numbers: Json = {
-            name: value if isinstance(value, int) else from_json_number(value, null=math.inf)
-            for name, value in values.items()
-        }
-        return Evaluation(**{"targets": 0, **numbers})
+    @classmethod
+    def from_json(cls, values: Json) -> Self:
+        return super().from_json({"targets": 0, **values})
 
 
 class Counts(NamedTuple):
@@ -70,14 +66,13 @@ class Counts(NamedTuple):
 class TokenKinds(NamedTuple):
     """What a tokenizer says of its ids, as arrays on the device."""
 
-    bos: Array
     unknown: Bool[Array, " vocabulary"]
     starts_word: Bool[Array, " vocabulary"]
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TokenKinds:
         unknown = np.arange(tokenizer.size) == tokenizer.specials.unk
-        return cls(jnp.asarray(tokenizer.specials.bos), jnp.asarray(unknown), jnp.asarray(tokenizer.starts_word))
+        return cls(jnp.asarray(unknown), jnp.asarray(tokenizer.starts_word))
 
 
 _CHUNK = 64  # tokens evaluated at once: bounds memory at users x 64 x vocabulary
@@ -85,12 +80,24 @@ _CHUNK = 64  # tokens evaluated at once: bounds memory at users x 64 x vocabular
 
 def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = None, block: int = 0) -> Counts:
     """The sums of every user in `rows` (all users by default), each as an array over users, `block` at a time."""
-    kinds = TokenKinds.of(store.vocabulary)
-    parts = []
+    return sum_by_user(count_targets, model, store, TokenKinds.of(store.vocabulary), rows, block)
+
+
+def sum_by_user(
+    measure: Callable, model: LanguageModel, store: Store, facts: Any, rows: Sequence[int] | None = None, block: int = 0
+) -> Any:
+    """Sums of `measure(logits, targets, counted, facts)` over the targets of every user, as arrays over users."""
+    bos, parts = jnp.asarray(store.vocabulary.specials.bos), []
     for tokens, lengths, users in blocks_of(store, rows, block):
-        counts = _count_block(model, tokens, lengths, kinds)
-        parts.append([np.asarray(column, np.float64)[:users] for column in counts])
-    return Counts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        sums = _sum_block(measure, model, bos, tokens, lengths, facts)
+        parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:users], sums))
+    return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
+
+
+@partial(jax.jit, static_argnums=0)
+def _sum_block(measure: Callable, model: LanguageModel, bos: Array, tokens: Array, lengths: Array, facts: Any) -> Any:
+    count = partial(measure, facts=facts)
+    return jax.vmap(lambda tokens, length: sum_over_targets(model, bos, tokens, length, count))(tokens, lengths)
 
 
 def blocks_of(store: Store, rows: Sequence[int] | None, block: int = 0) -> Iterator[tuple[Array, Array, int]]:
@@ -135,15 +142,12 @@ def summarise(counts: Counts) -> Evaluation:
 
 
 def average_perplexity(parts: Sequence[tuple[float, float]]) -> float:
-    """The perplexity of several texts as one text, given the perplexity and the number of targets of each.
+    """The perplexity of several texts as one text, from the perplexity and the number of targets of each.
 
     Popov et al. 2018 average so in Tables 1 and 2, over texts of 170 and 200 thousand tokens.
     """
-    if not all(math.isfinite(perplexity) for perplexity, _ in parts):
-        return math.inf
-    return perplexity_of(
-        sum(targets * math.log(perplexity) for perplexity, targets in parts), sum(targets for _, targets in parts)
-    )
+    loss = sum(targets * math.log(perplexity) for perplexity, targets in parts)
+    return perplexity_of(loss, sum(targets for _, targets in parts))
 
 
 def averages(evaluations: Sequence[Evaluation]) -> dict[str, float]:
@@ -158,40 +162,32 @@ def averages(evaluations: Sequence[Evaluation]) -> dict[str, float]:
 
 def spread(counts: Counts) -> dict[str, float]:
     """Quantiles of top-1 over users. Exact figures of single people: internal."""
-    top1 = counts.top1 / np.maximum(counts.targets, 1)
-    return {f"top1_p{share}": float(np.quantile(top1, share / 100)) for share in (5, 25, 50, 75, 95)}
+    return quantiles("top1", counts.top1 / np.maximum(counts.targets, 1))
+
+
+def quantiles(name: str, values: np.ndarray) -> dict[str, float]:
+    return {f"{name}_p{share}": float(np.quantile(values, share / 100)) for share in (5, 25, 50, 75, 95)}
+
+
+def token_counts(store: Store, rows: Iterable[int]) -> np.ndarray:
+    """How often these users wrote each token."""
+    counts = np.zeros(store.vocabulary.size, np.int64)
+    for row in rows:
+        counts += np.bincount(store[row], minlength=counts.size)
+    return counts
 
 
 def most_frequent_word_baseline(train: Store, test: Store, sample: int = 1000) -> float:
     """Top-1 of always predicting the training users' most frequent token: the baseline of a model."""
-    counts = np.zeros(train.vocabulary.size, np.int64)
-    for row in range(min(sample, train.users)):
-        counts += np.bincount(train[row], minlength=counts.size)
+    counts = token_counts(train, range(min(sample, train.users)))
     bos, unk = train.vocabulary.specials.bos, train.vocabulary.specials.unk
     counts[[token for token in (bos, unk) if token is not None]] = 0
-    guess, hits, targets = int(np.argmax(counts)), 0, 0
-    for row in range(test.users):
-        tokens = test[row]
-        hits += int(np.sum(tokens == guess))
-        targets += int(np.sum(tokens != bos))
-    return hits / max(targets, 1)
-
-
-@partial(jax.jit)
-def _count_block(
-    model: LanguageModel, tokens: Int[Array, "users time"], lengths: Int[Array, " users"], kinds: TokenKinds
-) -> Counts:
-    count = partial(count_targets, kinds=kinds)
-    return jax.vmap(lambda tokens, length: sum_over_targets(model, kinds.bos, tokens, length, count))(tokens, lengths)
+    written = token_counts(test, range(test.users))
+    return int(written[np.argmax(counts)]) / max(int(written.sum() - written[bos]), 1)
 
 
 def sum_over_targets(
-    model: LanguageModel,
-    bos: Array,
-    tokens: Int[Array, " time"],
-    length: Array,
-    measure: Callable,
-    start: Array | int = 0,
+    model: LanguageModel, bos: Array, tokens: Array, length: Array, measure: Callable, start: Array | int = 0
 ) -> Any:
     """Read all of a user's text; add up `measure(logits, targets, counted)`, which sums over some targets.
 
@@ -212,13 +208,13 @@ def sum_over_targets(
 
 
 def count_targets(
-    logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"], counted: Array, kinds: TokenKinds
+    logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"], counted: Array, facts: TokenKinds
 ) -> Counts:
     rank = _rank(logits, targets)
     loss = cross_entropy(logits, targets)
-    known = counted * ~kinds.unknown[targets]
+    known = counted * ~facts.unknown[targets]
     # A token outside the vocabulary nearly always replaces a word, and is always a mistake.
-    words = counted * kinds.starts_word[targets]
+    words = counted * facts.starts_word[targets]
     return Counts(
         targets=jnp.sum(counted),
         known=jnp.sum(known),

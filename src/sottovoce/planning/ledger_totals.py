@@ -4,65 +4,57 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sottovoce import accounting
 from sottovoce.accounting import Event
 from sottovoce.errors import SettingError, SottoError
-from sottovoce.files import as_json
+from sottovoce.files import Facts, Json, as_json
 from sottovoce.runs.ledger import PREPARATION, LedgerContents, read_ledger
 
 
 @dataclass(frozen=True)
-class Figures:
+class Figures(Facts):
     """What some releases add up to, under the relation that they have in common; none where no ε is finite."""
 
     relation: str | None
     releases: int
-    events: list[dict[str, Any]]
+    events: list[Json]
     epsilons: list[dict[str, float]]
-    epsilon_replaced: float | None
-    """At the first δ, when one user is replaced; the moments accountant has none."""
+    epsilon_replaced: float | None  # at the first δ; the moments accountant has none
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(Facts):
     """The figures of each ledger, and of all together."""
 
     accountant: str
-    ledgers: list[dict[str, Any]]
+    ledgers: list[Json]
     total: Figures
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values. JSON has no infinity, so an infinite figure is the string "infinity"."""
+    def to_json(self) -> Json:
         name = accounting.accountant_name(self.accountant)
-        main = self.total.epsilons[0]
-        return as_json({**main, **asdict(self), "accountant_name": name})
+        return {**as_json(self.total.epsilons[0]), **super().to_json(), "accountant_name": name}
 
 
 def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: str | None = None) -> Judgement:
     """ε at each δ of all that ledgers, or those of folders, say was released, apart and together."""
     accountant = accountant or accounting.DEFAULT_ACCOUNTANT
     if not deltas:
-        raise SettingError(
-            "{delta.name} is missing: give one or more, well below 1/users; an ε holds at its δ only", delta=None
-        )
+        text = "{delta.name} is missing: give one or more, well below 1/users; an ε holds at its δ only"
+        raise SettingError(text, delta=None)
     ledgers = [read_ledger(path / "ledger.jsonl" if path.is_dir() else path) for path in paths]
     _refuse_double_counting(ledgers)
     total: Counter[Event] = Counter()
     for ledger in ledgers:
         total.update(dict(ledger.spent))
-    return Judgement(
-        accountant,
-        [
-            {"path": str(ledger.path), "kind": ledger.kind, "runs": list(ledger.runs), "notes": ledger.notes}
-            | asdict(_figures(ledger.spent, deltas, accountant))
-            for ledger in ledgers
-        ],
-        _figures(list(total.items()), deltas, accountant),
-    )
+    each = [
+        {"path": str(ledger.path), "kind": ledger.kind, "runs": list(ledger.runs), "notes": ledger.notes}
+        | _figures(ledger.spent, deltas, accountant).to_json()
+        for ledger in ledgers
+    ]
+    return Judgement(accountant, each, _figures(list(total.items()), deltas, accountant))
 
 
 def _figures(spent: list[tuple[Event, int]], deltas: Sequence[float], accountant: str) -> Figures:
@@ -82,12 +74,8 @@ def _refuse_double_counting(ledgers: Sequence[LedgerContents]) -> None:
         for other in ledgers[index + 1 :]:
             shared = min(len(one.lines), len(other.lines))
             if shared and one.lines[:shared] == other.lines[:shared]:
-                raise SottoError(
-                    f"{one.path} and {other.path} are the same ledger, or one is an earlier copy of the other: their "
-                    f"releases would count twice; give the longer one alone"
-                )
+                same = f"{one.path} and {other.path} are the same ledger, or one is an earlier copy of the other"
+                raise SottoError(f"{same}: their releases would count twice; give the longer one alone")
             if twice := [run for run in one.runs if run in other.runs and run != PREPARATION]:
-                raise SottoError(
-                    f"{one.path} and {other.path} are both charged for run {twice[0]}: its rounds would count twice; "
-                    f"leave one of the two out"
-                )
+                both = f"{one.path} and {other.path} are both charged for run {twice[0]}"
+                raise SottoError(f"{both}: its rounds would count twice; leave one of the two out")

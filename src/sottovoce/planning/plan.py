@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
 from sottovoce.errors import SettingError
-from sottovoce.files import as_json
+from sottovoce.files import Facts, Json
 from sottovoce.privacy.sampling import Sampler, build_sampler
 from sottovoce.recipe import Recipe
 
@@ -19,7 +18,7 @@ BYTES_PER_PARAMETER = 4  # float32
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Facts):
     """A training that has not been run: its ε is a projection. What was not asked for is None."""
 
     epsilon: float
@@ -32,29 +31,20 @@ class Plan:
     accountant: str
     sampling: str
     relation: str
-    epsilons: list[dict[str, float]]
-    """ε at every δ that was asked for, `delta` first."""
-    epsilon_replaced: float | None
-    """ε at `delta` when one user is replaced, which compares plans of any sampling; the moments accountant has none."""
+    epsilons: list[dict[str, float]]  # at every δ that was asked for, `delta` first
+    epsilon_replaced: float | None  # when one user is replaced, which compares plans of any sampling
     curve: list[dict[str, float]]
-    device_rounds_expected: float
-    """Rounds in which one device takes part, on average."""
-    device_rounds_most: int
-    """Rounds in which one device takes part at most: what is charged where users come in turn."""
-    user_updates: int
-    """Updates computed by all users together."""
-    noise_std: float | None = None
-    """σ on each coordinate of the average update, with the fixed denominator qW."""
-    signal_to_noise: float | None = None
-    """An average update as long as the clip norm, over the length of the noise vector."""
-    bytes_per_device: int | None = None
-    """What a device sends in a round it takes part in."""
+    device_rounds_expected: float  # in which one device takes part, on average
+    device_rounds_most: int  # at most: what is charged where users come in turn
+    user_updates: int  # computed by all users together
+    noise_std: float | None = None  # σ on each coordinate of the average update, with the fixed denominator qW
+    signal_to_noise: float | None = None  # an average update as long as the clip norm, over the length of the noise
+    bytes_per_device: int | None = None  # that a device sends in a round it takes part in
     hours: float | None = None
     warnings: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values. JSON has no infinity, so an infinite figure is the string "infinity"."""
-        return as_json({**asdict(self), "accountant_name": accounting.accountant_name(self.accountant)})
+    def to_json(self) -> Json:
+        return {**super().to_json(), "accountant_name": accounting.accountant_name(self.accountant)}
 
 
 def make_plan(
@@ -79,20 +69,15 @@ def make_plan(
     """
     if (noise_multiplier is None) == (epsilon is None):
         given = "both are given" if epsilon is not None else "neither is given"
-        raise SettingError(
-            "give either {noise_multiplier.name} or {epsilon.name}, the budget it is chosen for; {}",
-            given,
-            noise_multiplier=noise_multiplier,
-            epsilon=epsilon,
-        )
+        text = "give either {noise_multiplier.name} or {epsilon.name}, the budget it is chosen for; {}"
+        raise SettingError(text, given, noise_multiplier=noise_multiplier, epsilon=epsilon)
     _check_numbers(users, cohort, rounds)
-    positive = {
-        "clip_norm": clip_norm,
-        "parameters": parameters,
-        "users_per_second": users_per_second,
-        "total_weight": total_weight,
-    }
-    for name, value in positive.items():
+    for name, value in (
+        ("clip_norm", clip_norm),
+        ("parameters", parameters),
+        ("users_per_second", users_per_second),
+        ("total_weight", total_weight),
+    ):
         if value is not None and not 0 < value < 1e300:  # a whole number may be too large to be any other
             text = f"{{{name}}} must be a positive number; leave it out if it is not known"
             raise SettingError(text, **{name: value})
@@ -107,12 +92,14 @@ def make_plan(
     curve = accounting.epsilon_curve(spent, delta, accountant)
     total = curve(curve.known_rounds[-1])
     others = accounting.epsilons(spent, more_deltas, accountant)
-    noise_std = None
+    replaced = None  # the moments accountant has none
+    if accountant != "moments":
+        replaced = accounting.epsilon(spent, delta, accountant, replaced=True)
+    noise_std = signal = None
     if clip_norm is not None:
         noise_std = _noise_std(sampling, users, cohort, total_weight or users, clip_norm, noise_multiplier)
-    signal = None
-    if noise_std is not None and clip_norm is not None and parameters is not None:
-        signal = clip_norm / (noise_std * math.sqrt(parameters)) if noise_std else math.inf
+        if parameters is not None:
+            signal = clip_norm / (noise_std * math.sqrt(parameters)) if noise_std else math.inf
     return Plan(
         epsilon=total,
         delta=delta,
@@ -124,12 +111,9 @@ def make_plan(
         accountant=accountant,
         sampling=sampling,
         relation=sampler.relation,
-        epsilons=[
-            {"delta": at, "epsilon": value} for at, value in zip([delta, *more_deltas], [total, *others], strict=True)
-        ],
-        epsilon_replaced=None
-        if accountant == "moments"
-        else accounting.epsilon(spent, delta, accountant, replaced=True),
+        epsilons=[{"delta": delta, "epsilon": total}]
+        + [{"delta": at, "epsilon": value} for at, value in zip(more_deltas, others, strict=True)],
+        epsilon_replaced=replaced,
         curve=[{"round": t, "epsilon": value} for t, value in _thin(_by_round(curve, sampler, rounds))],
         device_rounds_expected=rounds * (cohort / users),
         device_rounds_most=sampler.participations(rounds),
@@ -165,12 +149,8 @@ def _check_numbers(users: int, cohort: int, rounds: int) -> None:
             shown = value if abs(value) <= MOST_ROUNDS else "so large a number"
             raise SettingError(f"{{{name}}} must be a whole number from 1 to {MOST_ROUNDS:g}", **{name: shown})
     if cohort > users:
-        raise SettingError(
-            "{cohort} must be at most {users}; it is how many of them join a round, on average. "
-            "Lower the cohort, or declare more users",
-            cohort=cohort,
-            users=users,
-        )
+        text = "{cohort} must be at most {users}, as many of them join a round; lower the cohort, or declare more users"
+        raise SettingError(text, cohort=cohort, users=users)
 
 
 def _warnings(users: int, delta: float, epsilon: float, signal: float | None) -> list[str]:
@@ -181,14 +161,11 @@ def _warnings(users: int, delta: float, epsilon: float, signal: float | None) ->
             f"take {users**-1.1:.1g} (users^-1.1) or less"
         )
     if epsilon > 20:
-        found.append(
-            f"epsilon={accounting.rounded_up(epsilon)} promises next to nothing: more users, or more noise, would help"
-        )
+        shown = accounting.rounded_up(epsilon)
+        found.append(f"epsilon={shown} promises next to nothing: more users, or more noise, would help")
     if signal is not None and signal < 0.1:
-        found.append(
-            f"the noise is {1 / signal:.0f} times as long as an average update: expect little learning; "
-            f"a larger cohort (of more users) helps in proportion"
-        )
+        noise = f"the noise is {1 / signal:.0f} times as long as an average update"
+        found.append(f"{noise}: expect little learning; a larger cohort (of more users) helps in proportion")
     return found
 
 
