@@ -36,6 +36,7 @@ def test_a_sound_run_is_not_contradicted_and_nothing_but_the_audit_is_written(
     assert kept == found
 
 
+@pytest.mark.slow
 def test_a_leaky_build_is_contradicted_with_status_1(sotto: Sotto, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise at a tenth."""
     real = Mechanism.noise_std

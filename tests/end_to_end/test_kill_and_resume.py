@@ -13,8 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tiny_run import make_recipe, make_store
 
+import sottovoce
 from forks import LIBRARIES, Forks
+from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 
 RECIPE = """
@@ -47,12 +50,11 @@ checkpoint_every = 3
 block = 6
 """
 
-# Runs a command with one function replaced by a version that kills its own process, as kill -9 does, at its nth call.
+# Replaces one function by a version that kills its own process, as kill -9 does, at its nth call.
 KILLER = """
 import os, signal, sys
 import sottovoce.runs.checkpoint as checkpoint, sottovoce.runs.ledger as ledger, sottovoce.runs.folder as folder
 import sottovoce.runs.record as record, sottovoce.runs.secrets as secrets
-from sottovoce.cli.main import main
 place, nth, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 owner, name = {
     "spend": (ledger.Ledger, "spend"), "record": (record.Lines, "append"), "secrets": (secrets.Secrets, "save"),
@@ -70,8 +72,9 @@ def deadly(*arguments, **named):
         os.kill(os.getpid(), signal.SIGKILL)
     return result
 setattr(owner, name, staticmethod(deadly) if place == "forget" else deadly)
-main(sys.argv[4:])
 """
+KILLED_COMMAND = KILLER + "from sottovoce.cli.main import main; main(sys.argv[4:])"
+KILLED_TRAINING = KILLER + "import sottovoce; sottovoce.train(*sys.argv[4:])"
 
 # Takes the terminal it was given for its own, as a shell's command has.
 IN_TERMINAL = """
@@ -87,14 +90,10 @@ main(sys.argv[2:])
 COMMAND = "import sys; from sottovoce.cli.main import main; main(sys.argv[1:])"
 
 # Where to die, in turn, resuming in between: n counts calls of that process alone.
-FEW_DEATHS = [
-    ("spend", 2, "after"),  # paid for, nothing noised yet
-    ("checkpoint", 2, "before"),  # the keys are saved, the checkpoint is not
-]
 DEATHS = [
-    ("spend", 2, "after"),
+    ("spend", 2, "after"),  # paid for, nothing noised yet
     ("record", 3, "after"),  # the record has a round that the diagnostics do not
-    ("checkpoint", 1, "before"),
+    ("checkpoint", 1, "before"),  # the keys are saved, the checkpoint is not
     ("checkpoint", 1, "after"),  # the checkpoint is saved, the old keys are not forgotten
     ("spend", 1, "before"),  # not paid for
     ("secrets", 1, "after"),
@@ -143,15 +142,53 @@ def assert_same(run: Path, unbroken: Path) -> None:
     assert len((run / "ledger.jsonl").read_text().splitlines()) == 9  # a header and a charge a round
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    """The folder of a recipe, and of a run of it in this process that was never stopped."""
+    folder = tmp_path_factory.mktemp("tiny")
+    recipe = make_recipe(make_store(folder))
+    (folder / "tiny.toml").write_text(recipe.to_toml())
+    sottovoce.train(recipe, folder / "unbroken")
+    return folder
+
+
+def test_killed_after_a_checkpoint_and_a_charge(tiny, tmp_path):
+    """The checkpoint is at round 4. Round 6 is paid for and not done: it is done once more, and not paid for again."""
+    out = tmp_path / "run"
+    arguments = [KILLED_TRAINING, "spend", "6", "after", tiny / "tiny.toml", out]
+    dead = subprocess.run([sys.executable, "-c", *arguments], capture_output=True, text=True, check=False)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    assert lines_of(out / "ledger.jsonl") == 7
+    assert sottovoce.resume(out).statement.charged_again == 0
+    assert bytes_of(out) == bytes_of(tiny / "unbroken")
+
+
+def test_a_finished_run_resumed_stays_as_it_is(tiny):
+    before = bytes_of(tiny / "unbroken")
+    sottovoce.resume(tiny / "unbroken")
+    assert bytes_of(tiny / "unbroken") == before
+
+
+def test_entropy_and_seed_are_kept_apart(tiny, tmp_path):
+    out = tmp_path / "run"
+    sottovoce.train(Recipe.load(tiny / "tiny.toml").replace(privacy={"secrets": "entropy"}), out)
+    assert bytes_of(out)["model/weights.safetensors"] != bytes_of(tiny / "unbroken")["model/weights.safetensors"]
+    statement = json.loads((out / "privacy.json").read_text())
+    assert statement["secrets"] == "entropy"
+    assert "seed" not in statement["prose"]
+    assert "anyone who knows the seed" in json.loads((tiny / "unbroken/privacy.json").read_text())["prose"]
+    assert oct((out / "secrets").stat().st_mode)[-3:] == "700"
+    assert all(oct(path.stat().st_mode)[-3:] == "600" for path in (out / "secrets").iterdir())
+    assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize(
-    "deaths", [FEW_DEATHS, pytest.param(DEATHS, marks=pytest.mark.slow)], ids=["some", "every delicate moment"]
-)
-def test_killed_at_delicate_moments(recipe, forks, unbroken, tmp_path, deaths):
+def test_killed_at_every_delicate_moment(recipe, forks, unbroken, tmp_path):
     out = tmp_path / "run"
     arguments = ["train", str(recipe), "--out", str(out)]
-    for place, nth, when in deaths:
-        dead = forks.run(KILLER, place, str(nth), when, *arguments)
+    for place, nth, when in DEATHS:
+        dead = forks.run(KILLED_COMMAND, place, str(nth), when, *arguments)
         assert dead.returncode == -signal.SIGKILL, f"did not die at {when} {place}: {dead.stdout}"
         arguments = ["resume", str(out)]
     done = forks.run(COMMAND, *arguments)
@@ -187,31 +224,9 @@ def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def test_a_finished_run_resumed_stays_as_it_is(forks, unbroken):
-    before = bytes_of(unbroken)
-    assert forks.run(COMMAND, "resume", str(unbroken)).returncode == 0
-    assert bytes_of(unbroken) == before
-
-
-def test_entropy_and_seed_are_kept_apart(recipe, forks, unbroken, tmp_path):
-    out = tmp_path / "run"
-    done = forks.run(COMMAND, "train", str(recipe), "--out", str(out), "--set", "privacy.secrets=entropy")
-    assert done.returncode == 0, done.stdout
-    assert bytes_of(out)["model/weights.safetensors"] != bytes_of(unbroken)["model/weights.safetensors"]
-    statement = json.loads((out / "privacy.json").read_text())
-    assert statement["secrets"] == "entropy"
-    assert "seed" not in statement["prose"]
-    assert "anyone who knows the seed" in json.loads((unbroken / "privacy.json").read_text())["prose"]
-    assert oct((out / "secrets").stat().st_mode)[-3:] == "700"
-    assert all(oct(path.stat().st_mode)[-3:] == "600" for path in (out / "secrets").iterdir())
-    assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"
-
-
-SLOWER = [pytest.param(ends, marks=pytest.mark.slow) for ends in ("signal", "nohup")]
-
-
-@pytest.mark.parametrize("ends", ["terminal", *SLOWER])
-def test_a_run_whose_terminal_is_closed_finishes_its_round_and_saves(recipe, environment, tmp_path, ends):
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["terminal", "signal", "nohup"])
+def test_a_run_whose_terminal_is_closed_finishes_its_round_and_saves(recipe, environment, tmp_path, request, ends):
     """It is sent SIGHUP, and nothing can be written to the terminal any more. Under nohup it goes on."""
     out = tmp_path / "run"
     mine, terminal = os.openpty()
@@ -221,6 +236,8 @@ def test_a_run_whose_terminal_is_closed_finishes_its_round_and_saves(recipe, env
         [sys.executable, "-c", IN_TERMINAL, ends, *arguments], env=environment,
         stdin=terminal, stdout=terminal, stderr=terminal,
     )  # fmt: skip
+    request.addfinalizer(process.wait)
+    request.addfinalizer(process.kill)  # it would train for an hour
     os.close(terminal)
     os.set_blocking(mine, False)
     deadline = time.monotonic() + 120
@@ -239,8 +256,6 @@ def test_a_run_whose_terminal_is_closed_finishes_its_round_and_saves(recipe, env
         while lines_of(out / "diagnostics.jsonl") < before + 3 and time.monotonic() < deadline:
             assert process.poll() is None
             time.sleep(0.05)
-        process.kill()
-        process.wait()
         return
     assert process.wait(timeout=120) == 0
     statement = json.loads((out / "privacy.json").read_text())

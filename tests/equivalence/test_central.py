@@ -72,8 +72,8 @@ def assert_alike(one, other):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-6)
 
 
-CASES = [("lstm", name) for name in OPTIMISERS] + [("stacked_lstm", "sgd")]
-CASES += [pytest.param(name, "sgd", marks=pytest.mark.slow) for name in FAMILY if name not in ("lstm", "stacked_lstm")]
+OTHERS = [("lstm", "momentum"), *((name, "sgd") for name in FAMILY if name != "lstm")]
+CASES = [("lstm", "sgd"), ("lstm", "adam"), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
 
 
 @pytest.mark.parametrize(("any_model", "name"), CASES, indirect=["any_model"])

@@ -27,6 +27,7 @@ from sottovoce.training.types import Algorithm, Task
 
 CLIP, RATE, UNROLL, SERVER = 0.3, 2.0, 5, Server(optax.sgd(1.0))
 SUMS = {"one by one": sum_one_by_one, "in blocks": SumInBlocks(4)}
+BOTH_SUMS = [pytest.param("one by one", marks=pytest.mark.slow), "in blocks"]
 # All that is trained, written out: what `trained()` says is not asked here.
 TRAINED = [
     *(lambda m, g=gate, p=part: getattr(getattr(m.lstm, g), p) for gate in ("input_gate", "forget_gate", "cell_gate",
@@ -85,7 +86,7 @@ def by_hand(model, store, rounds):
     return trained
 
 
-@pytest.mark.parametrize("sum_updates", SUMS)
+@pytest.mark.parametrize("sum_updates", BOTH_SUMS)
 def test_two_rounds_are_those_by_hand_and_what_is_frozen_stays_to_the_bit(half, store, sum_updates):
     algorithm = make(half)
     state = play(algorithm, half, store, 2, SUMS[sum_updates])
@@ -113,8 +114,12 @@ def test_state_sum_and_noise_have_the_parameters_alone(half, store):
     assert abs(np.sum((drawn / scale) ** 2) / count - 1) < 6 * np.sqrt(2 / count)
 
 
-@pytest.mark.parametrize("sum_updates", SUMS)
-@pytest.mark.parametrize("local", [{}, {"objective": Penalised(plain, 0.01)}], ids=["plain", "penalised"])
+@pytest.mark.parametrize("sum_updates", BOTH_SUMS)
+@pytest.mark.parametrize(
+    "local",
+    [{}, pytest.param({"objective": Penalised(plain, 0.01)}, marks=pytest.mark.slow)],
+    ids=["plain", "penalised"],
+)
 def test_one_user_more_moves_the_sum_by_no_more_than_the_clip_norm(half, store, sum_updates, local):
     algorithm = make(half, **local)
     norms, key = algorithm.mechanism.clip_norms(1, None), jax.random.key(0)
@@ -132,6 +137,7 @@ def test_one_user_more_moves_the_sum_by_no_more_than_the_clip_norm(half, store, 
     assert max(moved) > 0.99 * CLIP  # some user is clipped: the bound is put to the test
 
 
+@pytest.mark.slow
 def test_fedsgd_sends_a_gradient_of_the_parameters_alone(half, store):
     clip = FlatClip(CLIP)
     mechanism = Mechanism(Poisson(1.0), clip, FixedDenominator(6.0), 0.0, experiment=True, experiment_noise_std=0.0)

@@ -85,7 +85,6 @@ SCHEDULES = {
 }  # fmt: skip
 QUICK = {
     ("fedavg, every step", "flat"),
-    ("fedavg, at the end", "flat"),
     ("fedsgd", "flat"),
     ("fedavg, every step", "flat, weight-aware"),
     ("fedavg, every step", "per layer"),

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from by_hand import lanes_of, slopes_of, step_along
+from family import FAMILY
 from free import Free
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg, User
@@ -21,6 +23,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
 
 LANES, UNROLL, RATE, CAP = 3, 4, 2.0, 20.0
+MODELS = ["lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILY if name != "lstm")]
 
 
 def plain_user_update(model, tokens, key):
@@ -38,6 +41,7 @@ def plain_user_update(model, tokens, key):
     return jax.tree.map(np.subtract, model, start)
 
 
+@pytest.mark.parametrize("any_model", MODELS, indirect=True)
 def test_privacy_off_is_plain_federated_averaging(store, any_model):
     algorithm = Algorithm(
         Mechanism(Poisson(1.0), NoClip(), TrueAverage(), noise_multiplier=0.0),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.models.contract import LanguageModel
 
 Suggestion = tuple[str, float]
+_SHORTEST = 16  # tokens that a text is padded to: one compiled program for all short texts
 
 
 def offer(logits: np.ndarray, tokenizer: Tokenizer, typed: str = "", count: int = 3) -> list[int]:
@@ -29,8 +29,16 @@ def suggest(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int = 
     Probabilities are over all tokens, also those that are not offered.
     """
     tokens = tokenizer.encode(text)[:-1]  # the text goes on: no EOS yet
-    outputs, _ = model.read(jnp.asarray(tokens), model.initial_state())
-    logits = model.logits(outputs[-1])
-    probabilities = np.asarray(jax.nn.softmax(logits))
-    offered = offer(np.asarray(logits), tokenizer, typed.lower(), count)
+    length = max(_SHORTEST, 1 << (len(tokens) - 1).bit_length())
+    padded = np.pad(np.asarray(tokens, np.int32), (0, length - len(tokens)))
+    logits, probabilities = map(np.asarray, _after(model, padded, len(tokens) - 1))
+    offered = offer(logits, tokenizer, typed.lower(), count)
     return [(tokenizer.text_of(token), float(probabilities[token])) for token in offered]
+
+
+@jax.jit
+def _after(model: LanguageModel, tokens: jax.Array, last: int) -> tuple[jax.Array, jax.Array]:
+    """The logits and probabilities of the next token after the token at `last`; the padding behind it is not read."""
+    outputs, _ = model.read(tokens, model.initial_state())
+    logits = model.logits(outputs[last])
+    return logits, jax.nn.softmax(logits)

@@ -61,11 +61,12 @@ CLIPS = [FlatClip(0.4), FlatClip(1e3), PerLayerClip.even(0.4, 11), PerLayerClip(
 
 KINDS = dict(zip(("flat", "wide", "per layer", "some layers", "none"), CLIPS, strict=True))
 PRODUCTS = {"many users": PLAIN, "one user": cpu.ONE_USER}
-# A program for each kind of clip, products and order. What is left to `make test-all`: clipping at the end alone, and
-# the program for one user with other clips, which differ from the one for many in nothing but their products.
+# A program for each kind of clip, products and order. What is left to `make test-all`: clipping at the end alone, no
+# clip, and the program for one user with other clips, which differ from the one for many in nothing but their products.
+QUICK = {*((True, "many users", name) for name in KINDS if name != "none"), (True, "one user", "flat")}
 SENT = [
     pytest.param(every_step, clip, products, id=f"{products}, {name}, {'every step' if every_step else 'at the end'}",
-                 marks=[] if every_step and (products == "many users" or name == "flat") else [pytest.mark.slow])
+                 marks=[] if (every_step, products, name) in QUICK else [pytest.mark.slow])
     for products in PRODUCTS for name, clip in KINDS.items() for every_step in (True, False)
 ]  # fmt: skip
 
@@ -124,6 +125,7 @@ def test_updates_kept_in_float16_lose_little_at_any_clip_norm(model, store, clip
     assert np.all(lengths_of(fast.update) <= clip_norm)
 
 
+@pytest.mark.slow
 def test_a_step_that_float16_cannot_hold_is_cut_and_clipped(model, store):
     """Steps of some hundred times the clip norm, one coordinate of which is beyond the end of float16."""
     update = FedAvg(FlatClip(1e-3), True, batch=3, unroll=4, learning_rate=1e5)
@@ -135,7 +137,9 @@ def test_a_step_that_float16_cannot_hold_is_cut_and_clipped(model, store):
     assert np.all(lengths[there] > 0)
 
 
-@pytest.mark.parametrize("products", [PLAIN, cpu.ONE_USER], ids=["many users", "one user"])
+@pytest.mark.parametrize(
+    "products", [PLAIN, pytest.param(cpu.ONE_USER, marks=pytest.mark.slow)], ids=["many users", "one user"]
+)
 def test_a_diverging_user_contributes_zero(model, store, products):
     _, fast = both(model, store, FedAvg(FlatClip(0.4), True, batch=3, unroll=4, learning_rate=1e38), 0.4, products)
     for leaf in jax.tree.leaves(fast.update):

@@ -65,6 +65,7 @@ def test_every_step_has_text_of_both_kinds():
     assert own.sum(axis=(1, 2)).tolist() == [6, 6, 6, 6]
 
 
+@pytest.mark.slow
 def test_whoever_rehearses_everything_of_their_own_trains_as_without(model):
     user = a_user(17, 24)
     usual = FedAvg(FlatClip(0.4), True, **LOCAL)
@@ -96,6 +97,7 @@ def test_the_weight_counts_the_users_own_tokens_alone(model, store):
         assert float(summed.weight) == pytest.approx((48 + 23) / 100, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_kernels_rehearse_as_the_general_program_does(model, store):
     update = FedAvg(FlatClip(0.4), True, user_share=0.6, **LOCAL)
     block = store.gather(range(store.users))

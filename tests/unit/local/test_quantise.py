@@ -78,7 +78,7 @@ PER_LAYER = PerLayerClip.even(0.001, 11)
     ("kind", "clipping"),
     [
         (FedAvg, FlatClip(0.001)),
-        (FedSGD, PER_LAYER),
+        pytest.param(FedSGD, PER_LAYER, marks=pytest.mark.slow),
         pytest.param(FedAvg, PER_LAYER, marks=pytest.mark.slow),
         pytest.param(FedSGD, FlatClip(0.001), marks=pytest.mark.slow),
     ],

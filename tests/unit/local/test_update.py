@@ -102,6 +102,7 @@ def test_no_update_is_longer_than_the_clip_norm(model, clip, every_step):
     assert float(result.norm) > 0.05
 
 
+@pytest.mark.slow
 def test_clipping_after_every_step_differs_from_clipping_at_the_end(model):
     ends = [sent(FedAvg(FlatClip(0.1), every, **LOCAL), model, user(range(3, 27))).update for every in (True, False)]
     assert any(not np.allclose(a, b, atol=1e-4) for a, b in zip(*map(jax.tree.leaves, ends), strict=True))
@@ -154,6 +155,7 @@ def test_fedsgd_can_take_a_random_run_of_the_users_tokens(model):
     assert int(short.length) == 2
 
 
+@pytest.mark.slow
 def test_a_second_epoch_goes_on_from_the_first(model):
     tokens = user(range(3, 27))
     once, twice = (sent(FedAvg(NoClip(), True, epochs=e, **LOCAL), model, tokens) for e in (1, 2))

@@ -44,6 +44,7 @@ def lower_block(seats: int, population: int = 20):
     return lowered[0], assembly.model
 
 
+@pytest.mark.slow
 def test_a_user_costs_one_pass_forwards_one_back_and_few_copies_of_the_model():
     """Found by breaking it: a second pass forwards makes it 1.46 times the operations and 47.8 models moved; a momentum
     kept for each user, 41.0 models moved and 4.7 held; updates handed back, 171,648 bytes more a user."""

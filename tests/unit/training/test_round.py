@@ -45,8 +45,11 @@ class Watched:
         return bytes(32)
 
 
+CLIPS = [FlatClip(0.2), pytest.param(PerLayerClip.even(0.2, 11), marks=pytest.mark.slow)]
+
+
 @pytest.mark.parametrize("moving", MOVING)
-@pytest.mark.parametrize("clip", [FlatClip(0.2), PerLayerClip.even(0.2, 11)], ids=["flat", "per layer"])
+@pytest.mark.parametrize("clip", CLIPS, ids=["flat", "per layer"])
 def test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bits(
     model, vocabulary, clip, moving, monkeypatch
 ):

@@ -111,6 +111,7 @@ def test_what_comes_back_is_what_averaging_would_have_summed(store, model):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_imitating_models_that_predict_the_same_changes_nothing(readers, model):
     algorithm = make_algorithm()
     state = algorithm.server.start(model)
@@ -122,7 +123,7 @@ def test_imitating_models_that_predict_the_same_changes_nothing(readers, model):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("generated", [False, True])
+@pytest.mark.parametrize("generated", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, generated):
     algorithm = make_algorithm()
     teacher = changed(model, 5)
@@ -176,6 +177,7 @@ def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(re
     assert not np.array_equal(*texts)
 
 
+@pytest.mark.slow
 def test_written_streams_look_like_those_of_users(model):
     chatty = LSTM(6, embedding=3, hidden=4, key=jax.random.key(1))  # six tokens: texts end often
     stream = write_stream(chatty, Specials(BOS, EOS, None), 3, 20, jax.random.key(2))
