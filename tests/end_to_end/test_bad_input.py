@@ -73,6 +73,7 @@ def test_a_stray_argument_is_refused(refused: Refused, world: World, tmp_path: P
     assert_says(refused("train", world.recipe, "surplus", "--out", tmp_path / "run"), "surplus")
 
 
+@pytest.mark.slow
 def test_a_real_process_ends_with_status_2_and_one_line(world: World, tmp_path: Path) -> None:
     arguments = ["train", world.recipe, "--out", tmp_path / "run", *settings("privacy.estimator=true_average")]
     done = subprocess.run([SOTTO, *arguments], capture_output=True, text=True, timeout=120)

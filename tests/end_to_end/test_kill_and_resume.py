@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from small_world import results_of
 from tiny_run import make_recipe, make_store
 
 import sottovoce
@@ -160,13 +161,13 @@ def test_killed_after_a_checkpoint_and_a_charge(tiny, tmp_path):
     assert dead.returncode == -signal.SIGKILL, dead.stderr
     assert lines_of(out / "ledger.jsonl") == 7
     assert sottovoce.resume(out).statement.charged_again == 0
-    assert bytes_of(out) == bytes_of(tiny / "unbroken")
+    assert results_of(out) == results_of(tiny / "unbroken")
 
 
 def test_a_finished_run_resumed_stays_as_it_is(tiny):
-    before = bytes_of(tiny / "unbroken")
+    before = results_of(tiny / "unbroken")
     sottovoce.resume(tiny / "unbroken")
-    assert bytes_of(tiny / "unbroken") == before
+    assert results_of(tiny / "unbroken") == before
 
 
 def test_entropy_and_seed_are_kept_apart(tiny, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -31,6 +31,7 @@ def key(index: int) -> bytes:
     return hashlib.blake2b(index.to_bytes(8, "little"), digest_size=32).digest()
 
 
+@cache
 def joined(sampler, rounds=ROUNDS, users=USERS) -> np.ndarray:
     """[rounds, users]: who was in."""
     table = np.zeros((rounds, users), bool)

@@ -88,6 +88,7 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     assert re.search(r"^ε = \d+\.\d\d at δ = 0\.001$", capsys.readouterr().out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_model_of_ones_own_is_trained(tmp_path, monkeypatch, capsys):
     (example,) = _blocks(_read("how-to/own-model.md"), "python")
     monkeypatch.chdir(tmp_path)

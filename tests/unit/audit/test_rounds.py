@@ -84,6 +84,7 @@ def test_a_sound_round_stays_below_its_claim_and_the_canary_moves_it_as_far_as_a
     assert trials_mu(scores, present, 0.999) < 1 / Z
 
 
+@pytest.mark.slow
 def test_no_noise_shows(monkeypatch):
     monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (0.0, None))
     claim, shown = audited(algorithm(), FAULTY_ROUNDS)
@@ -96,6 +97,7 @@ def test_noise_at_three_quarters_shows_in_the_noise_that_was_added(monkeypatch):
     assert shown_multiplier(algorithm(), FAULTY_ROUNDS) < Z
 
 
+@pytest.mark.slow
 def test_noise_at_a_tenth_shows(monkeypatch):
     real = Mechanism.noise_std
     monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (real(*args)[0] / 10, None))

@@ -41,6 +41,7 @@ def test_an_unknown_workload_is_refused():
         bench.measure("demo", cohort=-3)
 
 
+@pytest.mark.slow
 def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     """A guard that counts work, not seconds: cohorts of many sizes compile one program for each shape of block."""
     sizes = set()
@@ -68,6 +69,7 @@ def test_the_second_round_compiles_nothing():
     assert cohort_sum._add_block._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
     """So that a cohort may be larger than memory: of a block that was added nothing stays but four numbers a user."""
     held = []

@@ -179,6 +179,7 @@ def test_the_gpu_size_is_the_papers_setting():
     assert rates == [20.0] * 8 + [5.0] * 5 + [1.25] * 5 + [0.3125] * 10
 
 
+@pytest.mark.slow
 def test_every_run_can_be_put_together(tmp_path):
     """On synthetic users, at the smallest size, with the stores each needs."""
     populations = Populations(tmp_path / "users", Stores(), SMOKE)
