@@ -66,9 +66,9 @@ class Processes:
                     "--processes, --process-id and --secret need --coordinator: HOST:PORT of process 0, or auto"
                 )
             return nullcontext()
-        from sottovoce.multiprocess.group import joined
+        from sottovoce.multiprocess.group import join
 
-        return joined(self.coordinator, self.processes, self.process_id, self.wait, log, self.secret)
+        return join(self.coordinator, self.processes, self.process_id, self.wait, log, self.secret)
 
 
 ALONE = Processes()

@@ -14,9 +14,8 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel
-from sottovoce.multiprocess.agreement import ProcessFacts
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses, add_up_for
-from sottovoce.multiprocess.group import Dismissed, Group
+from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts
 from sottovoce.recipe import Recipe
 from sottovoce.runs import fingerprint
 from sottovoce.training.round import SumUpdates

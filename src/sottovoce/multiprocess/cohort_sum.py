@@ -1,7 +1,7 @@
-"""A cohort shared out over processes: each adds up its own blocks, and one sum of whole numbers joins them.
+"""A cohort shared out over processes: each adds up its own blocks, and one sum of integers joins them.
 
-Cohort and noise are drawn by process 0 alone, and the blocks are those of one process: so a round of many processes is
-the round of one, to the bit where their machines compute alike.
+Process 0 alone draws cohort and noise, and the blocks are those of one process: so a round of many processes is the
+round of one, to the bit where their machines compute alike.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _sum_together(group: Group, in_blocks: SumInBlocks, algorithm: Algorithm, ta
     group.request_stop(bool(asked))
     taken, norms, clipped, losses = _add_trees(group, _columns(len(cohort), mine, results))
     if not np.all(taken == 1):
-        # Whoever is added up twice may move the sum by twice the clip norm. Nothing of it was released.
+        # A user who is added up twice may move the sum by twice the clip norm. Nothing of it was released.
         raise SottoError("the processes disagree on who computes whom; do all have the same store and devices?")
     everyone = UserResult(None, jnp.ones(len(cohort)), norms, clipped[:, None] > 0, losses)
     grid = algorithm.mechanism.grid(task.clip_norms)
@@ -87,10 +87,7 @@ def _sum_together(group: Group, in_blocks: SumInBlocks, algorithm: Algorithm, ta
 
 
 def _add_trees(group: Group, tree: Any) -> Any:
-    """The sum over processes of a pytree of one kind of number.
-
-    The halves of whole numbers are added apart, and may leave a carry: `value` counts it in.
-    """
+    """The sum over processes of a pytree of one dtype. The halves of fixed-point numbers may leave a carry."""
     leaves, structure = jax.tree.flatten(tree)
     added = group.all_reduce(np.concatenate([np.ravel(leaf) for leaf in leaves]))
     parts = np.split(added, np.cumsum([leaf.size for leaf in leaves])[:-1])

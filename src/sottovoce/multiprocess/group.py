@@ -8,6 +8,7 @@ order.
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import secrets as os_entropy
 import socket
@@ -15,9 +16,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,12 +27,45 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.multiprocess import rendezvous
-from sottovoce.multiprocess.agreement import ProcessFacts, disagreement
 from sottovoce.multiprocess.rendezvous import Address, Connections
 
 WAIT = 300.0  # seconds for all processes to connect
 _GRACE = 5.0  # seconds for the main thread to notice a lost process and to end in order
 _STOP = b"stop "
+_MUST_MATCH = {
+    "store": "another store than process 0; give every process a copy of the same one",
+    "program": "another sottovoce, jax or numpy than process 0; install the same versions everywhere",
+    "code": "another model or objective than process 0; pass the same ones everywhere",
+    "layout": "other devices than process 0; give every process as many of the same kind, or set run.devices",
+}
+_LOST = "process {} is gone, and the run ends with it; start all processes again with `sotto resume`"
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """What one process tells the others before the first round. With an `error`, it cannot take part."""
+
+    store: str = ""
+    program: str = ""
+    code: str = ""
+    layout: str = ""
+    fingerprint: str = ""
+    reproducible: bool = False
+    error: str = ""
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> ProcessFacts:
+        """Reads the facts of other versions too: keys that are missing or unknown are not an error."""
+        return ProcessFacts(**{name: values[name] for name in ProcessFacts.__dataclass_fields__ if name in values})
+
+    def problem(self, rank: int, leader: ProcessFacts) -> str:
+        """Why this process and the leader cannot train together; empty when they can."""
+        if self.error:
+            return f"process {rank} cannot take part: {self.error}"
+        for name, problem in _MUST_MATCH.items():
+            if getattr(self, name) != getattr(leader, name):
+                return f"process {rank} has {problem}"
+        return ""
 
 
 class Dismissed(Exception):
@@ -40,7 +75,8 @@ class Dismissed(Exception):
 class Group:
     """The processes of a run. Rank 0 is the leader: it alone has the run's folder, and the others compute for it.
 
-    All processes must call the same methods in the same order, because a sum waits for every one of them.
+    All processes must call the same methods in the same order, because a sum waits for every one of them. When the
+    leader leaves the `with` block of the group, the other processes receive the reason.
     """
 
     def __init__(self, rank: int, count: int, connections: Connections | None, mesh: Mesh):
@@ -48,6 +84,12 @@ class Group:
         self.facts: list[ProcessFacts] = []  # of every rank, after `agree`
         self._connections, self._mesh = connections, mesh
         self._over = self._uninterruptible = self._stop_requested = False
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.dismiss("" if error is None else str(error) or "it was interrupted")
 
     @property
     def is_leader(self) -> bool:
@@ -59,16 +101,14 @@ class Group:
         padded = np.zeros((1, _padded_length(length)), numbers.dtype)
         padded[0, :length] = numbers
         try:
-            shards = jax.make_array_from_process_local_data(
-                NamedSharding(self._mesh, PartitionSpec("processes")), padded
-            )
+            sharding = NamedSharding(self._mesh, PartitionSpec("processes"))
+            shards = jax.make_array_from_process_local_data(sharding, padded)
             return np.asarray(_sum_of_shards(self._mesh, shards))[:length]
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             self._over = True
             lost = self._connections.lost(_GRACE) if self._connections else None
-            if lost is None:
-                raise LostProcess(f"the processes can no longer hear one another: {_first_line(error)}") from error
-            raise LostProcess(_lost_message(lost)) from error
+            problem = f"the connections between processes failed: {_first_line(error)}"
+            raise LostProcess(problem if lost is None else _LOST.format(lost)) from error
 
     def broadcast(self, message: bytes = b"") -> bytes:
         """The leader's message, in every process."""
@@ -80,20 +120,18 @@ class Group:
 
     def all_gather(self, message: bytes) -> list[bytes]:
         """The messages of all processes by rank, in every process."""
-        lengths = np.zeros(self.count, np.int32)
-        lengths[self.rank] = len(message)
-        lengths = self.all_reduce(lengths)
-        slots = np.zeros((self.count, int(lengths.max())), np.int32)
-        slots[self.rank, : len(message)] = np.frombuffer(message, np.uint8)
-        rows = self.all_reduce(slots.ravel()).reshape(slots.shape).astype(np.uint8)
-        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+        lengths = [int.from_bytes(each, "big") for each in self._all_gather_fixed(len(message).to_bytes(4, "big"))]
+        slots = self._all_gather_fixed(message.ljust(-(-max(lengths) // 4) * 4, b"\0"))
+        return [slot[:length] for slot, length in zip(slots, lengths, strict=True)]
 
     def agree(self, facts: ProcessFacts) -> None:
         """Exchange facts. Every process sees the facts of all, so all of them refuse a mismatch together."""
-        self.facts = [ProcessFacts.from_bytes(message) for message in self.all_gather(facts.to_bytes())]
-        if problem := disagreement(self.facts):
+        messages = self.all_gather(json.dumps(asdict(facts)).encode())
+        self.facts = [ProcessFacts.from_dict(json.loads(message)) for message in messages]
+        problems = [each.problem(rank, self.facts[0]) for rank, each in enumerate(self.facts)]
+        if any(problems):
             self.leave()
-            raise SottoError(problem)
+            raise SottoError("; ".join(filter(None, problems)))
 
     def check_members(self, secret: bytes) -> None:
         """Refuse a group with a process that does not know the secret. Nothing else is sent before this check.
@@ -106,8 +144,8 @@ class Group:
             if not hmac.compare_digest(shown, proofs[rank]):
                 self.leave()
                 raise SottoError(
-                    f"process {rank} does not know the secret of this run: somebody else took its place, or it has "
-                    f"another --secret; start all processes again"
+                    f"process {rank} does not know the secret of this run: it has another --secret, or is a stranger; "
+                    f"start all processes again"
                 )
 
     def _all_gather_fixed(self, message: bytes) -> list[bytes]:
@@ -146,7 +184,8 @@ class Group:
     def _end(self, lost: int) -> None:
         time.sleep(_GRACE)
         if not self._over:
-            _exit_with(_lost_message(lost))
+            print("error:", _LOST.format(lost), file=sys.stderr, flush=True)
+            os._exit(1)  # without unwinding: the main thread may wait in C++ for a machine that is lost
 
     def dismiss(self, reason: str = "") -> None:
         """The leader ends the run for all. Where it cannot send, the others notice the closed connection."""
@@ -161,27 +200,6 @@ class Group:
             self._connections.close()
 
 
-@contextmanager
-def joined(
-    coordinator: str,
-    processes: int | None,
-    process_id: int | None,
-    wait: float = WAIT,
-    log: Callable[[str], None] = lambda text: None,
-    secret: Path | None = None,
-) -> Iterator[Group]:
-    """`join` as a context. When the leader leaves it, the other processes receive the reason."""
-    group = join(coordinator, processes, process_id, wait, log, secret)
-    reason = ""
-    try:
-        yield group
-    except BaseException as error:
-        reason = str(error) or "it was interrupted"
-        raise
-    finally:
-        group.dismiss(reason)
-
-
 def join(
     coordinator: str,
     processes: int | None,
@@ -194,10 +212,8 @@ def join(
 
     Args:
         coordinator: HOST:PORT of the leader, or "auto" in a cluster that JAX knows.
-        processes: How many processes there are.
-        process_id: The rank of this one.
+        process_id: The rank of this process.
         wait: Seconds for all of them to connect.
-        log: Receives messages about the progress.
         secret: A file that all processes have, and no one else. Without it, the secret is in the environment.
     """
     if coordinator == "auto":
@@ -214,7 +230,8 @@ def join(
     shared = rendezvous.shared_secret(secret)
     if process_id == 0:
         with rendezvous.listen(address.host, address.port) as listener:
-            port = _free_port(address.host)
+            with rendezvous.listen(address.host, 0) as free:
+                port = free.getsockname()[1]
             log(f"waiting for {processes - 1} other process{'es' if processes > 2 else ''} at {coordinator}")
             connections = rendezvous.accept_all(listener, processes, wait, {"port": port}, shared)
     else:
@@ -239,17 +256,14 @@ def _join_cluster(wait: float, secret: bytes) -> Group:
     _initialise(initialization_timeout=int(wait) + 1)
     group = Group(jax.process_index(), jax.process_count(), None, _mesh())
     _connect_devices(group, secret)
-    if group.count > 1:
-        group._connections = _connections_in_cluster(group, wait, secret)
-    return group
-
-
-def _connections_in_cluster(group: Group, wait: float, secret: bytes) -> Connections:
-    if group.is_leader:
+    if group.count > 1 and group.is_leader:
         with rendezvous.listen("", 0) as listener:
             group.broadcast(f"{socket.gethostname()}:{listener.getsockname()[1]}".encode())
-            return rendezvous.accept_all(listener, group.count, wait, {}, secret)
-    return rendezvous.connect(Address(group.broadcast().decode()), group.rank, group.count, wait, secret)[0]
+            group._connections = rendezvous.accept_all(listener, group.count, wait, {}, secret)
+    elif group.count > 1:
+        address = Address(group.broadcast().decode())
+        group._connections, _ = rendezvous.connect(address, group.rank, group.count, wait, secret)
+    return group
 
 
 def _initialise(**options: Any) -> None:
@@ -258,8 +272,7 @@ def _initialise(**options: Any) -> None:
     except (ValueError, RuntimeError, TypeError) as error:
         if "should be defined" in str(error) or "must be defined" in str(error):
             raise SottoError(
-                "--coordinator auto: JAX finds no cluster here (Slurm, Open MPI, Kubernetes, TPU); say HOST:PORT, "
-                "--processes and --process-id"
+                "--coordinator auto: JAX finds no cluster here; give HOST:PORT, --processes and --process-id"
             ) from None
         raise SottoError(f"the processes could not be joined: {_first_line(error)}") from error
 
@@ -305,11 +318,6 @@ def _padded_length(length: int) -> int:
     return max(1, -(-length // step)) * step
 
 
-def _free_port(host: str) -> int:
-    with rendezvous.listen(host, 0) as listener:
-        return listener.getsockname()[1]
-
-
 @contextmanager
 def _no_output() -> Iterator[None]:
     sys.stdout.flush()
@@ -321,19 +329,6 @@ def _no_output() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _lost_message(lost: int) -> str:
-    return (
-        f"process {lost} is gone, and the run ends with it; what was saved is whole: start all processes again with "
-        f"`sotto resume`"
-    )
-
-
-def _exit_with(message: str) -> NoReturn:
-    """Exit without unwinding: the main thread may wait in C++ for a machine that is lost."""
-    print("error:", message, file=sys.stderr, flush=True)
-    os._exit(1)
 
 
 def _first_line(error: Exception) -> str:

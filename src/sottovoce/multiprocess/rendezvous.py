@@ -46,9 +46,7 @@ class Address:
     def __init__(self, text: str):
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise SottoError(
-                f"--coordinator {text!r} must be HOST:PORT of process 0, for example 10.0.0.1:9876, or auto"
-            )
+            raise SottoError(f"--coordinator {text!r} must be HOST:PORT of process 0, like 10.0.0.1:9876, or auto")
         self.host, self.port, self.text = host.strip("[]"), int(port), text
 
 
@@ -61,7 +59,9 @@ class Connections:
         self._lost: list[int] = []
         self._noticed = threading.Event()
         for rank, peer in peers.items():
-            _keep_alive(peer)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name in _KEEP_ALIVE.keys() & dir(socket):
+                peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), _KEEP_ALIVE[name])
             threading.Thread(target=self._watch, args=(rank, peer), daemon=True).start()
 
     def _watch(self, rank: int, peer: socket.socket) -> None:
@@ -114,7 +114,7 @@ class Channel:
             self.peer.settimeout(max(0.01, self.deadline - time.monotonic()))
             piece = self.peer.recv(size - len(data))
             if not piece:
-                raise _NotAMember("it says nothing" if not data else "it breaks off")
+                raise _NotAMember("the connection was closed")
             data += piece
         return data
 
@@ -125,13 +125,13 @@ class Channel:
     def receive(self) -> Message:
         (size,) = struct.unpack(">I", self.read(4))
         if size > MAX_MESSAGE:
-            raise _NotAMember(f"it says {size} bytes")
+            raise _NotAMember(f"a message of {size} bytes")
         text, tag = self.read(size), self.read(_TAG)
         if not hmac.compare_digest(tag, _hmac(self._session, self._peer_name + text)):
-            raise _NotAMember("what it says is not signed")
+            raise _NotAMember("a message without a valid HMAC")
         message = json.loads(text)  # parsed after the HMAC was checked
         if not isinstance(message, dict):
-            raise _NotAMember("it is of another version")
+            raise _NotAMember("a message of another version")
         return message
 
 
@@ -149,15 +149,11 @@ def shared_secret(file: Path | None) -> bytes:
         secret = os.environ.get(SECRET, "").strip().encode()
         if not secret:
             raise SottoError(
-                f"--coordinator needs a secret that all processes share, or anybody who reaches its port could be one "
-                f"of them: make one with `(umask 077; head -c 32 /dev/urandom | base64 > secret)`, copy it to every "
-                f"machine, and give each process --secret secret, or {SECRET} in its environment"
+                f"--coordinator needs a secret that all processes share, in --secret FILE or in the environment as "
+                f"{SECRET}: make one with `(umask 077; head -c 32 /dev/urandom | base64 > FILE)`"
             )
     if len(secret) < MIN_SECRET:
-        raise SottoError(
-            f"the secret of --coordinator has {len(secret)} letters, and must have {MIN_SECRET} or more that are hard "
-            f"to guess: head -c 32 /dev/urandom | base64"
-        )
+        raise SottoError(f"the secret of --coordinator has {len(secret)} letters, and must have {MIN_SECRET} or more")
     return secret
 
 
@@ -175,10 +171,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise SottoError(
-            f"cannot listen at {host}:{port} ({_reason(error)}); process 0 runs on the machine of --coordinator, at a "
-            f"port that is free"
-        ) from None
+        remedy = "start process 0 on the machine of --coordinator, at a free port"
+        raise SottoError(f"cannot listen at {host}:{port} ({_reason(error)}); {remedy}") from None
 
 
 def accept_all(listener: socket.socket, processes: int, wait: float, reply: Message, secret: bytes) -> Connections:
@@ -196,11 +190,9 @@ def accept_all(listener: socket.socket, processes: int, wait: float, reply: Mess
             try:
                 channel, hello = door.arrived.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
-                missing = sorted(set(range(1, processes)) - set(peers))
-                raise SottoError(
-                    f"after {wait:g} s {_names(missing)} of {processes} did not come; start the same command with "
-                    f"each --process-id, or wait longer with --wait"
-                ) from None
+                missing = ", ".join(str(rank) for rank in range(1, processes) if rank not in peers)
+                remedy = "start the same command with each --process-id, or wait longer with --wait"
+                raise SottoError(f"after {wait:g} s process {missing} of {processes} did not come; {remedy}") from None
             for rank in [rank for rank, earlier in peers.items() if not _is_open(earlier.peer)]:
                 peers.pop(rank).peer.close()  # it left while it waited for the others, and may connect again
             _register(channel, hello, peers, processes)
@@ -255,7 +247,7 @@ class _Door:
                 self._close_arrived()
         except (OSError, ValueError, _NotAMember) as error:
             if not self._closed.is_set():
-                log.warning("somebody at %s is none of this run (%s); still waiting for the others", host, error)
+                log.warning("the connection from %s is no process of this run (%s); waiting on", host, error)
             peer.close()
         finally:
             self._slots.release()
@@ -272,19 +264,20 @@ class _Door:
 
 
 def _register(channel: Channel, hello: Message, peers: dict[int, Channel], processes: int) -> None:
-    rank, expected, error = hello.get("process"), hello.get("processes"), ""
+    rank, expected = hello.get("process"), hello.get("processes")
     if expected != processes:
-        error = f"process {rank} was told --processes {expected}, and process 0 --processes {processes}"
+        error = f"process {rank} has --processes {expected}, and process 0 --processes {processes}"
     elif type(rank) is not int or not 0 < rank < processes:
-        error = f"a process says that it is number {rank} of {processes}"
+        error = f"a process has the number {rank} of {processes}"
     elif rank in peers:
         error = f"two processes have --process-id {rank}; each needs its own"
-    if error or type(rank) is not int:
-        with suppress(OSError):
-            channel.send({"error": error})
-        channel.peer.close()
-        raise SottoError(error)
-    peers[rank] = channel
+    else:
+        peers[rank] = channel
+        return
+    with suppress(OSError):
+        channel.send({"error": error})
+    channel.peer.close()
+    raise SottoError(error)
 
 
 def _is_open(peer: socket.socket) -> bool:
@@ -314,10 +307,8 @@ def connect(address: Address, rank: int, processes: int, wait: float, secret: by
             raise _NotAMember("it does not know the secret")
     except (OSError, _NotAMember) as error:
         peer.close()
-        raise SottoError(
-            f"process 0 at {address.text} gave no answer that shows it has the same secret ({error}); is it `sotto` "
-            f"that listens there, does it still wait, and has it the same --secret?"
-        ) from None
+        problem = f"process 0 at {address.text} did not prove that it has the same secret ({error})"
+        raise SottoError(f"{problem}; does `sotto` still wait there, with the same --secret?") from None
     channel.authenticate(session, b"n", b"0")
     channel.deadline = time.monotonic() + wait + 10  # the leader gives up first, and names the missing processes
     try:
@@ -343,22 +334,9 @@ def _open_connection(address: Address, wait: float) -> socket.socket:
             raise SottoError(f"--coordinator {address.text!r}: no machine is called {address.host!r}") from None
         except OSError as error:
             if left < 0.5:
-                raise SottoError(
-                    f"cannot reach process 0 at {address.text} after {wait:g} s ({_reason(error)}); start it with "
-                    f"--process-id 0, or check the address"
-                ) from None
+                problem = f"cannot reach process 0 at {address.text} after {wait:g} s ({_reason(error)})"
+                raise SottoError(f"{problem}; start it with --process-id 0, or check the address") from None
             time.sleep(0.25)
-
-
-def _keep_alive(peer: socket.socket) -> None:
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE.items():
-        if hasattr(socket, name):
-            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _names(ranks: list[int]) -> str:
-    return ("process " if len(ranks) == 1 else "processes ") + ", ".join(map(str, ranks))
 
 
 def _reason(error: OSError) -> str:

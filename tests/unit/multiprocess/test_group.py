@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sottovoce.errors import SottoError
-from sottovoce.multiprocess.agreement import ProcessFacts
-from sottovoce.multiprocess.group import Dismissed, Group, _padded_length, join, joined
+from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts, _padded_length, join
 from thread_group import in_every_process, thread_groups
 
 SECRET = b"known to these processes alone"
@@ -75,11 +76,34 @@ def test_all_processes_see_the_facts_of_all_and_refuse_a_mismatch_together():
     assert in_every_process(3, agree) == [[FACTS] * 3] * 3
 
     def differ(group):
-        group.agree(FACTS if group.is_leader else ProcessFacts("another store", "program", "code", "layout"))
+        group.agree([FACTS, ProcessFacts(error="no such store"), replace(FACTS, store="another"), FACTS][group.rank])
 
-    errors = in_every_process(2, differ)
-    assert [type(error) for error in errors] == [SottoError] * 2
-    assert all("process 1 has another store than process 0" in str(error) for error in errors)
+    errors = in_every_process(4, differ)
+    assert [type(error) for error in errors] == [SottoError] * 4
+    for error in errors:
+        assert str(error).startswith("process 1 cannot take part: no such store; process 2 has another store")
+        assert "process 3" not in str(error)
+
+
+def test_facts_of_other_versions_are_read():
+    assert ProcessFacts.from_dict({"program": "later", "new key": 1}) == ProcessFacts(program="later")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("store", "process 1 has another store than process 0"),
+        ("program", "process 1 has another sottovoce, jax or numpy"),
+        ("code", "process 1 has another model or objective"),
+        ("layout", "process 1 has other devices"),
+    ],
+)
+def test_what_differs_is_named(name, message):
+    assert message in replace(FACTS, **{name: "another"}).problem(1, FACTS)
+
+
+def test_machines_may_differ_in_their_fingerprint():
+    assert replace(FACTS, fingerprint="another", reproducible=False).problem(1, FACTS) == ""
 
 
 @pytest.mark.parametrize("other", [SECRET, b"another secret of as many letters"])
@@ -105,22 +129,19 @@ def test_the_secret_is_not_sent():
     assert SECRET not in sent
 
 
-def test_the_reason_of_an_error_goes_to_the_other_processes(monkeypatch):
+def test_the_reason_of_an_error_goes_to_the_other_processes():
     made = []
 
     class Recorded(Group):
         def dismiss(self, reason=""):
             made.append(reason)
 
-    def fake(*arguments):
-        return Recorded(0, 2, None, None)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("sottovoce.multiprocess.group.join", fake)
-    with pytest.raises(ValueError, match="broken"), joined("host:1", 2, 0):
+    group = Recorded(0, 2, None, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="broken"), group:
         raise ValueError("broken")
-    with pytest.raises(KeyboardInterrupt), joined("host:1", 2, 0):
+    with pytest.raises(KeyboardInterrupt), group:
         raise KeyboardInterrupt
-    with joined("host:1", 2, 0):
+    with group:
         pass
     assert made == ["broken", "it was interrupted", ""]
 

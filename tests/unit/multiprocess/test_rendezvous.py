@@ -172,7 +172,7 @@ def test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting(words, ca
         OPEN.extend([channels, *met])
         assert (reply, len(met)) == ({"port": 5}, 1)
     if words:
-        assert "somebody at 127.0.0.1 is none of this run" in caplog.text
+        assert "the connection from 127.0.0.1 is no process of this run" in caplog.text
     assert SECRET.decode() not in caplog.text
 
 
