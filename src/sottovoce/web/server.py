@@ -40,17 +40,10 @@ def local_app(routes: Sequence[Any], folders: dict[str, Path], hosts: Sequence[s
         from starlette.staticfiles import StaticFiles
     except ImportError as error:
         raise missing(error) from None
-    mounts = [
-        Mount(path, StaticFiles(directory=folder, html=path == "/"))
-        for path, folder in {"/base": STATIC, **folders}.items()
-    ]
-    return Starlette(
-        routes=[*routes, *mounts],
-        middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost", *hosts], www_redirect=False),
-            Middleware(Guarded),
-        ],
-    )
+    folders = {"/base": STATIC, **folders}
+    mounts = [Mount(path, StaticFiles(directory=folder, html=path == "/")) for path, folder in folders.items()]
+    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost", *hosts], www_redirect=False)
+    return Starlette(routes=[*routes, *mounts], middleware=[trusted, Middleware(Guarded)])
 
 
 class Guarded:
@@ -70,14 +63,7 @@ class Guarded:
 
 
 def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until Ctrl-C.
-
-    Args:
-        port: 0 takes a free one.
-        ready: Called with the address.
-
-    Streams poll `app.state.is_leaving()`.
-    """
+    """Serve until Ctrl-C; port 0 takes a free one. `ready` gets the address. Streams poll `app.state.is_leaving()`."""
     try:
         import uvicorn
     except ImportError as error:
@@ -107,7 +93,6 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.listen()  # a request before the server is up waits, and is not refused
     except OSError as error:
         bound.close()
-        raise SottoError(
-            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port, 0 for any"
-        ) from None
+        remedy = "choose another --port, 0 for any"
+        raise SottoError(f"cannot listen on {host}:{port} ({error.strerror}); {remedy}") from None
     return bound

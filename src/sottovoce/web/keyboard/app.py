@@ -51,17 +51,12 @@ def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, 
     names = [manifest["name"] for manifest in manifests]
     if len(set(names)) < len(names):  # two runs of one name: `a/private` and `b/private`
         names = [str(Path(*Path(path).resolve().parts[-2:])) for path in paths]
-    return {
-        "suggestions": SUGGESTIONS,
-        "models": [_described(manifest, name) for name, manifest in zip(names, manifests, strict=True)],
-        "canaries": merge_canaries([read_canaries(folder) for folder in folders]),
-    }
-
-
-def _described(manifest: dict[str, Any], name: str) -> dict[str, Any]:
-    privacy = manifest["privacy"]
-    shown = rounded_up(privacy["epsilon"]) if privacy["private"] else None
-    return {**manifest, "name": name, "privacy": {**privacy, "epsilon_shown": shown}}
+    for manifest, name in zip(manifests, names, strict=True):
+        privacy = manifest["privacy"]
+        privacy["epsilon_shown"] = rounded_up(privacy["epsilon"]) if privacy["private"] else None
+        manifest["name"] = name
+    canaries = merge_canaries([read_canaries(folder) for folder in folders])
+    return {"suggestions": SUGGESTIONS, "models": manifests, "canaries": canaries}
 
 
 def merge_canaries(planted: Sequence[Sequence[Secret]]) -> list[dict[str, Any]]:

@@ -18,8 +18,7 @@ from jaxtyping import Array
 from sottovoce.errors import SottoError
 from sottovoce.models.contract import LanguageModel
 
-# Of logits and states, relative to the largest of them where that is above 1. Float32 with another order of sums stays
-# far below; a wrong graph does not.
+# Of logits and states, relative to the largest of them where that is above 1. The error of float32 is far below.
 BOUND = 1e-4
 GRAPHS = ("step", "sequence")
 _LONG = 24  # tokens of the sequences that are compared
@@ -42,12 +41,24 @@ def converter() -> Callable[..., Any]:
     return to_onnx
 
 
-def program_of(model: LanguageModel) -> tuple[Program, list[Array]]:
-    """`read` and `logits` as one function of arrays, and the arrays of the initial state."""
+def program_of(model: LanguageModel, one_by_one: bool = False) -> tuple[Program, list[Array]]:
+    """`read` and `logits` as one function of arrays, and the arrays of the initial state.
+
+    With `one_by_one`, a loop reads the tokens. Inside the loop all shapes are known, however long the text is: the
+    converter loses the length of what is joined to an array of unknown length, as a convolution's past is.
+    """
     start, tree = jax.tree.flatten(model.initial_state())
 
-    def read(tokens: Array, *state: Array) -> tuple[Array, ...]:
-        outputs, after = model.read(tokens, jax.tree.unflatten(tree, state))
+    def step(state: Any, token: Array) -> tuple[Any, Array]:
+        outputs, after = model.read(token[None], state)
+        return after, outputs[0]
+
+    def read(tokens: Array, *leaves: Array) -> tuple[Array, ...]:
+        state = jax.tree.unflatten(tree, leaves)
+        if one_by_one:
+            after, outputs = jax.lax.scan(step, state, tokens)
+        else:
+            outputs, after = model.read(tokens, state)
         return model.logits(outputs), *jax.tree.leaves(after)
 
     return read, [jnp.asarray(leaf, jnp.float32) for leaf in start]
@@ -58,49 +69,21 @@ def state_names(count: int) -> tuple[list[str], list[str]]:
     return [f"state_{place}" for place in range(count)], [f"next_state_{place}" for place in range(count)]
 
 
-def one_by_one(model: LanguageModel) -> Program:
-    """As `program_of`, one token at a time: inside the loop all shapes are known, however long the text is.
-
-    The converter loses the length of what is joined to an array of unknown length, as a convolution's past is.
-    """
-    tree = jax.tree.structure(model.initial_state())
-
-    def read(tokens: Array, *state: Array) -> tuple[Array, ...]:
-        def step(state: Any, token: Array) -> tuple[Any, Array]:
-            outputs, after = model.read(token[None], state)
-            return after, outputs[0]
-
-        after, outputs = jax.lax.scan(step, jax.tree.unflatten(tree, state), tokens)
-        return model.logits(outputs), *jax.tree.leaves(after)
-
-    return read
-
-
 def convert(model: LanguageModel, graph: str) -> bytes:
     """One of the `GRAPHS`, in float32."""
     to_onnx = converter()
-    read, start = program_of(model)
-    if graph == "sequence":
-        read = one_by_one(model)
+    read, start = program_of(model, one_by_one=graph == "sequence")
     before, after = state_names(len(start))
     time = (1,) if graph == "step" else jax.export.symbolic_shape("time")
     shapes = [jax.ShapeDtypeStruct(time, jnp.int32), *(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in start)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            made = to_onnx(
-                read,
-                shapes,
-                model_name=f"sottovoce_{graph}",
-                input_names=["tokens", *before],
-                output_names=["scores", *after],
-            )
+            names = {"input_names": ["tokens", *before], "output_names": ["scores", *after]}
+            return to_onnx(read, shapes, model_name=f"sottovoce_{graph}", **names).SerializeToString()
         except NotImplementedError as error:
-            raise SottoError(
-                f"jax2onnx cannot convert {type(model).__name__} ({error}); write its `read` and `logits` with what it "
-                f"knows, or use another model"
-            ) from None
-    return made.SerializeToString()
+            name = type(model).__name__
+            raise SottoError(f"jax2onnx cannot convert {name} ({error}); use another model") from None
 
 
 def open_session(graph: bytes) -> Session:
@@ -154,10 +137,8 @@ def check_parity(model: LanguageModel, graph: str, contents: bytes, words: int) 
     """The largest difference from JAX; an error where it is above the bound."""
     difference = largest_difference(model, graph, open_session(contents), words)
     if not difference <= BOUND:
-        raise SottoError(
-            f"the {graph} in ONNX differs from JAX by {difference:.2g}, more than {BOUND:g}: nothing is exported; "
-            f"is the model finite? Else it is a fault of the converter"
-        )
+        problem = f"the {graph} in ONNX differs from JAX by {difference:.2g}, more than {BOUND:g}"
+        raise SottoError(f"{problem}: nothing is exported; is the model finite? Else it is a fault of the converter")
     return difference
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +21,12 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import coarse_count
-from sottovoce.web.keyboard.convert import (
-    BOUND,
-    GRAPHS,
-    Session,
-    check_parity,
-    convert,
-    converter,
-    largest_difference,
-    open_session,
-    program_of,
-    run_session,
-    state_names,
-    to_eight_bits,
-)
+from sottovoce.web.keyboard import convert
+from sottovoce.web.keyboard.convert import BOUND, GRAPHS
 
 MANIFEST, VOCABULARY, CANARIES = "manifest.json", "vocabulary.txt", "canaries.json"
 WEIGHTS = ("float32", "8bit")
 _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The accuracy that 8-bit weights cost on held-out users; None where the run's store is not there."""
-
-    users: int
-    top1: float | None
-    top1_float32: float | None
 
 
 def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -> dict[str, Any]:
@@ -63,19 +41,18 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     model, vocabulary = load_run(run)
     statement = run.read_statement()
-    converter()  # refuse an absent package before anything else is done
-    graphs = {graph: convert(model, graph) for graph in GRAPHS}
-    differences = {graph: check_parity(model, graph, graphs[graph], vocabulary.size) for graph in GRAPHS}
+    graphs = {graph: convert.convert(model, graph) for graph in GRAPHS}
+    differences = {graph: convert.check_parity(model, graph, graphs[graph], vocabulary.size) for graph in GRAPHS}
     smaller = None
     if weights == "8bit":
-        plain, graphs = graphs, {graph: to_eight_bits(graphs[graph]) for graph in GRAPHS}
-        sessions = {graph: open_session(graphs[graph]) for graph in GRAPHS}
+        plain, graphs = graphs, {graph: convert.to_eight_bits(graphs[graph]) for graph in GRAPHS}
         smaller = {
             "bytes_float32": {graph: len(plain[graph]) for graph in GRAPHS},
             "largest_difference": max(
-                largest_difference(model, graph, sessions[graph], vocabulary.size) for graph in GRAPHS
+                convert.largest_difference(model, graph, convert.open_session(graphs[graph]), vocabulary.size)
+                for graph in GRAPHS
             ),
-            **asdict(_loss(run, model, sessions["sequence"], open_session(plain["sequence"]), vocabulary)),
+            **_accuracy(run, model, {"top1": graphs["sequence"], "top1_float32": plain["sequence"]}, vocabulary),
         }
     recipe = Recipe.of(run)
     words = run.model_file(VOCABULARY).read_bytes()
@@ -85,11 +62,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
             "name": run.path.resolve().name,
             "model": {"kind": recipe.model.kind, "parameters": parameter_count(model), "weights": weights},
             "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in GRAPHS},
-            "vocabulary": {
-                **_file(VOCABULARY, words),
-                "size": vocabulary.size,
-                "fingerprint": vocabulary.fingerprint,
-            },
+            "vocabulary": _file(VOCABULARY, words, size=vocabulary.size, fingerprint=vocabulary.fingerprint),
             "special_tokens": {vocabulary.text_of(token): token for token in vocabulary.specials if token is not None},
             "inputs": {"tokens": "int32", "state": "float32"},
             "state": _states(model),
@@ -141,38 +114,42 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
     return kept
 
 
-def _file(name: str, contents: bytes) -> dict[str, Any]:
-    return {"file": name, "bytes": len(contents), "sha256": hashlib.sha256(contents).hexdigest()}
+def _file(name: str, contents: bytes, **more: object) -> dict[str, Any]:
+    return {"file": name, "bytes": len(contents), "sha256": hashlib.sha256(contents).hexdigest(), **more}
 
 
 def _states(model: LanguageModel) -> list[dict[str, Any]]:
     """The name, shape and initial value of each array of the hidden state: one number where all values are equal."""
-    _, start = program_of(model)
-    before, after = state_names(len(start))
+    _, start = convert.program_of(model)
     states = []
-    for name, next_name, leaf in zip(before, after, start, strict=True):
+    for before, after, leaf in zip(*convert.state_names(len(start)), start, strict=True):
         values = np.asarray(leaf).ravel().tolist()
         initial = values[0] if len(set(values)) == 1 else values
-        states.append({"input": name, "output": next_name, "shape": list(leaf.shape), "start": initial})
+        states.append({"input": before, "output": after, "shape": list(leaf.shape), "start": initial})
     return states
 
 
-def _loss(run: RunFolder, model: LanguageModel, small: Session, plain: Session, vocabulary: Tokenizer) -> Loss:
+def _accuracy(run: RunFolder, model: LanguageModel, graphs: dict[str, bytes], vocabulary: Tokenizer) -> dict[str, Any]:
+    """The accuracy of graphs on some held-out users, by name; None where the run's store is not there."""
+    unknown = {"users": 0, **dict.fromkeys(graphs)}
     try:
         users = Store.open(store_folder(Recipe.of(run), run), "test")
-        if users.vocabulary.fingerprint != vocabulary.fingerprint:
-            raise SottoError("another vocabulary")
     except (SottoError, OSError):
-        return Loss(0, None, None)
+        return unknown
+    if users.vocabulary.fingerprint != vocabulary.fingerprint:
+        return unknown
     rows = [users[row] for row in range(min(_USERS, users.users))]
-    hits, (bos, _, unk) = {"small": 0, "plain": 0}, vocabulary.specials
-    start = [np.asarray(leaf) for leaf in program_of(model)[1]]
-    for row in rows:
-        inputs, counted = np.array([bos, *row[:-1]]), (row != bos) & (row != unk)
-        for name, session in (("small", small), ("plain", plain)):
-            best = np.argmax(run_session(session, inputs, start)[0], axis=-1)
-            hits[name] += int(np.sum((best == row) & counted))
+    bos, _, unk = vocabulary.specials
     targets = sum(int(np.sum(row != bos)) for row in rows)
     if not targets:
-        return Loss(0, None, None)
-    return Loss(coarse_count(len(rows)), *(round(hits[name] / targets, 4) for name in ("small", "plain")))
+        return unknown
+    start = [np.asarray(leaf) for leaf in convert.program_of(model)[1]]
+
+    def top1(graph: bytes) -> float:
+        session, hits = convert.open_session(graph), 0
+        for row in rows:
+            best = np.argmax(convert.run_session(session, np.array([bos, *row[:-1]]), start)[0], axis=-1)
+            hits += int(np.sum((best == row) & (row != bos) & (row != unk)))
+        return round(hits / targets, 4)
+
+    return {"users": coarse_count(len(rows)), **{name: top1(graph) for name, graph in graphs.items()}}

@@ -43,7 +43,8 @@ def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOP
         return StreamingResponse(stream(follower, every, is_leaving), media_type="text/event-stream")
 
     routes = [Route(f"{path}/", page), Route(f"{path}/events", events)]
-    return local_app(routes, {f"{path}/page": _STATIC}, hosts=_names(host)), f"{path}/"
+    hosts = ["*"] if host in ("0.0.0.0", "::", "") else [host]  # any, if it listens on all addresses of the machine
+    return local_app(routes, {f"{path}/page": _STATIC}, hosts), f"{path}/"
 
 
 async def stream(follower: Follower, every: float, is_leaving: Callable[[], bool]) -> AsyncIterator[bytes]:
@@ -76,10 +77,8 @@ def _refuse(paths: Sequence[Path], *, internal: bool, host: str) -> None:
     if len({path.resolve() for path in paths}) < len(paths):
         raise SottoError("a run is named twice; name each once")
     if internal and not _is_loopback(host):
-        raise SottoError(
-            f"--internal with --host {host} would show exact figures of private data to a network; "
-            f"watch on {LOOPBACK}, from elsewhere through ssh -L {PORT}:{LOOPBACK}:{PORT}"
-        )
+        remedy = f"watch on {LOOPBACK}, from elsewhere through ssh -L {PORT}:{LOOPBACK}:{PORT}"
+        raise SottoError(f"--internal with --host {host} shows exact figures of private data to a network; {remedy}")
 
 
 def _is_loopback(host: str) -> bool:
@@ -87,8 +86,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _names(host: str) -> list[str]:
-    """Host names that a request may have: any, if the page listens on all addresses of the machine."""
-    return ["*"] if host in ("0.0.0.0", "::", "") else [host]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
@@ -16,9 +16,11 @@ from typing import Literal, NamedTuple, TypedDict
 from sottovoce.runs.folder import RunFolder, names_of
 
 MAX_LINES = 500  # in one message
-_RECORD_KEYS = ("round", "epsilon", "delta", "clip_norm", "evaluation")
-_EVALUATION_KEYS = ("top1", "top3", "top5", "perplexity", "users")
-_DIAGNOSTICS_KEYS = ("round", "users", "seconds", "norm_quantiles", "clipped_share")
+_SHOWN = {
+    "record": ("round", "epsilon", "delta", "clip_norm", "evaluation"),
+    "diagnostics": ("round", "users", "seconds", "norm_quantiles", "clipped_share"),
+    "evaluation": ("top1", "top3", "top5", "perplexity", "users"),  # a part of a record
+}
 
 Row = dict[str, object]  # one line of a record or of diagnostics, reduced to the keys that the page shows
 Kind = Literal["record", "diagnostics"]
@@ -102,21 +104,12 @@ def _parse(line: bytes) -> Row | None:
     return entry if isinstance(entry, dict) and isinstance(entry.get("round"), int) else None
 
 
-def _only(keys: Sequence[str], values: Mapping[str, object]) -> Row:
-    return {key: values[key] for key in keys if key in values}
-
-
-def record_row(line: Row) -> Row:
-    """The part of a line of the record that the page shows."""
-    row = _only(_RECORD_KEYS, line)
+def _shown(kind: str, line: Row) -> Row:
+    """The part of a line that the page shows."""
+    row = {key: line[key] for key in _SHOWN[kind] if key in line}
     if isinstance(evaluation := row.get("evaluation"), dict):
-        row["evaluation"] = _only(_EVALUATION_KEYS, evaluation)
+        row["evaluation"] = _shown("evaluation", evaluation)
     return row
-
-
-def diagnostics_row(line: Row) -> Row:
-    """The part of a line of the diagnostics that an internal page shows."""
-    return _only(_DIAGNOSTICS_KEYS, line)
 
 
 def describe_run(name: str, folder: RunFolder) -> RunInfo:
@@ -160,12 +153,12 @@ class _File:
             status = (0, 0, 0)
         if status == self.status:
             return None
-        new = read_new_lines(self.path, self.position if self.known else Position())
-        if not self.known:
-            new = new._replace(again=True)
-        changed = new.again or new.position != self.position
+        before, known = self.position, self.known
+        new = read_new_lines(self.path, before if known else Position())
         self.status, self.position, self.known = status, new.position, True
-        return new if changed else None
+        if not known:
+            return new._replace(again=True)
+        return new if new.again or new.position != before else None
 
 
 class Follower:
@@ -174,9 +167,10 @@ class Follower:
     def __init__(self, paths: Sequence[Path], *, internal: bool = False, last: str = ""):
         self._runs = [RunFolder(path) for path in paths]
         self._names = names_of(paths)
-        self._files = [_File(number, "record", run.record.path) for number, run in enumerate(self._runs)]
+        runs = list(enumerate(self._runs))
+        self._files = [_File(number, "record", run.record.path) for number, run in runs]
         if internal:
-            self._files += [_File(number, "diagnostics", run.diagnostics.path) for number, run in enumerate(self._runs)]
+            self._files += [_File(number, "diagnostics", run.diagnostics.path) for number, run in runs]
         self._internal = internal
         self._server = _digest(json.dumps([[str(path.resolve()) for path in paths], internal]).encode())
         self._sent_runs: list[RunInfo] | None = None
@@ -215,8 +209,7 @@ class Follower:
 
     def _lines(self, file: _File, new: NewLines) -> list[Message]:
         """Long files go in pieces. Only the last has an id: a reader that is cut off before gets all pieces again."""
-        row = record_row if file.kind == "record" else diagnostics_row
-        rows = [row(line) for line in new.lines]
+        rows = [_shown(file.kind, line) for line in new.lines]
         pieces = [rows[start : start + MAX_LINES] for start in range(0, len(rows), MAX_LINES)] or [[]]
         messages = []
         for number, piece in enumerate(pieces):

@@ -1,0 +1,79 @@
+"""A model as a function of arrays, and how a graph is compared with it. Real graphs are in `tests/browser`."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from family import of_family
+from sottovoce.errors import SottoError
+from sottovoce.web.keyboard import convert
+
+
+@cache
+def compiled():
+    return jax.jit(convert.program_of(of_family("gru"))[0])
+
+
+class Graph:
+    """A session of onnxruntime that runs JAX, with an error in the output at one place: 0 is the logits."""
+
+    def __init__(self, place: int = 0, error: float = 0.0):
+        self.read, self.place, self.error = compiled(), place, error
+
+    def run(self, outputs, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        tokens = inputs.pop("tokens")
+        given = [np.array(each) for each in self.read(tokens, *(inputs[name] for name in sorted(inputs)))]
+        given[self.place] += self.error
+        return given
+
+
+def test_tokens_read_at_once_or_one_by_one_give_the_same():
+    model, tokens = of_family("gated_cnn"), np.arange(7)
+    whole, start = convert.program_of(model)
+    looped, again = convert.program_of(model, one_by_one=True)
+    assert [leaf.tolist() for leaf in start] == [leaf.tolist() for leaf in again]
+    for given, right in zip(jax.jit(looped)(tokens, *start), jax.jit(whole)(tokens, *start), strict=True):
+        np.testing.assert_allclose(given, right, atol=1e-5)
+
+
+def test_arrays_of_the_state_are_named_in_order():
+    before, after = convert.state_names(2)
+    assert (before, after) == (["state_0", "state_1"], ["next_state_0", "next_state_1"])
+    seen = {}
+
+    class Session:
+        def run(self, outputs, inputs):
+            seen.update(inputs)
+
+    convert.run_session(Session(), np.array([3, 4]), [np.zeros(2), np.ones(2)])
+    assert [*seen] == ["tokens", "state_0", "state_1"]
+    assert seen["tokens"].dtype == np.int32
+    assert seen["state_1"].tolist() == [1, 1]
+
+
+def test_a_difference_in_the_logits_or_in_the_state_is_found():
+    model = of_family("gru")
+    assert convert.largest_difference(model, "step", Graph(), 60) < 1e-6
+    for place in (0, 1):
+        found = convert.largest_difference(model, "step", Graph(place, 0.01), 60)
+        assert 0.001 < found <= 0.0101
+    assert convert.largest_difference(model, "step", Graph(0, np.nan), 60) == np.inf
+
+
+def test_a_graph_beyond_the_bound_is_refused(monkeypatch):
+    model = of_family("gru")
+    monkeypatch.setattr(convert, "open_session", lambda error: Graph(0, error))
+    assert convert.check_parity(model, "step", convert.BOUND / 100, 60) < convert.BOUND
+    with pytest.raises(SottoError, match=r"the step in ONNX differs from JAX by .*, more than 0.0001: nothing is"):
+        convert.check_parity(model, "step", 100 * convert.BOUND, 60)
+
+
+def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(SottoError, match=r"export needs onnxruntime; `pip install -e '\.\[export\]'`"):
+        convert.convert(of_family("gru"), "step")

@@ -1,0 +1,134 @@
+"""The folder of an exported model, without a converter: graphs are some bytes here."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from sottovoce.build.assembly import weights_of
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.models import registry
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+from sottovoce.web.keyboard import convert
+from sottovoce.web.keyboard.export import export_run, find_export, read_manifest
+
+SIZES = {"embedding": 6, "hidden": 8}
+WORDS = Vocabulary.from_words(["red", "green"])
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> RunFolder:
+    monkeypatch.setattr(convert, "convert", lambda model, graph: f"the {graph}".encode())
+    monkeypatch.setattr(convert, "check_parity", lambda model, graph, contents, words: 1e-6)
+    (tmp_path / "run").mkdir()
+    run = RunFolder(tmp_path / "run")
+    recipe = Recipe.from_dict({"data": {"store": "none"}, "model": {"kind": "lstm", **SIZES}})
+    run.recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
+    save(run, 1)
+    return run
+
+
+def save(run: RunFolder, seed: int) -> None:
+    """A model as training leaves it."""
+    model = registry.build("lstm", WORDS.size, SIZES, jax.random.key(seed))
+    files = run.save_model(weights_of(model), "\n".join(WORDS.words) + "\n")
+    statement = {"private": True, "epsilon": 3.21, "delta": 1e-5, "unit": "user", "prose": "…", "files": files}
+    run.save_statement(statement, {"code": "of the recipe"})
+
+
+def test_an_export_has_graphs_words_and_a_manifest(run, tmp_path):
+    manifest = export_run(run.path, tmp_path / "out")
+    assert read_manifest(tmp_path / "out") == manifest
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "step.onnx", "sequence.onnx", "vocabulary.txt", "manifest.json",
+    }  # fmt: skip
+    assert (tmp_path / "out" / "step.onnx").read_bytes() == b"the step"
+    assert manifest["vocabulary"]["fingerprint"] == WORDS.fingerprint
+    assert manifest["privacy"] == {"private": True, "epsilon": 3.21, "delta": 1e-5, "unit": "user", "prose": "…"}
+    assert manifest["state"] == [
+        {"input": f"state_{n}", "output": f"next_state_{n}", "shape": [8], "start": 0.0} for n in range(2)
+    ]
+    assert manifest["eight_bits"] is None
+
+
+def test_planted_canaries_go_with_it(run, tmp_path):
+    run.registry_file.write_text("{}")
+    export_run(run.path, tmp_path / "out")
+    assert (tmp_path / "out" / "canaries.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("name", ["step.onnx", "vocabulary.txt", "manifest.json"])
+def test_a_file_that_was_changed_is_refused(run, tmp_path, name):
+    export_run(run.path, tmp_path / "out")
+    path = tmp_path / "out" / name
+    path.write_bytes(path.read_bytes().replace(b"e", b"i"))
+    with pytest.raises(DamagedRun, match="export it again"):
+        read_manifest(tmp_path / "out")
+
+
+def test_a_manifest_of_version_0_1_is_read(run, tmp_path):
+    manifest = export_run(run.path, tmp_path / "out")
+    earlier = {name: value for name, value in manifest.items() if name != "checksum"}
+    earlier["vocabulary"] = {"size": WORDS.size}
+    text = json.dumps(earlier).replace('"file"', '"name"')
+    (tmp_path / "out" / "manifest.json").write_text(text)
+    assert read_manifest(tmp_path / "out")["vocabulary"] == {"size": WORDS.size}
+
+
+def test_an_export_is_made_once_and_anew_when_the_run_was_trained_further(run, tmp_path):
+    lines = []
+    folder = find_export(run.path, lines.append)
+    assert find_export(run.path, lines.append) == folder == find_export(folder)
+    assert lines == [f"exporting {run.path}"]
+    before = read_manifest(folder)["of"]
+    save(run, 2)
+    assert read_manifest(find_export(run.path, lines.append))["of"] != before
+    assert len(lines) == 2
+
+
+def test_a_taken_folder_and_unknown_weights_are_refused(run, tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(SottoError, match="exists and is not an empty folder"):
+        export_run(run.path, tmp_path / "taken")
+    with pytest.raises(SottoError, match="must be float32 or 8bit"):
+        export_run(run.path, tmp_path / "out", weights="4bit")
+
+
+def test_the_cost_of_8_bits_is_unknown_without_the_store(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(convert, "to_eight_bits", lambda contents: contents[:4])
+    monkeypatch.setattr(convert, "open_session", lambda contents: contents)
+    monkeypatch.setattr(convert, "largest_difference", lambda model, graph, session, words: 0.25)
+    cost = export_run(run.path, tmp_path / "out", weights="8bit")["eight_bits"]
+    assert cost == {
+        "bytes_float32": {"step": 8, "sequence": 12}, "largest_difference": 0.25,
+        "users": 0, "top1": None, "top1_float32": None,
+    }  # fmt: skip
+    assert (tmp_path / "out" / "step.onnx").read_bytes() == b"the "
+
+
+def test_accuracy_counts_words_and_not_the_unknown_one(run, tmp_path, monkeypatch):
+    """Of four targets one is unknown: a graph that always expects `red` is right in two."""
+    from sottovoce.web.keyboard import export
+
+    class Users:
+        users, vocabulary = 1, WORDS
+
+        def __getitem__(self, row):
+            bos, _, unk = WORDS.specials
+            return np.array([bos, red, red, red + 1, unk])
+
+    red = WORDS.size - 2
+    assert WORDS.text_of(red) == "red"
+    monkeypatch.setattr(export.Store, "open", lambda folder, split: Users())
+    monkeypatch.setattr(convert, "open_session", lambda contents: contents)
+    monkeypatch.setattr(
+        convert, "run_session", lambda graph, tokens, state: [np.eye(WORDS.size)[[graph] * len(tokens)]]
+    )
+    model = registry.build("lstm", WORDS.size, SIZES, jax.random.key(1))
+    found = export._accuracy(run, model, {"always red": red, "always unknown": WORDS.specials[2]}, WORDS)
+    assert (found["always red"], found["always unknown"]) == (0.5, 0.0)
