@@ -48,7 +48,7 @@ def a_device_that_is_believed():
     aggregation._within = lambda leaves, bound: [leaf.astype(np.int64) for leaf in leaves]
 
 
-@caught_by("unit/federation/test_hostile_answers.py", "test_an_answer_longer_than_an_honest_one_is_not_even_read")
+@caught_by("unit/federation/test_aggregation.py", "test_an_answer_longer_than_an_honest_one_is_not_even_read")
 def answers_of_any_length():
     """The server reads whatever a device sends, as if no model had a size."""
     from sottovoce.federation import aggregation
@@ -57,7 +57,7 @@ def answers_of_any_length():
 
 
 @caught_by(
-    "unit/federation/test_hostile_answers.py", "test_a_run_goes_on_with_the_others_and_again_after_resume"
+    "unit/federation/test_aggregation.py", "test_a_run_goes_on_with_the_others_and_again_after_resume"
 )  # fmt: skip
 def answers_that_are_taken_at_their_word():
     """What a device says is read by Python's reader as it is, and its errors are the server's."""

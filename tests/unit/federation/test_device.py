@@ -225,3 +225,9 @@ def test_the_secret_is_drawn_once_and_for_its_owner_alone(tmp_path):
     assert len(set(secret)) > 8
     assert devices.own_secret(tmp_path) == secret
     assert (tmp_path / devices.SECRET).stat().st_mode & 0o077 == 0
+
+
+def test_a_model_with_a_frozen_part_is_refused():
+    devices.check_frozen(None)
+    with pytest.raises(SottoError, match="which devices do not get"):
+        devices.check_frozen({"base": np.zeros(3)})

@@ -1,4 +1,4 @@
-"""Messages as bytes. Hostile ones are in `test_hostile_answers.py`."""
+"""Messages as bytes. Hostile ones are in `test_aggregation.py`."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from sottovoce.federation.aggregation import DeviceSum
-from sottovoce.federation.rounds import aggregate
+from sottovoce.federation.rounds import aggregate, for_devices
 from sottovoce.federation.transport import Exchange
+from sottovoce.recipe import Recipe
 
 
 class Echo:
@@ -60,3 +61,14 @@ def test_what_a_phase_asks_may_depend_on_the_answers_to_the_one_before(caplog):
 
 def test_a_device_that_is_lost_between_phases_is_left_out():
     assert aggregate(TwoPhases(), Echo("clinic"), "round 3", 5.0).total == 7
+
+
+def test_devices_get_the_recipe_without_the_servers_paths_and_seed():
+    recipe = Recipe.from_dict({
+        "data": {"store": "/server/store"}, "model": {"kind": "gru", "initial": "/server/model"},
+        "local": {"public": "/server/public"}, "run": {"seed": 1234, "rounds": 7},
+    })  # fmt: skip
+    sent = for_devices(recipe)
+    assert "/server" not in sent.to_toml()
+    assert "1234" not in sent.to_toml()
+    assert (sent.model.kind, sent.run.rounds) == ("gru", 7)
