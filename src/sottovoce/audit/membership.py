@@ -12,7 +12,7 @@ split, out users were held out; the split is random, so that an attack that lear
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from scipy import special, stats
@@ -27,35 +27,21 @@ FEWEST_REFERENCES = 4  # two with a user and two without: with one of each there
 _DRAWN = 60  # points of a curve that are kept
 
 
-@dataclass(frozen=True, eq=False)
-class Attack:
-    """How well one attack tells in users from out users."""
-
-    name: str
-    auc: float
-    low: float
-    high: float
-    confidence: float
-    rates: tuple[Rate, ...]
-    fprs: np.ndarray  # the curve, from (0, 0) to (1, 1)
-    tprs: np.ndarray
-
-    def summary(self) -> AttackResult:
-        """The result, with some points of the curve."""
-        kept = np.unique(np.append(np.geomspace(1, len(self.fprs), _DRAWN).astype(int) - 1, 0))
-        roc = tuple((float(self.fprs[place]), float(self.tprs[place])) for place in kept)
-        return AttackResult(self.name, self.auc, self.low, self.high, self.rates, roc)
-
-
-def evaluate_attack(name: str, inside: np.ndarray, outside: np.ndarray, confidence: float = CONFIDENCE) -> Attack:
-    """How well scores of in users and of out users tell them apart."""
+def evaluate_attack(name: str, inside: np.ndarray, outside: np.ndarray, confidence: float = CONFIDENCE) -> AttackResult:
+    """How well an attack that gives these scores distinguishes in users from out users."""
     inside, outside = np.asarray(inside, np.float64), np.asarray(outside, np.float64)
     check_users(len(inside), len(outside))
     if not (np.all(np.isfinite(inside)) and np.all(np.isfinite(outside))):
         raise SottoError("a user's score is not a number: the model has diverged")
-    auc, low, high = area(inside, outside, confidence)
     rates = tuple(rate_at(fpr, inside, outside, confidence) for fpr in RATES)
-    return Attack(name, auc, low, high, confidence, rates, *curve(inside, outside))
+    roc = tuple(zip(*(shares.tolist() for shares in curve(inside, outside)), strict=True))
+    return AttackResult(name, *area(inside, outside, confidence), rates, roc)
+
+
+def with_few_points(attack: AttackResult) -> AttackResult:
+    """The same with some points of the ROC curve, for a file."""
+    kept = np.unique(np.append(np.geomspace(1, len(attack.roc), _DRAWN).astype(int) - 1, 0))
+    return replace(attack, roc=tuple(attack.roc[place] for place in kept))
 
 
 def area(inside: np.ndarray, outside: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float, float]:

@@ -191,19 +191,19 @@ class Rate(Facts):
 
 @dataclass(frozen=True)
 class AttackResult(Facts):
-    """How well one attack tells in users from out users: AUC with its interval, and points of the ROC curve."""
+    """How well one attack distinguishes in users from out users: AUC with its interval, and the ROC curve."""
 
     name: str = field(default="", metadata=in_file("attack"))
     auc: float = math.nan
     low: float = math.nan
     high: float = math.nan
     rates: tuple[Rate, ...] = ()
-    roc: tuple[tuple[float, float], ...] = ()
+    roc: tuple[tuple[float, float], ...] = ()  # shares of out users and of in users
 
 
 @dataclass(frozen=True)
 class MembershipResult(Facts):
-    """Attacks that tell users to train on from users held out."""
+    """Attacks that distinguish users to train on from users held out."""
 
     run: str = ""
     weights: str | None = None

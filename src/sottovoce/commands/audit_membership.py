@@ -83,7 +83,7 @@ def audit_membership(
         rounds_a_user=statement.rounds_done * recipe.privacy.cohort / store.users,
         references=references,
         confidence=confidence,
-        attacks=tuple(attack.summary() for attack in found),
+        attacks=tuple(map(membership.with_few_points, found)),
         proved=Proved(statement.private, statement.epsilon, statement.delta),
         note=NOTE,
     )

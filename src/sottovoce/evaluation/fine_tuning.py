@@ -13,25 +13,9 @@ import numpy as np
 from jaxtyping import Array
 
 from sottovoce.data.store import Store
-from sottovoce.evaluation.keystrokes import (
-    SUGGESTIONS,
-    KeystrokeCounts,
-    KeystrokeSaving,
-    Typing,
-    keystrokes_of_targets,
-    saving,
-    typing_of,
-)
-from sottovoce.evaluation.prediction import (
-    Counts,
-    Evaluation,
-    TokenKinds,
-    blocks_of,
-    count_targets,
-    quantiles,
-    sum_over_targets,
-    summarise,
-)
+from sottovoce.evaluation import keystrokes, prediction
+from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeCounts, KeystrokeSaving, Typing
+from sottovoce.evaluation.prediction import Counts, Evaluation, TokenKinds
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.local.update import User, local_steps
 from sottovoce.models.contract import LanguageModel, join, split
@@ -64,10 +48,10 @@ def evaluate_fine_tuning(
     model: LanguageModel, store: Store, fine_tune: FineTune, seed: int = 0, suggestions: int = SUGGESTIONS
 ) -> FineTuningGain:
     """Train on the first half of each user's tokens, measure on the rest; both models have read the first half."""
-    facts = TokenKinds.of(store.vocabulary), typing_of(store.vocabulary, suggestions)
+    facts = TokenKinds.of(store.vocabulary), keystrokes.typing_of(store.vocabulary, suggestions)
     bos = jnp.asarray(store.vocabulary.specials.bos)
     key, parts = jax.random.key(seed), []
-    for number, (tokens, lengths, users) in enumerate(blocks_of(store, None)):
+    for number, (tokens, lengths, users) in enumerate(prediction.blocks_of(store, None)):
         keys = jax.random.split(jax.random.fold_in(key, number), len(tokens))
         sums = _measure_block(fine_tune, model, bos, (tokens, lengths, keys), facts)
         parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:, :users], sums))
@@ -78,10 +62,10 @@ def evaluate_fine_tuning(
     unknown = np.array([_unknown_letters(store, row) for row in range(store.users)])
     typed_before, typed_after = (KeystrokeCounts(*typed, unknown=unknown) for typed in (typed_before, typed_after))
     return FineTuningGain(
-        before=summarise(before),
-        after=summarise(after),
-        keystrokes_before=saving(typed_before, suggestions),
-        keystrokes_after=saving(typed_after, suggestions),
+        before=prediction.summarise(before),
+        after=prediction.summarise(after),
+        keystrokes_before=keystrokes.saving(typed_before, suggestions),
+        keystrokes_after=keystrokes.saving(typed_after, suggestions),
         gained=_gained(before, after, typed_before, typed_after),
         spread=_spread(before, after),
     )
@@ -103,13 +87,15 @@ def _measure_block(
 
     def measure(logits: Array, targets: Array, counted: Array) -> Any:
         seen = (logits, targets, counted)
-        return count_targets(*seen, kinds), keystrokes_of_targets(*seen, typing)
+        return prediction.count_targets(*seen, kinds), keystrokes.keystrokes_of_targets(*seen, typing)
 
     def one(tokens: Array, length: Array, half: Array, key: Array) -> Any:
         params, frozen = split(model)
         own, _ = split(fine_tune(model, User(tokens, half), key, last))
         both = jax.tree.map(lambda released, changed: jnp.stack([released, changed]), params, own)
-        return jax.vmap(lambda each: sum_over_targets(join(each, frozen), bos, tokens, length, measure, half))(both)
+        return jax.vmap(
+            lambda each: prediction.sum_over_targets(join(each, frozen), bos, tokens, length, measure, half)
+        )(both)
 
     return jax.vmap(one, out_axes=1)(tokens, lengths, halves, keys)
 
@@ -132,4 +118,4 @@ def _gained(before: Counts, after: Counts, typed: KeystrokeCounts, typed_after: 
 
 def _spread(before: Counts, after: Counts) -> dict[str, float]:
     measured = before.targets > 0
-    return quantiles("top1_gain", (after.top1 - before.top1)[measured] / before.targets[measured])
+    return prediction.quantiles("top1_gain", (after.top1 - before.top1)[measured] / before.targets[measured])

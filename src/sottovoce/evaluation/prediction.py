@@ -31,7 +31,7 @@ class Evaluation(Facts):
     """Shares are over all targets unless the name says otherwise."""
 
     users: int
-    targets: int  # 0 as read from a public record, which does not tell it
+    targets: int  # 0 as read from a public record, which does not say it
     top1: float
     top3: float
     top5: float

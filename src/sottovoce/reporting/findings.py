@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sottovoce.accounting import rounded_down
 from sottovoce.audit.results import Audits, CanariesResult, MembershipResult, Proved, RoundsResult, TailsResult
-from sottovoce.files import Facts, Json, as_json
+from sottovoce.files import Facts, Json, in_file
 from sottovoce.reporting.draw.lanes import Lane
 from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain, would_have_seen
@@ -22,17 +22,17 @@ HIDDEN = "for the owner"
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A row. `found` is what the audit wrote; None where it was not run."""
+class Finding(Facts):
+    """A row."""
 
-    key: str
-    name: str
+    key: str = field(metadata=in_file("audit"))
+    name: str = field(metadata=in_file("what"))
     kind: str
     result: str
     about: str
     command: str = ""  # that would run it
-    found: Facts | None = None
-    owner: bool = False  # not to be published
+    owner: bool = field(default=False, metadata=in_file("owner_only"))  # not to be published
+    found: Facts | None = None  # what the audit wrote; None where it was not run
     lanes: tuple[Lane, ...] = ()
 
     @property
@@ -40,9 +40,7 @@ class Finding:
         return self.found is not None
 
     def to_json(self) -> Json:
-        names = {"audit": "key", "what": "name", "owner_only": "owner"}
-        keys = ("audit", "what", "kind", "result", "about", "command", "owner_only", "found")
-        return {key: as_json(getattr(self, names.get(key, key))) for key in keys}
+        return {key: value for key, value in super().to_json().items() if key != "lanes"}
 
 
 @dataclass(frozen=True)
@@ -102,12 +100,10 @@ def _one_run(found: CanariesResult | None, statement: Statement) -> Finding:
     if found is not None and (one := found.one_run) is not None:
         claim = (found.claimed, found.delta, found.confidence, found.contradicted, found.itself)
         guessed = LowerBound(*claim, one.canaries, one.shown)
+        about = f"{guessed.canaries:,} canary users, guessed from one run, of {_model_of(found)}"
     if not statement.has_guarantee:
         return replace(row, result=NO_CLAIM, found=guessed)
-    if guessed is None or found is None:
-        return row
-    about = f"{guessed.canaries:,} canary users, guessed from one run, of {_model_of(found)}"
-    return _lower_bound(row, guessed, name, about)
+    return row if guessed is None else _lower_bound(row, guessed, name, about)
 
 
 def _rounds(found: RoundsResult | None, statement: Statement) -> Finding:
@@ -167,7 +163,7 @@ def _canaries(found: CanariesResult | None) -> Finding:
 
 
 def _membership(found: MembershipResult | None) -> Finding:
-    name, about = "Membership of users", "users to train on told from users held out"
+    name, about = "Membership of users", "users to train on, distinguished from users held out"
     command = "sotto audit membership RUN --references 8"
     row = Finding("membership", name, "measured", NOT_RUN, about, command, owner=True)
     if found is None:
@@ -176,10 +172,8 @@ def _membership(found: MembershipResult | None) -> Finding:
         return replace(row, result="–", found=found)
     best = max(found.attacks, key=lambda attack: attack.auc)
     others = [f"{attack.name} {attack.auc:.3f}" for attack in found.attacks if attack is not best]
-    about = (
-        f"{best.name}; {found.in_users:,} users in and {found.out_users:,} out, at {percent(found.confidence, 0)} "
-        f"confidence; 0.5 is a guess"
-    )
+    users = f"{found.in_users:,} users in and {found.out_users:,} out"
+    about = f"{best.name}; {users}, at {percent(found.confidence, 0)} confidence; 0.5 is a guess"
     about += f"; the largest of {len(found.attacks)}: {', '.join(others)}" if others else ""
     result = f"AUC {best.auc:.3f} ({best.low:.3f} to {best.high:.3f})"
     return replace(row, result=result, about=about, found=found)

@@ -18,7 +18,7 @@ from sottovoce.accounting.events import ADDED
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Facts, Json, in_file
-from sottovoce.recipe import Recipe
+from sottovoce.recipe import Privacy, Recipe
 from sottovoce.runs.folder import RunFolder
 
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
@@ -32,6 +32,8 @@ NOT_COVERED = (
     "models of non-private or experimental runs on the same store: releasing one voids this statement",
     "a person who holds two user ids, or text about one person written by another",
 )
+RELEASED = ("the model after every round", "record.jsonl", "this statement", "the report without --internal")
+REGISTRY = "canaries.json: which canaries were inserted, not which of them were in"
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
 ACROSS_DEVICES = (
@@ -231,10 +233,8 @@ def read_statement(run: RunFolder) -> Statement:
     try:
         return Statement.from_json(values)
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedRun(
-            f"{run.statement_file} lacks facts of a statement ({type(error).__name__}: {error}); "
-            f"`sotto resume {run.path}` writes it again"
-        ) from None
+        lacks = f"{run.statement_file} lacks facts of a statement ({type(error).__name__}: {error})"
+        raise DamagedRun(f"{lacks}; `sotto resume {run.path}` writes it again") from None
 
 
 @dataclass(frozen=True)
@@ -308,12 +308,12 @@ def make_statement(
         charged=listed,
         accountant=accounting.accountant_name(accountant),
         sampling="none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
-        declared=_declared(recipe),
+        declared=_declared(privacy),
         mechanism=_mechanism_facts(recipe, mechanism),
         secrets=privacy.secrets,
         noise_generator=NOISE_GENERATOR,
         sampling_generator=mechanism.sampler.generator,
-        released=_released(about),
+        released=RELEASED if about.canaries is None else (*RELEASED, REGISTRY),
         not_covered=_not_covered(recipe, mechanism, about),
         vocabulary=about.vocabulary,
         software={name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
@@ -336,12 +336,6 @@ def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Sta
     except SottoError:  # a run that this accountant has no answer for
         epsilon = math.inf
     return replace(statement, epsilon_store=epsilon, relation_store=relation or "none")
-
-
-def _released(about: RunFacts) -> tuple[str, ...]:
-    released = ("the model after every round", "record.jsonl", "this statement", "the report without --internal")
-    registry = "canaries.json: which canaries were inserted, not which of them were in"
-    return released if about.canaries is None else (*released, registry)
 
 
 def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple[str, ...]:
@@ -368,8 +362,7 @@ def _count(spent: Spent) -> int:
     return sum(count for _, count in spent)
 
 
-def _declared(recipe: Recipe) -> Declared:
-    privacy = recipe.privacy
+def _declared(privacy: Privacy) -> Declared:
     weight = privacy.total_weight or privacy.users
     least = privacy.min_weight or weight if privacy.estimator == "clipped_denominator" else None
     return Declared(privacy.users, privacy.cohort, privacy.cohort / privacy.users, weight, privacy.weight_cap, least)

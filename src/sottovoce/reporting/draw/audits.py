@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sottovoce.accounting import rounded_up
-from sottovoce.audit.results import CanariesResult, ExposurePoint
+from sottovoce.audit.results import AttackResult, CanariesResult, ExposurePoint
 from sottovoce.audit.tails import Tail
 from sottovoce.reporting.draw import style
 from sottovoce.reporting.draw.panels import Panel, Point, Scale, Series, draw_panels
@@ -19,8 +19,6 @@ from sottovoce.reporting.draw.style import ACCENT, BOTTOM, COLOURS, DEEP, INK, L
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from sottovoce.audit.membership import Attack
 
 
 def draw_tail(log_ratios: np.ndarray, tail: Tail) -> bytes:
@@ -72,16 +70,17 @@ def _mark_start(axes: Axes, start: float) -> None:
     axes.set_xlabel("log c(s)", loc="right", labelpad=1)
 
 
-def draw_roc(attacks: Sequence[Attack]) -> bytes:
+def draw_roc(attacks: Sequence[AttackResult]) -> bytes:
     """Shares of in users found against false alarms, both logarithmic: what is sure of a few shows at the left."""
     # One false alarm is the fewest that these out users can show.
-    least = 10.0 ** np.floor(np.log10(min(attack.fprs[attack.fprs > 0].min() for attack in attacks)) - 1e-9)
+    fewest = min(fpr for attack in attacks for fpr, _ in attack.roc if fpr > 0)
+    least = 10.0 ** np.floor(np.log10(fewest) - 1e-9)
     side, margin = 3.4, 2.1
     with style.drawing(LEFT + side + margin, BOTTOM + side + TOP) as canvas:
         axes = style.add_axes(canvas, LEFT, BOTTOM, side, side)
         axes.plot([least, 1], [least, 1], color=INK, linewidth=1, dashes=style.DASHES)
         for place, (attack, colour) in enumerate(zip(attacks, COLOURS, strict=False)):
-            axes.step(attack.fprs, attack.tprs, where="post", color=colour)
+            axes.step(*zip(*attack.roc, strict=True), where="post", color=colour)
             text = f"{attack.name}\nAUC {attack.auc:.3f} ({attack.low:.3f} to {attack.high:.3f})"
             how = {"xycoords": "axes fraction", "va": "top", "fontsize": 8}
             style.label(axes, text, (1, 1 - 0.14 * place), (9, 0), color=colour, **how)
