@@ -132,6 +132,22 @@ def write_aside(path: Path, contents: bytes, *, private: bool = False) -> None:
     sync_folder(path.parent)
 
 
+def append_synced(path: Path, contents: bytes, *, private: bool = False) -> None:
+    """Append to a file and flush it to disk, or leave the file as it was."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600 if private else 0o666)
+    try:
+        before = os.fstat(descriptor).st_size
+        try:
+            while contents:
+                contents = contents[os.write(descriptor, contents) :]
+            os.fsync(descriptor)
+        except OSError:  # such as a full disk: a part of a line would damage the next one
+            os.truncate(descriptor, before)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def sha256_of(path: Path) -> str:
     """The hash of a file, read piece by piece."""
     with path.open("rb") as file:

@@ -682,7 +682,7 @@ def the_hash_of_a_sum_kept_in_the_clear():
     Secrets.tag = lambda self, release, digest: digest.hex()
 
 
-@caught_by("unit/runs/test_sums.py", "test_a_noise_key_is_of_one_round_one_release_and_one_sum")
+@caught_by("unit/runs/test_secrets.py", "test_a_noise_key_is_of_one_round_one_release_and_one_sum")
 def noise_key_reused_after_resume():
     """A round done again with the noise it had."""
     from sottovoce.runs.secrets import Secrets
@@ -748,7 +748,7 @@ def ledger_not_flushed():
         with open(path, "ab") as file:
             file.write(contents)
 
-    hash_chain._append = append
+    hash_chain.append_synced = append
 
 
 @caught_by("unit/runs/test_secrets.py", "test_fresh_secrets_differ_and_owe_nothing_to_the_seed")

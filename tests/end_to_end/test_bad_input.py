@@ -553,7 +553,7 @@ def cut_ledger(run: Path, kept: int) -> None:
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_a_ledger_shorter_than_its_checkpoint_is_refused(refused: Refused, run: Path, rounds: int) -> None:
     cut_ledger(run, 1 + rounds)
-    assert_says(refused("resume", run), str(run), "ledger.jsonl has lost lines at its end", "put the whole file back")
+    assert_says(refused("resume", run), str(run), "ledger.jsonl has lost lines at its end", "put it back")
     (run / "ledger.head").unlink()
     line = refused("resume", run)
     assert_says(line, str(run), f"no entry for round {rounds + 1}", "checkpoint is at round 4", "start another")

@@ -16,7 +16,7 @@ from sottovoce.build import assembly
 from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
-from sottovoce.runs import checkpoint, payments
+from sottovoce.runs import checkpoint
 from sottovoce.runs.ledger import Ledger, StoreLedger
 
 NOT_ITS_OWN = "is not what this run released in round 3 by its ledger"
@@ -151,7 +151,7 @@ def test_a_crash_after_a_copy_was_found_out_does_not_spare_it_its_charges(recipe
     shutil.copytree(run, tmp_path / "copy")
     sottovoce.resume(run)
     with monkeypatch.context() as patch:
-        patch.setattr(payments, "charge_store", lambda *_: (_ for _ in ()).throw(RuntimeError("crash")))
+        patch.setattr(StoreLedger, "charge", lambda *_: (_ for _ in ()).throw(RuntimeError("crash")))
         with pytest.raises(RuntimeError, match="crash"):
             sottovoce.resume(tmp_path / "copy")
     assert "charged to the store again" in sottovoce.resume(tmp_path / "copy").notes[0]

@@ -109,7 +109,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
         # A crash right after this line charges for a run that never was, which errs on the safe side.
         charge_plan(store_ledger(store), secrets.name(), mechanism, planned)
         if assembly.is_private:
-            Lease(draft.secrets, store_folder(store)).acquire(ledger.state)
+            Lease(draft.secrets, store_folder(store)).acquire(ledger.chain)
     if has_own_store(recipe):  # it moved with the folder
         opened = opened._replace(store=replace(store, path=RunFolder(out).own_store, named=store.fingerprint))
     return opened

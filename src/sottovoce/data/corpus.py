@@ -1,7 +1,7 @@
-"""Streaming readers: any number of files, one record at a time, never a file whole.
+"""Streaming readers: any number of files, one record at a time, never a whole file.
 
-A corpus is private: no error repeats any of it. Names of fields count as such too, for the first line of a table may be
-somebody's text, and an object of JSON may be keyed by people. The schema of a parquet file is not text of anybody's.
+A corpus is private: no error repeats any of it. Field names count as private too: the first line of a table may be a
+person's text, and a JSON object may have people's names as keys. The schema of a parquet file is no person's text.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from typing import Any, cast
 from sottovoce.data.words import tokenise
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
+Paths = str | Path | Iterable[str | Path]
+Row = Mapping[str, Any]
+
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PLAIN_TEXT = (".txt", ".tokens")
 PACKED = (".gz", ".zst")
-MANY_BLANK = 64  # blank lines after which more are expected: looking ahead costs as much as reading some
+MANY_BLANK = 64  # blank lines, after which more are expected: looking ahead costs as much as reading some
 _BUFFER = 2**18
-# A longer line is no record but a whole file without line ends, which would not fit in memory.
-LONGEST_LINE = 64 * 2**20
+LONGEST_LINE = 64 * 2**20  # bytes: a longer line is a file without line ends, which may not fit in memory
 _ALLOWED = (
-    "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz or .zst), or .parquet; text that is nobody's is for "
-    "`sotto prepare --plain-text` and, as .txt or .tokens, for `sotto evaluate --public`"
+    "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz or .zst), or .parquet; plain text without users is "
+    "for `sotto prepare --plain-text` and, as .txt or .tokens, for `sotto evaluate --public`"
 )
+_NOT_UTF8 = "text is not UTF-8; convert the file first, such as with iconv -f LATIN1 -t UTF-8"
+_ONE_OBJECT = "put one whole object on each line (jq -c '.[]')"
 
 
-def records(
-    paths: str | Path | Iterable[str | Path], user_field: str = "user", text_field: str = "text"
-) -> Iterator[tuple[str, str]]:
+def records(paths: Paths, user_field: str = "user", text_field: str = "text") -> Iterator[tuple[str, str]]:
     """The (user, text) pairs of a corpus, in order. Paths and formats are checked at the call, before any reading."""
     if user_field == text_field:
         raise SettingError(
@@ -48,15 +50,15 @@ def records(
     return (record for path in files for record in _read(path, user_field, text_field))
 
 
-def pieces(paths: str | Path | Iterable[str | Path], tokens: int) -> Iterator[tuple[str, str]]:
-    """Plain text of nobody's as records: the lines, under a name that changes when it has so many tokens."""
+def pieces(paths: Paths, tokens: int) -> Iterator[tuple[str, str]]:
+    """Plain text as records: each line under the name of its piece. A new piece begins after `tokens` tokens."""
     files = corpus_files(paths, plain_text=True)
     return (record for number, path in enumerate(files) for record in _pieces_of(path, number, tokens))
 
 
 def _pieces_of(path: Path, number: int, tokens: int) -> Iterator[tuple[str, str]]:
     piece = held = 0
-    with closing(numbered_lines(path)) as text:
+    with closing(_numbered_lines(path)) as text:
         for _, line in text:
             words = line.split()
             for start in range(0, len(words), tokens):  # a file may be one long line
@@ -67,7 +69,7 @@ def _pieces_of(path: Path, number: int, tokens: int) -> Iterator[tuple[str, str]
                 yield f"{number} {piece}", part
 
 
-def corpus_files(paths: str | Path | Iterable[str | Path], *, plain_text: bool = False) -> list[Path]:
+def corpus_files(paths: Paths, *, plain_text: bool = False) -> list[Path]:
     """The files of a corpus: each exists, is named once and, unless it is plain text, has a known format."""
     files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     if not files:
@@ -88,18 +90,17 @@ def corpus_files(paths: str | Path | Iterable[str | Path], *, plain_text: bool =
 
 
 def is_plain_text(path: str | Path) -> bool:
-    """By its name, where nobody says what a file holds."""
+    """By the name of the file."""
     return _format(Path(path))[0] in PLAIN_TEXT
 
 
 def lines(path: str | Path) -> Generator[str, None, None]:
-    """The lines of a UTF-8 file with their ends, unpacked on the way if the name ends in .gz or .zst."""
-    with _opened(path) as reader:
-        while line := reader.next():
-            yield line
+    """The lines of a UTF-8 file with their ends, unpacked if the name ends in .gz or .zst."""
+    with _opened(Path(path)) as reader:
+        yield from iter(reader.next, "")
 
 
-def numbered_lines(path: str | Path) -> Generator[tuple[int, str], None, None]:
+def _numbered_lines(path: Path) -> Generator[tuple[int, str], None, None]:
     """The lines that are not blank, with their numbers from 1."""
     blank = 0
     with _opened(path) as reader:
@@ -114,31 +115,28 @@ def numbered_lines(path: str | Path) -> Generator[tuple[int, str], None, None]:
 
 
 class _LineReader:
-    """The lines of an open file; `number` is that of the last one given."""
+    """The lines of an open file. `number` is the number of the last line."""
 
     def __init__(self, path: Path, stream: io.BufferedReader) -> None:
         self.number = 0
         self._path, self._stream = path, stream
 
     def next(self) -> str:
-        """The next line with its end, nothing at the end of the file."""
+        """The next line with its end; empty at the end of the file."""
         raw = self._stream.readline(LONGEST_LINE + 1)
         if not raw:
             return ""
         self.number += 1
         if len(raw) > LONGEST_LINE:
-            raise SottoError(
-                f"{self._path}:{self.number}: a line of more than {LONGEST_LINE} bytes; put one record on a line "
-                f"(jq -c '.[]')"
-            )
+            raise _error(self._path, self.number, f"a line of more than {LONGEST_LINE} bytes; {_ONE_OBJECT}")
         try:
-            # Only the first line can carry a byte order mark.
-            return raw.decode("utf-8-sig" if self.number == 1 else "utf-8") or "\n"  # a mark alone is a blank line
+            # Only the first line can begin with a byte order mark. A mark alone is a blank line.
+            return raw.decode("utf-8-sig" if self.number == 1 else "utf-8") or "\n"
         except UnicodeDecodeError:
-            raise SottoError(f"{self._path}:{self.number}: {_NOT_UTF8}") from None
+            raise _error(self._path, self.number, _NOT_UTF8) from None
 
     def skip_blank(self, blanks: bytes | None = None) -> None:
-        """Pass over all blank lines that come next: a small packed file can hold a billion of them."""
+        """Skip all blank lines that come next: a small packed file can hold a billion of them."""
         while ahead := self._stream.peek():
             blank = ahead[: len(ahead) - len(ahead.lstrip(blanks))]
             whole = blank.rfind(b"\n") + 1
@@ -151,14 +149,10 @@ class _LineReader:
 
 
 @contextmanager
-def _opened(path: str | Path) -> Generator[_LineReader, None, None]:
-    path = Path(path)
+def _opened(path: Path) -> Generator[_LineReader, None, None]:
     _must_be_file(path)
     with _readable(path), _open(path) as stream:
         yield _LineReader(path, stream)
-
-
-_NOT_UTF8 = "text is not UTF-8; convert the file first: iconv -f UTF-16 -t UTF-8, or whatever it is written in (LATIN1)"
 
 
 def _read(path: Path, user_field: str, text_field: str) -> Iterator[tuple[str, str]]:
@@ -179,63 +173,40 @@ def _read(path: Path, user_field: str, text_field: str) -> Iterator[tuple[str, s
             if type(user) is int:
                 user = str(user)
             if type(user) is not str or not user or user.isspace():
-                raise SottoError(
-                    f"{path}:{place}: the user in {user_field!r} is {_show(user)}; "
-                    "every record needs a user, as text or a whole number"
-                )
+                needed = "every record needs a user, as text or a whole number"
+                raise _error(path, place, f"the user in {user_field!r} is {_show(user)}; {needed}")
             if type(text) is not str:
-                raise SottoError(f"{path}:{place}: the text in {text_field!r} is {_show(text)}; it must be a string")
+                raise _error(path, place, f"the text in {text_field!r} is {_show(text)}; it must be a string")
             yield user, text
 
 
-class _Repeated(dict[str, Any]):
-    """An object of JSON that names a field more than once."""
-
-    names: list[str]
+# Objects become tuples of pairs, in which repeated names are seen. `json.loads` would make a decoder for every line.
+_DECODER = json.JSONDecoder(object_pairs_hook=tuple)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) == len(pairs):
-        return values
-    repeated = _Repeated(values)
-    repeated.names = [name for name, _ in pairs]
-    return repeated
-
-
-# A decoder of its own: json.loads would make one for every line.
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
-
-
-def _json_lines(path: Path, *fields: str) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
-    with closing(numbered_lines(path)) as text:
+def _json_lines(path: Path, *fields: str) -> Generator[tuple[int, Row], None, None]:
+    with closing(_numbered_lines(path)) as text:
         for number, line in text:
             try:
                 row = _DECODER.decode(line)
             except (ValueError, RecursionError) as error:
-                where = (
-                    f"from column {error.colno} on" if isinstance(error, json.JSONDecodeError) else "too deep or long"
-                )
-                raise SottoError(f"{path}:{number}: not JSON ({where}); put one whole object on each line") from None
-            if not isinstance(row, dict):
-                raise SottoError(
-                    f"{path}:{number}: a JSON {type(row).__name__}, not an object; "
-                    "put one object on a line (jq -c '.[]')"
-                )
-            if isinstance(row, _Repeated):
-                _refuse_repeated(f"{path}:{number}", row.names, fields)
-            yield number, row
+                column = error.colno if isinstance(error, json.JSONDecodeError) else None
+                where = f"from column {column} on" if column else "too deep or long"
+                raise _error(path, number, f"not JSON ({where}); {_ONE_OBJECT}") from None
+            if not isinstance(row, tuple):
+                raise _error(path, number, f"a JSON {type(row).__name__}, not an object; {_ONE_OBJECT}")
+            _refuse_repeated(f"{path}:{number}", [name for name, _ in row], fields)
+            yield number, dict(row)
 
 
-def _separated(path: Path, delimiter: str, *fields: str) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
+def _separated(path: Path, delimiter: str, *fields: str) -> Generator[tuple[int, Row], None, None]:
     # The limit is one for the whole process, and the standard one is shorter than a long post.
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     header: list[str] | None = None
     number, blank = 1, 0
     try:
         with _opened(path) as reader:
-            table = csv.reader(iter(reader.next, ""), delimiter=delimiter, strict=True)
-            for row in table:
+            for row in csv.reader(iter(reader.next, ""), delimiter=delimiter, strict=True):
                 start, number = number, reader.number + 1
                 if not row:  # between rows: within quotes, blank lines are text
                     blank += 1
@@ -251,22 +222,17 @@ def _separated(path: Path, delimiter: str, *fields: str) -> Generator[tuple[int,
                         if field not in header:
                             named = f"its first line names {_fields(len(header))}"
                             raise _missing(path, start, field, f"{named}; a table begins with a line of names")
-                    continue
-                if len(row) > len(header):
-                    # Going on would cut the text at its first comma without a word.
-                    raise SottoError(
-                        f"{path}:{start}: {len(row)} fields where the header names {len(header)}; "
-                        f"put quotes around fields that contain {delimiter!r}"
-                    )
-                yield start, dict(zip(header, row, strict=False))
+                elif len(row) > len(header):  # going on would cut the text at its first comma
+                    found = f"{len(row)} fields where the header names {len(header)}"
+                    raise _error(path, start, f"{found}; put quotes around fields that contain {delimiter!r}")
+                else:
+                    yield start, dict(zip(header, row, strict=False))
     except csv.Error as error:
-        raise SottoError(
-            f"{path}:{number}: {_one_line(error)}; is a quote not closed? A field with quotes in it is put in quotes, "
-            f"and those inside are doubled"
-        ) from None
+        quotes = "is a quote not closed? Quote a field that contains quotes, and double those inside"
+        raise _error(path, number, f"{_one_line(error)}; {quotes}") from None
 
 
-def _parquet(path: Path, user_field: str, text_field: str) -> Generator[tuple[str, Mapping[str, Any]], None, None]:
+def _parquet(path: Path, *fields: str) -> Generator[tuple[str, Row], None, None]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -275,26 +241,26 @@ def _parquet(path: Path, user_field: str, text_field: str) -> Generator[tuple[st
         # A buffer size makes the reader take a column piece by piece; without one it holds a whole row group.
         with _readable(path), parquet.ParquetFile(path, buffer_size=2**20) as file:
             schema = file.schema_arrow
-            _refuse_repeated(path, schema.names, (user_field, text_field))
-            for field in (user_field, text_field):
+            _refuse_repeated(path, schema.names, fields)
+            for field in fields:
                 if field not in schema.names:
                     listed = ", ".join(map(repr, schema.names[:12])) + (", …" if len(schema.names) > 12 else "")
                     found = f"it has {listed or 'no field at all'}{did_you_mean(field, schema.names)}"
                     raise _missing(path, "row 1", field, found)
-                _must_be_text(path, field, schema.field(field).type, whole_numbers=field == user_field)
-            for batch in file.iter_batches(batch_size=1024, columns=[user_field, text_field]):
+                _must_be_text(path, field, schema.field(field).type, whole_numbers=field == fields[0])
+            for batch in file.iter_batches(batch_size=1024, columns=list(fields)):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"row {number}", row
     except UnicodeDecodeError:
-        raise SottoError(f"{path}:after row {number}: {_NOT_UTF8}") from None
+        raise _error(path, f"after row {number}", _NOT_UTF8) from None
     except pa.ArrowException as error:
         kind = type(error).__name__
         raise SottoError(f"{path} is not a whole parquet file ({kind}); write or copy it again") from None
 
 
 def _must_be_text(path: Path, field: str, kind: Any, *, whole_numbers: bool) -> None:
-    """What is neither would be shown by the error of whoever cannot turn it into a text."""
+    """Refuse other types here: an error of a failed conversion would show a value."""
     from pyarrow import types
 
     value = kind.value_type if types.is_dictionary(kind) else kind
@@ -340,35 +306,31 @@ def _readable(path: Path) -> Generator[None, None, None]:
         raise SottoError(f"cannot read {path} ({reason}); check that it is whole and yours to read") from None
 
 
+def _error(path: Path, place: int | str, what: str) -> SottoError:
+    return SottoError(f"{path}:{place}: {what}")
+
+
 def _missing(path: Path, place: int | str, field: str, found: str) -> SottoError:
-    return SettingError(
-        "{}: no field {!r}; {}; name the fields with {user_field.name} and {text_field.name}",
-        f"{path}:{place}",
-        field,
-        found,
-        user_field=None,
-        text_field=None,
-    )
+    template = "{}:{}: no field {!r}; {}; name the fields with {user_field.name} and {text_field.name}"
+    return SettingError(template, path, place, field, found, user_field=None, text_field=None)
 
 
 def _fields(count: int) -> str:
-    """How many, and not which: names may be what people wrote."""
+    """Their number, not their names, which may be private."""
     return f"{count or 'no'} field{'' if count == 1 else 's'}, whose names are not shown: they may be private"
 
 
 def _refuse_repeated(place: Path | str, names: Sequence[str], fields: Iterable[str]) -> None:
-    """Two values under one name: which is the person, or the text, nobody can tell. Case makes names different."""
+    """With two values under one name, the user or the text is ambiguous. Names that differ in case are different."""
     for field in fields:
         if names.count(field) > 1:
             raise SottoError(f"{place}: the field {field!r} is there more than once; keep or rename one of them")
 
 
 def _show(value: object) -> str:
-    """A value for a message: short, and of a text only that it is empty, since a corpus is private."""
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        return "empty"
+    """A value in an error, without its contents: a corpus is private."""
+    if value is None or isinstance(value, str):
+        return "null" if value is None else "empty"
     return f"a value of type {type(value).__name__}"
 
 

@@ -1,183 +1,35 @@
-"""A synthetic population that chats: no real text, any number of users, and enough structure to be worth learning.
+"""A synthetic population that writes messages: no real text, any number of users, and structure that can be learned.
 
-People share a grammar and differ in habits: what they talk about, which of the choices they prefer, how they greet,
-hesitate and end a message. Whatever they write comes from the tables below, so the vocabulary is public.
+People share a grammar (`demo.toml`) and differ in habits: their topics, the choices they prefer, how they greet,
+hesitate and end a message. All words come from the grammar, so the vocabulary is public.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import tomllib
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib import resources
 from pathlib import Path
 from random import Random
 from string import Formatter
+from typing import TypeVar
 
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import tokenise
 from sottovoce.errors import SottoError
 
+Choice = TypeVar("Choice")
 
-def _choices(text: str) -> tuple[str, ...]:
-    return tuple(choice.strip() for choice in text.split("|"))
-
-
-# Longer choices keep words together that belong together: after "chicken curry" comes "with rice".
-SLOTS = {
-    # time and people, used everywhere
-    "day": _choices("monday | tuesday | wednesday | thursday | friday | saturday | sunday"),
-    "when": _choices("today | tonight | tomorrow | this weekend | next week | in the morning | after work | later"),
-    "past": _choices("yesterday | last night | last weekend | this morning | on the way home | last summer"),
-    "hour": _choices("6 | 7 | 8 | 9 | half past 5 | half past 7 | quarter to 8 | 10 | noon"),
-    "who": _choices("my sister | my brother | my mum | my dad | my cousin | my best friend | my neighbour | my boss"),
-    "we": _choices("we | the kids and i | my sister and i | my flatmate and i | the two of us"),
-    "good": _choices("great | so good | really nice | lovely | amazing | better than i expected | not bad at all"),
-    "bad": _choices("awful | a bit boring | too loud | way too expensive | a complete mess | worse than last time"),
-    # food
-    "dish": _choices(
-        "pizza with extra cheese | chicken curry with rice | tomato soup with fresh bread | fish and chips "
-        "| a veggie burger | pancakes with maple syrup | mushroom pasta with garlic | tacos with hot sauce "
-        "| a big green salad | noodle soup"
-    ),
-    "eatery": _choices(
-        "the italian place on the corner | the noodle bar by the station | the new burger place "
-        "| the little cafe next door | the thai restaurant in the old town | the bakery near the park"
-    ),
-    "drink": _choices(
-        "a cup of tea | a strong coffee | a glass of red wine | an orange juice | a cold beer | hot chocolate"
-    ),
-    # sport
-    "sport": _choices("football | tennis | basketball | volleyball | table tennis | hockey"),
-    "team": _choices("the blues | the reds | the tigers | the eagles | the city team | our local club"),
-    "score": _choices(
-        "two to one | three to nil | by a single point | in extra time | on penalties | after a late goal"
-    ),
-    "training": _choices(
-        "going for a run along the river | swimming before breakfast | lifting weights at the gym | doing yoga at home "
-        "| cycling to the lake and back | climbing at the indoor wall"
-    ),
-    # travel
-    "city": _choices("lisbon | rome | paris | berlin | london | vienna | oslo | madrid | dublin | prague"),
-    "ride": _choices("the early train | the night bus | a cheap flight | the ferry | a rented car"),
-    "sight": _choices(
-        "the old castle | the art museum | the fish market | the botanical garden | the view from the tower"
-    ),
-    "stay": _choices(
-        "a small hotel by the sea | a room in the old town | a cabin in the mountains | a flat near the harbour"
-    ),
-    # work and study
-    "task": _choices(
-        "the weekly report | the slides for the meeting | the budget for next year | the code review | the final exam "
-        "| the essay for my history class | the customer survey"
-    ),
-    "office": _choices(
-        "the meeting | the call with the client | the morning lecture | the team lunch | the job interview"
-    ),
-    # music and film
-    "artist": _choices("the silver owls | paper lanterns | the midnight choir | velvet harbour | the broken radios"),
-    "music": _choices("jazz | folk music | old soul records | heavy metal | piano music | techno"),
-    "film": _choices(
-        "the new space movie | that crime series | the cooking show | the documentary about whales | a scary movie"
-    ),
-    # weather and garden
-    "weather": _choices(
-        "raining cats and dogs | sunny and warm | freezing cold | windy and grey | snowing again | far too hot to sleep"
-    ),
-    "wear": _choices("your umbrella | a warm coat | your sun hat | rubber boots | an extra jumper"),
-    "plant": _choices("the tomatoes | the roses | the herbs on the balcony | the apple tree | the sunflowers"),
-    # home, pets and things
-    "pet": _choices("the cat | the dog | the puppy | the old parrot | the neighbour's kitten | our rabbit"),
-    "mischief": _choices(
-        "ate my breakfast | slept on my keyboard | chased a squirrel up a tree | hid under the sofa "
-        "| chewed my left shoe | knocked over the flowers"
-    ),
-    "chore": _choices("the laundry | the dishes | the shopping | the windows | the tax forms | the broken shelf"),
-    "device": _choices("my phone | my laptop | the printer | the tv | my headphones | the coffee machine"),
-    "fault": _choices(
-        "keeps turning itself off | makes a strange noise | has a cracked screen | will not connect to the internet "
-        "| needs a new battery | is slow as a snail"
-    ),
-    "event": _choices(
-        "a birthday party | a wedding | a picnic by the lake | a game night | a barbecue | a school play"
-    ),
-    "gift": _choices("a box of chocolates | a bunch of flowers | a board game | a cookbook | tickets for a concert"),
-}
-
-TOPICS = {
-    "food": _choices(
-        "i am cooking {dish} {when} | we had {dish} at {eatery} {past} and it was {good} "
-        "| do you want to get {dish} {when} ? | let's meet at {eatery} at {hour} "
-        "| i could really use {drink} right now | {who} makes the best {dish} in the world "
-        "| i tried {eatery} {past} but it was {bad}"
-    ),
-    "sport": _choices(
-        "did you see the {sport} game {past} ? {team} won {score} | {team} lost {score} again and i am so sad "
-        "| i am {training} {when} , do you want to come along ? | {who} wants to play {sport} on {day} at {hour} "
-        "| i started {training} and my legs hurt | we have two tickets for {team} on {day}"
-    ),
-    "travel": _choices(
-        "we are taking {ride} to {city} on {day} | have you ever been to {city} ? i want to see {sight} "
-        "| {sight} in {city} was {good} | i booked {stay} for the holidays | {ride} to {city} was {bad} "
-        "| {who} is going to {city} {when} and i am so jealous | we stayed in {stay} {past} and it was {good}"
-    ),
-    "work": _choices(
-        "i still have to finish {task} before {day} | can you send me {task} {when} ? | {office} was {bad} "
-        "| {office} starts at {hour} on {day} , don't be late | i worked on {task} until {hour} and i am so tired "
-        "| my boss moved {office} to {day} | {task} is finally done , time for {drink}"
-    ),
-    "music": _choices(
-        "have you heard the new album by {artist} ? it is {good} | {artist} are playing in {city} on {day} "
-        "| i have been listening to {music} all day | {who} gave me tickets for {artist} "
-        "| here is the song i told you about <url> | i am learning to play {music} on the guitar"
-    ),
-    "films": _choices(
-        "let's watch {film} {when} | i fell asleep during {film} {past} | {film} was {good} , you have to watch it "
-        "| {who} says that {film} is {bad} | {film} starts at {hour} , should i save you a seat ?"
-    ),
-    "weather": _choices(
-        "it is {weather} here , don't forget {wear} | they say that it will be {weather} on {day} "
-        "| it was {weather} {past} so {we} stayed at home | i hope that {plant} will be fine , it is {weather} "
-        "| i have to water {plant} {when} | {plant} are growing like crazy this year"
-    ),
-    "family": _choices(
-        "{who} is coming over on {day} at {hour} | i am taking {who} to {eatery} {when} "
-        "| i have to call {who} {when} | {who} is having {event} on {day} , what should i bring ? "
-        "| i got {gift} for {who} | {who} sends you lots of love | {who} says hi and asks about {pet}"
-    ),
-    "pets": _choices(
-        "{pet} {mischief} {past} | i can't believe that {pet} {mischief} again | {pet} is sleeping on my lap right now "
-        "| i have to take {pet} to the vet on {day} | can you feed {pet} while we are in {city} ? "
-        "| {who} wants to get a puppy , but {pet} would not like it"
-    ),
-    "plans": _choices(
-        "are you free on {day} ? {we} are having {event} | what are you doing {when} ? "
-        "| {we} are going to {event} {when} , do you want to come along ? "
-        "| let's meet at {hour} in front of the station | {event} {past} was {good} "
-        "| i will bring {gift} and {drink} to {event} | call me at <phone> if you get lost"
-    ),
-    "things": _choices(
-        "{device} {fault} again , do you know what to do ? | i need to buy a new one because {device} {fault} "
-        "| i spent all day on {chore} | {we} still have to do {chore} before {day} | i finally fixed {device} {past} "
-        "| {who} says that {device} {fault} too | send it to <email> please , {device} {fault}"
-    ),
-}
-
-GREETINGS = _choices("hey | hi | hello | good morning | hiya | hey there | morning | hello my friend")
-FILLERS = _choices("well | so | you know | honestly | by the way | anyway | to be honest | guess what")
-ANSWERS = _choices(
-    "sounds good to me | yes of course | i think so too | no way | that is so funny | oh no , i am sorry to hear that "
-    "| i am on my way | see you at {hour} then | ok , see you on {day} | thank you so much for {gift} "
-    "| happy birthday <user>"
-)
-ENDINGS = _choices("| please | thanks a lot | thanks in advance | haha | lol | i guess | for sure | can't wait")
-GOODBYES = _choices(
-    "see you soon | take care | talk to you later | love you | have a nice day | good night | bye for now"
-)
-STOPS = _choices(". | . | ! | !! | ... | | :) | ;)")
+_GRAMMAR = tomllib.loads((resources.files("sottovoce") / "data" / "demo.toml").read_text(encoding="utf-8"))
+SLOTS: dict[str, list[str]] = _GRAMMAR["slots"]
+TOPICS: dict[str, list[str]] = _GRAMMAR["topics"]
 
 
 class _Person:
-    """One user's habits; looking up a slot draws from it, mostly what this person prefers."""
+    """One user's habits. Looking up a slot draws one of its choices, mostly one that this person prefers."""
 
     def __init__(self, rng: Random) -> None:
         self.draw = rng.random
@@ -185,13 +37,14 @@ class _Person:
         topics = list(TOPICS.values())
         rng.shuffle(topics)
         # Three of four messages are about three favourite subjects.
-        self.topics = (topics[0],) * 12 + (topics[1],) * 8 + (topics[2],) * 6 + tuple(topics[3:])
-        self.greeting, self.filler = self.pick(GREETINGS), self.pick(FILLERS)
-        self.ending, self.goodbye, self.stop = self.pick(ENDINGS), self.pick(GOODBYES), self.pick(STOPS)
+        self.topics = [topics[0]] * 12 + [topics[1]] * 8 + [topics[2]] * 6 + topics[3:]
+        self.greeting, self.filler = self.pick(_GRAMMAR["greetings"]), self.pick(_GRAMMAR["fillers"])
+        self.ending, self.goodbye = self.pick(_GRAMMAR["endings"]), self.pick(_GRAMMAR["goodbyes"])
+        self.stop = self.pick(_GRAMMAR["stops"])
         self.greets, self.fills, self.ends, self.leaves = (self.draw() * 0.5 for _ in range(4))
         self.capitals = self.draw() < 0.5
 
-    def pick(self, choices: tuple[str, ...]) -> str:
+    def pick(self, choices: Sequence[Choice]) -> Choice:
         return choices[int(self.draw() * len(choices))]
 
     def __getitem__(self, slot: str) -> str:
@@ -205,7 +58,7 @@ class _Person:
 
     def message(self) -> str:
         answer = self.draw() < 0.15
-        parts = [self.pick(ANSWERS if answer else self.pick_topic()).format_map(self)]
+        parts = [self.pick(_GRAMMAR["answers"] if answer else self.pick(self.topics)).format_map(self)]
         if self.draw() < self.fills:
             parts.insert(0, f"{self.filler} ,")
         if self.draw() < self.greets:
@@ -219,14 +72,11 @@ class _Person:
         text = " ".join(parts).replace(" ,", ",").replace(" .", ".").replace(" !", "!").replace(" ?", "?").strip()
         return text[0].upper() + text[1:] if self.capitals else text
 
-    def pick_topic(self) -> tuple[str, ...]:
-        return self.topics[int(self.draw() * len(self.topics))]
-
 
 def demo_texts(seed: int, user: int, tokens: tuple[int, int] = (120, 240)) -> list[str]:
-    """The messages of one user, as many as make a number of tokens drawn from the range (BOS and EOS counted).
+    """The messages of one user, with a number of tokens drawn from the range (BOS and EOS counted).
 
-    They follow from the seed and the user's number alone, so that a larger population extends a smaller one.
+    They depend on the seed and the user's number alone, so a larger population extends a smaller one.
     """
     rng = Random(f"sottovoce demo {seed} {user}")
     person = _Person(rng)
@@ -267,10 +117,7 @@ def write_demo(path: str | Path, users: int, seed: int, tokens: tuple[int, int] 
 
 def demo_vocabulary() -> Vocabulary:
     """Every word that the grammar can produce, in the order of the alphabet."""
-    patterns = (choice for choices in TOPICS.values() for choice in choices)
-    tables = (*SLOTS.values(), GREETINGS, FILLERS, ANSWERS, ENDINGS, GOODBYES)
-    words: set[str] = set()
-    for phrase in (*patterns, *(choice for table in tables for choice in table)):
-        for fixed, *_ in Formatter().parse(phrase):
-            words.update(tokenise(fixed))
+    lists = (choices for choices in _GRAMMAR.values() if isinstance(choices, list))
+    phrases = (phrase for choices in (*lists, *SLOTS.values(), *TOPICS.values()) for phrase in choices)
+    words = {word for phrase in phrases for fixed, *_ in Formatter().parse(phrase) for word in tokenise(fixed)}
     return Vocabulary.from_words(sorted(words))

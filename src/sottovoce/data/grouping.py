@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.corpus import PACKED, corpus_files, pieces, records
+from sottovoce.data.corpus import PACKED, Paths, corpus_files, pieces, records
 from sottovoce.data.store import LARGEST_USER
 from sottovoce.errors import SettingError, SottoError
 
 PART_BYTES = 2**27
 BUFFER_TOKENS = 2**24
+PROGRESS_EVERY = 1000
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """How records become users: which fields, who is kept, how far they are cut, who is held out.
+    """How records become users: which fields, who is kept, where users are cut, who is held out.
 
     Every rule looks at one user alone: neither the order of the input nor one person joining moves any other user.
-    With `plain_text` there are no users: pieces of text stand for them, and protect no person.
+    With `plain_text` there are no users: pieces of text take their place, and protect no person.
     """
 
     user_field: str = "user"
@@ -36,70 +37,64 @@ class Grouping:
     plain_text: bool = False
 
     def __post_init__(self) -> None:
-        if not 2 <= self.tokens_per_user <= LARGEST_USER:
-            raise SettingError(
-                f"{{tokens_per_user}} must be in [2, {LARGEST_USER}]; it is the length users are cut to",
-                tokens_per_user=self.tokens_per_user,
-            )
-        if self.min_tokens < 1:
-            raise SettingError("{min_tokens} must be at least 1; smaller users are dropped", min_tokens=self.min_tokens)
-        if self.min_tokens > self.tokens_per_user:
-            raise SettingError(
-                "{min_tokens} is above {tokens_per_user}, to which users are cut; lower the one or raise the other",
-                min_tokens=self.min_tokens,
-                tokens_per_user=self.tokens_per_user,
-            )
-        if not 0 <= self.test_users < 1:
-            raise SettingError(
-                "{test_users} must be in [0, 1); it is the share of users held out", test_users=self.test_users
-            )
-        if not self.split_key:
-            raise SettingError(
-                "{split_key.name} is empty; give any text, it decides which users are held out",
-                split_key=self.split_key,
-            )
+        length, least = self.tokens_per_user, self.min_tokens
+        refused = {
+            f"{{tokens_per_user}} must be in [2, {LARGEST_USER}]; users are cut to it": not 2 <= length <= LARGEST_USER,
+            "{min_tokens} must be at least 1; smaller users are dropped": least < 1,
+            "{min_tokens} is above {tokens_per_user}, to which users are cut; change one of them": least > length,
+            "{test_users} must be in [0, 1); it is the share of users held out": not 0 <= self.test_users < 1,
+            "{split_key.name} is empty; give any text, it decides which users are held out": not self.split_key,
+        }
+        for template, applies in refused.items():
+            if applies:
+                raise SettingError(template, **asdict(self))
 
-    def files(self, paths: str | Path | Iterable[str | Path]) -> list[Path]:
+    def files(self, paths: Paths) -> list[Path]:
         return corpus_files(paths, plain_text=self.plain_text)
 
-    def records(self, files: list[Path]) -> Iterator[tuple[str, str]]:
-        """The (user, text) pairs of a corpus."""
+    def records(self, files: list[Path], progress: Callable[[int], None] | None = None) -> Iterator[tuple[str, str]]:
+        """The (user, text) pairs of a corpus. `progress` is called with the number of records read."""
         if self.plain_text:
-            return pieces(files, self.tokens_per_user)
-        return records(files, self.user_field, self.text_field)
+            found = pieces(files, self.tokens_per_user)
+        else:
+            found = records(files, self.user_field, self.text_field)
+        number = 0
+        for number, record in enumerate(found, 1):
+            yield record
+            if progress and number % PROGRESS_EVERY == 0:
+                progress(number)
+        if not number:
+            raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
+        if progress and number % PROGRESS_EVERY:
+            progress(number)
 
     def name(self, user: str) -> bytes:
-        """A user's name in the store: 16 bytes that sort and split the users and from which the id cannot be read."""
+        """A user's name in the store: 16 bytes that sort and split the users, and do not reveal the id."""
         hashed = self._keyed.copy()
-        # JSON can escape half of a surrogate pair, and such an id must not stop the run.
+        # JSON can hold half of a surrogate pair, and such an id must not stop the run.
         hashed.update(user.encode("utf-8", "surrogatepass"))
         return hashed.digest()
 
     def holds_out(self, name: bytes) -> bool:
         # The last bytes split and the first ones sort, so that the two are independent.
-        return int.from_bytes(name[8:], "big") < self._threshold
+        return int.from_bytes(name[8:], "big") < int(self.test_users * 2**64)
 
     @cached_property
     def _keyed(self) -> blake2b:
         return blake2b(key=blake2b(self.split_key.encode()).digest(), digest_size=16)
 
-    @cached_property
-    def _threshold(self) -> int:
-        return int(self.test_users * 2**64)
-
 
 class Spill:
     """Records on disk, in parts by the first bytes of the user's name.
 
-    A user is whole within a part, and the parts are in the order of the names. So sorting one part after the other in
-    memory sorts all users.
+    All of a user is in one part, and the parts are in the order of the names. So sorting each part in memory sorts all
+    users.
     """
 
     def __init__(self, folder: Path, parts: int, *, wide: bool) -> None:
         folder.mkdir(mode=0o700)
         self.records = 0
-        self._folder = folder
-        self._parts = parts
+        self._folder, self._parts = folder, parts
         self._code = "I" if wide else "H"
         self._buffers = [(bytearray(), array("I"), array(self._code)) for _ in range(parts)]
         self._buffered = 0
@@ -127,7 +122,7 @@ class Spill:
     def _users_of(self, files: tuple[Path, Path, Path], limit: int) -> Iterator[tuple[bytes, int, np.ndarray]]:
         names = np.fromfile(files[0], dtype=">u8").reshape(-1, 2)
         lengths = np.fromfile(files[1], dtype=np.uint32).astype(np.int64)
-        # Mapped, so that a single enormous user costs no memory beyond the limit; a plain view of it slices faster.
+        # Mapped, so that one enormous user costs no memory beyond the limit. A plain view of it slices faster.
         tokens = np.asarray(np.memmap(files[2], dtype=self._code, mode="r"))
         ends = np.cumsum(lengths)
         order = np.lexsort((names[:, 1], names[:, 0]))  # stable: a user's records stay in order of appearance
@@ -141,11 +136,8 @@ class Spill:
             yield names[first].tobytes(), int(totals[-1]), np.concatenate(pieces)[:limit]
 
     def _files(self, part: int) -> tuple[Path, Path, Path]:
-        return (
-            self._folder / f"{part}.names",
-            self._folder / f"{part}.lengths",
-            self._folder / f"{part}.tokens",
-        )
+        folder = self._folder
+        return folder / f"{part}.names", folder / f"{part}.lengths", folder / f"{part}.tokens"
 
     def _flush(self) -> None:
         for part, buffers in enumerate(self._buffers):
@@ -155,10 +147,6 @@ class Spill:
                         file.write(buffer)
                     del buffer[:]
         self._buffered = 0
-
-
-def no_record(files: list[Path]) -> SottoError:
-    return SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
 
 
 def parts_for(files: list[Path]) -> int:

@@ -5,31 +5,29 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.grouping import Grouping, Spill, no_record, parts_for
+from sottovoce.data.corpus import Paths
+from sottovoce.data.grouping import Grouping, Spill, parts_for
 from sottovoce.data.rows import SplitWriter
 from sottovoce.data.store import DECLARED, FORMAT, VOCABULARY_FILE, Store, VocabularySource, write_facts
 from sottovoce.data.vocabulary import LONGEST_COUNTED, Vocabulary
 from sottovoce.errors import SettingError, SottoError
-from sottovoce.files import made_aside
+from sottovoce.files import Facts, made_aside
 
 PREPARATION_FILE = "preparation.json"
-PROGRESS_EVERY = 1000
-
-Paths = str | Path | Iterable[str | Path]
 
 
 @dataclass(frozen=True)
-class PreparationSummary:
+class PreparationSummary(Facts):
     """What became of a corpus. Exact counts of private text: for the owner, not for a report.
 
-    `tokens_cut` went from the users kept; the tokens of users dropped are in `tokens_seen` only.
+    `tokens_cut` are of the users kept; the tokens of users dropped are in `tokens_seen` only.
     """
 
     records: int
@@ -45,9 +43,6 @@ class PreparationSummary:
     train_tokens: int
     test_users: int
     test_tokens: int
-
-    def to_json(self) -> dict[str, int | float]:
-        return asdict(self)
 
 
 def prepare(
@@ -75,14 +70,11 @@ def prepare(
 
 @contextmanager
 def new_store(out: Path) -> Generator[Path, None, None]:
-    """A folder to write a store into, which becomes `out` at the end; work files next to it are removed then."""
+    """A folder to write a store into, which becomes `out` at the end. Work files next to it are then removed."""
     if out.exists() and not out.is_dir():
         raise SottoError(f"{out} is a file; name a new folder for the store")
     if out.exists() and any(out.iterdir()):
-        raise SottoError(
-            f"{out} is not empty, and a store is never overwritten: it carries the privacy ledger of its people; "
-            "name a new folder"
-        )
+        raise SottoError(f"{out} is not empty, and a store is never overwritten: it has a ledger; name a new folder")
     with made_aside(out) as folder:
         folder.chmod(0o700)  # owner only: the folder holds what people wrote
         yield folder
@@ -98,14 +90,8 @@ def write_store(
 ) -> PreparationSummary:
     """Write the store of a corpus into the empty folder of `new_store`."""
     spill = Spill(folder.parent / "spill", parts_for(files), wide=vocabulary.size + LONGEST_COUNTED >= 2**16)
-    for number, (user, text) in enumerate(grouping.records(files), 1):
+    for user, text in grouping.records(files, progress):
         spill.add(grouping.name(user), vocabulary.encode_measured(text))
-        if progress and number % PROGRESS_EVERY == 0:
-            progress(number)
-    if not spill.records:
-        raise no_record(files)
-    if progress and spill.records % PROGRESS_EVERY:
-        progress(spill.records)
     summary = _write_splits(folder, spill, vocabulary, grouping)
     vocabulary.save(folder / VOCABULARY_FILE)
     facts = {
@@ -139,14 +125,11 @@ def collect(
     if tokens_per_user is not None:
         grouping = replace(grouping, tokens_per_user=tokens_per_user)
     cap = grouping.tokens_per_user if grouping.plain_text else tokens_per_user
-    files = grouping.files(paths)
     users: dict[bytes, array[int]] = {}
-    for user, text in grouping.records(files):
+    for user, text in grouping.records(grouping.files(paths)):
         tokens = users.setdefault(grouping.name(user), array("I"))
         if cap is None or len(tokens) < cap:
             tokens.extend(vocabulary.encode_measured(text))
-    if not users:
-        raise no_record(files)
     names = sorted(users)
     separated = [vocabulary.separate(np.array(users[name], np.int64)) for name in names]
     store = Store.from_users([tokens for tokens, _ in separated], vocabulary, cap, [n for _, n in separated], names)
@@ -172,18 +155,11 @@ def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: G
             unknown += len(letters)
     kept, tokens_kept = train.users + test.users, train.tokens + test.tokens
     if not kept:
-        raise SettingError(
-            f"{{min_tokens}} keeps none of the {seen} users; the largest has {largest} tokens; "
-            f"lower {{min_tokens.name}}, or give more text",
-            min_tokens=grouping.min_tokens,
-        )
+        found = f"keeps none of the {seen} users; the largest has {largest} tokens"
+        raise SettingError(f"{{min_tokens}} {found}; lower {{min_tokens.name}}, or give more text", **asdict(grouping))
     if not train.users:
-        raise SettingError(
-            f"{{test_users}} holds out all {kept} users that have {{min_tokens}}; "
-            f"lower {{test_users.name}}, or give more users",
-            test_users=grouping.test_users,
-            min_tokens=grouping.min_tokens,
-        )
+        found = f"holds out all {kept} users that have {{min_tokens}}"
+        raise SettingError(f"{{test_users}} {found}; lower {{test_users.name}}, or give more users", **asdict(grouping))
     return PreparationSummary(
         records=spill.records,
         users_seen=seen,

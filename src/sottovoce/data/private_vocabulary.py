@@ -1,4 +1,4 @@
-"""How many users wrote each word, when every user brings a bounded number of words."""
+"""How many users wrote each word, where every user counts for a bounded number of words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.grouping import Grouping, Spill, no_record, parts_for
+from sottovoce.data.grouping import Grouping, Spill, parts_for
 from sottovoce.data.words import is_word, tokenise
 from sottovoce.errors import SettingError
 
-_NO_WORD = 0  # begin, end, marks, placeholders and the words that are known already
-PROGRESS_EVERY = 1000
+_NO_WORD = 0  # begin, end, marks, placeholders and known words
 
 
 def count_users(
@@ -23,28 +22,21 @@ def count_users(
     known: Collection[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """By word, how many of the users to train on bring it; a user brings at most `words_per_user`, each once.
+    """For each word, how many of the users to train on bring it; a user brings at most `words_per_user`, each once.
 
     Guarantee: a user added or removed changes at most `words_per_user` counts, each by one. Which words a user brings
-    depends on that user alone: on the text that will be in the store, and on the hash of their name, which picks among
-    too many. (Their most frequent words would be "the" and "and" for everyone; measured, a random choice finds more.)
+    depends on that user alone: on their text in the store, and on the hash of their name, which picks among too many.
+    (The most frequent words would be "the" and "and" for everyone; a random choice finds more, as measured.)
     `known` words are left out. Exact counts are private. `folder` is for work files and must not exist.
     """
     if words_per_user < 1:
-        raise SettingError(
-            "{words_per_user} must be at least 1; it is how many words a user brings", words_per_user=words_per_user
-        )
+        raise SettingError("{words_per_user} must be at least 1: the words of one user", words_per_user=words_per_user)
     ids = _Ids(known)
     spill = Spill(folder, parts_for(files), wide=True)
-    number = 0
-    for number, (user, text) in enumerate(grouping.records(files), 1):
+    for user, text in grouping.records(files, progress):
         name = grouping.name(user)
         if not grouping.holds_out(name):
             spill.add(name, [_NO_WORD, *map(ids.__getitem__, tokenise(text)), _NO_WORD])
-        if progress and number % PROGRESS_EVERY == 0:
-            progress(number)
-    if not number:
-        raise no_record(files)
     counts = np.zeros(len(ids.words), np.int64)
     for name, total, tokens in spill.users(grouping.tokens_per_user):
         if total >= grouping.min_tokens:
@@ -53,7 +45,7 @@ def count_users(
 
 
 class _Ids(dict[str, int]):
-    """A number for every word, given when it is first met."""
+    """A number for every word, in the order in which words are first met."""
 
     def __init__(self, known: Collection[str]) -> None:
         super().__init__(dict.fromkeys(known, _NO_WORD))

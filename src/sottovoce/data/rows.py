@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,13 +17,13 @@ from sottovoce.errors import SottoError
 # A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
 BATCH_TOKENS = 2**22
 _NONE = np.zeros(0, np.uint8)
-_NAME = np.dtype("S32")  # 16 bytes in hexadecimal, as a store's file has them
+NAME = np.dtype("S32")  # 16 bytes in hexadecimal, as a store's file has them
 _CHUNK = 2**20  # tokens that are read at once
 
 
 @dataclass(frozen=True)
 class UserBlock:
-    """Some users side by side: `tokens` [n, tokens_per_user] padded with zeros, `lengths` [n]; both int32."""
+    """Some users: `tokens` [n, tokens_per_user], padded with zeros, and `lengths` [n]; both int32."""
 
     tokens: np.ndarray
     lengths: np.ndarray
@@ -34,8 +33,8 @@ class UserBlock:
 class RecordBatch:
     """Consecutive users: row i holds `values[offsets[i]:offsets[i + 1]]`.
 
-    `unknown` holds in the same form how many letters each of a user's words outside the vocabulary has, where kept;
-    `names` the name of each user (`Grouping.name`) in hexadecimal, where known.
+    `unknown` has the same form: the number of letters of each word outside the vocabulary, where kept. `names` has the
+    name of each user (`Grouping.name`) in hexadecimal, where known.
     """
 
     values: np.ndarray
@@ -44,14 +43,10 @@ class RecordBatch:
     names: np.ndarray | None = None
 
     @classmethod
-    def of(
-        cls, rows: Sequence[np.ndarray], kind: type, unknown: RecordBatch | None = None,
-        names: Sequence[bytes] | None = None,
-    ) -> RecordBatch:  # fmt: skip
+    def of(cls, rows: Sequence[np.ndarray], kind: type) -> RecordBatch:
         """The batch of these rows, its values of one kind."""
         values = np.concatenate([*rows, np.empty(0, kind)]).astype(kind)
-        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        return cls(values, offsets, unknown, None if names is None else np.array([n.hex() for n in names], _NAME))
+        return cls(values, np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
     def row(self, place: int) -> np.ndarray:
         return self.values[self.offsets[place] : self.offsets[place + 1]]
@@ -86,36 +81,37 @@ class Rows:
         return self.batches[batch].row(place).astype(np.int32)
 
     def unknown_letters(self, row: int) -> np.ndarray:
-        """How many letters each word outside the vocabulary has, as far as it was kept."""
+        """The number of letters of each word outside the vocabulary, as far as it was kept."""
         (batch,), (place,) = self.find([row])
         unknown = self.batches[batch].unknown
         return (_NONE if unknown is None else unknown.row(place)).astype(np.int64)
 
     def lengths(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """How many tokens each of these users has."""
-        batches, places = self.find(rows)
-        lengths = np.empty(len(places), np.int32)
-        for batch in np.unique(batches):
-            here = batches == batch
-            offsets = self.batches[batch].offsets
-            lengths[here] = offsets[places[here] + 1] - offsets[places[here]]
+        lengths = np.empty(len(rows), np.int32)
+        for _, here, starts, ends in self._spans(rows):
+            lengths[here] = ends - starts
         return lengths
 
     def gather(self, rows: Sequence[int] | np.ndarray, width: int, padded_size: int = 0) -> UserBlock:
         """These users as one block of `width` tokens each, padded to `padded_size` with users of no tokens."""
-        batches, places = self.find(rows)
-        tokens = np.zeros((max(padded_size, len(places)), width), np.int32)
+        tokens = np.zeros((max(padded_size, len(rows)), width), np.int32)
         lengths = np.zeros(len(tokens), np.int32)
-        for batch in np.unique(batches):
-            here = np.flatnonzero(batches == batch)
-            values, offsets = self.batches[batch].values, self.batches[batch].offsets
-            starts, ends = offsets[places[here]], offsets[places[here] + 1]
+        for values, here, starts, ends in self._spans(rows):
             lengths[here] = ends - starts
             # Plain numbers: numpy's own would take longer than the copies.
             for number, start, end in zip(here.tolist(), starts.tolist(), ends.tolist(), strict=True):
                 tokens[number, : end - start] = values[start:end]
         self._release_memory()
         return UserBlock(tokens, lengths)
+
+    def _spans(self, rows: Sequence[int] | np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+        """By batch: its values, which of `rows` are in it, and where each of them starts and ends."""
+        batches, places = self.find(rows)
+        for batch in np.unique(batches):
+            here = np.flatnonzero(batches == batch)
+            offsets = self.batches[batch].offsets
+            yield self.batches[batch].values, here, offsets[places[here]], offsets[places[here] + 1]
 
     def chunks(self) -> Iterator[np.ndarray]:
         """All tokens in order, some at a time."""
@@ -130,7 +126,7 @@ class Rows:
 
     @property
     def names(self) -> np.ndarray | None:
-        """A number of 64 bits for each user, from the user's name alone; None where a name is not known."""
+        """A number of 64 bits for each user, from the user's name alone; None if a name is not known."""
         known = [batch.names for batch in self.batches if batch.names is not None]
         if len(known) < len(self.batches):
             return None
@@ -152,7 +148,7 @@ class Rows:
         return Rows((*self.batches, RecordBatch.of(users, np.int32)), self.mapping)
 
     def _release_memory(self) -> None:
-        """Give mapped pages back: the process would otherwise hold the whole file in time. The system may cache it."""
+        """Release mapped pages: without this the process would in time hold the whole file."""
         if self.mapping is not None:
             _advise(self.mapping, "MADV_DONTNEED")
 
@@ -160,45 +156,38 @@ class Rows:
 class SplitWriter:
     """Writes one split, a record batch at a time.
 
-    Where a batch ends depends on the users alone, so that the same users always give the same file.
+    Where a batch ends depends on the users alone, so the same users always give the same file.
     """
 
     def __init__(self, path: Path, vocabulary_size: int) -> None:
         import pyarrow as pa
 
         self.users = self.tokens = 0
-        wide = vocabulary_size > 2**16
-        self._names: list[str] = []
-        self._lengths = [0]
-        self._buffer = array("I" if wide else "H")
-        self._unknown, self._unknown_lengths = bytearray(), [0]
-        tokens = pa.list_(pa.uint32() if wide else pa.uint16())
-        self._schema = pa.schema([("user", pa.string()), ("tokens", tokens), ("unknown", pa.list_(pa.uint8()))])
+        self._kind = np.uint32 if vocabulary_size > 2**16 else np.uint16
+        self._held: list[tuple[str, np.ndarray, np.ndarray]] = []
+        self._held_tokens = 0
+        tokens, letters = (pa.list_(pa.from_numpy_dtype(kind)) for kind in (self._kind, np.uint8))
+        self._schema = pa.schema([("user", pa.string()), ("tokens", tokens), ("unknown", letters)])
         # Not compressed: a compressed file cannot be mapped.
         self._file = pa.ipc.new_file(str(path), self._schema)
 
     def add(self, name: str, tokens: np.ndarray, unknown: np.ndarray = _NONE) -> None:
         """One user; `unknown` holds the lengths of the words outside the vocabulary."""
-        if self._names and len(self._buffer) + len(tokens) > BATCH_TOKENS:
+        if self._held and self._held_tokens + len(tokens) > BATCH_TOKENS:
             self._flush()
-        self._names.append(name)
-        self._lengths.append(len(tokens))
-        self._buffer.frombytes(np.asarray(tokens, self._buffer.typecode).tobytes())
-        self._unknown += np.asarray(unknown, np.uint8).tobytes()
-        self._unknown_lengths.append(len(unknown))
+        self._held.append((name, np.array(tokens, self._kind), np.array(unknown, np.uint8)))
+        self._held_tokens += len(tokens)
         self.users += 1
         self.tokens += len(tokens)
 
     def _flush(self) -> None:
         import pyarrow as pa
 
-        values = np.frombuffer(self._buffer, dtype=self._buffer.typecode)
-        lists = pa.ListArray.from_arrays(np.cumsum(self._lengths, dtype=np.int32), values)
-        letters = np.frombuffer(bytes(self._unknown), np.uint8)
-        unknown = pa.ListArray.from_arrays(np.cumsum(self._unknown_lengths, dtype=np.int32), letters)
-        self._file.write_batch(pa.record_batch([pa.array(self._names), lists, unknown], schema=self._schema))
-        self._names, self._lengths, self._buffer = [], [0], array(self._buffer.typecode)
-        self._unknown, self._unknown_lengths = bytearray(), [0]
+        names, tokens, unknown = zip(*self._held, strict=True)
+        batches = RecordBatch.of(tokens, self._kind), RecordBatch.of(unknown, np.uint8)
+        lists = [pa.ListArray.from_arrays(batch.offsets.astype(np.int32), batch.values) for batch in batches]
+        self._file.write_batch(pa.record_batch([pa.array(names), *lists], schema=self._schema))
+        self._held, self._held_tokens = [], 0
 
     def __enter__(self) -> SplitWriter:
         return self
@@ -207,7 +196,7 @@ class SplitWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None and self._names:
+            if error is None and self._held:
                 self._flush()
         finally:
             self._file.close()
@@ -221,15 +210,14 @@ def split_file(folder: Path, split: str) -> Path:
     except ImportError as error:
         if not arrays.is_file():
             raise SottoError(
-                "opening a store needs pyarrow; run `pip install pyarrow`, use Store.from_users, or add arrays to "
-                "it with sottovoce.data.store.write_arrays"
+                "opening a store needs pyarrow (`pip install pyarrow`), or arrays added by data.store.write_arrays"
             ) from error
         return arrays
     return arrays if arrays.is_file() and not path.exists() else path
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of a file that `split_file` named; those of an Arrow file are views of the mapped file."""
+    """The rows of a file of `split_file`; those of an Arrow file are views of the mapped file."""
     if path.suffix == ".npz":
         with np.load(path) as held:
             kept = RecordBatch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
@@ -255,7 +243,7 @@ def save_arrays(path: Path, rows: Rows) -> None:
         arrays |= {f"unknown_{name}": array for name, array in letters.items()}
     names = [batch.names for batch in rows.batches if batch.names is not None]
     if len(names) == len(rows.batches):
-        arrays["names"] = np.concatenate([*names, np.empty(0, _NAME)])
+        arrays["names"] = np.concatenate([*names, np.empty(0, NAME)])
     np.savez_compressed(path, allow_pickle=False, **arrays)
 
 
@@ -281,9 +269,9 @@ def _names(column: Any) -> np.ndarray | None:
     """A view of the mapped names: none is read until it is asked for."""
     _, offsets, text = column.buffers()
     start, end = np.frombuffer(offsets, np.int32)[[0, len(column)]]
-    if end - start != len(column) * _NAME.itemsize:
+    if end - start != len(column) * NAME.itemsize:
         return None
-    return np.frombuffer(text, np.uint8)[start:end].view(_NAME)
+    return np.frombuffer(text, np.uint8)[start:end].view(NAME)
 
 
 def _advise(mapping: mmap.mmap, advice: str) -> None:

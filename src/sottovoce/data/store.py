@@ -1,4 +1,4 @@
-"""The user store: a folder with the tokens of many users, and what is known of where they are from."""
+"""The user store: a folder with the tokens of many users, and facts about their origin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data.rows import RecordBatch, Rows, UserBlock, damaged, read_rows, save_arrays, split_file
+from sottovoce.data.rows import NAME, RecordBatch, Rows, UserBlock, damaged, read_rows, save_arrays, split_file
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import pretty, read_sealed, sealed, sha256_of, write_aside
@@ -25,21 +25,21 @@ SKIP = "SOTTOVOCE_SKIP_HASHES"
 LARGEST_USER = 2**24
 MOST_PUBLIC = 2**28  # tokens of public text, which is kept in memory: 1 GiB
 
-# Where the words are from: "source" is public, file, private (then with what was spent) or, if not known, declared.
+# Where the words are from: "source" is public, file, private (with what was spent) or, if not known, declared.
 VocabularySource = Mapping[str, str | int | float]
 DECLARED: VocabularySource = MappingProxyType({"source": "declared"})
 
 
 @dataclass(frozen=True, eq=False)
 class PublicText:
-    """Public text that goes to devices with the model, as one stream of tokens. It costs no privacy."""
+    """Public text that is sent to devices with the model, as one stream of tokens. It costs no privacy."""
 
     tokens: np.ndarray
     vocabulary: str  # its fingerprint
     fingerprint: str
 
     def excerpts(self, rows: np.ndarray, size: int, key: bytes) -> np.ndarray:
-        """For each of these users `size` consecutive tokens. The key is the round's: another round has other text."""
+        """For each of these users `size` consecutive tokens, drawn with the key of the round."""
         last = self.tokens.size - size
         picked = np.empty((len(rows), size), np.int32)
         for place, row in enumerate(rows):
@@ -54,9 +54,9 @@ class Store:
     """The tokens of many users, by row.
 
     `tokens_per_user` is the public cap to which every user is cut and padded; the true lengths are private. Without
-    `people`, pieces of plain text stand for users. `public` is text that is sent along with the model. `first` is the
-    place of row 0 among all users of a run, where these are some of them: what a user draws depends on their place.
-    `named` is a fingerprint for people who are not known by these rows, or not by all of them.
+    `people`, pieces of plain text take the place of users. `public` is text that is sent with the model. `first` is the
+    place of row 0 among all users of a run, where these rows are some of them: what a user draws depends on the place.
+    `named` is the fingerprint of the people, where these rows do not give it.
     """
 
     vocabulary: Vocabulary
@@ -73,15 +73,13 @@ class Store:
     def open(cls, folder: str | Path, split: str = "train", *, check: bool = True) -> Store:
         """Map one split of a prepared folder.
 
-        Its file is read once and must have the hash that `store.json` names, unless `check` is off or the variable
-        SOTTOVOCE_SKIP_HASHES is set: a huge store takes seconds a gigabyte. Then nothing is read until a row is asked
-        for.
+        Its file is read once and must have the hash in `store.json`, unless `check` is off or the variable
+        SOTTOVOCE_SKIP_HASHES is set: hashing takes seconds a gigabyte.
         """
         folder = Path(folder)
         if split not in SPLITS:
-            raise SettingError(
-                f"{{split!r}} must be one of {', '.join(SPLITS)}{did_you_mean(split, SPLITS)}", split=split
-            )
+            allowed = f"{', '.join(SPLITS)}{did_you_mean(split, SPLITS)}"
+            raise SettingError(f"{{split!r}} must be one of {allowed}", split=split)
         facts = _facts(folder)
         hashes = facts.get("files", {})
         file = split_file(folder, split)
@@ -112,40 +110,37 @@ class Store:
         unknown: Sequence[Sequence[int] | np.ndarray] | None = None,
         names: Sequence[bytes] | None = None,
     ) -> Store:
-        """A store in memory, also where pyarrow is absent. Without `tokens_per_user` the longest user sets it.
+        """A store in memory, which needs no pyarrow. Without `tokens_per_user` the longest user sets it.
 
         `unknown` holds the lengths of each user's words outside the vocabulary, in the order of the text; `names` the
         16 bytes that `Grouping.name` makes of each user's id, for users who come in turn.
         """
-        longest = max(map(len, users), default=0)
-        cap = longest if tokens_per_user is None else tokens_per_user
+        cap = max(map(len, users), default=0) if tokens_per_user is None else tokens_per_user
         if not 1 <= cap <= LARGEST_USER:
-            raise SettingError(
-                f"{{tokens_per_user}} must be in [1, {LARGEST_USER}]; it is the length users are cut to",
-                tokens_per_user=cap,
-            )
+            limits = f"[1, {LARGEST_USER}]; users are cut to it"
+            raise SettingError(f"{{tokens_per_user}} must be in {limits}", tokens_per_user=cap)
         rows = [np.asarray(user, dtype=np.int64)[:cap] for user in users]
-        values = np.concatenate([*rows, np.empty(0, np.int64)])
-        if values.size and not (values.min() >= 0 and values.max() < vocabulary.size):
-            raise SottoError(
-                f"token ids run from {values.min()} to {values.max()} but the vocabulary has {vocabulary.size} words; "
-                "encode the users with this vocabulary"
-            )
-        letters = None
+        batch = RecordBatch.of(rows, np.int64)
+        if batch.values.size and not (batch.values.min() >= 0 and batch.values.max() < vocabulary.size):
+            found = f"token ids run from {batch.values.min()} to {batch.values.max()}"
+            raise SottoError(f"{found}, and the vocabulary has {vocabulary.size} words; encode users with it")
+        batch = replace(batch, values=batch.values.astype(np.int32))
         if unknown is not None:
             unk = vocabulary.specials.unk
             kept = [np.asarray(each, np.uint8)[: np.sum(row == unk)] for each, row in zip(unknown, rows, strict=True)]
-            letters = RecordBatch.of(kept, np.uint8)
-        if names is not None and len(names) != len(rows):
-            raise SottoError(f"{len(names)} names were given for {len(rows)} users; give one for each")
-        return cls(vocabulary, cap, Rows((RecordBatch.of(rows, np.int32, letters, names),)))
+            batch = replace(batch, unknown=RecordBatch.of(kept, np.uint8))
+        if names is not None:
+            if len(names) != len(rows):
+                raise SottoError(f"{len(names)} names were given for {len(rows)} users; give one for each")
+            batch = replace(batch, names=np.array([name.hex() for name in names], NAME))
+        return cls(vocabulary, cap, Rows((batch,)))
 
     @cached_property
     def fingerprint(self) -> str:
-        """One hash of what these people wrote, read from the rows themselves.
+        """A hash of what these people wrote, computed from the rows themselves.
 
-        The noise of a round is keyed by it. If it came from a file next to the rows, text that was changed since would
-        be released under the noise of the text before, and the difference of both would show it without noise.
+        The noise of a round is keyed by it. If it came from a file, changed text could be released under the noise of
+        the text before, and the difference of both would have no noise.
         """
         if self.named is not None:
             return self.named
@@ -162,22 +157,22 @@ class Store:
         names = self.rows.names
         if names is None:
             raise SottoError(
-                f"{self.path or 'a store in memory'} does not know its users by name, and in turn a user's name says "
-                f"when they join; make the store anew with `sotto prepare`, or use another privacy.sampling"
+                f"{self.path or 'a store in memory'} does not know its users by name, as privacy.sampling='in_turn' "
+                f"needs; make the store anew with `sotto prepare`, or use another sampling"
             )
         return names
 
     @cached_property
     def names_fingerprint(self) -> str:
-        """One hash of who these people are, and in which rows."""
+        """A hash of the names of these people, in the order of the rows."""
         return blake2b(self.names.astype("<u8").tobytes(), digest_size=16).hexdigest()
 
     def as_public(self) -> PublicText:
-        """All of a store of plain text. A store of people is refused: what they wrote is not public."""
+        """All of a store of plain text. A store of people is refused: their text is not public."""
         if self.people:
             raise SottoError(
-                f"{self.path} holds people's text, which rehearsal would give to everybody, unclipped and uncharged; "
-                f"prepare public text with `sotto prepare --plain-text`"
+                f"{self.path} holds people's text, which is not public; prepare public text with "
+                f"`sotto prepare --plain-text`"
             )
         tokens = sum(batch.values.size for batch in self.rows.batches)
         if not 0 < tokens <= MOST_PUBLIC:
@@ -197,7 +192,7 @@ class Store:
         return self.rows.tokens(row)
 
     def unknown_letters(self, row: int) -> np.ndarray | None:
-        """How many letters each word outside the vocabulary of one user has, in order; None where it was not kept."""
+        """The number of letters of each word of a user outside the vocabulary, in order; None if it was not kept."""
         letters = self.rows.unknown_letters(row)
         return letters if len(letters) == np.sum(self[row] == self.vocabulary.specials.unk) else None
 
@@ -206,21 +201,15 @@ class Store:
         return self.rows.lengths(rows)
 
     def gather(self, rows: Sequence[int] | np.ndarray, padded_size: int = 0) -> UserBlock:
-        """These users as one padded block, filled up to `padded_size` with users of no tokens.
-
-        The cost grows with the rows asked for, not with the store.
-        """
+        """These users as one padded block, filled up to `padded_size` with users of no tokens."""
         return self.rows.gather(rows, self.tokens_per_user, padded_size)
 
     def without(self, row: int) -> Store:
-        """The same rows, with nothing in one of them: the store if this user had written no word.
-
-        All others keep their place, so that the same key draws the same people from both.
-        """
+        """The same rows, with nothing in one of them. All others keep their place, so the same key draws them."""
         return replace(self, rows=self.rows.without(row))
 
     def followed_by(self, users: Sequence[np.ndarray]) -> Store:
-        """The same rows and others after them, who are no part of the people that the fingerprint names."""
+        """The same rows and others after them, which the fingerprint does not cover."""
         return replace(self, rows=self.rows.followed_by(users), named=self.fingerprint)
 
     def head(self, users: int) -> Store:
@@ -238,7 +227,7 @@ def made_up_names(users: int) -> list[bytes]:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """What `store.json` says, once it is clear that the folder is a store that this version can read."""
+    """The facts of `store.json`. A folder that this version cannot read as a store is refused."""
     if not folder.is_dir():
         raise SottoError(f"{folder} is not a folder; make a store with `sotto prepare`")
     file = folder / STORE_FILE
@@ -256,21 +245,19 @@ def _facts(folder: Path) -> dict[str, Any]:
         reason = error if type(error) is ValueError else type(error).__name__
         raise damaged(folder, f"{STORE_FILE}: {reason}") from error
     if version != FORMAT:
-        raise SottoError(
-            f"{folder} has store format {version!r}, this version reads {FORMAT}; make it anew with `sotto prepare`"
-        )
+        raise SottoError(f"{folder} has store format {version!r}, not {FORMAT}; make it anew with `sotto prepare`")
     return facts
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write `store.json`, with the hashes of the other files. Like them it is private: it tells who is in them."""
+    """Write `store.json`, with the hashes of the other files. It is private, as they are."""
     names = [VOCABULARY_FILE, *(f"{split}.{kind}" for split in SPLITS for kind in ("arrow", "npz"))]
     files = {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
     write_aside(folder / STORE_FILE, pretty(sealed({**facts, "files": files})))
 
 
 def write_arrays(folder: str | Path) -> None:
-    """Add plain arrays to a store's Arrow files, for a machine that trains and has no pyarrow: `train.npz`, ..."""
+    """Add plain arrays (`train.npz`, ...) to a store's Arrow files, for a machine that trains without pyarrow."""
     folder = Path(folder)
     for split in SPLITS:
         save_arrays(folder / f"{split}.npz", Store.open(folder, split).rows)
@@ -278,7 +265,7 @@ def write_arrays(folder: str | Path) -> None:
 
 
 def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
-    """A store of arrays alone, from two that are in memory or elsewhere; where they were is not kept."""
+    """Write a store of arrays alone, from two that are in memory or elsewhere."""
     splits = {"train": train, "test": test}
     for split, store in splits.items():
         save_arrays(folder / f"{split}.npz", store.rows)
@@ -298,19 +285,13 @@ _checked: set[tuple[object, ...]] = set()
 
 
 def _check_hash(path: Path, hashes: Mapping[str, str]) -> None:
-    """Refuse a file that is not the one that was written. It is read once in a process, and again if it was touched."""
+    """Refuse a file that was changed. It is read once in a process, and again if its status changed."""
     if path.name not in hashes:  # a store of version 0.1
         return
     try:
         status = path.stat()
-        seen = (
-            path.resolve(),
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-            hashes[path.name],
-        )
+        times = (status.st_mtime_ns, status.st_ctime_ns)
+        seen = (path.resolve(), status.st_ino, status.st_size, times, hashes[path.name])
         if seen not in _checked:
             if sha256_of(path) != hashes[path.name]:
                 raise damaged(path.parent, f"{path.name} is not the file that {STORE_FILE} names: it was changed")

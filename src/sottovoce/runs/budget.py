@@ -1,9 +1,10 @@
-"""ε of what a run was charged, against the limit it may not pass."""
+"""The ε of what a run was charged, and the limit it must not pass."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -13,23 +14,18 @@ from sottovoce.accounting import Covered, Event, Spent
 
 
 class Charges(Protocol):
-    """What rounds cost. A `Mechanism` is one."""
+    """What rounds cost. A `Mechanism` is one, and documents both methods."""
 
-    def event(self, round_number: int, again: bool = False) -> Event:
-        """What a round charges; done `again`, no earlier charge covers it."""
-        ...
-
-    def events(self, rounds: int, done: int = 0) -> Spent:
-        """What rounds `done` + 1 to `rounds` charge, in order."""
-        ...
+    def event(self, round_number: int, again: bool = False) -> Event: ...
+    def events(self, rounds: int, done: int = 0) -> Spent: ...
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The privacy budget of a run: a look-up in a curve over its planned rounds that was worked out once.
+    """The privacy budget of a run. ε is looked up in a curve over the planned rounds, which is computed once.
 
-    `before` counts, too, and is not in the run's own ledger: the charge for a vocabulary, and rounds of copies of the
-    run's folder that went on.
+    `before` counts too, and is not in the run's own ledger: the charge for a vocabulary, and rounds of copies of the
+    run's folder.
     """
 
     charges: Charges
@@ -49,14 +45,14 @@ class Budget:
         return replace(self, before=(*self.before, *more))
 
     def spent(self, charged: Spent) -> float:
-        """ε of these charges (planned rounds from the first on, and any made again) and of what was before."""
+        """ε of these charges (planned rounds from the first on, and rounds done again) and of `before`."""
         if not self.private:
             return math.inf if any(count for _, count in charged) else 0.0
         plan = tuple(self.charges.events(self.rounds))
         rounds, again = _split(plan, [(event, count) for event, count in charged if not isinstance(event, Covered)])
         if rounds <= sum(count for _, count in plan):
             shown = _curve(plan, self.delta, self.accountant, (*self.before, *again))(rounds)
-            # The curve rounds up between the rounds it knows; where that passes the limit the exact figure is asked.
+            # The curve rounds up between the rounds it knows. Above the limit, the exact figure decides.
             if shown <= self.limit:
                 return shown
         return accounting.epsilon([*self.before, *charged], self.delta, self.accountant)
@@ -82,7 +78,7 @@ class Budget:
 
 def _split(plan: Spent, charged: Spent) -> tuple[int, tuple[tuple[Event, int], ...]]:
     """How many of the planned rounds, in order, are among the charges, and what else was charged."""
-    if len(plan) == 1:  # all alike: a round made again is as good as a later one
+    if len(plan) == 1:  # all rounds cost the same: a round done again counts as a later one
         return sum(count for _, count in charged), ()
     left = total_of(charged)
     rounds = 0
@@ -95,12 +91,10 @@ def _split(plan: Spent, charged: Spent) -> tuple[int, tuple[tuple[Event, int], .
     return rounds, tuple((event, count) for event, count in left.items() if count)
 
 
-@lru_cache(maxsize=16)
-def _curve(plan: tuple, delta: float, accountant: str, before: tuple) -> accounting.Curve:
-    return accounting.epsilon_curve(plan, delta, accountant, before=before)
+_curve = lru_cache(maxsize=16)(accounting.epsilon_curve)
 
 
-def total_of(charges: Spent) -> Counter[Event]:
+def total_of(charges: Iterable[tuple[Event, int]]) -> Counter[Event]:
     """How often each event was charged."""
     total: Counter[Event] = Counter()
     for event, count in charges:

@@ -1,6 +1,6 @@
-"""Checkpoints: one safetensors file each, written aside and renamed, the last two kept.
+"""Checkpoints: one safetensors file each; the last two are kept.
 
-The seal of a checkpoint lies with the secrets. It tells the checkpoint that this run made from any other.
+The seal of a checkpoint is with the secrets. It shows that this run made the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Checkpoint:
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]  # plain JSON values
 
-    @property
-    def contents(self) -> str:
-        """All that it holds, in one hash."""
+    def contents(self, noise: dict[str, np.ndarray] | None) -> str:
+        """What a seal covers: a hash of everything in it, and one of the state of the noise, if there is any."""
         facts = json.dumps({**self.facts, "round": self.round}, sort_keys=True)
-        return hashlib.sha256(f"{facts} {digest(self.arrays)}".encode()).hexdigest()
+        contents = hashlib.sha256(f"{facts} {digest(self.arrays)}".encode()).hexdigest()
+        return f"{contents} {digest(noise)}" if noise else contents
 
 
 def save_sealed(
@@ -40,22 +40,17 @@ def save_sealed(
 ) -> Secrets:
     """Save a checkpoint with its seal, and erase the secrets of the rounds before it.
 
-    What the noise remembers (`noise`) goes to the secrets. The seal is over it, too.
-
-    The secrets of the next round come first: a checkpoint without them would be of no use.
+    The state of the noise is saved with the secrets; the seal covers it too. The secrets of the next round are written
+    first: a checkpoint without them would be useless.
 
     Returns:
-        The ratchet, moved to the round after the checkpoint.
+        The secrets of the round after the checkpoint.
     """
     ahead = secrets.at(checkpoint.round + 1)
-    ahead.save(run.secrets, ahead.seal(checkpoint.round, _sealed(checkpoint, noise)), noise)
+    ahead.save(run.secrets, ahead.seal(checkpoint.round, checkpoint.contents(noise)), noise)
     save(run.checkpoints, checkpoint)
     Secrets.forget(run.secrets, KEPT)
     return ahead
-
-
-def _sealed(checkpoint: Checkpoint, noise: dict[str, np.ndarray] | None) -> str:
-    return f"{checkpoint.contents} {digest(noise)}" if noise else checkpoint.contents
 
 
 def check_origin(run: RunFolder, ledger: Ledger, saved: Checkpoint) -> None:
@@ -64,12 +59,12 @@ def check_origin(run: RunFolder, ledger: Ledger, saved: Checkpoint) -> None:
     paid = saved.round == 0 or any(entry.lineage == lineage for entry in ledger.of_round(saved.round))
     seal = Secrets.read_seal(run.secrets, saved.round + 1)
     noise = Secrets.read_noise(run.secrets, saved.round + 1)
-    made = Secrets.load(run.secrets, saved.round + 1).seal(saved.round, _sealed(saved, noise))
+    made = Secrets.load(run.secrets, saved.round + 1).seal(saved.round, saved.contents(noise))
     if not paid or (seal != made and not (seal is None and ledger.is_old)):
         raise DamagedRun(
-            f"checkpoints/round-{saved.round:08d}.safetensors of {run.path} is not what this run released in round "
-            f"{saved.round} by its ledger: it was edited, or is from another run or another copy of this one; put the "
-            f"run's own back, or remove it to go on from the one before"
+            f"{run.checkpoints}/round-{saved.round:08d}.safetensors is not what this run released in round "
+            f"{saved.round} by its ledger: it was edited, or is of another run or copy; put the run's own back, or "
+            f"remove it to go on from the one before"
         )
 
 
@@ -80,14 +75,13 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = {**checkpoint.facts, "round": checkpoint.round, "sha256": digest(checkpoint.arrays)}
     contents = to_bytes(checkpoint.arrays, metadata={"facts": json.dumps(facts)})
-    path = folder / f"round-{checkpoint.round:08d}.safetensors"
-    write_aside(path, contents)
+    write_aside(folder / f"round-{checkpoint.round:08d}.safetensors", contents)
     for old in _files(folder)[:-KEPT]:
         old.unlink()
 
 
 def latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
-    """The newest checkpoint that is whole, and the newer ones that are not."""
+    """The newest checkpoint that is whole, and newer ones that are damaged."""
     damaged: list[Path] = []
     for path in reversed(_files(folder)):
         checkpoint = _read(path)

@@ -1,4 +1,4 @@
-"""What the un-noised sum of a round depends on, in one name: two rounds of one name have the same sum to the bit."""
+"""A hash of all that the un-noised sum of a round depends on: with the same hash, the sum is the same to the bit."""
 
 from __future__ import annotations
 
@@ -15,26 +15,21 @@ import jax
 
 
 def fingerprint(recipe: str, store: str, layout: str) -> str:
-    """From the hashes of recipe and store, how users are laid out, code, versions, settings and machine."""
-    digest = hashlib.sha256()
-    settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
-    facts = (
-        recipe, store, layout, program(), sorted(map(repr, settings.items())),
-        _environment(), [(device.platform, device.device_kind) for device in jax.devices()],
-        # Drivers and toolkits that lie outside of Python's packages.
-        jax.devices()[0].client.platform_version, _processor(),
-    )  # fmt: skip
-    digest.update(repr(facts).encode())
-    return digest.hexdigest()[:16]
+    """From the hashes of recipe and store, the layout of users, code, versions, settings and machine."""
+    settings = sorted(repr(item) for item in jax.config.values.items() if "cache" not in item[0])
+    devices = [(device.platform, device.device_kind) for device in jax.devices()]
+    drivers = jax.devices()[0].client.platform_version  # and toolkits outside of Python's packages
+    facts = (recipe, store, layout, program(), settings, _environment(), devices, drivers, _processor())
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def program() -> str:
-    """From the code and the versions of all that computes: the same on machines that were set up alike."""
+    """From the code and the versions of libraries: the same on machines with the same installation."""
     return hashlib.sha256(repr((_versions(), _code())).encode()).hexdigest()[:16]
 
 
 def of_all(fingerprints: Sequence[str]) -> str:
-    """Of a round whose users are shared out over processes: it depends on the machine of each."""
+    """For a round whose users are divided over processes: it depends on the machine of each."""
     return hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:16]
 
 
@@ -48,23 +43,23 @@ def _code() -> str:
 
 @cache  # reading all metadata takes a fifth of a second
 def _versions() -> list[str]:
-    """Of all that computes: jax with its plugins, numpy, the generators, the optimiser."""
+    """Versions of jax with its plugins, numpy, the generators and the optimiser."""
     names = ("jax", "numpy", "randomgen", "equinox", "optax", "nvidia")
     found = ((item.metadata["Name"] or "", item.version) for item in distributions())
     return sorted(f"{name} {version}" for name, version in found if name.lower().startswith(names))
 
 
-# Flags of the compiler, numbers of threads, and modes of libraries: by what their names begin with.
+# Prefixes of variables with compiler flags, numbers of threads, and modes of libraries.
 _SWITCHES = ("XLA_", "NPROC", "OMP_", "DNNL_", "ONEDNN_", "CUBLAS", "CUDNN", "NVIDIA_")
 
 
 def _environment() -> list[tuple[str, str]]:
-    """What XLA and the libraries under it read from the environment: with NPROC=1 alone, sums differ in their bits."""
+    """What XLA and its libraries read from the environment: NPROC=1 alone changes the bits of sums."""
     return sorted(item for item in os.environ.items() if item[0].startswith(_SWITCHES))
 
 
 def _processor() -> list[str]:
-    """Which cores this process may use, and of what kind: both change the order in which sums are made."""
+    """The cores of this process and their kind: both change the order of additions."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [os.cpu_count()]
     kinds = set()
     with suppress(OSError):
@@ -74,5 +69,5 @@ def _processor() -> list[str]:
 
 
 def is_reproducible() -> bool:
-    """A GPU adds up gradients of embedding rows in an order of its own, unless told not to."""
+    """A GPU adds gradients of embedding rows in any order, unless a flag forbids it."""
     return jax.default_backend() == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")

@@ -1,11 +1,10 @@
-"""The folder of a run: what lies where, made whole or not at all, and used by one process at a time."""
+"""The folder of a run: which file is where. It is made whole or not at all, and used by one process at a time."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,75 +26,33 @@ from sottovoce.runs.record import Lines
 WEIGHTS, VOCABULARY = "weights.safetensors", "vocabulary.txt"
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    path: Path
-
-    @property
-    def recipe_file(self) -> Path:
-        return self.path / "recipe.toml"
-
-    @property
-    def ledger_file(self) -> Path:
-        return self.path / "ledger.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def frozen_file(self) -> Path:
-        """What of the model is not trained, where there is such a part: as it was when the run began."""
-        return self.path / "frozen.safetensors"
-
-    @property
-    def secrets(self) -> Path:
-        return self.path / "secrets"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model"
-
-    @property
-    def card_file(self) -> Path:
-        return self.model / "card.json"
-
-    @property
-    def statement_file(self) -> Path:
-        return self.path / "privacy.json"
-
-    @property
-    def report_file(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def record(self) -> Lines:
-        return Lines(self.path / "record.jsonl")
-
-    @property
-    def diagnostics(self) -> Lines:
-        return Lines(self.path / "diagnostics.jsonl", private=True)
-
-    @property
-    def registry_file(self) -> Path:
-        """What canaries were planted: public."""
-        return self.path / "canaries.json"
-
-    @property
-    def audits(self) -> Path:
-        """What audits found: computed from private text, for the owner alone."""
-        return self.path / "audit"
-
-    @property
-    def own_store(self) -> Path:
-        """The synthetic population of a run that asked for one."""
-        return self.path / "store"
+    def __init__(self, path: Path):
+        self.path = path
+        self.recipe_file = path / "recipe.toml"
+        self.ledger_file = path / "ledger.jsonl"
+        self.record = Lines(path / "record.jsonl")
+        self.diagnostics = Lines(path / "diagnostics.jsonl", private=True)
+        self.checkpoints = path / "checkpoints"
+        self.frozen_file = path / "frozen.safetensors"  # the part of the model that is not trained, if any
+        self.secrets = path / "secrets"
+        self.model = path / "model"
+        self.card_file = self.model / "card.json"
+        self.statement_file = path / "privacy.json"
+        self.report_file = path / "report.html"
+        self.registry_file = path / "canaries.json"  # the canaries that were planted: public
+        self.audits = path / "audit"  # computed from private text: for the owner alone
+        self.own_store = path / "store"  # the synthetic population, where the recipe asks for one
+        self._again = f"`sotto resume {path}` writes it again"
 
     @staticmethod
     @contextmanager
     def making(out: Path) -> Iterator[RunFolder]:
-        """A folder beside `out` to fill; it becomes `out` when the block ends well and vanishes when it does not."""
-        _refuse_existing(out)
+        """A folder to fill, which becomes `out` at the end. After an error nothing remains."""
+        if RunFolder(out).recipe_file.exists():
+            raise SottoError(f"{str(out)!r} holds another run; use another --out, or go on with `sotto resume {out}`")
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
         with made_aside(out) as draft:
             yield RunFolder(draft)
 
@@ -116,7 +73,7 @@ class RunFolder:
             yield
 
     def save_model(self, weights: dict[str, np.ndarray], vocabulary: str) -> dict[str, str]:
-        """Write the files of a model; their hashes, for its statement."""
+        """Write the files of a model, and return their hashes for its statement."""
         from safetensors.numpy import save as to_bytes
 
         self.model.mkdir(exist_ok=True)
@@ -131,93 +88,78 @@ class RunFolder:
         write_aside(self.frozen_file, to_bytes(arrays))
 
     def load_frozen(self) -> dict[str, np.ndarray]:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        try:
-            return load_file(self.frozen_file)
-        except (SafetensorError, OSError) as error:
-            raise DamagedRun(f"cannot read {self.frozen_file}: {error}; put it back, or start another run") from None
+        return load_arrays(self.frozen_file, "put it back, or start another run")
 
     def save_statement(self, statement: Json, card: Json) -> None:
-        """Write a run's statement, and the card of its model, which has it too."""
+        """Write a run's statement, and the card of its model, which contains it."""
         statement = sealed(statement)
         write_aside(self.card_file, pretty(sealed({**card, "privacy": statement})))
         write_aside(self.statement_file, pretty(statement))
 
     def model_file(self, name: str) -> Path:
-        """A file of the model, once it is clear that it is the one that card and statement name.
+        """The path of a file of the model. Card and statement must agree, and the file must have the hash they name.
 
-        Both are read, and must agree. Those of version 0.1 name no hash.
+        Those of version 0.1 name no hash.
         """
         path = self.model / name
         if not path.is_file():
             raise SottoError(f"{self.path} has no finished model yet; go on with `sotto resume {self.path}`")
         statement, card = self.read_statement(), self.read_card()
-        named = statement.get("files", {})
-        if named and card.get("privacy") != statement:
+        hashes = statement.get("files", {})
+        if hashes and card.get("privacy") != statement:
             raise DamagedRun(f"{self.card_file} and {self.statement_file} do not say the same; {self._again}")
-        if name in named and named[name] != sha256_of(path):
-            raise DamagedRun(
-                f"{path} is not the file that {self.statement_file.name} names: it was changed; {self._again}"
-            )
+        if name in hashes and hashes[name] != sha256_of(path):
+            raise DamagedRun(f"{path} is not the file that privacy.json names: it was changed; {self._again}")
         return path
 
     def load_weights(self) -> dict[str, np.ndarray]:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        path = self.model_file(WEIGHTS)
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise DamagedRun(f"cannot read {path}: {error}") from None
+        return load_arrays(self.model_file(WEIGHTS), self._again)
 
     def read_statement(self) -> Json:
-        return self._read_facts(self.statement_file, self._again)
+        return _read_facts(self.statement_file, self._again)
 
     def read_card(self) -> Json:
-        return self._read_facts(self.card_file, self._again)
-
-    @property
-    def _again(self) -> str:
-        return f"`sotto resume {self.path}` writes it again"
-
-    @staticmethod
-    def _read_facts(path: Path, then: str) -> Json:
-        try:
-            return read_sealed(path)
-        except (OSError, ValueError) as error:
-            raise DamagedRun(f"cannot read {path} ({error}); {then}") from None
+        return _read_facts(self.card_file, self._again)
 
     def save_audit(self, name: str, value: Json, figure: bytes | None) -> None:
         self.audits.mkdir(mode=0o700, exist_ok=True)
         picture = self.audits / f"{name}.png"
-        picture.unlink(missing_ok=True)  # that of an earlier audit would not belong to these figures
+        picture.unlink(missing_ok=True)  # it may be of an earlier audit
         if figure is not None:
             write_aside(picture, figure, private=True)
         write_aside(self.audits / f"{name}.json", pretty(sealed(value)), private=True)
 
     def read_audit(self, name: str) -> Json | None:
         path = self.audits / f"{name}.json"
-        return self._read_facts(path, "remove it, or audit again") if path.exists() else None
+        return _read_facts(path, "remove it, or audit again") if path.exists() else None
 
     def write_json(self, path: Path, value: Json) -> None:
         write_aside(path, pretty(value))
 
 
+def load_arrays(path: Path, then: str) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file. An error says what to do (`then`)."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DamagedRun(f"cannot read {path} ({error}); {then}") from None
+
+
+def _read_facts(path: Path, then: str) -> Json:
+    try:
+        return read_sealed(path)
+    except (OSError, ValueError) as error:
+        raise DamagedRun(f"cannot read {path} ({error}); {then}") from None
+
+
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """The last part of each path, with as many before it as tell them apart; never where they lie."""
+    """Short names that tell paths apart: the last part of each, with as many parts before it as needed."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(set(parts)):
             break
     return names
-
-
-def _refuse_existing(out: Path) -> None:
-    if RunFolder(out).recipe_file.exists():
-        raise SottoError(f"{str(out)!r} holds another run; choose another --out, or go on with `sotto resume {out}`")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")

@@ -1,25 +1,25 @@
-"""Who pays for a round, and when: the charge is on disk before the noise exists.
+"""The payment of a round: the charge is on disk before the noise exists.
 
-A payment knows ledger, store ledger, secrets, lease, planned rounds and budget. It knows neither the trainer nor what
-the round computes: of a sum it sees a digest.
+A payment knows ledger, store ledger, secrets, lease, planned rounds and budget. It does not know the trainer, or what
+the round computes: it hashes the sum.
 """
 
 from __future__ import annotations
 
 import secrets as os_entropy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from sottovoce.accounting import Event, NonPrivate, Spent, rounded_up
+from sottovoce.accounting import Event, Spent, rounded_up
 from sottovoce.data.store import Store
-from sottovoce.errors import AnotherSum, BudgetExhausted, DamagedRun, SottoError
+from sottovoce.errors import AnotherSum, BudgetExhausted, SottoError
 from sottovoce.privacy.fixed_point import digest_of
 from sottovoce.runs.budget import Budget, Charges, total_of
+from sottovoce.runs.hash_chain import damaged
 from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import PREPARATION, Entry, Ledger, StoreLedger, lineage
-from sottovoce.runs.secrets import RoundKeys, Secrets
-from sottovoce.runs.sums import Sums
+from sottovoce.runs.secrets import RoundKeys, Secrets, Sums
 
 
 class Totals(Protocol):
@@ -33,13 +33,17 @@ class Totals(Protocol):
     def bits(self) -> Any: ...
 
 
+def _digest(total: Totals) -> bytes:
+    return digest_of((total.total, total.weight, total.bits))
+
+
 @dataclass(frozen=True)
 class Origin:
     """What is known to change the sum of a run's rounds: recipe, store, code, versions, machine."""
 
     fingerprint: str
     reproducible: bool  # will the same round on the same machine give the same sum to the bit?
-    seeded: bool = False  # are the secrets those of a seed?
+    seeded: bool = False  # do the secrets come from a seed?
 
 
 @dataclass
@@ -47,14 +51,14 @@ class Payments:
     """The payments of one run.
 
     Guarantee: a round is charged to the ledger, on disk, before the key of its noise is given. The same attempt is
-    charged once. An attempt is the same if it has the same name and the same sum. The name follows from all that is
-    known to change sums and from the rounds before; the digest of the sum catches what is not known.
+    charged once. An attempt is the same if it has the same name and the same sum. The name follows from the rounds
+    before and from all that is known to change sums; the digest of the sum catches the rest.
     """
 
     ledger: Ledger
     store_ledger: StoreLedger
     lease: Lease
-    secrets: Secrets  # the ratchet, at the round after the last checkpoint
+    secrets: Secrets  # of the round after the last checkpoint
     budget: Budget
     planned: int  # rounds that the store was charged for when the run began
     lineage: str  # the name of the last round that was released
@@ -66,7 +70,7 @@ class Payments:
         self._sums = Sums(self.lease.folder)
         fingerprint = self.origin.fingerprint
         if not self.origin.reproducible:
-            # No later process can repeat these sums: it must never take their entries for its own.
+            # No later process can repeat these sums, so none may find these entries.
             fingerprint += " " + os_entropy.token_hex(16)
         self._fingerprint = fingerprint
 
@@ -76,7 +80,7 @@ class Payments:
         return self.ledger.header["run"]
 
     def settle(self, done: int) -> list[str]:
-        """Before a run goes on after `done` rounds: charge what the store lacks, and acquire the lease.
+        """Before a run goes on after `done` rounds: charge what the store's ledger lacks, and acquire the lease.
 
         Returns:
             Notes for the owner: what was charged, and why.
@@ -88,10 +92,7 @@ class Payments:
         self.budget = own.counting(self.extra())
         try:
             if done < self.planned and not self._acquire(own, done):
-                notes.append(
-                    f"another copy of {self.lease.run} was taken up since, or its store was restored: rounds from "
-                    f"{done + 1} on are charged to the store again"
-                )
+                notes.append(f"{self._copied}: rounds from {done + 1} on are charged to the store again")
         except BudgetExhausted as error:  # raised at the first round, where training ends
             self._refusal = error
         return notes
@@ -116,23 +117,23 @@ class Payments:
         return self.budget.spent(self.ledger.spent_up_to(rounds))
 
     def extra(self) -> Spent:
-        """What the store was charged for the run beyond its own plan and ledger: by copies of its folder that went on.
+        """What the store was charged for this run beyond its plan and ledger, by copies of its folder.
 
-        They are releases of the same run, so its ε counts them; and a charge that a crash left without a round. Runs of
-        one seed share a name, and cannot be told from copies: theirs are in the store's total alone.
+        These are releases of the same run, so its ε counts them, and charges that a crash left without a round. Runs of
+        one seed share a name and look like copies: their charges are in the store's total alone.
         """
         if not self.budget.private or self.origin.seeded:
             return ()
         return tuple((total_of(self.store_ledger.spent(self.run)) - total_of(self._owed)).items())
 
     def charged_to_store(self) -> int:
-        """How many rounds of this run the store was charged for."""
+        """The number of rounds that the store was charged for this run."""
         return sum(count for _, count in self.store_ledger.spent(self.run)) if self.budget.private else 0
 
     @property
     def _blinded(self) -> str:
-        """The fingerprint of this copy, blinded. A copy that pays again draws its cohorts again, under its own name:
-        two releases of one cohort cost more than two.
+        """The blinded fingerprint of this copy. A copy that pays again must draw other cohorts, so it has another name:
+        two releases of one cohort cost more than two releases.
         """
         own = "" if self.origin.seeded else " " + self.lease.name
         return self.secrets.blind(self._fingerprint + own)
@@ -141,25 +142,26 @@ class Payments:
     def _owed(self) -> Spent:
         return [*self.budget.charges.events(self.planned), *self.ledger.repeated()]
 
-    def _charge_missing(self) -> list[str]:
-        """Charge what the store's ledger lacks: it is charged when a run begins, and for rounds done again.
+    @property
+    def _copied(self) -> str:
+        return f"another copy of {self.lease.run} was resumed, or its store was restored"
 
-        A ledger that does not know the run at all was lost with what others had spent, which nothing else tells.
+    def _charge_missing(self) -> list[str]:
+        """Charge what the store's ledger lacks. It is charged when a run begins, and for rounds done again.
+
+        A ledger without any charge for the run was lost, with the charges of other runs, which are nowhere else.
         """
         charged = self.store_ledger.spent(self.run)
         if not charged:
-            raise DamagedRun(
-                f"{self.store_ledger.path} has no charge for this run, though it was charged when the run began: the "
-                f"ledger was lost, or is from before; what was spent on these people cannot be told; put it back"
-            )
+            raise damaged(f"{self.store_ledger.path} has no charge for this run, though it was charged when it began")
         missing = total_of(self._owed) - total_of(charged)
         for event, count in missing.items():
-            charge_store(self.store_ledger, self.run, "charges that were lost", event, count)
+            self.store_ledger.charge(self.run, "charges that were lost", event, count)
         path = self.store_ledger.path
-        return [f"{path} had lost {missing.total()} charges of this run: they are made again"] if missing else []
+        return [f"{path} had lost {missing.total()} charges of this run; they are written again"] if missing else []
 
     def _acquire(self, own: Budget, done: int) -> bool:
-        """A copy of a folder pays for its rounds again, before it is the one that holds the lease."""
+        """A copy of a folder pays for its rounds again before it holds the lease."""
         charges = own.charges
         left = charges.events(self.planned, done)
         copied = own.counting([*self.extra(), *(() if self.origin.seeded else left)])
@@ -167,39 +169,33 @@ class Payments:
         def pay() -> None:
             if not copied.allows([*self.ledger.spent(), (charges.event(done + 1, again=True), 1)]):
                 raise BudgetExhausted(
-                    f"another copy of {self.lease.run} was taken up since, or its store was restored: rounds from "
-                    f"{done + 1} on would be charged again and pass the budget ε = {copied.limit:g}; training ends "
-                    f"here with a usable model"
+                    f"{self._copied}: rounds from {done + 1} on would be charged again and pass the budget "
+                    f"ε = {copied.limit:g}; training ends here with a usable model"
                 )
             for event, count in left:
-                charge_store(self.store_ledger, self.run, "rounds of a copy", event, count)
+                self.store_ledger.charge(self.run, "rounds of a copy", event, count)
             self.budget = copied
 
-        return self.lease.acquire(self.ledger.state, pay)
+        return self.lease.acquire(self.ledger.chain, pay)
 
     def _renew_lease(self, round_number: int) -> None:
-        if self.budget.private and not self.lease.renew(self.ledger.state):
+        if self.budget.private and not self.lease.renew(self.ledger.chain):
             raise SottoError(
-                f"another copy of {self.lease.run} was taken up while this one was training, or its store restored: it "
-                f"stops before round {round_number}; `sotto resume` goes on with it, and charges the rounds left to "
-                f"the store again"
+                f"{self._copied}: this one stops before round {round_number}; `sotto resume` goes on with it, and its "
+                f"rounds are charged to the store again"
             )
 
     def _refuse_beyond_budget(self, payment: RoundPayment) -> None:
-        """The hard stop: before a cohort is drawn, not after its noise is out."""
-        spent, number = self.ledger.spent(), payment.round
+        """The hard stop: before a cohort is drawn."""
+        spent, number, limit = self.ledger.spent(), payment.round, self.budget.limit
         if number > self.planned:
-            raise BudgetExhausted(
-                f"round {number} was not planned: the budget ε = {self.budget.limit:g} allowed {self.planned} rounds; "
-                f"{rounded_up(self.budget.spent(spent), 4)} is spent, and training ends here with a usable model"
-            )
-        charges = self.budget.charges
-        event = charges.event(number, again=bool(payment.attempt))
-        if not self.budget.allows([*spent, (event, 1)]):
-            raise BudgetExhausted(
-                f"round {number} would pass the budget ε = {self.budget.limit:g}; "
-                f"{rounded_up(self.budget.spent(spent), 4)} is spent, and training ends here with a usable model"
-            )
+            reason = f"was not planned: the budget ε = {limit:g} allowed {self.planned} rounds"
+        elif not self.budget.allows([*spent, (self.budget.charges.event(number, again=bool(payment.attempt)), 1)]):
+            reason = f"would pass the budget ε = {limit:g}"
+        else:
+            return
+        now = rounded_up(self.budget.spent(spent), 4)
+        raise BudgetExhausted(f"round {number} {reason}; {now} is spent, and training ends here with a usable model")
 
 
 @dataclass(frozen=True)
@@ -213,7 +209,7 @@ class RoundPayment:
 
     @property
     def keys(self) -> RoundKeys:
-        """The secrets that are needed before the sum is there."""
+        """The keys that are needed before the sum exists."""
         return self.payments.secrets.keys(self.round, self._release)
 
     @property
@@ -226,36 +222,36 @@ class RoundPayment:
 
         Args:
             event: what the round charges if it is done for the first time.
-            total: the sums of the cohort; None where nothing is added up.
+            total: the sums of the cohort; None where there are none.
 
         Raises:
             AnotherSum: this attempt was paid for with another sum. `Payments.begin` gives the next attempt.
         """
         payments = self.payments
         payments._renew_lease(self.round)
-        private = payments.budget.private  # without a promise there is nothing that a digest could keep
-        digest = digest_of((total.total, total.weight, total.bits)) if total is not None and private else b""
+        private = payments.budget.private  # without a guarantee, a digest protects nothing
+        digest = _digest(total) if total is not None and private else b""
         tag, known = payments.secrets.tag(self.name, digest), payments._sums.tag_of(self.name)
         if private and (self.paid or known) and known != tag:
             payments._given_up.setdefault(self.round, set()).add(self.attempt)
             raise AnotherSum
         if not self.paid:
-            # Before the ledger: an attempt that is paid for has its sum, or counts as one of another.
+            # Before the ledger: a paid attempt without a tag counts as one with another sum.
             if private:
                 payments._sums.keep(payments.secrets.round, self.name, tag)
             if self.attempt:
                 event = payments.budget.charges.event(self.round, again=True)
-                # The store first: a crash in between charges its people once too often, not once too little.
-                charge_store(payments.store_ledger, payments.run, "a round done again", event, 1)
+                # The store first: a crash in between charges its people once too often, never too little.
+                payments.store_ledger.charge(payments.run, "a round done again", event, 1)
             payments.ledger.spend(Entry(self.round, self.attempt, event, self.name))
-            # Before the noise: a copy that was taken before this line was written is left with an old token.
+            # Before the noise: a copy that was made before this line was written now has an old token.
             payments._renew_lease(self.round)
         payments.lineage = self.name
         return payments.secrets.noise_key(self.round, self._release, digest)
 
     @property
     def _release(self) -> str:
-        """What the keys of an attempt are named by; those of a seeded run come out alike anywhere."""
+        """The name from which keys are derived; in a seeded run it is the same on every machine."""
         return f"attempt {self.attempt}" if self.payments.origin.seeded else self.name
 
 
@@ -263,35 +259,24 @@ class RoundPayment:
 class Unpaid:
     """Payments that charge nothing: for rounds whose results stay in the process, as in audits and benchmarks.
 
-    The noise of two sums of one round is the same, unless `hash_sums` is set as in a run.
+    Two sums of one round have the same noise, unless `hash_sums` is set as in a run.
     """
 
     secrets: Secrets
-    release: str  # names the keys
+    name: str  # from which keys are derived
     hash_sums: bool = False
+    round: int = 0
 
-    def begin(self, round_number: int) -> UnpaidRound:
-        return UnpaidRound(self, round_number)
-
-
-@dataclass(frozen=True)
-class UnpaidRound:
-    unpaid: Unpaid
-    round: int
-
-    @property
-    def name(self) -> str:
-        return self.unpaid.release
+    def begin(self, round_number: int) -> Unpaid:
+        return replace(self, round=round_number)
 
     @property
     def keys(self) -> RoundKeys:
-        return self.unpaid.secrets.keys(self.round, self.unpaid.release)
+        return self.secrets.keys(self.round, self.name)
 
     def charge(self, event: Event, total: Totals | None) -> bytes:
-        digest = b""
-        if self.unpaid.hash_sums and total is not None:
-            digest = digest_of((total.total, total.weight, total.bits))
-        return self.unpaid.secrets.noise_key(self.round, self.unpaid.release, digest)
+        digest = _digest(total) if self.hash_sums and total is not None else b""
+        return self.secrets.noise_key(self.round, self.name, digest)
 
 
 def store_folder(store: Store) -> Path:
@@ -303,25 +288,18 @@ def store_ledger(store: Store) -> StoreLedger:
     return StoreLedger(store_folder(store) / "ledger.jsonl")
 
 
-def charge_store(ledger: StoreLedger, run: str, what: str, event: Event, count: int) -> None:
-    if not isinstance(event, NonPrivate):
-        ledger.charge(run, what, event, count)
-
-
 def charge_plan(ledger: StoreLedger, run: str, charges: Charges, planned: int) -> None:
-    """Charge a store for all planned rounds of a run, before the first: stopping early earns nothing back."""
+    """Charge a store for all planned rounds of a run before the first. Stopping early refunds nothing."""
     for event, count in charges.events(planned):
-        charge_store(ledger, run, "training", event, count)
+        ledger.charge(run, "training", event, count)
 
 
 def vocabulary_charges(store: Store) -> Spent:
-    """What was spent on the words of a store, which every model trained on it is released with."""
-    spent = store_ledger(store).spent(PREPARATION)
+    """What was spent on the words of a store. Every model trained on it is released with them."""
+    ledger = store_ledger(store)
+    spent = ledger.spent(PREPARATION)
     if store.vocabulary_source["source"] == "private" and not spent:
-        raise DamagedRun(
-            f"the vocabulary of {store.path} was found in its users' text, but its ledger has no charge for it: what "
-            f"was spent cannot be told; put the ledger back, or prepare another store"
-        )
+        raise damaged(f"{ledger.path} has no charge for the vocabulary, which was found in the users' text")
     return spent
 
 

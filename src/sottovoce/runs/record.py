@@ -7,23 +7,23 @@ import os
 from pathlib import Path
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import Json
+from sottovoce.files import Json, write_aside
 
 
 def coarse_count(people: int) -> int:
-    """A number of people who are not protected, as public files tell it: two digits of it, rounded down."""
+    """A number of people for public files: its first two digits, rounded down. These people are not protected."""
     unit = 10 ** max(len(str(people)) - 2, 0)
     return people // unit * unit
 
 
 def of_held_out(evaluation: Json) -> Json:
-    """What public files say of people who were held out: how well a model does on them, and about how many they are.
+    """An evaluation of held-out people for public files: how well a model does on them, and a coarse count of them.
 
-    Not how much they wrote, nor shares of so many digits that this could be worked out from them.
+    The number of their targets is left out, and figures are rounded so that it cannot be computed from them.
     """
-    told = {name: _coarse(value) if isinstance(value, float) else value for name, value in evaluation.items()}
-    told.pop("targets", None)
-    return told | {"users": coarse_count(evaluation["users"])}
+    public = {name: _coarse(value) if isinstance(value, float) else value for name, value in evaluation.items()}
+    public.pop("targets", None)
+    return public | {"users": coarse_count(evaluation["users"])}
 
 
 def _coarse(value: float) -> float:
@@ -31,28 +31,24 @@ def _coarse(value: float) -> float:
 
 
 class Lines:
-    """A file of JSON objects that each carry a `round`."""
+    """A file of JSON objects that each have a `round`."""
 
     def __init__(self, path: Path, *, private: bool = False):
-        self.path = path
-        self._mode = 0o600 if private else 0o644
+        self.path, self._private = path, private
 
     def append(self, entry: Json) -> None:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600 if self._private else 0o644)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+            file.write(_line(entry))
 
     def sync(self) -> None:
         """Make what was appended survive a power cut."""
         if self.path.exists():
-            descriptor = os.open(self.path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def read(self) -> list[Json]:
-        """All whole lines; a last one torn by a crash is left out."""
+        """All whole lines. A last line that a crash tore is left out."""
         if not self.path.exists():
             return []
         entries = []
@@ -65,15 +61,11 @@ class Lines:
         return entries
 
     def keep_up_to(self, round_number: int) -> None:
-        """Forget the rounds after a checkpoint: they will be played, and written, again."""
-        if not self.path.exists():
-            return
-        kept = [entry for entry in self.read() if entry["round"] <= round_number]
-        partial = self.path.with_suffix(".partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._mode)
-        with os.fdopen(descriptor, "wb") as file:
-            for entry in kept:
-                file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self.path)
+        """Remove the rounds after a checkpoint: they are done, and written, again."""
+        if self.path.exists():
+            kept = b"".join(_line(entry) for entry in self.read() if entry["round"] <= round_number)
+            write_aside(self.path, kept, private=self._private)
+
+
+def _line(entry: Json) -> bytes:
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"

@@ -1,7 +1,7 @@
-"""The keys of sampling and noise: from the operating system's entropy, apart from the experiment's seed.
+"""The keys of sampling and noise: from the operating system's entropy, not from the experiment's seed.
 
-The chain moves forward one link a round by a one-way function, and only the last two checkpoints' links are kept, so
-a stolen file does not tell what was sampled or added before.
+A chain of keys moves forward one link a round by a one-way function. Only the links of the last two checkpoints are
+kept, so a stolen file does not reveal earlier cohorts or earlier noise.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 from safetensors.numpy import save as to_bytes
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import sync_folder, write_aside
+from sottovoce.files import append_synced, sync_folder, write_aside
+from sottovoce.runs.folder import load_arrays
 
 _SIZE = 32
 _SALT = "salt"
+_NAME, _TAG = 16, 64  # characters of a release's name, and of the tag of its sum
 
 
 class RoundKeys(NamedTuple):
-    """What is needed before a round's sum is there. The noise has a key that follows from the sum."""
+    """The keys that a round needs before its sum exists. The key of the noise follows from the sum."""
 
     sampling: bytes
     local: bytes
@@ -35,9 +35,9 @@ class RoundKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class Secrets:
-    """The link of the chain that opens `round` and every later one, and no earlier one.
+    """One link of the chain: it gives the keys of `round` and of later rounds, and of no earlier round.
 
-    The salt stays the same through a run: it blinds what is derived from people's text but must be compared later.
+    The salt stays the same through a run. It blinds values derived from people's text that must be compared later.
     """
 
     round: int
@@ -50,7 +50,7 @@ class Secrets:
 
     @staticmethod
     def seeded(seed: int, context: str = "") -> Secrets:
-        """For tests and reproductions: whoever knows the seed can undo the noise.
+        """For tests and reproductions: a person who knows the seed can remove the noise.
 
         The context (recipe, store and start) keeps two seeded runs from sharing noise, which would cancel between them.
         """
@@ -70,19 +70,16 @@ class Secrets:
         return Secrets(round_number, link, self.salt)
 
     def keys(self, round_number: int, release: str) -> RoundKeys:
-        """The keys of one release of a round: another release draws its cohort anew."""
+        """The keys of one release of a round. Another release draws another cohort."""
         link = self.at(round_number).link
         return RoundKeys(*(_derive(link, f"{use} {release}") for use in RoundKeys._fields))
 
     def noise_key(self, round_number: int, release: str, digest: bytes) -> bytes:
-        """The key of a release's noise, from the digest of the exact sum: two sums never share noise.
-
-        As deterministic signatures derive their nonces. Whatever made the sums differ, it need not be known.
-        """
+        """The key of a release's noise, from the digest of the exact sum: two different sums never share noise."""
         return hmac.digest(self.at(round_number).link, f"noise {release} ".encode() + digest, "sha256")
 
     def tag(self, release: str, digest: bytes) -> str:
-        """What is kept to recognise a sum: it tells nothing to whoever lacks the salt."""
+        """What is kept to recognise a sum. Without the salt it reveals nothing."""
         return hmac.digest(self.salt, f"sum {release} ".encode() + digest, "sha256").hex()
 
     def seal(self, round_number: int, contents: str) -> bytes:
@@ -94,57 +91,27 @@ class Secrets:
         return self.blind("name")[:12]
 
     def blind(self, text: str) -> str:
-        """A name for a text that tells nothing of it to whoever lacks the salt."""
+        """A name for a text. Without the salt it reveals nothing."""
         return _derive(self.salt, text)[:16].hex()
 
     def lasting_key(self, use: str) -> bytes:
-        """A key that stays the same through a run, and is known to whoever has the salt."""
+        """A key that stays the same through a run."""
         return _derive(self.salt, f"key of {use}")
 
     def save(self, folder: Path, seal: bytes, noise: Mapping[str, np.ndarray] | None = None) -> None:
-        """Write this link, the salt with the first, the seal of its checkpoint and what the noise remembers.
-
-        All of it is for the owner alone.
-        """
+        """Write the link, its checkpoint's seal, the state of the noise and, once, the salt: for the owner alone."""
         folder.mkdir(mode=0o700, exist_ok=True)
         if not (folder / _SALT).exists():
             write_aside(folder / _SALT, self.salt, private=True)
         if noise:
-            write_aside(folder / f"round-{self.round:08d}.noise", to_bytes(dict(noise)), private=True)
-        write_aside(folder / f"round-{self.round:08d}.seal", seal, private=True)
-        write_aside(folder / f"round-{self.round:08d}.key", self.link, private=True)
+            write_aside(_file(folder, self.round, "noise"), to_bytes(dict(noise)), private=True)
+        write_aside(_file(folder, self.round, "seal"), seal, private=True)
+        write_aside(_file(folder, self.round, "key"), self.link, private=True)
 
     @staticmethod
-    def read_seal(folder: Path, round_number: int) -> bytes | None:
-        """The seal of the checkpoint before a round; version 0.1 kept none."""
-        path = folder / f"round-{round_number:08d}.seal"
-        return path.read_bytes() if path.exists() else None
-
-    @staticmethod
-    def read_noise(folder: Path, round_number: int) -> dict[str, np.ndarray]:
-        """What the noise of a round must know of earlier ones; nothing where rounds have independent noise."""
-        path = folder / f"round-{round_number:08d}.noise"
-        try:
-            return load_file(path) if path.exists() else {}
-        except (SafetensorError, OSError) as error:
-            raise DamagedRun(f"cannot read the secrets {path.name} ({error}); start another run") from None
-
-    @staticmethod
-    def forget(folder: Path, kept: int) -> None:
-        """Erase all but the newest links, and what lies beside them: those of checkpoints that are still there."""
-        for old in sorted(folder.glob("round-*.key"))[:-kept]:
-            for beside in (".seal", ".sums", ".noise"):
-                old.with_suffix(beside).unlink(missing_ok=True)
-            old.unlink()
-
-    @staticmethod
-    def erase(folder: Path) -> None:
-        """Throw everything away: links, salt, and who holds the run."""
-        if folder.exists():
-            for path in sorted(folder.iterdir()):
-                path.unlink()
-            folder.rmdir()
-            sync_folder(folder.parent)
+    def load(folder: Path, round_number: int) -> Secrets:
+        """The link saved for a round."""
+        return Secrets(round_number, _read(_file(folder, round_number, "key")), _read(folder / _SALT))
 
     @staticmethod
     def load_any(folder: Path) -> Secrets:
@@ -153,19 +120,74 @@ class Secrets:
         return Secrets.load(folder, rounds[0] if rounds else 1)
 
     @staticmethod
-    def load(folder: Path, round_number: int) -> Secrets:
-        """The link saved for a round."""
-        link, salt = (_read_private(folder / name) for name in (f"round-{round_number:08d}.key", _SALT))
-        return Secrets(round_number, link, salt)
+    def read_seal(folder: Path, round_number: int) -> bytes | None:
+        """The seal of the checkpoint before a round; version 0.1 kept none."""
+        path = _file(folder, round_number, "seal")
+        return path.read_bytes() if path.exists() else None
+
+    @staticmethod
+    def read_noise(folder: Path, round_number: int) -> dict[str, np.ndarray]:
+        """The state of the noise before a round; empty where rounds have independent noise."""
+        path = _file(folder, round_number, "noise")
+        return load_arrays(path, "start another run") if path.exists() else {}
+
+    @staticmethod
+    def forget(folder: Path, kept: int) -> None:
+        """Erase all but the newest links, with the seals, tags and noise states of their rounds."""
+        for old in sorted(folder.glob("round-*.key"))[:-kept]:
+            for suffix in (".seal", ".sums", ".noise"):
+                old.with_suffix(suffix).unlink(missing_ok=True)
+            old.unlink()
+
+    @staticmethod
+    def erase(folder: Path) -> None:
+        """Erase everything: links, salt and lease."""
+        if folder.exists():
+            for path in sorted(folder.iterdir()):
+                path.unlink()
+            folder.rmdir()
+            sync_folder(folder.parent)
 
 
-def _read_private(path: Path) -> bytes:
+class Sums:
+    """For each release its sum's tag, a keyed hash: the same sum is recognised after a crash.
+
+    A plain hash would let a person who guesses a sum confirm it and remove the noise. A damaged tag counts as none.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._tags: dict[str, str] = {}
+        for path in sorted(folder.glob("round-*.sums")):
+            for line in path.read_text(encoding="latin-1").split("\n"):
+                name, _, tag = line.partition(" ")
+                if (len(name), len(tag)) == (_NAME, _TAG):
+                    self._tags[name] = tag
+
+    def tag_of(self, release: str) -> str | None:
+        return self._tags.get(release)
+
+    def keep(self, first_round: int, release: str, tag: str) -> None:
+        """Put a tag on disk before returning. It is erased with the link of `first_round`."""
+        path = _file(self._folder, first_round, "sums")
+        new = not path.exists()
+        append_synced(path, f"\n{release} {tag}".encode(), private=True)  # newline first: a torn line spoils no other
+        if new:
+            sync_folder(self._folder)
+        self._tags[release] = tag
+
+
+def _file(folder: Path, round_number: int, kind: str) -> Path:
+    return folder / f"round-{round_number:08d}.{kind}"
+
+
+def _read(path: Path) -> bytes:
     try:
         contents = path.read_bytes()
     except OSError as error:
         raise DamagedRun(
-            f"cannot read the secrets {path.name} ({error}); without them (`sotto release` throws them away) the run "
-            f"cannot go on: start another run"
+            f"cannot read the secrets {path.name} ({error}); a run without them, as after `sotto release`, cannot go "
+            f"on: start another run"
         ) from None
     if len(contents) != _SIZE:
         raise DamagedRun(f"the secrets file {path.name} is damaged; start another run")

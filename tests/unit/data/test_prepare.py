@@ -260,7 +260,7 @@ def test_collect_without_a_cap_is_as_long_as_its_longest_user(tmp_path: Path) ->
 
 
 def test_progress_counts_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_module, "PROGRESS_EVERY", 4)
+    monkeypatch.setattr(grouping_module, "PROGRESS_EVERY", 4)
     told: list[int] = []
     prepare(write(tmp_path / "c.jsonl", population(10)), tmp_path / "s", LETTERS, progress=told.append)
     assert told == [4, 8, 10]

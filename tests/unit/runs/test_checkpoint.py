@@ -3,10 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sottovoce.files import to_json_number
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.checkpoint import Checkpoint
-from sottovoce.runs.record import Lines
 
 
 def make(number: int) -> Checkpoint:
@@ -51,26 +49,3 @@ def test_a_crash_while_saving_leaves_the_last_one(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save(tmp_path, make(6))
     assert checkpoints.latest(tmp_path)[0].round == 3
-
-
-def test_lines_after_a_checkpoint_are_forgotten_and_a_torn_one_is_left_out(tmp_path):
-    lines = Lines(tmp_path / "record.jsonl")
-    for number in range(1, 6):
-        lines.append({"round": number})
-    with open(lines.path, "ab") as file:
-        file.write(b'{"round": 6')
-    assert [entry["round"] for entry in lines.read()] == [1, 2, 3, 4, 5]
-    lines.keep_up_to(3)
-    assert lines.path.read_text() == '{"round": 1}\n{"round": 2}\n{"round": 3}\n'
-
-
-def test_private_lines_are_for_their_owner(tmp_path):
-    lines = Lines(tmp_path / "diagnostics.jsonl", private=True)
-    lines.append({"round": 1})
-    lines.keep_up_to(1)
-    assert oct(lines.path.stat().st_mode)[-3:] == "600"
-
-
-def test_json_has_no_infinity():
-    assert to_json_number(float("inf")) == "infinity"
-    assert to_json_number(2.5) == 2.5

@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
 from sottovoce.runs import lease
-from sottovoce.runs.lease import Lease, LedgerState
+from sottovoce.runs.hash_chain import Chain
+from sottovoce.runs.lease import Lease
 
-LEDGER = LedgerState("a" * 32, {"a" * 32})
+
+def ledger(*checks: str) -> Chain:
+    """A ledger that ends with the last of these checksums."""
+    chain = Chain(Path("ledger.jsonl"))
+    chain.last_check, chain.checks = checks[-1], set(checks)
+    return chain
+
+
+LEDGER = ledger("a" * 32)
 
 
 @pytest.fixture
@@ -73,7 +83,7 @@ def test_two_at_once_come_one_after_the_other(folders, go_on):
 
 def test_a_copy_whose_ledger_is_older_than_its_token_is_a_stranger(folders):
     folder, store = folders
-    later = LedgerState("b" * 32, {"a" * 32, "b" * 32})
+    later = ledger("a" * 32, "b" * 32)
     assert Lease(folder, store).renew(later)
     assert not Lease(folder, store).renew(LEDGER)
     assert Lease(folder, store).renew(later)
@@ -86,4 +96,4 @@ def test_tokens_of_before_they_named_a_line_hold(folders):
     for path in (folder / "holder", folder / "holder.next", store / "holders" / Lease(folder, store).name):
         path.write_text(token)
     assert Lease(folder, store).renew(LEDGER)
-    assert (folder / "holder").read_text().endswith(LEDGER.last)
+    assert (folder / "holder").read_text().endswith(LEDGER.last_check)

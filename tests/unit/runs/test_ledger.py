@@ -113,7 +113,7 @@ def test_a_damaged_line_is_never_skipped(ledger):
 @pytest.mark.parametrize("contents", [b"", b'{"round": 1}\n'], ids=["empty", "no header"])
 def test_a_file_that_is_no_ledger_is_refused(tmp_path, contents):
     (tmp_path / "ledger.jsonl").write_bytes(contents)
-    with pytest.raises(DamagedRun, match="cannot be told"):
+    with pytest.raises(DamagedRun, match=r"does not begin like the ledger of a run.* put it back"):
         Ledger.open(tmp_path / "ledger.jsonl")
 
 

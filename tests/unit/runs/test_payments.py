@@ -72,7 +72,7 @@ class Runs:
         secrets.save(run / "secrets", b"")
         charge_plan(self.store_ledger, secrets.name(), terms.charges, planned)
         if terms.private:
-            Lease(run / "secrets", self.store).acquire(ledger.state)
+            Lease(run / "secrets", self.store).acquire(ledger.chain)
         return run
 
     def open(self, run: Path, done=0, *, machine="here", reproducible=True, seeded=False, **budget) -> Payments:
@@ -346,7 +346,7 @@ def test_of_two_copies_that_go_on_at_once_one_stops(runs):
     play(payments, 1, 2)
     runs.open(shutil.copytree(run, runs.root / "copy"), 2)
     assert runs.notes == []  # nothing tells them apart yet
-    with pytest.raises(SottoError, match="it stops before round 3"):
+    with pytest.raises(SottoError, match="this one stops before round 3"):
         play(payments, 3)
     assert entries(run) == [(1, 0), (2, 0)]
     runs.open(run, 2)

@@ -1,10 +1,10 @@
-"""What public files say of people who were held out, and are not protected."""
+"""The lines of a run, and what public files say of held-out people, who are not protected."""
 
 from __future__ import annotations
 
 import pytest
 
-from sottovoce.runs.record import coarse_count, of_held_out
+from sottovoce.runs.record import Lines, coarse_count, of_held_out
 
 
 @pytest.mark.parametrize(("people", "told"), [(0, 0), (7, 7), (43, 43), (200, 200), (219, 210), (98_765, 98_000)])
@@ -26,3 +26,21 @@ def test_how_much_they_wrote_is_not_told_nor_to_be_worked_out():
         n for n in range(20_000, 32_000) if 0.1839 in (round(k / n, 4) for k in (n * 1839 // 10**4 + i for i in (0, 1)))
     ]
     assert len(fitting) > 11_000
+
+
+def test_lines_after_a_checkpoint_are_forgotten_and_a_torn_one_is_left_out(tmp_path):
+    lines = Lines(tmp_path / "record.jsonl")
+    for number in range(1, 6):
+        lines.append({"round": number})
+    with open(lines.path, "ab") as file:
+        file.write(b'{"round": 6')
+    assert [entry["round"] for entry in lines.read()] == [1, 2, 3, 4, 5]
+    lines.keep_up_to(3)
+    assert lines.path.read_text() == '{"round": 1}\n{"round": 2}\n{"round": 3}\n'
+
+
+def test_private_lines_are_for_their_owner(tmp_path):
+    lines = Lines(tmp_path / "diagnostics.jsonl", private=True)
+    lines.append({"round": 1})
+    lines.keep_up_to(1)
+    assert oct(lines.path.stat().st_mode)[-3:] == "600"
