@@ -53,6 +53,11 @@ def _value(default: Any, meaning: str, **limits: Any) -> Any:
     return field(default=default, metadata={"limits": Limits(meaning, **limits)})
 
 
+def _choice(meaning: str, *choices: str) -> Any:
+    """A field with one of these values; the first is the default."""
+    return _value(choices[0], meaning, choices=choices)
+
+
 @dataclass(frozen=True)
 class Data:
     store: str = _value("", "a folder made by `sotto prepare`, or demo:USERS for the synthetic population")
@@ -60,22 +65,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    kind: str = _value("lstm", "the architecture", choices=("lstm", "gru", "stacked_lstm", "gated_cnn"))
+    kind: str = _choice("the architecture", "lstm", "gru", "stacked_lstm", "gated_cnn")
     # What is not set is as the kind has it; what the kind does not have is refused.
     embedding: int | None = _value(None, "size of a word's embedding", low=1, below=65536)
     hidden: int | None = _value(None, "size of the recurrent state, or of a block's output", low=1, below=65536)
     layers: int | None = _value(None, "recurrent layers, or gated blocks, one above the other", low=1, below=257)
-    dropout: float | None = _value(
-        None, "chance that dropout zeroes a value between layers in training", low=0, below=1
-    )
+    dropout: float | None = _value(None, "chance that dropout zeroes a value between layers", low=0, below=1)
     variational: bool | None = _value(None, "one dropout mask for a whole unroll, on the recurrent state too")
     tied: bool | None = _value(None, "compute logits with the embedding table, not with an output table of its own")
     kernel: int | None = _value(None, "k: words that the wide convolution of a block sees", low=1, below=257)
     bottleneck: int | None = _value(None, "h: channels of the wide convolution", low=1, below=65536)
-    initial: str | None = _value(
-        None,
-        "folder of a run, or file of weights with its card, to train further; of the same vocabulary as the store",
-    )
+    initial: str | None = _value(None, "folder of a run, or file of weights with its card, to train further")
 
 
 @dataclass(frozen=True)
@@ -85,40 +85,22 @@ class Local:
     unroll: int = _value(10, "tokens of each lane in one local step", low=1)
     learning_rate: float = _value(6.0, "η: local learning rate", above=0)
     tokens: int = _value(0, "tokens in the one gradient of FedSGD; 0 is all of the user's", low=0)
-    gradient_clip: float | None = _value(
-        None, "bound on the L2 norm of the gradient of a local step; S bounds what all steps made (FedAvg)", above=0
-    )
+    gradient_clip: float | None = _value(None, "bound on the L2 norm of the gradient of a local step (FedAvg)", above=0)
     penalty: float = _value(0.0, "weight of a penalty ‖Δ‖² on the update so far (FedAvg)", low=0)
-    objective: str = _value(
-        "plain",
-        "what a device minimises; the others keep it from forgetting what the received model knew (FedAvg)",
-        choices=("plain", "rehearsal", "without_forgetting"),
-    )
-    user_share: float = _value(
-        1.0, "λ: the user's own share of what is rehearsed, or of the target without forgetting", above=0, high=1
-    )
-    public: str | None = _value(
-        None, "folder made by `sotto prepare --plain-text`: the text to rehearse, or of server.text = 'public'"
-    )
-    compression: str = _value(
-        "none", "how an update is sent: none is float32, 8bit one byte a number", choices=("none", "8bit")
-    )
+    objective: str = _choice("what a device minimises (FedAvg)", "plain", "rehearsal", "without_forgetting")
+    user_share: float = _value(1.0, "λ: share of the user's own text, or target, against forgetting", above=0, high=1)
+    public: str | None = _value(None, "folder of `sotto prepare --plain-text`, for rehearsal or server.text")
+    compression: str = _choice("how an update is sent: none is float32, 8bit one byte a number", "none", "8bit")
 
 
 @dataclass(frozen=True)
 class Server:
-    optimiser: str = _value("sgd", "what applies the averaged update", choices=("sgd", "momentum", "adam"))
+    optimiser: str = _choice("what applies the averaged update", "sgd", "momentum", "adam")
     learning_rate: float = _value(1.0, "server learning rate; 1 with sgd is plain federated averaging", above=0)
     momentum: float = _value(0.9, "momentum of the momentum optimiser", low=0, below=1)
     schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of learning_rate] from round 1 on")
-    update: str = _value(
-        "average",
-        "average: of the users' updates; transfer: distil what their models predict, never private",
-        choices=("average", "transfer"),
-    )
-    text: str = _value(
-        "generated", "what transfer reads: local.public, or text that the model writes", choices=("public", "generated")
-    )
+    update: str = _choice("average updates, or distil what models predict (never private)", "average", "transfer")
+    text: str = _choice("what transfer reads: text that the model writes, or local.public", "generated", "public")
     tokens: int = _value(4000, "tokens of a text that transfer reads", low=1)
     epochs: int = _value(6, "passes of transfer over a text", low=1)
     cycles: int = _value(1, "texts in a round of transfer, each generated by the model as it then is", low=1)
@@ -126,11 +108,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Privacy:
-    mode: str = _value(
-        "private",
-        "private: a guarantee; experiment: parts of one, ε is infinite; none: no noise",
-        choices=("private", "experiment", "none"),
-    )
+    mode: str = _choice("a guarantee, parts of one (ε is infinite), or no noise", "private", "experiment", "none")
     users: int = _value(0, "K: the declared population, a public constant", low=0)
     cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0)
     sampling: str = _value("poisson", "how a cohort is drawn: poisson, fixed or in_turn")
@@ -138,71 +116,39 @@ class Privacy:
     total_weight: float = _value(0.0, "W: declared sum of the weights; 0 is the declared population", low=0)
     min_weight: float = _value(0.0, "W_min of the clipped denominator; 0 is total_weight", low=0)
     clipping: str = _value("flat", "how an update is bounded: flat, per_layer or none")
-    clip_when: str = _value(
-        "every_step",
-        "when an update is clipped: after every local step, or once at the end",
-        choices=("every_step", "end"),
-    )
+    clip_when: str = _choice("when an update is clipped: after every local step, or at the end", "every_step", "end")
     clip_norm: float = _value(15.0, "S: bound on the L2 norm of a user's update", above=0)
     clip_weighted: bool = _value(False, "bound w·Δ instead of Δ (fixed denominator only)")
-    layer_clip_norms: tuple[float, ...] = _value(
-        (), "S_j of every layer, for per_layer; empty is S/√m for each", above=0
-    )
+    layer_clip_norms: tuple[float, ...] = _value((), "S_j of every layer, for per_layer; empty: S/√m for each", above=0)
     clip_schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of clip_norm] from round 1 on")
-    clip_path: str = _value(
-        "steps", "how the clip norm goes from pair to pair", choices=("steps", "linear", "geometric")
-    )
-    adaptive_quantile: float | None = _value(
-        None, "γ: the clip norm follows this quantile of the users' norms, from clip_norm on", above=0, below=1
-    )
+    clip_path: str = _choice("how the clip norm goes from pair to pair", "steps", "linear", "geometric")
+    adaptive_quantile: float | None = _value(None, "γ: the clip norm follows this quantile of norms", above=0, below=1)
     adaptive_rate: float = _value(0.2, "η_C: how fast the clip norm follows the quantile", above=0)
     adaptive_bit_noise: float = _value(0.0, "σ_b: noise on the count of unclipped users; 0 is cohort/20", low=0)
-    estimator: str = _value(
-        "fixed_denominator", "how updates are averaged: fixed_denominator, clipped_denominator or true_average"
-    )
+    estimator: str = _value("fixed_denominator", "the average: fixed_denominator, clipped_denominator or true_average")
     noise_multiplier: float | None = _value(None, "z: noise_std over the sensitivity", low=0)
     noise_schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of the noise] from round 1 on")
     noise_std: float | None = _value(None, "σ given directly (experiment mode only)", low=0)
     epsilon: float | None = _value(None, "ε budget; without noise_multiplier, z is found for it", above=0)
     delta: float = _value(1e-6, "δ: the chance that the guarantee does not hold", above=0, below=1)
-    accountant: str = _value(
-        "auto", "how ε is computed; auto: pld where it applies", choices=("auto", "pld", "rdp", "moments")
-    )
-    secrets: str = _value(
-        "entropy",
-        "source of sampling and noise: entropy of the system, or run.seed, which others can guess",
-        choices=("entropy", "seeded"),
-    )
-    randomness: str = _value(
-        "standard",
-        "cohorts are drawn with Philox (standard) or ChaCha20 (hardened); noise always uses ChaCha20",
-        choices=("standard", "hardened"),
-    )
+    accountant: str = _choice("how ε is computed; auto: pld where it applies", "auto", "pld", "rdp", "moments")
+    secrets: str = _choice("source of sampling and noise; others can guess run.seed", "entropy", "seeded")
+    randomness: str = _choice("cohorts by Philox or by ChaCha20; noise always uses ChaCha20", "standard", "hardened")
     allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
 
 @dataclass(frozen=True)
 class Run:
-    algorithm: str = _value(
-        "fedavg",
-        "UserUpdate of Algorithm 1; central: SGD on pooled text, never private",
-        choices=("fedavg", "fedsgd", "central"),
-    )
+    algorithm: str = _choice("UserUpdate; central: SGD on pooled text, never private", "fedavg", "fedsgd", "central")
     rounds: int = _value(100, "T: rounds of training", low=1)
     seed: int = _value(0, "seed of the initial weights and of public orders", low=0)
     deploy_every: int = _value(1, "N: rounds between two models that devices get", low=1)
-    delays: tuple[float, ...] = _value(
-        (), "shares of devices that train the deployed model, the one before it, ...; empty is all the deployed", low=0
-    )
+    delays: tuple[float, ...] = _value((), "shares of devices with the deployed model, the one before, ...", low=0)
     evaluate_every: int = _value(20, "rounds between evaluations on held-out users; 0 is never", low=0)
     evaluate_users: int = _value(200, "held-out users in an evaluation; 0 is all", low=0)
     checkpoint_every: int = _value(10, "rounds between checkpoints", low=1)
-    kernels: str = _value(
-        "auto", "auto: kernels written for the model and the device, where there are any", choices=("auto", "off")
-    )
-    block: int = _value(
-        0, "users computed at once on a device; 0 chooses by model size and device", low=0, below=2**15 + 1
-    )
+    kernels: str = _choice("auto: kernels written for the model and the device, where there are any", "auto", "off")
+    block: int = _value(0, "users computed at once on a device; 0 chooses by model and device", low=0, below=2**15 + 1)
     devices: int = _value(0, "devices of a process that train users; 0 is all there are", low=0)
 
 
@@ -300,12 +246,9 @@ class Recipe:
             section, dot, key = path.strip().partition(".")
             if not (equals and dot and key):
                 raise SottoError(f"--set {setting!r} must look like section.key=value, for example run.rounds=20")
-            if section not in SECTIONS:
-                raise SottoError(f"--set {setting!r}: unknown section {section!r}{did_you_mean(section, SECTIONS)}")
-            fields = get_type_hints(SECTIONS[section])
-            if key not in fields:
-                raise SottoError(f"--set {setting!r}: unknown key {key!r} in [{section}]{did_you_mean(key, fields)}")
-            values.setdefault(section, {})[key] = _from_text(text.strip(), fields[key], f"{section}.{key}")
+            kinds = get_type_hints(SECTIONS[section]) if section in SECTIONS else {}
+            value = _from_text(text.strip(), kinds[key], f"{section}.{key}") if key in kinds else text
+            values.setdefault(section, {})[key] = value
         return Recipe.from_dict(values, "--set")
 
     def to_dict(self) -> dict[str, Json]:
