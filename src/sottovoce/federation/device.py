@@ -136,7 +136,7 @@ class Device:
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
         """The key of the users' own randomness. It depends on the device's secret too: all devices know the task's key.
 
-        One user more or less shifts the rows of the others. Nobody who sees the release may know what a row draws.
+        One user more or less shifts the rows of the others. A reader of the release must not know what a row draws.
         """
         words = f"training {release} ".encode() + np.asarray(key).tobytes()
         return local_key(blake2b(words, key=self._secret, digest_size=8).digest())

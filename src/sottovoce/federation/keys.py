@@ -77,7 +77,7 @@ def days_left(path: Path, then: str) -> int:
         raise SottoError(f"cannot read the certificate {path} ({error}); {then}") from None
     start, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
     if not start <= now <= end:
-        valid = f"is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and the clock here says {now:%Y-%m-%d %H:%M} UTC"
+        valid = f"is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and this clock says {now:%Y-%m-%d %H:%M} UTC"
         raise SottoError(f"{path} {valid}: set the clock if it is wrong, or {then}")
     return (end - now).days
 

@@ -1,6 +1,6 @@
 """The folder of a federation at its server: registered devices and their users, the vocabulary, and the ledger.
 
-Users keep their place for good: a coin, a weight and a charge belong to a registered user, connected or not. The folder
+Users keep their place: a coin, a weight and a charge belong to a registered user, connected or not. The folder
 takes the place of a store, so every run on these people is charged to its ledger.
 """
 
@@ -156,7 +156,7 @@ class Roster:
         return roster
 
     def renew(self) -> None:
-        """Make new certificates, also in those devices' folders that are still here."""
+        """Make new certificates, also in the devices' folders that were not moved away."""
         keys.renew_authority(self.keys, self.host)
         for folder in (self.bundle(member.name) for member in self.members):
             if folder.is_dir():

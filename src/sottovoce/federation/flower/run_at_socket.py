@@ -1,7 +1,7 @@
 """Run a command of Flower at a unix socket: `python -m sottovoce.federation.flower.run_at_socket COMMAND … SOCKET`.
 
-A SuperNode goes on when its connection to the server or its heartbeat fails: it looks alive, and the device would stay
-away for good. Here its process ends with any of its threads, and is started again.
+A SuperNode goes on when its connection to the server or its heartbeat fails: it looks alive, and never connects again.
+Here its process ends with any of its threads, and is started again.
 """
 
 from __future__ import annotations

@@ -100,5 +100,5 @@ def _beat(client: Any, over: threading.Event) -> None:
         try:
             client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client was closed
-            log.debug("a heartbeat was not heard: %s", error)
+            log.debug("a heartbeat failed: %s", error)
         over.wait(HEARTBEAT)

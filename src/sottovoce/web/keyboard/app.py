@@ -85,9 +85,7 @@ def read_canaries(folder: Path) -> list[Secret]:
         return []
     try:
         registry = json.loads(path.read_text(encoding="utf-8"))
-        prefix, found = int(registry["prefix"]), []
-        for words, holders in zip(registry["secrets"], registry["holders"], strict=True):
-            found.append(Secret(tuple(words[:prefix]), tuple(words[prefix:]), int(holders)))
+        prefix, pairs = int(registry["prefix"]), zip(registry["secrets"], registry["holders"], strict=True)
+        return [Secret(tuple(words[:prefix]), tuple(words[prefix:]), int(holders)) for words, holders in pairs]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedRun(f"cannot read canaries in {path} ({type(error).__name__}: {error}); export again") from None
-    return found

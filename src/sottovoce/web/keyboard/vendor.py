@@ -1,6 +1,6 @@
 """Fetch onnxruntime-web once, so that the page needs no other host: `python -m sottovoce.web.keyboard.vendor`.
 
-`npm pack` takes it from whatever registry npm is set up for; the package must have the hash that stands here.
+`npm pack` takes it from the registry that npm is set up for; the package must have the hash in this file.
 """
 
 from __future__ import annotations
