@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.audit_membership import audit_membership
     from sottovoce.commands.audit_rounds import audit_rounds
     from sottovoce.commands.audit_tails import audit_tails
-    from sottovoce.commands.evaluate import evaluate_run, load_run
+    from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run
     from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
     from sottovoce.commands.release import release_run
     from sottovoce.commands.report import report_run
@@ -40,6 +40,7 @@ _HOMES = {
     "Grouping": "data.grouping",
     "LSTM": "models.lstm",
     "LanguageModel": "models.contract",
+    "Personalise": "commands.evaluate",
     "PrivateVocabulary": "commands.prepare",
     "Recipe": "recipe",
     "SottoError": "errors",
@@ -72,6 +73,7 @@ __all__ = [
     "GatedCNN",
     "Grouping",
     "LanguageModel",
+    "Personalise",
     "PrivateVocabulary",
     "Recipe",
     "SottoError",

@@ -45,7 +45,7 @@ def test_a_run_goes_on_to_the_same_bits_and_leaves_the_frozen_part_alone(store, 
     params = parameter_count(split(half)[0])
     assert (card["parameters"], card["trained_parameters"]) == (parameter_count(half), params)
     assert card["bytes"]["down"] == card["bytes"]["up"] == 4 * params
-    evaluated = sottovoce.evaluate_run(tmp_path / "run", model=half, personalise=True)
+    evaluated = sottovoce.evaluate_run(tmp_path / "run", model=half, personalise=sottovoce.Personalise())
     assert evaluated.personalised.after.targets > 0
     (tmp_path / "run" / "frozen.safetensors").write_bytes(
         (tmp_path / "run" / "model" / "weights.safetensors").read_bytes()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
-from cyclopts import Parameter
 
 from sottovoce.cli.display import least_epsilon, print_json, print_rows, progress_of_steps, shown_epsilon
-from sottovoce.cli.options import Json, Run, log
+from sottovoce.cli.options import Json, Run, Strings, log, option
 from sottovoce.errors import SottoError
-from sottovoce.files import Json as JsonObject
+from sottovoce.files import Facts
+
+if TYPE_CHECKING:
+    from sottovoce.audit import results
 
 ATTACKS = ("rounds", "canaries", "tails", "membership")
-Delta = Annotated[float | None, Parameter(help="δ at which ε is estimated (default: the run's).")]
+Delta = Annotated[float | None, option("δ at which ε is estimated (default: the run's).")]
 
 app = cyclopts.App(
     name="audit",
@@ -60,47 +63,34 @@ def findings(run: Run, *, json: Json = False) -> None:
 def rounds(
     run: Run,
     *,
-    rounds: int = 2000,
+    rounds: Annotated[int, option("How many rounds to play.")] = 2000,
     delta: Delta = None,
-    confidence: float = 0.999,
-    seed: int = 0,
+    confidence: Annotated[float, option("Of what is shown. High, because the result can stop a release.")] = 0.999,
+    seed: Annotated[int, option("Chooses the coins and the noise.")] = 0,
     json: Json = False,
 ) -> None:
     """Play single rounds on made-up users, with and without one of them.
 
     Measures their noise, and guesses from each round's noised update whether that user was there. Compares the noise
     multiplier and the ε that this shows with those that are claimed for a round.
-
-    Parameters
-    ----------
-    rounds
-        How many rounds to play.
-    confidence
-        Of what is shown. High, because the result can stop a release.
-    seed
-        Chooses the coins and the noise.
     """
     from sottovoce.commands.audit_rounds import audit_rounds
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
         found = audit_rounds(run, rounds=rounds, delta=delta, confidence=confidence, seed=seed, progress=progress)
-    result = found.to_json()
-    if json:
-        print_json(result)
-    else:
-        _print_rounds(result)
-    if result["contradicted"]:
-        sys.exit(1)
+    _show(found, _print_rounds, json)
 
 
 @app.command
 def canaries(
     run: Run,
-    *others: Path,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    *others: Annotated[Path, option("Runs with inserted secrets, shown next to this one.")],
+    settings: Annotated[
+        Strings, option("What is inserted into a copy (default: audit.users=100 audit.secrets=6).", "--set")
+    ] = None,
     delta: Delta = None,
-    confidence: float = 0.95,
-    seed: int = 0,
+    confidence: Annotated[float, option("Of the lower bounds.")] = 0.95,
+    seed: Annotated[int, option("Chooses the coins and the noise of a copy.")] = 0,
     json: Json = False,
 ) -> None:
     """Look for canaries: inserted secrets, and canary users who were in or out.
@@ -108,17 +98,6 @@ def canaries(
     Ranks the secrets that the recipe's [audit] inserted among all that could stand in their place. Guesses from every
     round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. For a run
     without canaries a copy is trained, which takes as long as the run and is not kept.
-
-    Parameters
-    ----------
-    others
-        Runs with inserted secrets, shown next to this one.
-    settings
-        What is inserted into a copy: audit.key=value (default: audit.users=100 audit.secrets=6).
-    confidence
-        Of the lower bounds.
-    seed
-        Chooses the coins and the noise of a copy.
     """
     from sottovoce.commands.audit_canaries import audit_canaries
 
@@ -126,87 +105,40 @@ def canaries(
         found = audit_canaries(
             run, others, settings=settings or (), delta=delta, confidence=confidence, seed=seed, progress=progress
         )
-    result = found.to_json()
-    if json:
-        print_json(result)
-    else:
-        _print_canaries(run, result)
-    if result["contradicted"]:
-        sys.exit(1)
+    _show(found, _print_canaries, json, run)
 
 
 @app.command
 def tails(
     run: Run,
-    *without: Path,
-    leave_out: int = 0,
-    texts: int = 30_000,
+    *without: Annotated[Path, option("Runs of the same recipe on stores that lack one of its users each.")],
+    leave_out: Annotated[int, option("Instead: train with all users, and without each of this many users.")] = 0,
+    texts: Annotated[int, option("Texts of 10 words that each model of a pair writes.")] = 30_000,
     delta: Delta = None,
-    seed: int = 0,
+    seed: Annotated[int, option("Chooses the users left out, and the texts.")] = 0,
     json: Json = False,
 ) -> None:
-    """Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write.
-
-    Parameters
-    ----------
-    without
-        Runs of the same recipe on stores that lack one of its users each.
-    leave_out
-        Instead of such runs: train the recipe again, with all users and without each of this many users.
-    texts
-        Texts of 10 words that each model of a pair writes.
-    seed
-        Chooses the users left out, and the texts.
-    """
+    """Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write."""
     from sottovoce.commands.audit_tails import audit_tails
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
         found = audit_tails(run, without, leave_out=leave_out, texts=texts, delta=delta, seed=seed, progress=progress)
-    result = found.to_json()
-    if json:
-        print_json(result)
-        return
-    print_rows(f"Tails of c(s) = P(s|θ)/P(s|θ'), {run}", [_tail_row(pair) for pair in result["pairs"]])
-    at, proved = f"at δ = {result['delta']:g}", result["proved"]
-    print(f"estimated: ε = {result['epsilon']:.3g} {at}, the largest of {len(result['pairs'])}; {result['note']}")
-    if proved["private"]:
-        print(f"proved:    ε = {shown_epsilon(proved['epsilon'])} at δ = {proved['delta']:g}, for every user")
-    else:
-        print("proved:    nothing; this run has no guarantee, and ε is infinite")
-    if result["rejected"]:
-        print(
-            f"{result['rejected']} of {len(result['pairs'])} tails are not Pareto's (p-value below "
-            f"{result['level']:g}): their ε means little"
-        )
-    print(result["about"])
-    _print_owner_only(run)
+    _show(found, _print_tails, json, run)
 
 
 @app.command
 def membership(
     run: Run,
     *,
-    references: int = 0,
-    users: int = 2000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    references: Annotated[int, option("Shadow models to train, on random halves of these users: even, from 4 on.")] = 0,
+    users: Annotated[int, option("At most this many of each kind.")] = 2000,
+    confidence: Annotated[float, option("Of the intervals.")] = 0.95,
+    seed: Annotated[int, option("Chooses the users.")] = 0,
     json: Json = False,
 ) -> None:
     """Tell users of the train split from users held out by how well the model predicts them.
 
     Prints the AUC, and the share of users found at few false alarms.
-
-    Parameters
-    ----------
-    references
-        Also by this many shadow models trained by the recipe, each with a random half of these users. Even, from 4
-        on; each costs a training.
-    users
-        At most this many of each kind.
-    confidence
-        Of the intervals.
-    seed
-        Chooses the users.
     """
     from sottovoce.commands.audit_membership import audit_membership
 
@@ -214,120 +146,109 @@ def membership(
         found = audit_membership(
             run, references=references, users=users, confidence=confidence, seed=seed, progress=progress
         )
-    result = found.to_json()
+    _show(found, _print_membership, json, run)
+
+
+def _show(found: Facts, print_found: Callable[[Any], None], json: bool, owner_only: Path | None = None) -> None:
+    """Print what an attack found. Exit status 1 where it contradicts the claim."""
     if json:
-        print_json(result)
+        print_json(found.to_json())
     else:
-        _print_membership(run, result)
+        print_found(found)
+        if owner_only:
+            print(f"for the owner only, not covered by any ε: {owner_only / 'audit'}")
+    if getattr(found, "contradicted", False):
+        sys.exit(1)
 
 
-def _print_rounds(result: JsonObject) -> None:
+def _print_rounds(found: results.RoundsResult) -> None:
     from sottovoce.reporting.statement_text import would_have_seen
 
-    at, sure = f"at δ = {result['delta']:g}", f"at {result['confidence']:g} confidence"
-    claimed = shown_epsilon(result["claimed"])
+    at, sure = f"at δ = {found.delta:g}", f"at {found.confidence:g} confidence"
     print(
-        f"claimed: noise of {result['claimed_multiplier']:g} times the sensitivity, so ε <= {claimed} {at}, for round "
-        f"{result['round']} and a user who surely takes part"
+        f"claimed: noise of {found.claimed_multiplier:g} times the sensitivity, so ε <= {shown_epsilon(found.claimed)} "
+        f"{at}, for round {found.round} and a user who surely takes part"
     )
-    print(f"shown:   noise of at most {shown_epsilon(result['shown_multiplier'])} times the sensitivity, {sure}")
+    print(f"shown:   noise of at most {shown_epsilon(found.shown_multiplier)} times the sensitivity, {sure}")
     print(
-        f"         ε >= {least_epsilon(result['shown'])} {at}: of {result['judged']:,} rounds {result['correct']:,} "
-        f"were guessed right, and perfect guesses would show {result['most']:.3g}"
+        f"         ε >= {least_epsilon(found.shown)} {at}: of {found.judged:,} rounds {found.correct:,} "
+        f"were guessed right, and perfect guesses would show {found.most:.3g}"
     )
-    if result["reach"] < 0.99:
-        print(
-            f"the canary's update is {result['reach']:.0%} of the clip norm: guesses about a longer one would show more"
-        )
-    if result["contradicted"]:
+    if found.relative_norm < 0.99:
+        print(f"the canary's update is {found.relative_norm:.0%} of the clip norm; a longer one would show more")
+    if found.contradicted:
         print("CONTRADICTED: rounds leak more than is claimed. Do not release anything of this run")
         return
-    print(f"not contradicted; the audit {would_have_seen(result['would_notice'])}, 99 times in 100: {result['note']}")
+    print(f"not contradicted; the audit {would_have_seen(found.would_notice)}, 99 times in 100: {found.note}")
 
 
-def _print_canaries(run: Path, result: JsonObject) -> None:
-    print(f"audited: {result['of']}")
-    if result["curve"]:
-        curves = [(result["run"], result["curve"]), *((other["run"], other["curve"]) for other in result["beside"])]
-        most = max(one["most"] for one in result["exposure"])
-        print_rows(
-            f"Exposure of secrets, in bits; {most:.3g} at most",
-            [{"run": name, **_curve_row(point)} for name, points in curves for point in points],
-        )
-    one_run = result["one_run"]
+def _print_canaries(found: results.CanariesResult) -> None:
+    print(f"audited: {found.of}")
+    if found.curve:
+        curves = [(found.run, found.curve), *((other.run, other.curve) for other in found.others)]
+        most = max(one.most for one in found.exposure)
+        rows = [{"run": name, **_curve_row(point)} for name, points in curves for point in points]
+        print_rows(f"Exposure of secrets, in bits; {most:.3g} at most", rows)
+    one_run = found.one_run
     if one_run:
-        at = f"at δ = {result['delta']:g}"
-        print(f"claimed: ε <= {shown_epsilon(result['claimed'])} {at}, for the {result['round']} rounds that were done")
+        at, attacks = f"at δ = {found.delta:g}", (one_run.rounds, one_run.model)
+        right = [f"{attack.correct:,} of {attack.guesses:,} were guessed right" for attack in attacks]
+        print(f"claimed: ε <= {shown_epsilon(found.claimed)} {at}, for the {found.round} rounds that were done")
         print(
-            f"shown:   ε >= {least_epsilon(one_run['shown'])} {at}, at {result['confidence']:g} confidence; of "
-            f"{one_run['canaries']:,} canary users {_guesses(one_run['rounds'])} from the noised updates and "
-            f"{_guesses(one_run['model'])} from the model; perfect guesses would show {one_run['rounds']['most']:.3g}"
+            f"shown:   ε >= {least_epsilon(one_run.shown)} {at}, at {found.confidence:g} confidence; of "
+            f"{one_run.canaries:,} canary users {right[0]} from the noised updates and {right[1]} from the "
+            f"model; perfect guesses would show {one_run.rounds.most:.3g}"
         )
-    elif result["canaries"]["users"]:
+    elif found.canaries.users:
         print("it is not known any more which canary users were in: the run's secrets are gone")
-    if result["contradicted"]:
+    if found.contradicted:
         print("CONTRADICTED: the run leaks more than is claimed. Do not release anything of it")
     elif one_run:
-        print(f"not contradicted: {result['note']}")
-    _print_owner_only(run)
+        print(f"not contradicted: {found.note}")
 
 
-def _guesses(found: JsonObject) -> str:
-    return f"{found['correct']:,} of {found['guesses']:,} were guessed right"
+def _curve_row(point: results.ExposurePoint) -> dict[str, str]:
+    bits = {name: f"{getattr(point, name):.1f}" for name in ("least", "median", "largest")}
+    counts = {"held by": f"{point.holders:,}", "secrets": f"{point.secrets:,}"}
+    return {**counts, **bits, "found by beam search": f"{point.extracted:,}"}
 
 
-def _curve_row(point: JsonObject) -> dict[str, str]:
-    return {
-        "held by": f"{point['holders']:,}",
-        "secrets": f"{point['secrets']:,}",
-        "least": f"{point['least']:.1f}",
-        "median": f"{point['median']:.1f}",
-        "largest": f"{point['largest']:.1f}",
-        "found by beam search": f"{point['extracted']:,}",
-    }
+def _print_tails(found: results.TailsResult) -> None:
+    print_rows(f"Tails of c(s) = P(s|θ)/P(s|θ'), {found.run}", [_tail_row(pair) for pair in found.pairs])
+    at, proved = f"at δ = {found.delta:g}", found.proved
+    print(f"estimated: ε = {found.epsilon:.3g} {at}, the largest of {len(found.pairs)}; {found.note}")
+    if proved and proved.private:
+        print(f"proved:    ε = {shown_epsilon(proved.epsilon)} at δ = {proved.delta:g}, for every user")
+    else:
+        print("proved:    nothing; this run has no guarantee, and ε is infinite")
+    if found.rejected:
+        tails = f"{found.rejected} of {len(found.pairs)} tails are not Pareto's"
+        print(f"{tails} (p-value below {found.level:g}): their ε means little")
+    print(found.about)
 
 
-def _print_membership(run: Path, result: JsonObject) -> None:
-    sides = f"{result['in_users']:,} users in, {result['out_users']:,} out"
-    print_rows(f"Membership: {sides}", [_attack_row(attack) for attack in result["attacks"]])
+def _tail_row(pair: results.TailPair) -> dict[str, str]:
+    figures = {"α": pair.alpha, "C": pair.constant, "√k D": pair.statistic, "p-value": pair.p_value, "ε": pair.epsilon}
+    shown = {name: "–" if math.isnan(value) else f"{value:.3g}".replace("inf", "∞") for name, value in figures.items()}
+    return {"pair": pair.pair, "texts of": pair.texts_of, "k": f"{pair.k:,}", **shown}
+
+
+def _print_membership(found: results.MembershipResult) -> None:
+    title = f"Membership: {found.in_users:,} users in, {found.out_users:,} out"
+    print_rows(title, [_attack_row(attack) for attack in found.attacks])
     print("found at 0.1%: the share of in users found where that share of out users is taken for one")
-    print(f"in brackets intervals at {result['confidence']:g} confidence; an AUC of 0.5 is a guess; {result['note']}")
-    few = sorted({rate["fpr"] for attack in result["attacks"] for rate in attack["rates"] if rate["too_few"]})
+    print(f"in brackets intervals at {found.confidence:g} confidence; an AUC of 0.5 is a guess; {found.note}")
+    few = sorted({rate.fpr for attack in found.attacks for rate in attack.rates if rate.too_few})
     if few:
         rates = " and ".join(f"{rate:.1%}" for rate in few)
-        print(
-            f"{result['out_users']:,} out users are too few for false alarms of {rates}: there, found is who scores "
-            f"above all of them"
-        )
-    print(f"each user joined {result['rounds_a_user']:.3g} rounds on average")
-    _print_owner_only(run)
+        out = f"{found.out_users:,} out users are too few for false alarms of {rates}"
+        print(f"{out}: there, users are found who score above all of them")
+    print(f"each user joined {found.rounds_a_user:.3g} rounds on average")
 
 
-def _attack_row(attack: JsonObject) -> dict[str, str]:
+def _attack_row(attack: results.AttackResult) -> dict[str, str]:
     rates = {
-        f"found at\n{rate['fpr']:.1%}": f"{rate['tpr']:.1%} ({100 * rate['low']:.1f}–{100 * rate['high']:.1f})"
-        for rate in attack["rates"]
+        f"found at\n{rate.fpr:.1%}": f"{rate.tpr:.1%} ({100 * rate.low:.1f}–{100 * rate.high:.1f})"
+        for rate in attack.rates
     }
-    between = f"{attack['auc']:.3f} ({attack['low']:.3f}–{attack['high']:.3f})"
-    return {"attack": attack["attack"], "AUC": between, **rates}
-
-
-def _tail_row(pair: JsonObject) -> dict[str, str]:
-    return {
-        "pair": pair["pair"],
-        "texts of": pair["texts_of"],
-        "k": f"{pair['k']:,}",
-        "α": _format(pair["alpha"]),
-        "C": _format(pair["constant"]),
-        "√k D": _format(pair["statistic"]),
-        "p-value": _format(pair["p_value"]),
-        "ε": f"{pair['epsilon']:.3g}",
-    }
-
-
-def _format(value: float | str | None) -> str:
-    return "–" if value is None else "∞" if isinstance(value, str) else f"{value:.3g}"
-
-
-def _print_owner_only(run: Path) -> None:
-    print(f"for the owner only, not covered by any ε: {run / 'audit'}")
+    return {"attack": attack.name, "AUC": f"{attack.auc:.3f} ({attack.low:.3f}–{attack.high:.3f})", **rates}

@@ -8,28 +8,19 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_json
-from sottovoce.cli.options import Flag, Json
+from sottovoce.cli.options import Flag, Json, option
 from sottovoce.errors import SottoError
-
-Runs = Annotated[list[Path], Parameter(negative=())]
 
 
 def compare(
-    runs: Runs, *, out: Path | None = None, users: int = 1000, internal: Flag = False, json: Json = False
+    runs: Annotated[list[Path], Parameter(negative=(), help="Folders of runs, measured on the users of the first.")],
+    *,
+    out: Annotated[Path | None, option("HTML file to write: one page that opens anywhere and prints.")] = None,
+    users: Annotated[int, option("How many held-out users to measure on, at most; 0 for all.")] = 1000,
+    internal: Annotated[Flag, option("Also figures of people's text and of single users: for the owner only.")] = False,
+    json: Json = False,
 ) -> None:
-    """Compare runs: utility against ε, curves, head words, what was proved and found.
-
-    Parameters
-    ----------
-    runs
-        Folders of runs. Those on the store of the first are measured on the same held-out users.
-    out
-        HTML file to write: one page that opens anywhere and prints.
-    users
-        How many held-out users to measure on, at most; 0 for all.
-    internal
-        Also what audits found of people's text and how unlike single users fare: for the owner only.
-    """
+    """Compare runs: utility against ε, curves, head words, what was proved and found."""
     from sottovoce.commands.compare import compare_runs, write_comparison
 
     if out is None and not json:

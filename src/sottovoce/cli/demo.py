@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from sottovoce.cli.display import gentle_stop, progress_of_rounds, shown_epsilon
+from sottovoce.cli.display import gentle_stop, print_rows, progress_of_rounds, shown_epsilon
+from sottovoce.cli.options import option
 
 
-def demo(*, out: Path = Path("demo")) -> None:
-    """Plan, prepare, train, evaluate and report on a synthetic population, in under two minutes.
-
-    Parameters
-    ----------
-    out
-        Folder for the store and the two runs.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
+def demo(*, out: Annotated[Path, option("Folder for the store and the two runs.")] = Path("demo")) -> None:
+    """Plan, prepare, train, evaluate and report on a synthetic population, in under two minutes."""
     from sottovoce.commands.demo import run_demo
 
-    console = Console(highlight=False, soft_wrap=True)
     with gentle_stop() as stop:
-        result = run_demo(out, log=console.print, progress=progress_of_rounds, stop=stop)
+        result = run_demo(out, log=print, progress=progress_of_rounds, stop=stop)
     if result is None:
-        console.print(f"\nstopped; delete {out} and run `sotto demo` again")
+        print(f"\nstopped; delete {out} and run `sotto demo` again")
         return
-    table = Table(title="Held-out users of the synthetic population", title_justify="left", title_style="bold")
-    table.add_column("model")
-    for heading in ("ε", "top-1", "top-3", "perplexity"):
-        table.add_column(heading, justify="right")
-    table.add_row("most frequent word", "0", f"{result.baseline:.1%}", "", "")
+    columns = ("model", "ε", "top-1", "top-3", "perplexity")
+    rows = [("most frequent word", "0", f"{result.baseline:.1%}", "", "")]
     for name, run in (("private", result.private), ("not private", result.plain)):
-        scores = run.evaluation
+        scores, epsilon = run.evaluation, shown_epsilon(run.statement.epsilon)
         assert scores is not None
-        figures = (f"{scores.top1:.1%}", f"{scores.top3:.1%}", f"{scores.perplexity:.3g}")
-        table.add_row(name, shown_epsilon(run.statement.epsilon), *figures)
-    console.print(table)
+        rows.append((name, epsilon, f"{scores.top1:.1%}", f"{scores.top3:.1%}", f"{scores.perplexity:.3g}"))
+    print_rows("Held-out users of the synthetic population", [dict(zip(columns, row, strict=True)) for row in rows])
     statement, path = result.private.statement, result.private.path
-    console.print(
-        f"The private model: ε = {shown_epsilon(statement.epsilon)} at δ = {statement.delta:g} for every one of its "
-        f"users."
-    )
-    console.print("\nWhere to look next")
-    console.print(f"  {path / 'report.html'}   open it in a browser: curves, predictions, the statement")
-    console.print(f"  {path / 'privacy.json'}  the privacy statement for machines")
-    console.print(f"  sotto evaluate {path}    accuracy in full")
-    console.print("  sotto plan --help                what your own population would cost")
+    print(f"The private model: ε = {shown_epsilon(statement.epsilon)} at δ = {statement.delta:g} for each user.")
+    print("\nWhere to look next")
+    print(f"  {path / 'report.html'}   open it in a browser: curves, predictions, the statement")
+    print(f"  {path / 'privacy.json'}  the privacy statement for machines")
+    print(f"  sotto evaluate {path}    accuracy in full")
+    print("  sotto plan --help                what your own population would cost")

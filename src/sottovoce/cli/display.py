@@ -31,41 +31,39 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
 
 def print_columns(title: str, columns: Mapping[str, Mapping[str, str]]) -> None:
     """A table of several columns with the same rows. The first column has all rows; others may lack some."""
-    from rich.table import Table
-
-    table = Table(title=title, show_header=any(columns), title_justify="left", title_style="bold", header_style="cyan")
-    table.add_column(style="cyan", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right")
-    for name in next(iter(columns.values())):
-        table.add_row(name, *(rows.get(name, "") for rows in columns.values()))
-    _print(table)
+    with _printed_table(title, show_header=any(columns)) as table:
+        table.add_column(style="cyan", no_wrap=True)
+        for name in columns:
+            table.add_column(name, justify="right")
+        for name in next(iter(columns.values())):
+            table.add_row(name, *(rows.get(name, "") for rows in columns.values()))
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Rows of the same columns."""
+    with _printed_table(title, box=None, padding=(0, 2, 0, 0)) as table:
+        for name in rows[0]:
+            table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
+        for row in rows:
+            table.add_row(*row.values())
+
+
+@contextmanager
+def _printed_table(title: str, **style: Any) -> Iterator[Table]:
+    """A table to fill, which is printed at the end of the block."""
+    from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        title=title, title_justify="left", title_style="bold", header_style="cyan", box=None, padding=(0, 2, 0, 0)
-    )
-    for name in rows[0]:
-        table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
-    for row in rows:
-        table.add_row(*row.values())
-    _print(table)
-
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="cyan", **style)
+    yield table
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(table)
-    print(capture.get(), end="", flush=True)  # not through the console, which has ways of its own with a closed pipe
+    print(capture.get(), end="", flush=True)  # by itself the console would handle a closed pipe, and `main` does
 
 
 def shown_epsilon(epsilon: float | str, digits: int = 3) -> str:
+    """An ε that is claimed: an upper bound, rounded up."""
     from sottovoce.accounting import rounded_up
 
     return rounded_up(float("inf") if isinstance(epsilon, str) else epsilon, digits)
@@ -76,16 +74,6 @@ def least_epsilon(epsilon: float) -> str:
     from sottovoce.accounting import rounded_down
 
     return rounded_down(epsilon)
-
-
-def _redirect_closed(terminals: Sequence[int]) -> None:
-    """What is written to a closed terminal goes nowhere."""
-    for number in terminals:
-        try:
-            os.write(number, b"\n")
-        except OSError:
-            with open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), number)
 
 
 @contextmanager
@@ -121,102 +109,80 @@ def gentle_stop(
             signal.signal(number, handler)
 
 
+def _redirect_closed(terminals: Sequence[int]) -> None:
+    """Drop what is written to a closed terminal."""
+    for number in terminals:
+        try:
+            os.write(number, b"\n")
+        except OSError:
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), number)
+
+
 @contextmanager
 def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """A live bar with rate, time left and ε spent of the budget; plain lines where there is no terminal."""
-    if quiet:
-        yield lambda progress: None
-    elif sys.stderr.isatty():
-        with _bar(name) as show:
-            yield show
-    else:
-        yield _plain_lines(name)
+    """Show rounds, with rate and ε spent of the budget."""
+    facts = _facts_of_rounds()
+
+    def round_done(progress: Progress) -> None:
+        text = facts(progress)
+        if progress.seconds or sys.stderr.isatty():  # no line before the first round
+            show(progress.round, progress.rounds, text, progress.evaluation is not None)
+
+    with _progress(f"{name}: round", quiet) as show:
+        yield round_done
 
 
 @contextmanager
 def progress_of_steps(name: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar over steps that are all alike; where there is no terminal, a line every ten seconds."""
+    """Show steps that are all alike."""
+    with _progress(f"{name}:", quiet) as show:
+        yield show
+
+
+@contextmanager
+def _progress(name: str, quiet: bool) -> Iterator[Callable[..., None]]:
+    """A live bar; without a terminal a line at the first step, when it is due, at the end, and every ten seconds."""
     if quiet:
-        yield lambda done, total: None
+        yield lambda done, total, facts="", due=False: None
         return
     if not sys.stderr.isatty():
         last = -math.inf
 
-        def line(done: int, total: int) -> None:
+        def print_line(done: int, total: int, facts: str = "", due: bool = False) -> None:
             nonlocal last
-            if done == total or time.monotonic() - last > 10:
-                print(f"{name}: {done} of {total}", file=sys.stderr, flush=True)
+            if due or done == total or time.monotonic() - last > 10:
+                print(f"{name} {done} of {total}  {facts}".rstrip(), file=sys.stderr, flush=True)
                 last = time.monotonic()
 
-        yield line
+        yield print_line
         return
     from rich import progress as bars
     from rich.console import Console
 
-    with bars.Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _bar(name: str) -> Iterator[Callable[[Progress], None]]:
-    from rich import progress as bars
-    from rich.console import Console
-
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(bar_width=None),
-        bars.MofNCompleteColumn(),
-        bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.fields[facts]}"),
-    )
+    text = bars.TextColumn
+    left = (text("{task.description}"), bars.BarColumn(bar_width=None), bars.MofNCompleteColumn())
+    columns = (*left, bars.TimeRemainingColumn(), text("{task.fields[facts]}"))
     with bars.Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=None, facts="reading")
-        accuracy, rate = "", _rate()
-
-        def show(progress: Progress) -> None:
-            nonlocal accuracy
-            if progress.evaluation:
-                accuracy = f"  top-1 {progress.evaluation.top1:.1%}"
-            bar.update(
-                task, completed=progress.round, total=progress.rounds, facts=_facts(progress, rate(progress)) + accuracy
-            )
-
-        yield show
+        task = bar.add_task(name, total=None, facts="")
+        yield lambda done, total, facts="", due=False: bar.update(task, completed=done, total=total, facts=facts)
 
 
-def _plain_lines(name: str) -> Callable[[Progress], None]:
-    """A line at the first round, at evaluations, at the end, and otherwise every ten seconds."""
-    last, rate = -math.inf, _rate()
+def _facts_of_rounds() -> Callable[[Progress], str]:
+    """ε, users a second and the last accuracy. The first round of a process compiles, so its rate would mislead."""
+    rounds, accuracy = -1, ""
 
-    def show(progress: Progress) -> None:
-        nonlocal last
-        now, speed = time.monotonic(), rate(progress)
-        if not progress.seconds:
-            return
-        if progress.evaluation or progress.round == progress.rounds or now - last > 10:
-            accuracy = f"  top-1 {progress.evaluation.top1:.1%}" if progress.evaluation else ""
-            line = f"{name}: round {progress.round} of {progress.rounds}  {_facts(progress, speed)}{accuracy}"
-            print(line, file=sys.stderr, flush=True)
-            last = now
-
-    return show
-
-
-def _rate() -> Callable[[Progress], str]:
-    """Users a second of a round; the first round of a process compiles, so its rate would mislead."""
-    rounds = -1
-
-    def users_a_second(progress: Progress) -> str:
-        nonlocal rounds
+    def facts(progress: Progress) -> str:
+        nonlocal rounds, accuracy
         rounds += 1
-        return "compiling" if rounds == 0 else "" if rounds == 1 else f"{progress.users / progress.seconds:.3g} users/s"
+        rate = "  compiling" if rounds == 0 else ""
+        if rounds > 1:
+            rate = f"  {progress.users / progress.seconds:.3g} users/s"
+        if progress.evaluation:
+            accuracy = f"  top-1 {progress.evaluation.top1:.1%}"
+        budget = ""
+        if progress.budget is not None and math.isfinite(progress.epsilon):
+            budget = f" of {shown_epsilon(progress.budget, 6)}"
+        return f"ε {shown_epsilon(progress.epsilon)}{budget}{rate}{accuracy}"
 
-    return users_a_second
-
-
-def _facts(progress: Progress, rate: str) -> str:
-    budget = ""
-    if progress.budget is not None and math.isfinite(progress.epsilon):
-        budget = f" of {shown_epsilon(progress.budget, 6)}"
-    return f"ε {shown_epsilon(progress.epsilon)}{budget}  {rate}".rstrip()
+    return facts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_columns, print_json, print_rows, print_table
-from sottovoce.cli.options import Flag, Json, Paths, Run, TextField, UserField, log
+from sottovoce.cli.options import Flag, Json, Paths, Run, TextField, UserField, log, option
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
 
@@ -24,25 +24,14 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Texts:
-    """Whose text a model predicts.
+    """Whose text a model predicts."""
 
-    Parameters
-    ----------
-    corpus
-        Files of text by user.
-    store
-        A prepared store instead (default: the one the run was trained on).
-    split
-        Which users of the store: test (default) or train.
-    public
-        Public text: a column next to the users', and the average perplexity of both. The folder of a store made with
-        `sotto prepare --plain-text` (what it holds out), files of plain text (.txt, .tokens), or a corpus.
-    """
-
-    corpus: Paths = None
-    store: Path | None = None
-    split: str | None = None
-    public: Paths = None
+    corpus: Annotated[Paths, option("Files of text by user.")] = None
+    store: Annotated[Path | None, option("A prepared store (default: the one the run was trained on).")] = None
+    split: Annotated[str | None, option("Which users of the store: test (default) or train.")] = None
+    public: Annotated[
+        Paths, option("Public text, in a column of its own: a store of plain text, .txt or .tokens files, or a corpus.")
+    ] = None
     user_field: UserField = "user"
     text_field: TextField = "text"
 
@@ -54,44 +43,24 @@ class Texts:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Measures:
-    """What is measured, besides accuracy and perplexity.
+    """What is measured, besides accuracy and perplexity."""
 
-    Parameters
-    ----------
-    keystrokes
-        Also the share of keystrokes that a keyboard with the model's suggestions saves.
-    suggestions
-        How many words that keyboard shows (default: 3).
-    by_band
-        Also by how frequent words are among these users.
-    by_group
-        Also by group of users: by amount of text, and by words outside the vocabulary.
-    personalise
-        Also what users gain who train the model on the first half of their own text: both measured on the second.
-    epochs
-        Passes of that training (default: local.epochs of the recipe).
-    learning_rate
-        Its learning rate (default: local.learning_rate of the recipe).
-    internal
-        Also the spread over single users.
-    """
-
-    keystrokes: Flag = False
-    suggestions: int | None = None
-    by_band: Flag = False
-    by_group: Flag = False
-    personalise: Flag = False
-    epochs: int | None = None
-    learning_rate: float | None = None
-    internal: Flag = False
+    keystrokes: Annotated[Flag, option("Also the share of keystrokes that the model's suggestions save.")] = False
+    suggestions: Annotated[int | None, option("How many words the keyboard suggests (default: 3).")] = None
+    by_band: Annotated[Flag, option("Also by how frequent words are among these users.")] = False
+    by_group: Annotated[Flag, option("Also by group of users: amount of text, words outside the vocabulary.")] = False
+    personalise: Annotated[
+        Flag, option("Also what users gain by training on the first half of their text; measured on the second.")
+    ] = False
+    epochs: Annotated[int | None, option("Passes of that training (default: local.epochs of the recipe).")] = None
+    learning_rate: Annotated[float | None, option("Its learning rate (default: local.learning_rate).")] = None
+    internal: Annotated[Flag, option("Also the spread over single users.")] = False
 
     def __post_init__(self) -> None:
         if self.suggestions is not None and not self.keystrokes:
             raise SottoError(f"--suggestions {self.suggestions} is for --keystrokes; add it")
         if self.suggestions is not None and self.suggestions < 1:
-            raise SottoError(
-                f"--suggestions {self.suggestions} must be at least 1; it is how many words the keyboard shows"
-            )
+            raise SottoError(f"--suggestions {self.suggestions} must be at least 1: the number of words suggested")
         if not self.personalise and (self.epochs is not None or self.learning_rate is not None):
             raise SottoError("--epochs and --learning-rate are for --personalise; add it")
 
@@ -111,81 +80,60 @@ def evaluate(
     *,
     texts: Texts = TEXTS,
     measures: Measures = MEASURES,
-    other: Annotated[Path | None, Parameter(name="--beside")] = None,
+    other: Annotated[Path | None, option("Another run, such as one without privacy, to compare.", "--beside")] = None,
     json: Json = False,
 ) -> None:
-    """Measure how well a run's model predicts the next word of people it has not seen.
-
-    Parameters
-    ----------
-    other
-        Another run, such as one without privacy, for the same users: what this one loses against it.
-    """
-    from sottovoce.commands.evaluate import Measured, evaluate_run, open_public
+    """Measure how well a run's model predicts the next word of people it has not seen."""
+    from sottovoce.commands.evaluate import Personalise, evaluate_run, open_public, open_users
+    from sottovoce.data.grouping import Grouping
     from sottovoce.evaluation.prediction import averages
 
     if other and texts.public:
         raise SottoError("--beside and --public are two tables; ask for one at a time")
-    split = texts.split or "test"
-    if split == "train":
+    if texts.split == "train":
         log("warning: exact figures of the people the guarantee protects, for the owner only")
-    fields = {"user_field": texts.user_field, "text_field": texts.text_field}
-    # Opened, or refused, before the users' evaluation, which takes long.
-    public = open_public(run, texts.public, **fields) if texts.public else None
-    users = evaluate_run(
-        run,
-        corpus=texts.corpus or (),
-        store=texts.store,
-        split=split,
-        suggestions=measures.shown,
-        beside=other,
-        personalise=measures.personalise,
-        local_epochs=measures.epochs,
-        local_learning_rate=measures.learning_rate,
-        **fields,
-    )
-    found = {"users": users}
+    fields = Grouping(texts.user_field, texts.text_field)
+    # Both are opened, or refused, before anything is measured, which takes long.
+    public = open_public(run, texts.public, fields) if texts.public else None
+    users = open_users(run, texts.corpus or (), texts.store, texts.split or "test", fields)
+    training = Personalise(measures.epochs, measures.learning_rate) if measures.personalise else None
+    found = evaluate_run(run, users, suggestions=measures.shown, personalise=training, other=other)
+    spread, parts = found.spread if measures.internal else {}, _parts(found, measures)
+    found_public = average = None
     if public is not None:
-        found["public"] = evaluate_run(run, store=public, suggestions=measures.shown)
-    average = averages([one.evaluation for one in found.values()])
-    spread = users.spread if measures.internal else {}
-    parts = _parts(users, measures)
+        found_public = evaluate_run(run, public, suggestions=measures.shown)
+        average = averages([found.evaluation, found_public.evaluation])
     if json:
-        answer = {**_json(users), **parts, **spread}
-        if public is not None:
-            answer |= {"public": _json(found["public"])}
+        answer = {**_json(found), **parts, **spread}
+        if found_public and average:
+            answer["public"] = _json(found_public)
             answer |= {name: value if math.isfinite(value) else None for name, value in average.items()}
         print_json(answer)
         return
-    columns = {name: _rows(one) for name, one in found.items()}
-    columns["users"] |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
-    if public is not None:
-        columns["users"] |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
-        print_columns(f"Evaluation of {run}", columns)
-    elif other and users.other:
-        columns = {run.name: columns["users"], other.name: _rows(Measured(users.other.evaluation, {}))}
-        print_columns("Evaluation", columns)
+    rows = _rows(found) | {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
+    if found_public and average:
+        rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
+        print_columns(f"Evaluation of {run}", {"users": rows, "public": _rows(found_public)})
+    elif other and found.other:
+        print_columns("Evaluation", {run.name: rows, other.name: _rows(found.other)})
     else:
-        print_table(f"Evaluation of {run}", columns["users"])
+        print_table(f"Evaluation of {run}", rows)
     _print_parts(parts, run.name, other.name if other else "")
-    if users.personalised:
-        print_columns("The second half of each user's text", _gain_columns(users.personalised))
+    if found.personalised:
+        print_columns("The second half of each user's text", _gain_columns(found.personalised))
 
 
-def _json(measured: Measured) -> JsonObject:
-    keystrokes, gain = measured.keystrokes, measured.personalised
+def _json(found: Measured) -> JsonObject:
     return {
-        **measured.evaluation.to_json(),
-        **(keystrokes.to_json() if keystrokes else {}),
-        **({"personalised": gain.to_json()} if gain else {}),
-        **({"beside": measured.other.evaluation.to_json()} if measured.other else {}),
+        **found.evaluation.to_json(),
+        **(found.keystrokes.to_json() if found.keystrokes else {}),
+        **({"personalised": found.personalised.to_json()} if found.personalised else {}),
+        **({"beside": found.other.evaluation.to_json()} if found.other else {}),
     }
 
 
-def _parts(measured: Measured, measures: Measures) -> JsonObject:
-    if measured.breakdown is None:
-        return {}
-    parts = measured.breakdown.to_json(measured.other.breakdown if measured.other else None)
+def _parts(found: Measured, measures: Measures) -> JsonObject:
+    parts = found.breakdown.to_json(found.other.breakdown if found.other else None)
     asked = {"by_band": measures.by_band, "by_group": measures.by_group}
     return {name: parts[name] for name, wanted in asked.items() if wanted}
 
@@ -203,35 +151,27 @@ def _part_row(row: JsonObject, run: str, other: str) -> dict[str, str]:
     shown = {"": row["part"], "users": f"{row['users']:,}", "of all\ntargets": f"{row['share']:.1%}"}
     if not other:
         return shown | {"top-1": f"{row['top1']:.2%}", "top-3": f"{row['top3']:.2%}"}
-    return shown | {
-        f"top-1\n{run}": f"{row['top1']:.2%}",
-        f"top-1\n{other}": f"{row['beside']['top1']:.2%}",
-        "points lost": f"{100 * row['lost']:.2f} ± {100 * row['within']:.2f}",
-    }
+    lost = f"{100 * row['lost']:.2f} ± {100 * row['within']:.2f}"
+    both = {f"top-1\n{run}": f"{row['top1']:.2%}", f"top-1\n{other}": f"{row['beside']['top1']:.2%}"}
+    return shown | both | {"points lost": lost}
 
 
 def _gain_columns(gain: FineTuningGain) -> dict[str, dict[str, str]]:
-    def column(evaluation: Evaluation, keystrokes: KeystrokeSaving) -> dict[str, str]:
+    def column(evaluation: Evaluation, keystrokes: KeystrokeSaving) -> list[str]:
         saved = keystrokes.keystroke_saving_in_vocabulary
-        return {
-            "top-1": f"{evaluation.top1:.2%}",
-            "perplexity": f"{evaluation.perplexity:.4g}",
-            "keystroke saving in vocabulary": f"{saved:.2%}",
-        }
+        return [f"{evaluation.top1:.2%}", f"{evaluation.perplexity:.4g}", f"{saved:.2%}"]
 
-    return {
+    columns = {
         "as released": column(gain.before, gain.keystrokes_before),
         "trained on the first half": column(gain.after, gain.keystrokes_after),
-        "users who gain": {
-            "top-1": f"{gain.gained['top1']:.1%}",
-            "perplexity": f"{gain.gained['perplexity']:.1%}",
-            "keystroke saving in vocabulary": f"{gain.gained['keystrokes']:.1%}",
-        },
+        "users who gain": [f"{gain.gained[name]:.1%}" for name in ("top1", "perplexity", "keystrokes")],
     }
+    names = ("top-1", "perplexity", "keystroke saving in vocabulary")
+    return {title: dict(zip(names, values, strict=True)) for title, values in columns.items()}
 
 
-def _rows(measured: Measured) -> dict[str, str]:
-    evaluation, keystrokes = measured.evaluation, measured.keystrokes
+def _rows(found: Measured) -> dict[str, str]:
+    evaluation, keystrokes = found.evaluation, found.keystrokes
     rows = {
         "top-1, top-3, top-5": f"{evaluation.top1:.2%}, {evaluation.top3:.2%}, {evaluation.top5:.2%}",
         "top-1 over words": f"{evaluation.top1_words:.2%}",
@@ -240,14 +180,14 @@ def _rows(measured: Measured) -> dict[str, str]:
         "outside the vocabulary": f"{evaluation.oov_rate:.2%}",
         "targets, users": f"{evaluation.targets:,}, {evaluation.users:,}",
     }
-    return rows | (_keystroke_rows(keystrokes) if keystrokes else {})
-
-
-def _keystroke_rows(keystrokes: KeystrokeSaving) -> dict[str, str]:
-    saving, typed, characters = keystrokes.keystroke_saving, keystrokes.keystrokes, keystrokes.characters
-    unknown = "lengths of unknown words not kept"
-    return {
-        f"keystroke saving, {keystrokes.suggestions} suggestions": unknown if saving is None else f"{saving:.2%}",
+    if keystrokes is None:
+        return rows
+    saved = counts = "lengths of unknown words not kept"
+    if keystrokes.keystroke_saving is not None:
+        saved = f"{keystrokes.keystroke_saving:.2%}"
+        counts = f"{keystrokes.keystrokes:,}, {keystrokes.characters:,}"
+    return rows | {
+        f"keystroke saving, {keystrokes.suggestions} suggestions": saved,
         "keystroke saving in vocabulary": f"{keystrokes.keystroke_saving_in_vocabulary:.2%}",
-        "keystrokes, characters": unknown if saving is None else f"{typed:,}, {characters:,}",
+        "keystrokes, characters": counts,
     }

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
-from sottovoce.cli.options import Json, Run
+from sottovoce.cli.options import Json, Run, option
 from sottovoce.files import Json as JsonObject
 
 
 def export(
     run: Run,
     *,
-    out: Path,
-    format: Literal["onnx"] = "onnx",
-    weights: Literal["float32", "8bit"] = "float32",
+    out: Annotated[Path, option("New folder: step.onnx, sequence.onnx, vocabulary.txt, manifest.json.")],
+    format: Annotated[Literal["onnx"], option("onnx is the only one.")] = "onnx",
+    weights: Annotated[Literal["float32", "8bit"], option("8bit: smaller, less exact; both are measured.")] = "float32",
     json: Json = False,
 ) -> None:
-    """Write a run's model as ONNX, after comparing it with JAX.
-
-    Parameters
-    ----------
-    out
-        New folder: step.onnx, sequence.onnx, vocabulary.txt, manifest.json.
-    format
-        onnx is the only one.
-    weights
-        8bit: smaller, less exact; says how many bytes it saves and how much accuracy it costs.
-    """
+    """Write a run's model as ONNX, after comparing it with JAX."""
     from sottovoce.web.keyboard.export import export_run
 
     del format
@@ -43,22 +34,24 @@ def export(
 
 
 def _rows(manifest: JsonObject, out: Path) -> dict[str, str]:
-    parity, privacy, smaller = manifest["parity"], manifest["privacy"], manifest["eight_bits"]
-    sizes = {graph: one["bytes"] for graph, one in manifest["graphs"].items()}
-    differences = parity["largest_difference"].values()
+    model, parity, privacy, smaller = (manifest[name] for name in ("model", "parity", "privacy", "eight_bits"))
+    difference = max(parity["largest_difference"].values())
     rows = {
-        "model": f"{manifest['model']['kind']}, {manifest['model']['parameters']:,} parameters",
-        "step, sequence": ", ".join(f"{size / 1e6:.3g} MB" for size in sizes.values()),
-        "largest difference from JAX": f"{max(differences):.2g} of at most {parity['bound']:g}",
+        "model": f"{model['kind']}, {model['parameters']:,} parameters",
+        "step, sequence": _sizes(graph["bytes"] for graph in manifest["graphs"].values()),
+        "largest difference from JAX": f"{difference:.2g} of at most {parity['bound']:g}",
     }
     if smaller:
-        before = smaller["bytes_float32"]
-        rows["step, sequence in float32"] = ", ".join(f"{size / 1e6:.3g} MB" for size in before.values())
+        rows["step, sequence in float32"] = _sizes(smaller["bytes_float32"].values())
         rows["largest difference with 8 bits"] = f"{smaller['largest_difference']:.2g}"
-        rows["top-1 with 8 bits, float32"] = (
-            "no held-out users at hand"
-            if smaller["top1"] is None
-            else f"{smaller['top1']:.2%}, {smaller['top1_float32']:.2%} (about {smaller['users']} held-out users)"
-        )
+        accuracy = "no held-out users at hand"
+        if smaller["top1"] is not None:
+            scores = f"{smaller['top1']:.2%}, {smaller['top1_float32']:.2%}"
+            accuracy = f"{scores} (about {smaller['users']} held-out users)"
+        rows["top-1 with 8 bits, float32"] = accuracy
     proved = f"ε = {shown_epsilon(privacy['epsilon'])} at δ = {privacy['delta']:g}"
     return {**rows, "privacy": proved if privacy["private"] else "not private", "written": str(out)}
+
+
+def _sizes(counts: Iterable[int]) -> str:
+    return ", ".join(f"{count / 1e6:.3g} MB" for count in counts)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from sottovoce.cli.options import Flag, log
+from sottovoce.cli.options import Flag, log, option
 
 
-def keyboard(run: Path, other_run: Path | None = None, /, *, port: int = 8018, open: Flag = False) -> None:
+def keyboard(
+    run: Annotated[Path, option("Folder of a run, or of an export. A run is exported into its folder `onnx` first.")],
+    other_run: Annotated[Path | None, option("Another one to show next to it.")] = None,
+    /,
+    *,
+    port: Annotated[int, option("Where to listen; 0 takes a free port.")] = 8018,
+    open: Annotated[Flag, option("Also open the page in a browser.")] = False,
+) -> None:
     """Try a run's model in a browser: three suggestions, keystrokes counted, nothing sent.
 
     The page is for this machine alone, and the model runs inside it.
-
-    Parameters
-    ----------
-    run
-        Folder of a run, or of an export. A run is exported into its folder `onnx` first.
-    other_run
-        Another one to show next to it.
-    port
-        Where to listen; 0 takes a free port.
-    open
-        Also open the page in a browser.
     """
     from sottovoce.web.keyboard.app import keyboard_app
     from sottovoce.web.server import serve

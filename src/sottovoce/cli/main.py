@@ -5,32 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
+from typing import NoReturn
 
 import cyclopts
 
-from sottovoce.cli import (
-    audit,
-    bench,
-    compare,
-    demo,
-    evaluate,
-    export,
-    federate,
-    keyboard,
-    plan,
-    prepare,
-    release,
-    report,
-    reproduce,
-    resume,
-    train,
-    watch,
-)
+from sottovoce.cli import audit
 from sottovoce.errors import LostProcess, SettingError, SottoError
 from sottovoce.files import FULL
 
-LONGEST_COMPLAINT = 1200
+LONGEST_ERROR = 1200  # characters
+BEFORE_AND_WHILE_TRAINING = ("demo", "prepare", "plan", "train", "resume", "federate")
+ABOUT_RUNS = ("evaluate", "audit", "release", "report", "compare", "watch")
+OTHERS = ("export", "keyboard", "reproduce", "bench")
 
 app = cyclopts.App(
     name="sotto",
@@ -39,25 +27,9 @@ app = cyclopts.App(
     help_on_error=False,
     suppress_keyboard_interrupt=False,  # or a command that is broken off ends without a word
 )
-for command in (
-    demo.demo,
-    prepare.prepare,
-    plan.plan,
-    train.train,
-    resume.resume,
-    federate.app,
-    evaluate.evaluate,
-    audit.app,
-    release.release,
-    report.report,
-    compare.compare,
-    watch.watch,
-    export.export,
-    keyboard.keyboard,
-    reproduce.reproduce,
-    bench.bench,
-):
-    app.command(command)
+for verb in (*BEFORE_AND_WHILE_TRAINING, *ABOUT_RUNS, *OTHERS):
+    module = import_module(f"sottovoce.cli.{verb}")
+    app.command(getattr(module, "app", None) or getattr(module, verb))
 
 
 def _share_out_cores() -> None:
@@ -74,11 +46,11 @@ def _options(arguments: Sequence[str]) -> dict[str, str]:
     return {name.removeprefix("--").replace("-", "_"): name for name in names if name.startswith("--")}
 
 
-def _complain(text: str) -> None:
-    """Print one line, cut in the middle where a value makes it endless."""
-    line = " ".join(text.split())
-    half = LONGEST_COMPLAINT // 2
+def _fail(text: str, status: int = 2) -> NoReturn:
+    """Print one line, cut in the middle where a value makes it too long, and exit."""
+    line, half = " ".join(text.split()), LONGEST_ERROR // 2
     print("error:", line if len(line) <= 2 * half else f"{line[:half]} … {line[-half:]}", file=sys.stderr)
+    sys.exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -91,26 +63,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments = audit.modern(arguments)
         app(arguments, exit_on_error=False, print_error=False)
     except SettingError as error:
-        _complain(error.text(_options(arguments)))
-        sys.exit(2)
-    except SottoError as error:
-        _complain(str(error))
-        sys.exit(1 if isinstance(error, LostProcess) else 2)
-    except cyclopts.CycloptsError as error:
-        _complain(str(error))
-        sys.exit(2)
+        _fail(error.text(_options(arguments)))
+    except LostProcess as error:
+        _fail(str(error), status=1)
+    except (SottoError, cyclopts.CycloptsError) as error:
+        _fail(str(error))
     except RecursionError:  # JSON of a hundred thousand brackets
-        _complain("a file that was given is nested too deep to be read; put it back as it was written")
-        sys.exit(2)
+        _fail("a file that was given is nested too deep to be read; put it back as it was written")
     except BrokenPipeError:  # `sotto plan … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a full disk, a name too long, a folder without permission
-        where = error.filename or "a file"
-        then = "free some space there, then give the same command again"
-        if error.errno not in FULL:
-            then = "check its name, and who may read and write there"
-        _complain(f"cannot use {where} ({error.strerror or error}); {then}")
-        sys.exit(2)
+        then = "check its name, and who may read and write there"
+        if error.errno in FULL:
+            then = "free some space there, then give the same command again"
+        _fail(f"cannot use {error.filename or 'a file'} ({error.strerror or error}); {then}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""Options that several commands share: their types and help texts are written once, here."""
+"""Options that several commands share: each type and its line of --help is written once."""
 
 from __future__ import annotations
 
@@ -15,60 +15,45 @@ from sottovoce.errors import SottoError
 if TYPE_CHECKING:
     from sottovoce.multiprocess.group import Group
 
+
+def option(help: str, name: str | None = None) -> Parameter:
+    """An option, with its line of --help."""
+    return Parameter(help=help, name=name)
+
+
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-Json = Annotated[bool, Parameter(negative=(), show_default=False, help="One JSON object, no progress.")]
-Run = Annotated[Path, Parameter(help="Folder of a run.")]
+Json = Annotated[Flag, option("One JSON object, no progress.")]
+Run = Annotated[Path, option("Folder of a run.")]
+Recipe = Annotated[str, option("A TOML file, or the name of a shipped recipe (demo, mcmahan2018).")]
+Out = Annotated[Path, option("Folder of the new run.")]
 Paths = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())]
 Numbers = Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())]
-Settings = Annotated[
-    list[str] | None,
-    Parameter(
-        name="--set",
-        negative=(),
-        help="Change one value of the recipe: section.key=value. May be given many times.",
-    ),
-]
-UserField = Annotated[str, Parameter(help="Field or column of the corpus that names the user.")]
-TextField = Annotated[str, Parameter(help="Field or column of the corpus that holds the text.")]
+Strings = Annotated[list[str] | None, Parameter(negative=())]
+Settings = Annotated[Strings, option("Change a value of the recipe: section.key=value. May be repeated.", "--set")]
+UserField = Annotated[str, option("Field or column of the corpus that names the user.")]
+TextField = Annotated[str, option("Field or column of the corpus that holds the text.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Processes:
-    """Several processes that train one run.
+    """Several processes that train one run."""
 
-    Parameters
-    ----------
-    coordinator
-        Train with several processes: HOST:PORT of process 0, the same for all, or auto in a cluster that JAX knows.
-    processes
-        How many processes there are.
-    process_id
-        Rank of this one, from 0. Process 0 keeps the run's folder; the others help.
-    wait
-        Seconds to wait for all processes.
-    secret
-        File with the secret that all processes share, which only its owner may read; else SOTTO_SECRET in the
-        environment.
-    """
-
-    coordinator: str | None = None
-    processes: int | None = None
-    process_id: int | None = None
-    wait: float = 300.0
-    secret: Path | None = None
+    coordinator: Annotated[str | None, option("HOST:PORT of process 0, or auto in a cluster that JAX knows.")] = None
+    processes: Annotated[int | None, option("How many processes train the run.")] = None
+    process_id: Annotated[int | None, option("Rank of this one. Process 0 has the run's folder.")] = None
+    wait: Annotated[float, option("Seconds to wait for all processes.")] = 300.0
+    secret: Annotated[Path | None, option("File with the secret that all share; else SOTTO_SECRET is read.")] = None
 
     def join(self) -> AbstractContextManager[Group | None]:
         """The group of all processes; None for one process alone."""
-        if self.coordinator is None:
-            if self.processes is not None or self.process_id is not None or self.secret is not None:
-                raise SottoError(
-                    "--processes, --process-id and --secret need --coordinator: HOST:PORT of process 0, or auto"
-                )
-            return nullcontext()
-        from sottovoce.multiprocess.group import join
+        if self.coordinator is not None:
+            from sottovoce.multiprocess.group import join
 
-        return join(self.coordinator, self.processes, self.process_id, self.wait, log, self.secret)
+            return join(self.coordinator, self.processes, self.process_id, self.wait, log, self.secret)
+        if (self.processes, self.process_id, self.secret) != (None, None, None):
+            raise SottoError("--processes, --process-id and --secret need --coordinator, the HOST:PORT of process 0")
+        return nullcontext()
 
 
 ALONE = Processes()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
-from sottovoce.cli.options import Flag, Json, TextField, UserField, log
+from sottovoce.cli.options import Flag, Json, TextField, UserField, log, option
 from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
@@ -20,71 +20,35 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Grouped:
-    """How text is grouped by user.
-
-    Parameters
-    ----------
-    min_tokens
-        Leave out users with fewer.
-    tokens_per_user
-        Cut users to this many.
-    test_users
-        Share of users, whole, to hold out for evaluation.
-    split_key
-        Key of the hash that decides who is held out.
-    plain_text
-        The files are public text of no user: pieces of --tokens-per-user tokens stand for users. No private run may
-        train on it.
-    """
+    """How text is grouped by user."""
 
     user_field: UserField = "user"
     text_field: TextField = "text"
-    min_tokens: int = 1
-    tokens_per_user: int = 1600
-    test_users: float = 0.1
-    split_key: str = "sottovoce"
-    plain_text: Flag = False
+    min_tokens: Annotated[int, option("Leave out users with fewer.")] = 1
+    tokens_per_user: Annotated[int, option("Cut users to this many.")] = 1600
+    test_users: Annotated[float, option("Share of users, whole, to hold out for evaluation.")] = 0.1
+    split_key: Annotated[str, option("Key of the hash that decides who is held out.")] = "sottovoce"
+    plain_text: Annotated[Flag, option("Public text without users: no private run may train on it.")] = False
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Words:
-    """Where the vocabulary comes from.
+    """Where the vocabulary comes from."""
 
-    Parameters
-    ----------
-    vocabulary_size
-        Tokens in all: specials, punctuation and the most frequent English words (of wordfreq, or of --vocabulary).
-    vocabulary
-        A public word list instead, one word a line, most frequent first.
-    private_vocabulary
-        Find the words in the users' own text, and charge it to the store: needs --epsilon and --delta.
-    epsilon
-        What the private vocabulary may cost; training on the store comes on top.
-    delta
-        Its δ: well below 1/users, and at most half of the δ to train with.
-    words_per_user
-        How many words a user brings to a private vocabulary (default: 400, or 25 with --extend-public).
-    extend_public
-        Keep the public list and find only words that it lacks, which take the places of its rarest.
-    """
-
-    vocabulary_size: int = 10_000
-    vocabulary: Path | None = None
-    private_vocabulary: Flag = False
-    epsilon: float | None = None
-    delta: float | None = None
-    words_per_user: int | None = None
-    extend_public: Flag = False
+    vocabulary_size: Annotated[int, option("Tokens in all: specials, punctuation, frequent words.")] = 10_000
+    vocabulary: Annotated[Path | None, option("A public word list, one a line, most frequent first.")] = None
+    private_vocabulary: Annotated[Flag, option("Find words in the users' text; charged to the store.")] = False
+    epsilon: Annotated[float | None, option("What the private vocabulary may cost, on top of training.")] = None
+    delta: Annotated[float | None, option("Its δ: well below 1/users, at most half of training's.")] = None
+    words_per_user: Annotated[int | None, option("Words a user brings (default: 400; 25 with --extend-public).")] = None
+    extend_public: Annotated[Flag, option("Keep the public list; words found replace its rarest.")] = False
 
     def __post_init__(self) -> None:
         if self.private_vocabulary and self.vocabulary:
             raise SottoError("--vocabulary names the words and --private-vocabulary finds them; leave one of them out")
         if self.private_vocabulary and (self.epsilon is None or self.delta is None):
-            raise SottoError(
-                "--private-vocabulary needs --epsilon and --delta, for example --epsilon 1 --delta 1e-7: "
-                "words found in people's text are paid for"
-            )
+            raise SottoError("--private-vocabulary needs --epsilon and --delta, for example --epsilon 1 --delta 1e-7")
         for name in ("epsilon", "delta", "words_per_user", "extend_public"):
             if not self.private_vocabulary and getattr(self, name) not in (None, False):
                 flag = "--" + name.replace("_", "-")
@@ -104,8 +68,8 @@ GROUPED, WORDS = Grouped(), Words()
 
 
 def prepare(
-    *files: Annotated[Path, Parameter(help="Corpus files.")],
-    out: Path,
+    *files: Annotated[Path, option("Corpus files.")],
+    out: Annotated[Path, option("Folder of the new store.")],
     words: Words = WORDS,
     grouped: Grouped = GROUPED,
     json: Json = False,
@@ -114,11 +78,6 @@ def prepare(
 
     Reads .jsonl, .csv, .tsv (each also .gz or .zst) and .parquet. Every user is one user, however many records and
     files hold them. With --plain-text, public text for pre-training: any files, whose lines are read as they are.
-
-    Parameters
-    ----------
-    out
-        Folder of the new store.
     """
     from sottovoce.data.grouping import Grouping
 
@@ -143,15 +102,14 @@ def prepare(
     if json:
         print_json(summary.to_json() | ({"vocabulary": facts} if words.private_vocabulary else {}))
         return
-    rows = {name.replace("_", " "): _format(value) for name, value in summary.to_json().items()}
-    print_table(f"Store {out}", rows)
+    print_table(f"Store {out}", {name.replace("_", " "): _format(fact) for name, fact in summary.to_json().items()})
     if words.private_vocabulary:
         _print_found(facts)
     if grouped.plain_text:
         print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set run.algorithm=central ...")
         return
-    users = _rounded_down(summary.train_users)
-    print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set privacy.users={users}")
+    users = f"privacy.users={_rounded_down(summary.train_users)}"
+    print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set {users}")
     print("      (users to train on, rounded down: the exact number is private, the declared one is known to all)")
 
 
@@ -168,8 +126,8 @@ def _print_found(facts: Mapping[str, Any]) -> None:
     )
     if not facts["words_found"]:
         print(
-            "warning: no word is shared by enough users, so the store knows none of its own. More users, a larger "
-            "--epsilon or --extend-public help; this draw is paid for, so keep its ledger and add it to the next one's"
+            "warning: no word is shared by enough users. More users, a larger --epsilon or --extend-public help; this "
+            "draw is paid for, so keep its ledger and add it to the next one's"
         )
 
 

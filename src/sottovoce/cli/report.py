@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from sottovoce.cli.options import Flag, Run
+from sottovoce.cli.options import Flag, Run, option
 
 
-def report(run: Run, *, beside: Path | None = None, internal: Flag = False) -> None:
-    """Write a run's report: one HTML file that opens anywhere.
+def report(
+    run: Run,
+    *,
+    other: Annotated[Path | None, option("Another run, such as one without privacy: shows both.", "--beside")] = None,
+    internal: Annotated[Flag, option("Also exact figures of private data, for the owner only.")] = False,
+) -> None:
+    """Write a run's report: one HTML file that opens anywhere."""
+    from sottovoce.commands.report import report_run
 
-    Parameters
-    ----------
-    beside
-        Another run, such as one without privacy: the report shows both, and what this one loses by how frequent words
-        are and by group of held-out users.
-    internal
-        Also update norms, the share clipped and what audits found of people's text: exact figures of private data, for
-        the owner only.
-    """
-    import sottovoce
-
-    print(sottovoce.report_run(run, internal=internal, beside=beside))
+    print(report_run(run, internal=internal, other=other))

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, progress_of_rounds
+from sottovoce.cli.options import Flag, Json, Paths, option
 from sottovoce.errors import SottoError
+from sottovoce.files import Json as JsonObject
 
 if TYPE_CHECKING:
     from sottovoce.papers.engine.paper import Paper
 
 DEFAULT_PAPER = "mcmahan2018"
-Flag = Annotated[bool, Parameter(negative=())]
 Many = Parameter(consume_multiple=True, negative=())
 
 
@@ -25,18 +26,15 @@ Many = Parameter(consume_multiple=True, negative=())
 class What:
     """Which experiments, and how much of them."""
 
-    figure: Annotated[list[int] | None, Many] = None
-    "Figures by number."
-    table: Annotated[list[int] | None, Many] = None
-    "Tables by number."
-    experiment: Annotated[list[str] | None, Many] = None
-    "Others by name, as `--list` shows them. Without any of these: everything."
-    size: Literal["smoke", "cpu", "gpu"] = "smoke"
-    "smoke: seconds. cpu: minutes. gpu: the paper's model, with 100 users a round (popov2018: 10)."
-    seeds: int = 1
-    "Runs of every setting: from two on, tables give the spread."
-    rounds: int | None = None
-    "Rounds of a run, instead of the size's."
+    figure: Annotated[list[int] | None, Many, option("Figures by number.")] = None
+    table: Annotated[list[int] | None, Many, option("Tables by number.")] = None
+    experiment: Annotated[list[str] | None, Many, option("Others by name, as `--list` shows them; else all.")] = None
+    size: Annotated[
+        Literal["smoke", "cpu", "gpu"],
+        option("smoke: seconds. cpu: minutes. gpu: the paper's model."),
+    ] = "smoke"
+    seeds: Annotated[int, option("Runs of every setting: from two on, tables give the spread.")] = 1
+    rounds: Annotated[int | None, option("Rounds of a run, instead of the size's.")] = None
 
     @property
     def names(self) -> list[str]:
@@ -49,17 +47,10 @@ class What:
 class Texts:
     """The stores to train on."""
 
-    users: Annotated[list[Path] | None, Many] = None
-    """A prepared store; three of the same users for Figures 11 and 12, with 10,000, 20,000 and 30,000 words. Without:
-    synthetic users."""
-    other: Path | None = None
-    """A store of another corpus with the same words, for other-corpus and private-tuning; the folder of the Penn
-    Treebank's text, for ptb. With --users."""
-    public: Path | None = None
-    """A store of public text with the same words, to pre-train on (`sotto prepare --plain-text`), for private-model
-    and popov2018. With --users."""
-    declared_users: int = 0
-    "The population that private-model declares: round, and not counted from the store."
+    users: Annotated[Paths, option("A prepared store (three for Figures 11 and 12). Without: synthetic users.")] = None
+    other: Annotated[Path | None, option("A store of another corpus with the same words, or the Penn Treebank.")] = None
+    public: Annotated[Path | None, option("A store of public text with the same words, to pre-train on.")] = None
+    declared_users: Annotated[int, option("The population that private-model declares: a round number.")] = 0
 
 
 @Parameter(name="*")
@@ -67,34 +58,25 @@ class Texts:
 class Mode:
     """What to do with the experiments."""
 
-    from_results: Flag = False
-    "Train nothing: draw what is in the folder."
-    claims: Flag = False
-    "Train nothing: check the claims of the paper against what is in the folder."
-    list: Flag = False
-    "Print what there is and what it costs, and run nothing."
-    json: Flag = False
-    "One JSON object."
+    from_results: Annotated[Flag, option("Train nothing: draw what is in the folder.")] = False
+    claims: Annotated[Flag, option("Train nothing: check the paper's claims against what is in the folder.")] = False
+    list: Annotated[Flag, option("Print what there is and what it costs, and run nothing.")] = False
+    json: Json = False
+
+
+WHAT, TEXTS, MODE = What(), Texts(), Mode()
+Name = Literal["mcmahan2018", "schultz2019", "popov2018"]
 
 
 def reproduce(
-    paper: Literal["mcmahan2018", "schultz2019", "popov2018"] | None = None,
+    paper: Annotated[Name | None, option("Which paper (default: mcmahan2018; with --list: all).")] = None,
     *,
-    what: What | None = None,
-    texts: Texts | None = None,
-    out: Path | None = None,
-    mode: Mode | None = None,
+    what: What = WHAT,
+    texts: Texts = TEXTS,
+    out: Annotated[Path | None, option("Folder for runs, results, figures and tables.")] = None,
+    mode: Mode = MODE,
 ) -> None:
-    """Run the tables and figures of a paper again. A call that was stopped continues where it was.
-
-    Parameters
-    ----------
-    paper
-        Which paper; mcmahan2018 by default. `--list` without one lists them all.
-    out
-        Folder for runs, results, figures and tables.
-    """
-    what, texts, mode = what or What(), texts or Texts(), mode or Mode()
+    """Run the tables and figures of a paper again. A call that was stopped continues where it was."""
     if mode.list:
         _list(paper, what, json=mode.json)
         return
@@ -135,20 +117,6 @@ def _run(name: str, what: What, texts: Texts, out: Path, *, quiet: bool) -> bool
         return running.reproduce(request, out, stores, Console(log, partial(progress_of_rounds, quiet=quiet), stop))
 
 
-class ExperimentCosts(TypedDict):
-    name: str
-    title: str
-    shows: str
-    runs: dict[str, int]
-    user_updates: dict[str, int]
-
-
-class PaperCosts(TypedDict):
-    paper: str
-    title: str
-    experiments: list[ExperimentCosts]
-
-
 def _list(name: str | None, what: What, *, json: bool) -> None:
     from sottovoce.papers.registry import PAPERS
 
@@ -161,17 +129,16 @@ def _list(name: str | None, what: What, *, json: bool) -> None:
     for paper in papers:
         print(f"{paper['paper']}: {paper['title']}\n")
         for row in paper["experiments"]:
-            costs = [
-                f"{size}: {row['runs'][size]} runs, {row['user_updates'][size]:,} user updates" for size in row["runs"]
-            ]
+            runs, updates = row["runs"], row["user_updates"]
+            costs = " · ".join(f"{size}: {runs[size]} runs, {updates[size]:,} user updates" for size in runs)
             print(f"{row['name']:<16}{row['title']}\n{'':<16}{row['shows']}")
-            print(f"{'':<16}{' · '.join(costs)}\n" if row["runs"]["gpu"] else f"{'':<16}no runs\n")
+            print(f"{'':<16}{costs if runs['gpu'] else 'no runs'}\n")
     print("Settings that several of them share are run once.")
 
 
-def _costs(paper: Paper, what: What) -> PaperCosts:
+def _costs(paper: Paper, what: What) -> JsonObject:
     sizes = [paper.size(name, what.rounds if name == "gpu" else None) for name in paper.sizes]
-    rows: list[ExperimentCosts] = [
+    rows = [
         {
             "name": experiment.name,
             "title": experiment.title,

@@ -2,82 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
 from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds, shown_epsilon
-from sottovoce.cli.options import ALONE, Flag, Json, Processes, Settings
+from sottovoce.cli.options import ALONE, Flag, Json, Out, Processes, Recipe, Settings, option
 
 if TYPE_CHECKING:
     from sottovoce.commands.train import RunResult
-    from sottovoce.multiprocess.group import Group
 
 
 def train(
-    recipe: str,
+    recipe: Recipe,
     *,
-    out: Path,
+    out: Out,
     settings: Settings = None,
-    start: Annotated[Path | None, Parameter(name="--from")] = None,
-    allow_large_delta: Flag = False,
+    start: Annotated[Path | None, option("A run, or a file of weights, to train further.", "--from")] = None,
+    allow_large_delta: Annotated[Flag, option("Train although δ is not below 1/users.")] = False,
     several: Processes = ALONE,
     json: Json = False,
 ) -> None:
-    """Train the model of a recipe.
+    """Train the model of a recipe."""
+    from sottovoce import recipe as recipes
+    from sottovoce.commands import train as command
 
-    Parameters
-    ----------
-    recipe
-        A TOML file, or the name of a shipped recipe (demo, mcmahan2018).
-    out
-        Folder of the new run.
-    start
-        Folder of a run, or file of weights, to train further, as model.initial of the recipe.
-    allow_large_delta
-        Train although δ is not below 1/users.
-    """
-    import sottovoce
-    from sottovoce.commands.helper import work_as_helper
-    from sottovoce.recipe import Recipe
-
-    chosen = Recipe.load(recipe).with_settings(settings or ())
+    chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
     if start is not None:
         chosen = chosen.replace(model={"initial": str(start)})
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
+    play = partial(command.train, chosen)
+    train_with(several, play, out, store=chosen.data.store or None, json=json)
+
+
+def train_with(
+    several: Processes, train: Callable[..., RunResult], run: Path, *, store: Path | str | None, json: bool
+) -> None:
+    """Train or resume a run and print the result; in a process other than 0, help process 0 to do so.
+
+    `store` is where such a process has the store, if not where process 0 has it.
+    """
+    from sottovoce.commands.helper import work_as_helper
+
     with several.join() as group, gentle_stop() as stop:
         if group and not group.is_leader:
-            work_as_helper(group, chosen.data.store or None, stop=stop)
-            return print_helper(group, json=json)
-        with progress_of_rounds(out.name, quiet=json) as observer:
-            result = sottovoce.train(chosen, out, observer=observer, stop=stop, group=group)
+            work_as_helper(group, store, stop=stop)
+            if json:
+                return print_json({"process": group.rank, "processes": group.count})
+            return print(f"process {group.rank} of {group.count} is done; process 0 has the run")
+        with progress_of_rounds(run.name, quiet=json) as observer:
+            result = train(run, observer=observer, stop=stop, group=group)
     return print_result(result, json=json)
 
 
-def print_helper(group: Group, *, json: bool) -> None:
-    """What a process other than 0 has to say at the end."""
-    if json:
-        print_json({"process": group.rank, "processes": group.count})
-    else:
-        print(f"process {group.rank} of {group.count} is done; process 0 has the run")
-
-
 def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", next_step: str = "") -> None:
-    """What a run came to: rounds, ε, scores, traffic.
-
-    Args:
-        again: the command that goes on with a run that was stopped.
-        next_step: the last line, where it is not to look at the report.
-    """
+    """Print rounds, ε, scores and traffic of a run, and what to do next: `again` resumes a run that was stopped."""
     from sottovoce.reporting.statement_text import bytes_text, other_relation
 
     statement, scores = result.statement, result.evaluation
     if json:
+        written = statement.to_json()
+        cost = {name: written[name] for name in ("private", "epsilon", "delta", "epsilon_spent", "epsilon_store")}
         answer = {"run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes)}
-        cost = {name: value for name, value in statement.to_json().items() if name in ("private", "epsilon", "delta")}
-        cost |= {name: statement.to_json()[name] for name in ("epsilon_spent", "epsilon_store")}
         print_json({**answer, **cost, "bytes": result.traffic, "evaluation": scores.to_json() if scores else None})
         return
     for note in result.notes:
@@ -97,6 +85,5 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         rows["sent in a round, in all"] = f"{sent['round']}, {sent['total']}"
     print_table(f"Run {result.path}", rows)
     if result.ended == "stopped":
-        print(f"stopped; go on with: {again} {result.path}")
-    else:
-        print(next_step or f"next: sotto report {result.path}")
+        next_step = f"stopped; go on with: {again} {result.path}"
+    print(next_step or f"next: sotto report {result.path}")

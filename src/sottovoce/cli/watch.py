@@ -7,26 +7,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sottovoce.cli.options import Flag, log
-
-Runs = Annotated[list[Path], Parameter(negative=())]
+from sottovoce.cli.options import Flag, log, option
 
 
-def watch(runs: Runs, *, internal: Flag = False, host: str = "127.0.0.1", port: int = 8019) -> None:
-    """Show runs as they go, on a page for this machine. Reads their files, writes nothing.
-
-    Parameters
-    ----------
-    runs
-        Folders of runs, drawn over one another. One that is not there yet is waited for.
-    internal
-        Also update norms, cohorts and users a second: exact figures of private data, for the owner only. The page
-        then has an address that cannot be guessed.
-    host
-        Address to listen on. Another than this machine's own shows the page to all who reach it.
-    port
-        Port to listen on; 0 takes a free one.
-    """
+def watch(
+    runs: Annotated[list[Path], Parameter(negative=(), help="Folders of runs. One that is missing is waited for.")],
+    *,
+    internal: Annotated[Flag, option("Also exact figures of private data, for the owner only.")] = False,
+    host: Annotated[str, option("Address to listen on; others than this machine may reach it there.")] = "127.0.0.1",
+    port: Annotated[int, option("Port to listen on; 0 takes a free one.")] = 8019,
+) -> None:
+    """Show runs as they go, on a page for this machine. Reads their files, writes nothing."""
     from sottovoce.web.server import serve
     from sottovoce.web.watch.app import watch_app
 

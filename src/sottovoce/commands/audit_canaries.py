@@ -11,7 +11,7 @@ import numpy as np
 
 from sottovoce import accounting
 from sottovoce.accounting import NonPrivate, Spent
-from sottovoce.audit.bounds import CONFIDENCE, Bound, best_one_run_bound, check_level
+from sottovoce.audit.bounds import CONFIDENCE, best_one_run_bound, check_level
 from sottovoce.audit.canaries import Registry, curve, expose
 from sottovoce.audit.one_run import CanaryScorer, draw_membership, scores_of_model
 from sottovoce.audit.results import CanariesResult, Guesses, OneRunResult, OtherCurve
@@ -30,10 +30,7 @@ from sottovoce.runs.ledger import read_ledger
 from sottovoce.runs.secrets import Secrets
 
 ITSELF = "the model itself: its canaries were inserted when it was trained"
-COPY = (
-    "a copy that was trained for this audit alone, by the same recipe on the same people, with canaries; nothing of it "
-    "is kept, and to release anything of it would have to be charged as a second run"
-)
+COPY = "a copy with canaries, trained for this audit by the same recipe on the same people; nothing of it is kept"
 NOTE = "lower bounds from attacks on made-up users; below the claim they prove nothing"
 DEFAULT_CANARIES = ("audit.users=100", "audit.secrets=6")  # of a copy, where the caller does not say
 
@@ -53,7 +50,7 @@ class AuditedModel:
 
 def audit_canaries(
     path: str | Path,
-    beside: Sequence[str | Path] = (),
+    others: Sequence[str | Path] = (),
     *,
     settings: Sequence[str] = (),
     delta: float | None = None,
@@ -64,7 +61,7 @@ def audit_canaries(
     """Rank the secrets that were inserted into a run, and guess from scores which of its canary users were in.
 
     For a run without canaries, a copy of it is trained in memory, with those that `settings` name. The figure shows
-    the runs with canaries in `beside` too. The result goes into the run's folder, for its owner alone.
+    `others`, runs with canaries, too. The result goes into the run's folder, for its owner alone.
     """
     run = RunFolder.open(path)
     recipe = Recipe.of(run)
@@ -72,14 +69,17 @@ def audit_canaries(
     check_level(delta, confidence)
     if recipe.audit.plants and settings:
         raise SottoError(f"{run.path} has canaries of its own: --set is for a copy of a run that has none")
-    others = tuple(_other_curve(RunFolder.open(other)) for other in beside)
+    curves = tuple(_other_curve(RunFolder.open(other)) for other in others)
     _, vocabulary = load_run(run)
     if recipe.audit.plants:
         audited = _open_model(run)
     else:
         audited = _train_copy(run, recipe.with_settings(settings or DEFAULT_CANARIES), seed, progress)
     exposures = expose(audited.model, audited.registry, vocabulary)
-    claim = _epsilon(audited.spent, delta, recipe.privacy.accountant)
+    claim = math.inf
+    if not any(isinstance(event, NonPrivate) for event, _ in audited.spent):
+        # Of the rounds alone: canaries have no part in a private vocabulary.
+        claim = accounting.epsilon(audited.spent, delta, recipe.privacy.accountant)
     one_run = _one_run(audited, vocabulary, delta, confidence)
     result = CanariesResult(
         run=run.path.resolve().name,
@@ -96,7 +96,7 @@ def audit_canaries(
         one_run=one_run,
         exposure=tuple(exposures),
         curve=curve(exposures),
-        others=others,
+        others=curves,
         note=NOTE,
     )
     run.save_audit("canaries", result.to_json(), draw_exposure(result))
@@ -149,18 +149,6 @@ def _one_run(audited: AuditedModel, vocabulary: Vocabulary, delta: float, confid
         return None
     each = 1 - (1 - confidence) / 2
     by_model = scores_of_model(audited.model, audited.registry, vocabulary)
-    rounds, model = (
-        _guesses(best_one_run_bound(scores, audited.present, delta, each)) for scores in (audited.scores, by_model)
-    )
+    bounds = [best_one_run_bound(scores, audited.present, delta, each) for scores in (audited.scores, by_model)]
+    rounds, model = (Guesses(bound.epsilon, bound.correct, bound.guesses, bound.most) for bound in bounds)
     return OneRunResult(len(audited.registry.users), max(rounds.shown, model.shown), rounds, model)
-
-
-def _guesses(bound: Bound) -> Guesses:
-    return Guesses(bound.epsilon, bound.correct, bound.guesses, bound.most)
-
-
-def _epsilon(spent: Spent, delta: float, accountant: str) -> float:
-    """Of the rounds alone: canaries have no part in a private vocabulary."""
-    if any(isinstance(event, NonPrivate) for event, _ in spent):
-        return math.inf
-    return accounting.epsilon(spent, delta, accountant)

@@ -43,9 +43,9 @@ def audit_membership(
 
     Args:
         path: the run's folder.
-        references: how many shadow models to train; each is trained by the recipe on all other users and a half of
-            these. With 0, only the loss under the run's model is used.
-        users: at most as many of each kind, chosen by the seed.
+        references: shadow models to train by the recipe, each on all other users and a half of these. With 0, only the
+            loss under the run's model is used.
+        users: at most this many of each kind, chosen by the seed.
         confidence: of the intervals.
         seed: chooses users, and the randomness of shadow models.
         progress: is called after every round.
@@ -54,18 +54,13 @@ def audit_membership(
     membership.check_references(references)
     check_level(0.0, confidence)
     if users < membership.FEWEST:
-        raise SettingError(
-            f"{{users}} must be at least {membership.FEWEST}; it is how many of each kind are used", users=users
-        )
+        raise SettingError(f"{{users}} must be at least {membership.FEWEST}, of each kind", users=users)
     recipe = Recipe.of(run)
     statement = read_statement(run)
     model, _ = load_run(run)
     store, held_out = open_users(recipe, run)
     if held_out is None:
-        raise SottoError(
-            f"{store.path} has no held-out users: an attack needs people whom the model has not seen; prepare the "
-            f"store with --test-users 0.1"
-        )
+        raise SottoError(f"{store.path} has no held-out users to compare with; prepare it with --test-users 0.1")
     audited = _Audited.choose(store, held_out, users, Secrets.seeded(seed, "audit of membership"))
     membership.check_users(len(audited.inside), len(audited.outside))
     losses = audited.losses(model)
@@ -93,7 +88,7 @@ def audit_membership(
 
 @dataclass(frozen=True, eq=False)
 class _Audited:
-    """Whom to tell apart: rows of the users to train on, and of those held out, who have any text."""
+    """The users to tell apart: rows of those to train on, and of those held out, who have any text."""
 
     store: Store
     held_out: Store
@@ -110,20 +105,17 @@ class _Audited:
             rows.append(np.sort(with_text[:most]))
         return _Audited(store, held_out, *rows)
 
+    @property
+    def sides(self) -> tuple[tuple[Store, np.ndarray], ...]:
+        return (self.store, self.inside), (self.held_out, self.outside)
+
     def losses(self, model: LanguageModel) -> np.ndarray:
         """Mean loss of each user, in users first."""
-        means = []
-        for people, rows in ((self.store, self.inside), (self.held_out, self.outside)):
-            counts = count_hits(model, people, rows.tolist())
-            means.append(counts.loss / np.maximum(counts.targets, 1))
-        return np.concatenate(means)
+        counts = [count_hits(model, people, rows.tolist()) for people, rows in self.sides]
+        return np.concatenate([count.loss / np.maximum(count.targets, 1) for count in counts])
 
     def texts(self) -> list[np.ndarray]:
-        return [
-            people[int(row)]
-            for people, rows in ((self.store, self.inside), (self.held_out, self.outside))
-            for row in rows
-        ]
+        return [people[int(row)] for people, rows in self.sides for row in rows]
 
     def apart(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return values[: len(self.inside)], values[len(self.inside) :]

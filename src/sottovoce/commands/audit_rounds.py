@@ -86,8 +86,7 @@ def audit_rounds(
 def _prepare(run: RunFolder, recipe: Recipe) -> tuple[RoundAudit, str]:
     """The audit of the round that has the least noise, and the run's accountant."""
     model, vocabulary = load_run(run)
-    # Of the recipe, what a round does to a user who is in it. Sampling is replaced: here all users join. The store has
-    # room for one local step; how long the users of the audit are is up to the audit.
+    # Sampling is replaced: here all users join. The store has room for one local step; the audit makes its own users.
     capacity = recipe.local.batch * recipe.local.unroll
     store = with_public_text(recipe, Store.from_users([[vocabulary.size - 1]], vocabulary, capacity))
     assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
@@ -95,7 +94,5 @@ def _prepare(run: RunFolder, recipe: Recipe) -> tuple[RoundAudit, str]:
     mechanism = build_mechanism(recipe, layer_names(split(model)[0]))
     number = min(range(1, recipe.run.rounds + 1), key=mechanism.noise_schedule)
     algorithm = replace(assembly.algorithm, mechanism=mechanism)
-    audit = RoundAudit.prepare(
-        algorithm, assembly.sum_updates, model, vocabulary, round_number=number, public=store.public
-    )
-    return audit, assembly.accountant
+    made = (algorithm, assembly.sum_updates, model, vocabulary)
+    return RoundAudit.prepare(*made, round_number=number, public=store.public), assembly.accountant

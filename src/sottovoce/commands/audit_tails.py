@@ -27,13 +27,10 @@ from sottovoce.runs.secrets import Secrets
 
 NOTE = "an estimate from sampled texts, not a guarantee"
 _SHARED = (
-    "every pair was trained from the recipe with the same initial weights, cohorts and noise, and differs by the text "
-    "of one user who took part; noise that is shared hides nothing"
+    "both models of a pair have the same initial weights, cohorts and noise, and differ by the text of one user who "
+    "took part; shared noise hides nothing"
 )
-_APART = (
-    "the runs of a pair drew their own cohorts and their own noise, which sets them apart too: this is not the "
-    "influence of a user alone"
-)
+_APART = "the runs of a pair have their own cohorts and noise: they do not differ by the influence of a user alone"
 
 Pair = tuple[str, LanguageModel, LanguageModel]  # a name, the model of all users, the model without one
 
@@ -48,20 +45,9 @@ class PairTail:
     log_ratios: np.ndarray
 
     def summary(self, delta: float) -> TailPair:
-        tail = self.tail
-        return TailPair(
-            pair=self.pair,
-            texts_of=self.texts_of,
-            texts=tail.texts,
-            k=tail.k,
-            log_start=tail.start,
-            alpha=tail.alpha,
-            constant=tail.constant,
-            statistic=tail.statistic,
-            p_value=tail.p_value,
-            rejected=tail.rejected,
-            epsilon=tail.epsilon(delta),
-        )
+        tail, names = self.tail, ("texts", "k", "alpha", "constant", "statistic", "p_value", "rejected")
+        figures = {name: getattr(tail, name) for name in names}
+        return TailPair(self.pair, self.texts_of, **figures, log_start=tail.start, epsilon=tail.epsilon(delta))
 
 
 def audit_tails(
@@ -85,10 +71,7 @@ def audit_tails(
     check_texts(texts)
     check_delta(delta, texts)
     if bool(without) == bool(leave_out):
-        raise SottoError(
-            "a pair is a model with a user and one without: name runs that were trained without one (sotto audit tails "
-            "RUN WITHOUT), or have them trained (sotto audit tails RUN --leave-out 5), one of the two"
-        )
+        raise SottoError("name runs that were trained without a user, or train them with --leave-out 5: one of the two")
     found = fit_tails(run, without, leave_out=leave_out, texts=texts, seed=seed, progress=progress)
     result = TailsResult(
         run=run.path.resolve().name,
@@ -151,26 +134,19 @@ def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
     if other.path.resolve() == run.path.resolve():
         raise SottoError(f"{other.path} is the run itself; name a run that was trained without one of its users")
     if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
-        raise SottoError(
-            f"{run.path} and {other.path} have different vocabularies, and no text the same meaning in both; prepare "
-            f"both stores with the same words (sotto prepare --vocabulary)"
-        )
-    mine, theirs = (Recipe.of(folder).to_dict() for folder in (run, other))
+        both = f"{run.path} and {other.path}"
+        raise SottoError(f"{both} have different vocabularies; prepare both stores with one --vocabulary")
+    recipes = [Recipe.of(folder).to_dict() for folder in (run, other)]
     for section in SECTIONS:
-        some, others = mine.get(section, {}), theirs.get(section, {})
-        for key in sorted({*some, *others} - {"store"}):
-            here, there = some.get(key), others.get(key)
+        for key in sorted({key for recipe in recipes for key in recipe.get(section, {})} - {"store"}):
+            here, there = (recipe.get(section, {}).get(key) for recipe in recipes)
             if here != there:
-                raise SottoError(
-                    f"{section}.{key} is {here} in {run.path} and {there} in {other.path}; a pair differs by one "
-                    f"user's text alone: train both by one recipe"
-                )
+                values = f"{section}.{key} is {here} in {run.path} and {there} in {other.path}"
+                raise SottoError(f"{values}; a pair differs by one user's text alone: train both by one recipe")
 
 
 def _figure(found: Sequence[PairTail], delta: float) -> bytes | None:
     """Figure 3 of the paper for the tail of the largest ε; None where all models are the same."""
     drawn = [one for one in found if math.isfinite(one.tail.alpha)]
-    if not drawn:
-        return None
-    largest = max(drawn, key=lambda one: one.tail.epsilon(delta))
-    return draw_tail(largest.log_ratios, largest.tail)
+    largest = max(drawn, key=lambda one: one.tail.epsilon(delta), default=None)
+    return None if largest is None else draw_tail(largest.log_ratios, largest.tail)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from itertools import pairwise, product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -89,18 +90,14 @@ class Measurement:
 def measure(
     name: str, cohort: int | None = None, block: int = 0, kernels: str = "auto", population: Path | None = None
 ) -> Measurement:
-    """Time whole rounds: gathering, training, summing, noise, server step.
+    """Time whole rounds: gathering, training, summing, noise, server step. Gives the median of a few rounds.
 
     Args:
         name: the workload.
         cohort: users a round.
         block: users computed at once; 0 chooses.
         kernels: "off" is the general program.
-        population: a store of `make_population`, from which cohorts are drawn as in a run. Without one, the cohort is
-            all the users there are.
-
-    Returns:
-        The median of a few rounds, after those that compile.
+        population: a store of `make_population` to draw cohorts from. Without one, the cohort is all users there are.
     """
     workload, cohort = _check(name, cohort)
     begun = time.perf_counter()
@@ -108,15 +105,13 @@ def measure(
     opened = time.perf_counter() - begun
     assembly = _assemble(workload, cohort, block, kernels, store=store)
     play = play_next(assembly, store)
-    # Cohorts that are drawn differ in size: a few of them, and every shape of block has been compiled.
+    # Cohorts that are drawn differ in size: after a few of them, every shape of block has been compiled.
     first = [_users_and_seconds(play) for _ in range(1 if population is None else 3)]
     rounds = [_users_and_seconds(play) for _ in range(REPEATS)]
     seconds = median(seconds for _, seconds, _ in rounds)
     rate = median(users / seconds for users, seconds, _ in rounds)
     steps = -(-workload.tokens // (assembly.recipe.local.batch * assembly.recipe.local.unroll))
-    flops = _flops(assembly.model, workload.tokens)
-    peak = _peak_bytes()
-    products = assembly.sum_updates.products
+    flops, peak, products = _flops(assembly.model, workload.tokens), _peak_bytes(), assembly.sum_updates.products
     stored = jnp.dtype(products.stored if products else jnp.float32)
     moved = 3 * stored.itemsize * parameter_count(assembly.model) * steps  # updates: read twice and written once a step
     return Measurement(
@@ -147,15 +142,11 @@ def measure_each(
 
     A population is made on disk, in a temporary folder.
     """
-    for population in populations:
-        for cohort in cohorts:
-            _, users = _check(name, cohort)
-            if population is not None and users > population:
-                raise SettingError(
-                    "{cohort} is larger than the {population} that it is drawn from",
-                    cohort=users,
-                    population=population,
-                )
+    for population, cohort in product(populations, cohorts):
+        _, users = _check(name, cohort)
+        if population is not None and users > population:
+            text = "{cohort} is larger than the {population} that it is drawn from"
+            raise SettingError(text, cohort=users, population=population)
     for population in populations:
         with tempfile.TemporaryDirectory() as work:
             folder = None
@@ -171,7 +162,7 @@ def apart(work: Callable[..., Any], *inputs: Any) -> Any:
         try:
             return process.submit(work, *inputs).result()
         except BrokenProcessPool as error:
-            raise SottoError(f"{work.__name__}{inputs} was killed, for memory perhaps; ask for less at once") from error
+            raise SottoError(f"{work.__name__}{inputs} was killed, for memory perhaps; ask for less") from error
 
 
 def _check(name: str, cohort: int | None) -> tuple[Workload, int]:
@@ -190,16 +181,8 @@ def _assemble(
 ) -> Assembly:
     store = make_users(workload, cohort) if store is None else store
     sampling = "fixed" if store.users == cohort else "poisson"
-    privacy = {
-        "users": store.users,
-        "cohort": cohort,
-        "sampling": sampling,
-        "accountant": "rdp",
-        "noise_multiplier": 1.0,
-        "epsilon": None,
-        "secrets": "seeded",
-        "allow_large_delta": True,
-    }
+    privacy = {"users": store.users, "cohort": cohort, "sampling": sampling, "accountant": "rdp", "secrets": "seeded"}
+    privacy |= {"noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True}
     run = {"block": block, "kernels": kernels, "devices": devices}
     return assemble(Recipe.load(workload.recipe).replace(privacy=privacy, run=run), store)
 
@@ -219,29 +202,22 @@ def make_population(folder: Path, workload: Workload, users: int) -> None:
             folder.parent,
             population=users,
         )
-    vocabulary = _vocabulary(workload)
+    vocabulary, splits = _vocabulary(workload), {"train": users, "test": 1}
     tokens = _tokens(workload, min(users, DIFFERENT_USERS)).astype(np.uint16)
-    splits = {"train": users, "test": 1}
     for split, count in splits.items():
         with SplitWriter(folder / f"{split}.arrow", vocabulary.size) as writer:
             for number in range(count):
                 writer.add(f"{number:032x}", tokens[number % len(tokens)])
     vocabulary.save(folder / VOCABULARY_FILE)
-    facts = {
-        "format": FORMAT,
-        "tokens_per_user": workload.tokens,
-        "vocabulary_size": vocabulary.size,
-        "splits": {split: {"users": n} for split, n in splits.items()},
-    }
-    write_facts(folder, facts)
+    facts = {"format": FORMAT, "tokens_per_user": workload.tokens, "vocabulary_size": vocabulary.size}
+    write_facts(folder, {**facts, "splits": {split: {"users": count} for split, count in splits.items()}})
 
 
 def _tokens(workload: Workload, users: int) -> np.ndarray:
-    generator = np.random.default_rng(0)
-    chances = 1 / (np.arange(workload.vocabulary - Vocabulary.frame_size) + 10.0)
-    return (
-        generator.choice(len(chances), size=(users, workload.tokens), p=chances / chances.sum()) + Vocabulary.frame_size
-    )
+    first = Vocabulary.frame_size
+    chances = 1 / (np.arange(workload.vocabulary - first) + 10.0)
+    drawn = np.random.default_rng(0).choice(len(chances), size=(users, workload.tokens), p=chances / chances.sum())
+    return drawn + first
 
 
 def _vocabulary(workload: Workload) -> Vocabulary:
@@ -283,22 +259,23 @@ def _product_rate(kind: Any) -> float:
     side = 8192 if jax.default_backend() == "gpu" else 2048
     matrix = jnp.ones((side, side), kind)
     multiply = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float32))
-    jax.block_until_ready(multiply(matrix, matrix))
-    return 2.0 * side**3 / median(timed(lambda: jax.block_until_ready(multiply(matrix, matrix))) for _ in range(5))
+    return 2.0 * side**3 / _median_seconds(lambda: multiply(matrix, matrix))
 
 
 def _copy_rate() -> float:
     """Bytes a second, read and written."""
     numbers = jnp.ones(2**28 if jax.default_backend() == "gpu" else 2**26)
     copy = jax.jit(lambda x: x + 1.0)
-    jax.block_until_ready(copy(numbers))
-    return 2.0 * numbers.nbytes / median(timed(lambda: jax.block_until_ready(copy(numbers))) for _ in range(5))
+    return 2.0 * numbers.nbytes / _median_seconds(lambda: copy(numbers))
 
 
-def timed(work: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+def _median_seconds(work: Callable[[], jax.Array]) -> float:
+    """Of five calls, after one that compiles."""
+    ended = []
+    for _ in range(6):
+        work().block_until_ready()
+        ended.append(time.perf_counter())
+    return median(after - before for before, after in pairwise(ended))
 
 
 def _precision(products: Products | None) -> str:
@@ -315,7 +292,7 @@ def _peak_bytes() -> int:
 def process_peak() -> int:
     """The most memory this process ever had, in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # what getrusage says on Linux is never less than the parent had at the start
+    if status.exists():  # on Linux getrusage is never below what the parent had at the start
         (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -46,14 +46,12 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
             apart.append(compared[place].name)
         else:
             compared[place] = _measure(run, compared[place], held_out, rows, internal=internal)
-    notes = []
-    if apart:
-        names = ", ".join(apart)
-        text = f"Other people than those of {compared[0].name}, or a model of the caller's; as recorded: {names}."
-        notes = [("Measured by themselves", text)]
+    text = (
+        f"Other people than those of {compared[0].name}, or a model of the caller's; as recorded: {', '.join(apart)}."
+    )
+    notes = [("Measured by themselves", text)] if apart else []
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(runs[0]).name}”"
-    people = about if len(apart) < len(runs) else ""
-    return Comparison(compared, people, internal, notes)
+    return Comparison(compared, about if len(apart) < len(runs) else "", internal, notes)
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:
@@ -62,10 +60,9 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
 
 def _read(run: RunFolder, name: str) -> Compared:
     recipe = Recipe.of(run)
-    kind = recipe.model.kind.replace("_", " ") if not read_card(run).own_model else "own"
     return Compared(
         name=name,
-        model=kind,
+        model="own" if read_card(run).own_model else recipe.model.kind.replace("_", " "),
         statement=read_statement(run),
         record=run.record.read(),
         budget=recipe.privacy.epsilon,

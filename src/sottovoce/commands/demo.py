@@ -7,17 +7,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import sottovoce
 from sottovoce.accounting import rounded_up
+from sottovoce.commands.evaluate import evaluate_run
+from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import prepare_demo
-from sottovoce.commands.train import Progress, RunResult, train
+from sottovoce.commands.train import Observer, RunResult, Stop, never, train
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import most_frequent_word_baseline
 from sottovoce.planning.plan import make_plan
 from sottovoce.recipe import Recipe
 
-ProgressDisplay = Callable[[str], AbstractContextManager[Callable[[Progress], None]]]
+ProgressDisplay = Callable[[str], AbstractContextManager[Observer]]
 
 
 @dataclass(frozen=True)
@@ -28,48 +29,41 @@ class DemoResult:
 
 
 def run_demo(
-    out: Path, *, log: Callable[[str], None], progress: ProgressDisplay, stop: Callable[[], bool] = lambda: False
+    out: Path, *, log: Callable[[str], None], progress: ProgressDisplay, stop: Stop = never
 ) -> DemoResult | None:
-    """Plan, prepare, train twice, evaluate, report.
+    """Plan, prepare, train twice, evaluate, report. None when it was asked to stop.
 
     Args:
         out: an empty or a new folder for the store and the two runs.
         log: takes a line about each step.
         progress: shows the rounds of a run.
         stop: is asked after each round.
-
-    Returns:
-        What the two runs came to; None when it was asked to stop.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise SottoError(f"{str(out)!r} is not an empty folder; delete it or name another with --out")
     recipe = Recipe.load("demo")
-    privacy = recipe.privacy
-    plan = make_plan(
-        users=privacy.users,
-        cohort=int(privacy.cohort),
-        rounds=recipe.run.rounds,
-        delta=privacy.delta,
-        epsilon=privacy.epsilon,
-    )
+    privacy, rounds = recipe.privacy, recipe.run.rounds
+    size = {"users": privacy.users, "cohort": int(privacy.cohort), "rounds": rounds}
+    plan = make_plan(**size, delta=privacy.delta, epsilon=privacy.epsilon)
     log(
-        f"plan     {privacy.cohort:g} of {privacy.users:,} users a round, {recipe.run.rounds} rounds: "
+        f"plan     {privacy.cohort:g} of {privacy.users:,} users a round, {rounds} rounds: "
         f"ε = {rounded_up(plan.epsilon)} at δ = {privacy.delta:g} needs noise multiplier {plan.noise_multiplier:g}"
     )
+    store = out / "store"
     out.mkdir(parents=True, exist_ok=True)
-    summary = prepare_demo(out / "store", int(recipe.data.store.removeprefix("demo:")))
+    summary = prepare_demo(store, int(recipe.data.store.removeprefix("demo:")))
     log(f"prepare  {summary.train_users:,} users to train on, {summary.test_users:,} held out")
-    recipe = recipe.replace(data={"store": str(out / "store")})
-    twin = recipe.replace(privacy={"mode": "none", "clipping": "none", "estimator": "true_average"})
+    recipe = recipe.replace(data={"store": str(store)})
+    plain = recipe.replace(privacy={"mode": "none", "clipping": "none", "estimator": "true_average"})
     results = []
-    for name, chosen in (("private", recipe), ("not-private", twin)):
+    for name, chosen in (("private", recipe), ("not-private", plain)):
         with progress(f"train    {name}") as observer:
-            results.append(train(chosen, out / name, observer=observer, stop=stop))
-        if results[-1].ended == "stopped":
+            result = train(chosen, out / name, observer=observer, stop=stop)
+        if result.ended == "stopped":
             return None
-    private, plain = (replace(result, evaluation=sottovoce.evaluate_run(result.path)[0]) for result in results)
-    baseline = most_frequent_word_baseline(Store.open(out / "store"), Store.open(out / "store", "test"))
-    sottovoce.report_run(private.path, baseline=baseline, beside=plain.path)
-    sottovoce.report_run(plain.path, baseline=baseline)
+        results.append(replace(result, evaluation=evaluate_run(result.path).evaluation))
+    baseline = most_frequent_word_baseline(Store.open(store), Store.open(store, "test"))
+    report_run(results[0].path, baseline=baseline, other=results[1].path)
+    report_run(results[1].path, baseline=baseline)
     log("report   done")
-    return DemoResult(private, plain, baseline)
+    return DemoResult(results[0], results[1], baseline)

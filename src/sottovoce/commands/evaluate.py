@@ -1,8 +1,9 @@
-"""Evaluate a run's model on people or on public text, and load it."""
+"""Evaluate a run's model on users or on public text, and load it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,90 +24,96 @@ from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import VOCABULARY, RunFolder
 
+BY_USER = Grouping()
+
 
 class Measured(NamedTuple):
-    """How good a model is for some people; `spread` over single users is internal."""
-
-    evaluation: Evaluation
-    spread: dict[str, float]
-    keystrokes: KeystrokeSaving | None = None
-    personalised: FineTuningGain | None = None
-    breakdown: Breakdown | None = None
-    other: OtherModel | None = None
-
-
-class OtherModel(NamedTuple):
-    """Another run's model, for the same people."""
+    """How good a model is for some users; `spread` over single users is internal."""
 
     evaluation: Evaluation
     breakdown: Breakdown
+    spread: dict[str, float]
+    keystrokes: KeystrokeSaving | None = None
+    personalised: FineTuningGain | None = None
+    other: Measured | None = None  # another run's model, for the same users
+
+
+@dataclass(frozen=True)
+class Personalise:
+    """How each user trains the model on the first half of their text; None is as in the run's recipe."""
+
+    epochs: int | None = None
+    learning_rate: float | None = None
+
+    def training(self, recipe: Recipe, vocabulary: Vocabulary) -> FineTune:
+        local = recipe.local
+        return FineTune(
+            epochs=local.epochs if self.epochs is None else self.epochs,
+            learning_rate=local.learning_rate if self.learning_rate is None else self.learning_rate,
+            batch=local.batch,
+            unroll=local.unroll,
+            gradient_clip=local.gradient_clip,
+            bos=vocabulary.specials.bos,
+        )
 
 
 def evaluate_run(
     path: str | Path,
+    users: Store | None = None,
     *,
-    corpus: Sequence[str | Path] = (),
-    store: str | Path | Store | None = None,
-    split: str = "test",
-    user_field: str = "user",
-    text_field: str = "text",
     model: LanguageModel | None = None,
     suggestions: int = 0,
-    personalise: bool = False,
-    local_epochs: int | None = None,
-    local_learning_rate: float | None = None,
-    beside: str | Path | None = None,
+    personalise: Personalise | None = None,
+    other: str | Path | None = None,
 ) -> Measured:
-    """How well a run's model predicts the people of a corpus or a store.
+    """How well a run's model predicts the next words of users.
 
-    With `suggestions`, also how many keystrokes a keyboard saves that shows that many. With `personalise`, also what
-    each user gains by training the model on the first half of their text; what is not given is as in the run's recipe.
-    `beside` is another run whose model is measured on the same people.
+    Args:
+        path: the run's folder.
+        users: whose text is predicted; the users held out from the run's store by default.
+        model: a model of your own, where the run has one.
+        suggestions: if not 0, also the keystrokes saved by a keyboard that suggests this many words.
+        personalise: also what each user gains by training the model on the first half of their text.
+        other: another run, whose model is measured on the same users.
     """
     run = RunFolder.open(path)
-    local = Recipe.of(run).local
+    recipe = Recipe.of(run)
     released, vocabulary = load_run(run, model)
-    training = FineTune(
-        epochs=local.epochs if local_epochs is None else local_epochs,
-        learning_rate=local.learning_rate if local_learning_rate is None else local_learning_rate,
-        batch=local.batch,
-        unroll=local.unroll,
-        gradient_clip=local.gradient_clip,
-        bos=vocabulary.specials.bos,
-    )
-    other = None if beside is None else _load_other(run, vocabulary, beside)
-    if corpus:
-        users = collect(corpus, vocabulary, Grouping(user_field, text_field))
-    else:
-        recipe = Recipe.of(run)
-        users = store if isinstance(store, Store) else _open_users(recipe, run, store, split)
-        if users.vocabulary.fingerprint != vocabulary.fingerprint:
-            raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
+    training = personalise.training(recipe, vocabulary) if personalise else None
+    other_model = None if other is None else _load_other(run, vocabulary, other)
+    users = open_split(recipe, run, "test") if users is None else users
+    if users.vocabulary.fingerprint != vocabulary.fingerprint:
+        raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
     typed = count_keystrokes(released, users, suggestions) if suggestions else None
     bands = bands_of(users)
     counts, breakdown = count_parts(released, users, bands)
-    measured = Measured(
-        evaluation=summarise(counts),
-        spread=spread(counts) | (spread_of_saving(typed) if typed else {}),
-        keystrokes=saving(typed, suggestions) if typed else None,
-        breakdown=breakdown,
-    )
-    if other is not None:
-        counts, breakdown = count_parts(other, users, bands)
-        measured = measured._replace(other=OtherModel(summarise(counts), breakdown))
-    if not personalise:
-        return measured
-    gain = evaluate_fine_tuning(released, users, training, suggestions=suggestions or SUGGESTIONS)
-    return measured._replace(personalised=gain, spread=measured.spread | gain.spread)
+    found = Measured(summarise(counts), breakdown, spread(counts))
+    if typed:
+        found = found._replace(keystrokes=saving(typed, suggestions), spread=found.spread | spread_of_saving(typed))
+    if other_model is not None:
+        counts, breakdown = count_parts(other_model, users, bands)
+        found = found._replace(other=Measured(summarise(counts), breakdown, {}))
+    if training is not None:
+        gain = evaluate_fine_tuning(released, users, training, suggestions=suggestions or SUGGESTIONS)
+        found = found._replace(personalised=gain, spread=found.spread | gain.spread)
+    return found
 
 
-def _open_users(recipe: Recipe, run: RunFolder, store: str | Path | None, split: str) -> Store:
-    return open_split(recipe, run, split) if store is None else Store.open(store, split)
-
-
-def open_public(
-    path: str | Path, text: Sequence[str | Path], *, user_field: str = "user", text_field: str = "text"
+def open_users(
+    path: str | Path,
+    corpus: Sequence[str | Path] = (),
+    store: str | Path | None = None,
+    split: str = "test",
+    fields: Grouping = BY_USER,
 ) -> Store:
+    """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default."""
+    run = RunFolder.open(path)
+    if corpus:
+        return collect(corpus, load_vocabulary(run), fields)
+    return open_split(Recipe.of(run), run, split) if store is None else Store.open(store, split)
+
+
+def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping = BY_USER) -> Store:
     """Public text in the words of a run: what a store of plain text holds out, files of plain text, or a corpus."""
     run = RunFolder.open(path)
     vocabulary = load_vocabulary(run)
@@ -119,37 +126,34 @@ def open_public(
     if any(plain) and not all(plain):
         one, other = text[plain.index(True)], text[plain.index(False)]
         raise SottoError(f"{one} is plain text and {other} is not; name public text of one kind")
-    return collect(text, vocabulary, Grouping(user_field, text_field, plain_text=all(plain)))
+    return collect(text, vocabulary, Grouping(fields.user_field, fields.text_field, plain_text=all(plain)))
 
 
 def _held_out_text(folder: str | Path, run: RunFolder, vocabulary: Vocabulary) -> Store:
     store = Store.open(folder, "test")
     if store.people:
         raise SottoError(
-            f"{folder} holds people's text, and what is measured as public text may be shown to anyone; measure its "
-            f"people with --store, or prepare public text with `sotto prepare --plain-text`"
+            f"{folder} holds people's text, and results on public text may be shown to anyone; use --store for its "
+            f"users, or prepare public text with `sotto prepare --plain-text`"
         )
     if store.vocabulary.fingerprint != vocabulary.fingerprint:
         raise SottoError(
             f"the store {folder} has another vocabulary than the model; name its text files, or prepare it with "
-            f"--vocabulary {run.model / 'vocabulary.txt'} --vocabulary-size {vocabulary.size}"
+            f"--vocabulary {run.model / VOCABULARY} --vocabulary-size {vocabulary.size}"
         )
     if not store.users:
-        raise SottoError(
-            f"the store {folder} holds nothing out; prepare it from more text or with a larger --test-users, or name "
-            f"its text files"
-        )
+        raise SottoError(f"the store {folder} holds nothing out; prepare it with a larger --test-users")
     return store
 
 
-def _load_other(run: RunFolder, vocabulary: Vocabulary, beside: str | Path) -> LanguageModel:
-    other, theirs = load_run(beside)
-    if theirs.fingerprint != vocabulary.fingerprint:
+def _load_other(run: RunFolder, vocabulary: Vocabulary, path: str | Path) -> LanguageModel:
+    model, words = load_run(path)
+    if words.fingerprint != vocabulary.fingerprint:
         raise SottoError(
-            f"{run.path} and {beside} have different vocabularies, so that a word of one is no target of the other; "
-            f"train both on stores prepared with the same words (sotto prepare --vocabulary)"
+            f"{run.path} and {path} have different vocabularies; train both on stores that were prepared with the same "
+            f"words (sotto prepare --vocabulary)"
         )
-    return other
+    return model
 
 
 def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sottovoce.build import rules
-from sottovoce.commands.train import Observer, RunResult, resume, train
+from sottovoce.commands.train import Observer, RunResult, Stop, never, resume, train
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
@@ -24,7 +24,6 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
 Notify = Callable[[str], None]
-Stop = Callable[[], bool]
 
 
 def require_flower() -> None:
@@ -65,13 +64,7 @@ def _locked_roster(federation: Path) -> Iterator[Roster]:
 
 
 def serve(
-    recipe: Recipe,
-    federation: Path,
-    out: Path,
-    serving: Serving,
-    *,
-    observer: Observer | None = None,
-    stop: Stop = lambda: False,
+    recipe: Recipe, federation: Path, out: Path, serving: Serving, observer: Observer | None = None, stop: Stop = never
 ) -> RunResult:
     """Train the model of a recipe with the devices of a federation."""
     require_flower()
@@ -84,9 +77,7 @@ def serve(
         return train(recipe, out, observer=observer, stop=stop, coordinator=coordinator)
 
 
-def serve_again(
-    run: Path, serving: Serving, *, observer: Observer | None = None, stop: Stop = lambda: False
-) -> RunResult:
+def serve_again(run: Path, serving: Serving, *, observer: Observer | None = None, stop: Stop = never) -> RunResult:
     """Go on with a run over devices. An interrupted round is asked for again, and paid for again."""
     require_flower()
     found = Roster.open(Recipe.of(RunFolder.open(run)).data.store)
@@ -119,12 +110,7 @@ def _link_folder(found: Roster) -> Iterator[Path]:
 
 
 def run_device(
-    bundle: Path,
-    data: Path,
-    *,
-    server: str | None = None,
-    stop: Stop = lambda: False,
-    notify: Notify = lambda text: None,
+    bundle: Path, data: Path, *, server: str | None = None, stop: Stop = never, notify: Notify = lambda text: None
 ) -> None:
     """Be a device of a federation, with the users of a store, until it is stopped."""
     require_flower()

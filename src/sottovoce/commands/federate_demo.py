@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from sottovoce.commands.demo import ProgressDisplay
-from sottovoce.commands.federate import FederationSettings, Serving, create_federation, require_flower, serve
+from sottovoce.commands.federate import FederationSettings, Notify, Serving, create_federation, require_flower, serve
 from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
-from sottovoce.commands.train import RunResult
+from sottovoce.commands.train import RunResult, Stop, never
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation.flower.subprocesses import Child, free_port
@@ -22,12 +21,7 @@ SILOS = {"north": 1, "south": 2}  # and the seeds of their populations
 
 
 def run_federation_demo(
-    out: Path,
-    *,
-    users: int,
-    notify: Callable[[str], None],
-    progress: ProgressDisplay,
-    stop: Callable[[], bool] = lambda: False,
+    out: Path, *, users: int, notify: Notify, progress: ProgressDisplay, stop: Stop = never
 ) -> RunResult:
     """Prepare two silos of a synthetic population, create a federation, train a private model with it, report."""
     require_flower()

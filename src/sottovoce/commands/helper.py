@@ -31,9 +31,10 @@ def assemble_for(
     before: Spent,
 ) -> Assembly:
     """The objects of a run. In a group, the leader sends the recipe to the helpers, and all of them compare facts."""
+    processes = group.count if group else 1
+    assembly = assemble(recipe, store, model=model, objective=objective, before=before, processes=processes)
     if group is None:
-        return assemble(recipe, store, model=model, objective=objective, before=before)
-    assembly = assemble(recipe, store, model=model, objective=objective, before=before, processes=group.count)
+        return assembly
     if not group.facts:
         with group.uninterruptible():
             group.broadcast(json.dumps({"recipe": assembly.recipe.to_dict(), "store": str(store.path)}).encode())
@@ -64,11 +65,8 @@ def work_as_helper(
 ) -> None:
     """Help the leader to the end of its run. Nothing is written, and no secret of the run is known here.
 
-    Args:
-        store: Where this machine has the store; without it, the path that the leader has.
-        model: The model given to the leader, if one was.
-        objective: The objective given to the leader.
-        stop: When it returns true, the leader is asked to stop after the round.
+    `store` is where this machine has the store, if not where the leader has it; `model` and `objective` are those given
+    to the leader; when `stop` returns true, the leader is asked to stop after the round.
     """
     try:
         given = json.loads(group.receive())

@@ -64,9 +64,5 @@ def saved_canary_scores(saved: Checkpoint) -> np.ndarray:
 def notes_of(scorer: CanaryScorer, store: Store, declared: int) -> list[str]:
     """What the owner should know before training."""
     canaries = scorer.everyone.users - store.users
-    if canaries <= MANY * declared:
-        return []
-    return [
-        f"{canaries:,} canary users train with {declared:,} declared ones, and the model will learn their words; for a "
-        f"model to release, insert fewer"
-    ]
+    note = f"{canaries:,} canary users train with {declared:,} declared ones, and the model will learn their words"
+    return [f"{note}; for a model to release, insert fewer"] if canaries > MANY * declared else []

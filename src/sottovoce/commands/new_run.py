@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.federation.device import check_frozen
 from sottovoce.federation.rounds import Coordinator
+from sottovoce.files import Json
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.group import Group
@@ -30,6 +31,16 @@ from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.payments import charge_plan, planned_rounds, store_folder, store_ledger, vocabulary_charges
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import ServerState
+
+
+class Given(TypedDict, total=False):
+    """The fields of `Context`, as a caller gives them."""
+
+    model: LanguageModel | None
+    objective: Objective
+    group: Group | None
+    also_evaluate_on: Store | None
+    coordinator: Coordinator | None
 
 
 @dataclass(frozen=True)
@@ -58,10 +69,8 @@ class Opened(NamedTuple):
 def open_run(recipe: Recipe, run: RunFolder, context: Context) -> Opened:
     store, test = open_users(recipe, run, context.across_devices)
     words = vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
-    assembly = assemble_for(
-        context.group, recipe, store, model=context.model, objective=context.objective, before=words
-    )
-    return Opened(store, test, assembly)
+    group, model, objective = context.group, context.model, context.objective
+    return Opened(store, test, assemble_for(group, recipe, store, model=model, objective=objective, before=words))
 
 
 def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
@@ -72,18 +81,16 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
     check_also(recipe, context.also_evaluate_on)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
-        opened = open_run(recipe, draft, context)
-        store, _, assembly = opened
+        store, test, assembly = open_run(recipe, draft, context)
         mechanism = assembly.algorithm.mechanism
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)
         assembly = assembly.with_frozen_of(start.model)
-        opened = opened._replace(assembly=assembly)
         if context.across_devices:
             check_frozen(assembly.algorithm.frozen)
         secrets = _new_secrets(assembly, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
-        header: dict[str, Any] = {
+        header: Json = {
             "run": secrets.name(),
             "recipe": assembly.recipe.sha256(),
             "store": secrets.blind(store.fingerprint),
@@ -111,8 +118,8 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
         if assembly.is_private:
             Lease(draft.secrets, store_folder(store)).acquire(ledger.chain)
     if has_own_store(recipe):  # it moved with the folder
-        opened = opened._replace(store=replace(store, path=RunFolder(out).own_store, named=store.fingerprint))
-    return opened
+        store = replace(store, path=RunFolder(out).own_store, named=store.fingerprint)
+    return Opened(store, test, assembly)
 
 
 def save_state(
@@ -129,9 +136,8 @@ def check_also(recipe: Recipe, text: Store | None) -> None:
     """Refuse to evaluate a private run on people's text: the figures go into its public record, exactly."""
     if text is not None and text.people and recipe.privacy.mode == "private":
         raise SottoError(
-            f"also_evaluate_on={text.path or 'a store in memory'} holds people's text, and how well a private run "
-            f"predicts it would be in the public record without noise; give public text (`sotto prepare "
-            f"--plain-text`), or use `sotto evaluate` after training"
+            f"also_evaluate_on={text.path or 'a store in memory'} holds people's text, and its figures would be in the "
+            f"public record without noise; give public text, or use `sotto evaluate` after training"
         )
 
 

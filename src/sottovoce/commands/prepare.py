@@ -40,44 +40,32 @@ class PrivateVocabulary:
     extend_public: bool = False
 
     def __post_init__(self) -> None:
+        budget = {"epsilon": self.epsilon, "delta": self.delta}
         if not 0 < self.epsilon <= _LARGEST_EPSILON:
-            raise SettingError(
-                f"{{epsilon:g}} must be above 0 and at most {_LARGEST_EPSILON:g}; it is what the vocabulary "
-                "may cost, often 0.5 to 4",
-                epsilon=self.epsilon,
-            )
+            raise SettingError(f"{{epsilon:g}} must be in (0, {_LARGEST_EPSILON:g}], often 0.5 to 4", **budget)
         if not _SMALLEST_DELTA <= self.delta < _LARGEST_DELTA:
-            raise SettingError(
-                f"{{delta:g}} must be below {_LARGEST_DELTA:g}, and at least {_SMALLEST_DELTA:g}; "
-                "half of it is the chance that a word of one user alone is shown: take well below 1/users",
-                delta=self.delta,
-            )
+            limits = f"[{_SMALLEST_DELTA:g}, {_LARGEST_DELTA:g})"
+            raise SettingError(f"{{delta:g}} must be in {limits}, and should be well below 1/users", **budget)
         if self._epsilon_of_counts <= 0:
-            raise SettingError(
-                f"{{epsilon:g}} must be above {-math.log1p(-self.delta / 2):.4g}, which hiding the words of "
-                f"one user alone costs by itself at {{delta:g}}; take a larger epsilon or a smaller delta",
-                epsilon=self.epsilon,
-                delta=self.delta,
+            least = f"{-math.log1p(-self.delta / 2):.4g}"
+            text = (
+                f"{{epsilon:g}} must be above {least}, the cost of the threshold at {{delta:g}}; take a larger epsilon"
             )
-        if self.words_per_user is not None and not 1 <= self.words_per_user <= MOST_NAMES:
-            raise SettingError(
-                f"{{words_per_user}} must be in [1, {MOST_NAMES}]; it is how many a user brings",
-                words_per_user=self.words_per_user,
-            )
+            raise SettingError(text, **budget)
+        words = self.words_per_user
+        if words is not None and not 1 <= words <= MOST_NAMES:
+            raise SettingError(f"{{words_per_user}} must be in [1, {MOST_NAMES}]", words_per_user=words)
         Vocabulary.from_words((), self.size)  # it refuses a size that leaves no place for a word
 
     def histogram(self) -> NoisyHistogram:
         """Half of δ pays for the noise and half for the threshold; the threshold depends little on its half."""
         words = self.words_per_user or (NEW_WORDS_PER_USER if self.extend_public else WORDS_PER_USER)
         try:
-            noise_multiplier = _noise_multiplier(self._epsilon_of_counts, self.delta / 2)
+            gaussian = SampledGaussian(1.0, "poisson", user_rate=1.0)  # one release over all users
+            noise_multiplier = accounting.calibrate([(gaussian, 1)], self._epsilon_of_counts, self.delta / 2)
         except SottoError as error:
-            raise SettingError(
-                f"no noise keeps a vocabulary within {{epsilon:g}} at {{delta:g}}: "
-                f"{self._epsilon_of_counts:.4g} of it is left for the counts of words; take a larger epsilon",
-                epsilon=self.epsilon,
-                delta=self.delta,
-            ) from error
+            text = "no noise keeps a vocabulary within {epsilon:g} at {delta:g}; take a larger epsilon"
+            raise SettingError(text, epsilon=self.epsilon, delta=self.delta) from error
         return NoisyHistogram(words, noise_multiplier, self.delta / 2)
 
     @property
@@ -96,9 +84,8 @@ def prepare_privately(
     """Write the store of a corpus with a vocabulary found in it; the facts of the vocabulary are as in `store.json`.
 
     Guarantee: a store with such a vocabulary has its charge. The charge is in the store's ledger before the draw, and
-    the store gets its name after it. This also holds for a draw that shows no word: "no word is shared by enough
-    users" is a release too, so it becomes a store that knows marks only, with its charge. After any other failure
-    there is no store, and nothing of the draw was shown.
+    the store gets its name after it. A draw that finds no word is a release too: it becomes a store without words, with
+    its charge. After any other failure there is no store, and nothing of the draw was shown.
     """
     grouping = grouping or Grouping()
     if grouping.plain_text:
@@ -131,8 +118,3 @@ def prepare_privately(
         vocabulary = Vocabulary.from_words((*listed, *words), wanted.size)
         summary = write_store(folder, files, grouping, vocabulary, facts)
     return summary, facts
-
-
-def _noise_multiplier(epsilon: float, delta: float) -> float:
-    """The smallest noise multiplier with which one Gaussian over all users is (ε, δ)-DP."""
-    return accounting.calibrate([(SampledGaussian(1.0, "poisson", user_rate=1.0), 1)], epsilon, delta)

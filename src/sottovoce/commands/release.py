@@ -24,7 +24,6 @@ from sottovoce.reporting.statement import AuditOutcome, read_statement, with_sto
 from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.budget import total_of
-from sottovoce.runs.checkpoint import check_origin
 from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger, write_release
 from sottovoce.runs.secrets import Secrets
@@ -60,20 +59,26 @@ def release_run(
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     if most_exposure is not None and not most_exposure > 0:
         raise SettingError("{most_exposure:g} must be above 0; it is in bits, often 10", most_exposure=most_exposure)
+    privacy = Recipe.of(run).privacy
+    check = f"sotto plan --ledger {out / 'ledger.jsonl'} --delta {privacy.delta} --accountant {privacy.accountant}"
     with run.locked():
-        reasons = _faults(run)
+        audits: list[AuditOutcome] = []
+        reasons: list[str] = []
         try:
-            audits, found = check_audits(run, most_exposure)
+            reasons += _faults(run)
         except DamagedRun as error:
-            audits, found = [], [str(error)]
-        reasons += [reason for reason in found if reason not in reasons]
+            reasons.append(str(error))
+        try:
+            audits, against = check_audits(run, most_exposure)
+        except DamagedRun as error:
+            against = [str(error)]
+        reasons += [reason for reason in against if reason not in reasons]
         missing = tuple(audit.audit for audit in audits if audit.result == "not run")
         if require_audit:
             reasons += [f"no audit by {name} of this model: sotto audit {name} {path}" for name in missing]
         if not reasons:
             _write(run, out, tuple(audits))
-        name, check = run.path.resolve().name, _how_to_check(run, out)
-        return Release(name, not reasons, str(out), tuple(reasons), tuple(audits), missing, check)
+    return Release(run.path.resolve().name, not reasons, str(out), tuple(reasons), tuple(audits), missing, check)
 
 
 def _write(run: RunFolder, out: Path, audits: tuple[AuditOutcome, ...]) -> None:
@@ -81,9 +86,8 @@ def _write(run: RunFolder, out: Path, audits: tuple[AuditOutcome, ...]) -> None:
         for name in (WEIGHTS, VOCABULARY):
             (draft / name).write_bytes(run.model_file(name).read_bytes())
         # Later runs on the same people count: the total is the one of today.
-        recipe, statement = Recipe.of(run), read_statement(run)
-        spent = _people(run, recipe).spent()
-        statement = with_store_total(replace(statement, audits=audits), spent, recipe.privacy.accountant)
+        recipe, statement = Recipe.of(run), replace(read_statement(run), audits=audits)
+        statement = with_store_total(statement, _store_ledger(run, recipe).spent(), recipe.privacy.accountant)
         written = sealed(with_prose(statement))
         run.write_json(draft / "privacy.json", written)
         run.write_json(draft / "card.json", sealed({**run.read_card(), "privacy": written}))
@@ -94,68 +98,45 @@ def _write(run: RunFolder, out: Path, audits: tuple[AuditOutcome, ...]) -> None:
         Secrets.erase(run.secrets)
 
 
-def _how_to_check(run: RunFolder, out: Path) -> str:
-    """The command that computes the ε of the statement from the released folder alone."""
-    privacy = Recipe.of(run).privacy
-    return f"sotto plan --ledger {out / 'ledger.jsonl'} --delta {privacy.delta} --accountant {privacy.accountant}"
-
-
-def _faults(run: RunFolder) -> list[str]:
+def _faults(run: RunFolder) -> Iterator[str]:
     """What is wrong with the ledger, or does not belong to it."""
-    try:
-        return list(_check(run))
-    except DamagedRun as error:
-        return [str(error)]
-
-
-def _check(run: RunFolder) -> Iterator[str]:
     recipe, statement, weights = Recipe.of(run), read_statement(run), run.load_weights()
-    ledger = Ledger.open(run.ledger_file)
+    ledger, privacy = Ledger.open(run.ledger_file), recipe.privacy
     if not statement.private:
         yield "the run gives no guarantee (ε is infinite): there is nothing to keep"
         return
-    if recipe.privacy.secrets == "seeded":
-        yield (
-            f"privacy.secrets='seeded': anyone who knows run.seed={recipe.run.seed} can undo the noise, and it cannot "
-            f"be erased; train with 'entropy'"
-        )
+    if privacy.secrets == "seeded":
+        yield f"anyone who knows run.seed={recipe.run.seed} can undo the noise; train with privacy.secrets='entropy'"
     if ledger.header.get("recipe") != recipe.sha256():
         yield "recipe.toml is not the one that the ledger names: it was edited after the run began"
     if ledger.header.get("run") != statement.run:
         yield "privacy.json is the statement of another run than the ledger's"
-    if sampler_named(recipe.privacy.sampling).uses_names and "turns" not in ledger.header:
+    if sampler_named(privacy.sampling).uses_names and "turns" not in ledger.header:
         yield TURNS_BY_PLACE
     rounds = statement.rounds_done
     if ledger.rounds < rounds:
         yield f"the ledger has no entry for round {ledger.rounds + 1}, and the model is of round {rounds}"
     if statement.charges != len(ledger.entries):
         yield f"the statement counts {statement.charges} charges, and the ledger has {len(ledger.entries)}"
-    people = _people(run, recipe)
+    people = _store_ledger(run, recipe)
     # A round that another charge covers was paid for with that one.
     paid = [(event, count) for event, count in ledger.spent() if not isinstance(event, Covered)]
     if missing := total_of(paid) - total_of(people.spent(statement.run)):
-        yield (
-            f"{people.path} lacks {missing.total()} of the run's {len(ledger.entries)} charges: its people were not "
-            f"asked to pay for them"
-        )
+        lacking = f"{missing.total()} of the run's {len(ledger.entries)} charges"
+        yield f"{people.path} lacks {lacking}: its people were not asked to pay for them"
     if statement.charged_to_store != sum(count for _, count in people.spent(statement.run)):
-        yield (
-            f"privacy.json is out of date: another copy of the run was charged for since, or an earlier version wrote "
-            f"it; `sotto resume {run.path}` writes it again"
-        )
+        yield f"privacy.json is out of date: the run was charged for since; `sotto resume {run.path}` writes it again"
         return
     # What is listed must be what the ledgers have, and have the ε that is claimed: a release has one number.
-    delta, accountant = recipe.privacy.delta, recipe.privacy.accountant
-    least = accounting.epsilon([*people.spent(PREPARATION), *ledger.spent()], delta, accountant)
-    cost = accounting.epsilon(statement.charged, delta, accountant)
+    least = accounting.epsilon([*people.spent(PREPARATION), *ledger.spent()], privacy.delta, privacy.accountant)
+    cost = accounting.epsilon(statement.charged, privacy.delta, privacy.accountant)
     claimed = statement.epsilon
     if not (least <= cost * (1 + _ROUNDING) and abs(cost - claimed) <= claimed * _ROUNDING):  # NaN is no guarantee
-        yield (
-            f"the statement claims ε = {accounting.rounded_up(claimed, 4)} at δ = {statement.delta:g}, and the "
-            f"ledger's charges come to {accounting.rounded_up(max(least, cost), 4)} at {recipe.privacy.delta:g}"
-        )
-    if statement.delta != recipe.privacy.delta:
-        yield f"the statement is for δ = {statement.delta:g}, and the recipe for {recipe.privacy.delta:g}"
+        charged = f"{accounting.rounded_up(max(least, cost), 4)} at {privacy.delta:g}"
+        claim = f"ε = {accounting.rounded_up(claimed, 4)} at δ = {statement.delta:g}"
+        yield f"the statement claims {claim}, and the ledger's charges come to {charged}"
+    if statement.delta != privacy.delta:
+        yield f"the statement is for δ = {statement.delta:g}, and the recipe for {privacy.delta:g}"
     if run.read_card()["privacy"] != run.read_statement():
         yield "model/card.json and privacy.json do not say the same"
     if Vocabulary.load(run.model_file(VOCABULARY)).fingerprint != statement.vocabulary.fingerprint:
@@ -163,15 +144,13 @@ def _check(run: RunFolder) -> Iterator[str]:
     read_registry(run, ledger.header)
     saved, _ = checkpoints.latest(run.checkpoints)
     if saved is None or saved.round != rounds or not _same(saved, _trained(run, weights, ledger)):
-        yield (
-            f"model/weights.safetensors is not the model of the last checkpoint, or that is not of round {rounds}: "
-            f"whether the ledger paid for it cannot be told; `sotto resume {run.path}` writes it again"
-        )
+        again = f"`sotto resume {run.path}` writes it again"
+        yield f"{WEIGHTS} is not the model of the last checkpoint, or that is not of round {rounds}; {again}"
     elif run.secrets.exists():  # a first release erases them
-        check_origin(run, ledger, saved)
+        checkpoints.check_origin(run, ledger, saved)
 
 
-def _people(run: RunFolder, recipe: Recipe) -> StoreLedger:
+def _store_ledger(run: RunFolder, recipe: Recipe) -> StoreLedger:
     return StoreLedger(store_folder(recipe, run) / "ledger.jsonl")
 
 
@@ -187,13 +166,10 @@ def _trained(run: RunFolder, weights: dict[str, np.ndarray], ledger: Ledger) -> 
 
 
 def _same(saved: checkpoints.Checkpoint, weights: dict[str, np.ndarray]) -> bool:
-    """Are these the first arrays of a checkpoint, which are the model's? It does not know their names."""
+    """Are these the first arrays of a checkpoint, which are the model's? A checkpoint does not have their names."""
     first = [saved.arrays.get(f"{index:04d}", np.zeros(0)) for index in range(len(weights))]
-    return Counter(map(_seal, first)) == Counter(map(_seal, weights.values()))
-
-
-def _seal(array: np.ndarray) -> str:
-    return checkpoints.digest({"": array})
+    hashes = [Counter(checkpoints.digest({"": array}) for array in arrays) for arrays in (first, weights.values())]
+    return hashes[0] == hashes[1]
 
 
 def check_audits(run: RunFolder, most_exposure: float | None) -> tuple[list[AuditOutcome], list[str]]:
@@ -218,15 +194,12 @@ def _contradicted(name: str, result: RoundsResult | CanariesResult) -> Iterator[
     if not result.contradicted:
         return
     if isinstance(result, RoundsResult) and result.shown_multiplier < result.claimed_multiplier:
-        yield (
-            f"the audit by {name} shows noise of at most {accounting.rounded_up(result.shown_multiplier)} times the "
-            f"sensitivity, and {result.claimed_multiplier:g} is claimed"
-        )
+        shown = f"noise of at most {accounting.rounded_up(result.shown_multiplier)} times the sensitivity"
+        claimed = f"{result.claimed_multiplier:g}"
     else:
-        yield (
-            f"the audit by {name} shows ε >= {accounting.rounded_down(result.shown)} at δ = {result.delta:g}, and "
-            f"{result.claimed:.3g} is claimed"
-        )
+        shown = f"ε >= {accounting.rounded_down(result.shown)} at δ = {result.delta:g}"
+        claimed = f"{result.claimed:.3g}"
+    yield f"the audit by {name} shows {shown}, and {claimed} is claimed"
 
 
 def _exposed(result: CanariesResult, most_exposure: float | None) -> Iterator[str]:
@@ -235,10 +208,10 @@ def _exposed(result: CanariesResult, most_exposure: float | None) -> Iterator[st
     most = most_exposure or threshold(len(single))
     for one in single:
         if not one.bits <= most:
-            yield (
-                f"the secret {one.text!r}, which one user held, is exposed by {one.bits:.1f} bits (rank "
-                f"{one.rank:,} of {one.references:,}), more than {most:.3g}"
+            exposed = (
+                f"is exposed by {one.bits:.1f} bits (rank {one.rank:,} of {one.references:,}), more than {most:.3g}"
             )
+            yield f"the secret {one.text!r}, which one user held, {exposed}"
 
 
 def threshold(secrets: int) -> float:
@@ -254,20 +227,7 @@ def _outcome(result: RoundsResult | CanariesResult, passed: str) -> AuditOutcome
     if isinstance(result, CanariesResult):
         of, curve = ("this model", result.curve) if result.itself else ("a copy", None)
         return AuditOutcome("canaries", passed, of=of, one_run=result.one_run is not None, curve=curve)
-    outcome = AuditOutcome(
-        "rounds",
-        passed,
-        claimed=result.claimed,
-        shown=result.shown,
-        delta=result.delta,
-        confidence=result.confidence,
-        rounds=result.rounds,
-    )
-    if not result.measured_noise:  # audits of version 0.1 do not know what they would have noticed
-        return outcome
-    return replace(
-        outcome,
-        claimed_multiplier=result.claimed_multiplier,
-        shown_multiplier=result.shown_multiplier,
-        would_notice=result.would_notice,
-    )
+    published = ["claimed", "shown", "delta", "confidence", "rounds"]
+    if result.measured_noise:  # audits of version 0.1 do not know what they would have noticed
+        published += ["claimed_multiplier", "shown_multiplier", "would_notice"]
+    return AuditOutcome("rounds", passed, **{name: getattr(result, name) for name in published})

@@ -21,16 +21,8 @@ from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger, read_ledger
 
 # Written for this project; no user's words.
-PROMPTS = (
-    "good morning ,",
-    "how are",
-    "thank you so",
-    "i am going to the",
-    "do you want to",
-    "see you",
-    "the weather is",
-    "what time do",
-)
+GREETINGS = ("good morning ,", "how are", "thank you so", "see you")
+PROMPTS = (*GREETINGS, "i am going to the", "do you want to", "the weather is", "what time do")
 
 
 def report_run(
@@ -39,17 +31,17 @@ def report_run(
     internal: bool = False,
     model: LanguageModel | None = None,
     baseline: float | None = None,
-    beside: str | Path | None = None,
+    other: str | Path | None = None,
 ) -> Path:
-    """Write `report.html` into a run's folder.
+    """Write `report.html` into a run's folder; with `internal`, `report-internal.html` for the owner alone.
 
-    `beside` is another run to draw in the same figures; where its words are the same, both are measured on the held-out
+    `other` is another run to draw in the same figures; where its words are the same, both are measured on the held-out
     users of the run's store, by band and by group.
     """
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
     card = read_card(run)
-    other = RunFolder.open(beside) if beside is not None else None
+    other_run = RunFolder.open(other) if other is not None else None
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=_public_recipe(run, card),
@@ -59,14 +51,12 @@ def report_run(
         baseline=baseline,
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(read_findings(run)),
-        costs=_costs(run, other, model) if other else None,
+        costs=_costs(run, other_run, model) if other_run else None,
         traffic=card.bytes,
-        other=OtherRun(other.path.resolve().name, other.record.read()) if other else None,
+        other=OtherRun(other_run.path.resolve().name, other_run.record.read()) if other_run else None,
     )
     target = run.path / "report-internal.html" if internal else run.report_file
-    write_aside(target, render(evidence).encode())
-    if internal:
-        target.chmod(0o600)
+    write_aside(target, render(evidence).encode(), private=internal)
     return target
 
 
@@ -113,7 +103,5 @@ def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Jso
         return None
     if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
         return None
-    measured = evaluate_run(run.path, model=model, beside=other.path)
-    assert measured.breakdown is not None
-    assert measured.other is not None
-    return measured.breakdown.to_json(measured.other.breakdown)
+    found = evaluate_run(run.path, model=model, other=other.path)
+    return found.breakdown.to_json(found.other.breakdown if found.other else None)

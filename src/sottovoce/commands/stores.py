@@ -19,21 +19,22 @@ from sottovoce.runs.folder import RunFolder
 DEMO_TOKENS_PER_USER = 160
 _DEMO = "demo:"
 TURNS_BY_PLACE = (
-    "it was begun by version 0.1 with privacy.sampling='in_turn', where one person more or less in the store moved "
-    "everybody's turn: its ε does not hold for replacing a person; start another run"
+    "it was begun by version 0.1 with privacy.sampling='in_turn', where a user more in the store changed the turns of "
+    "others: its ε does not hold for replacing a user; start another run"
 )
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
-    """The same recipe, good from any folder."""
-    name = recipe.data.store
-    if not name:
+    """The same recipe, valid in any folder."""
+    if not recipe.data.store:
         raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
     if recipe.model.initial is not None:
         recipe = recipe.replace(model={"initial": str(Path(recipe.model.initial).resolve())})
     if recipe.local.public is not None:
         recipe = recipe.replace(local={"public": str(Path(recipe.local.public).resolve())})
-    return recipe if has_own_store(recipe) else recipe.replace(data={"store": str(Path(name).resolve())})
+    if has_own_store(recipe):
+        return recipe
+    return recipe.replace(data={"store": str(Path(recipe.data.store).resolve())})
 
 
 def has_own_store(recipe: Recipe) -> bool:
@@ -74,12 +75,11 @@ def store_folder(recipe: Recipe, run: RunFolder) -> Path:
 def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tuple[Store, Store | None]:
     """The users to train on, and those held out, if any. Of users on devices only their number is known."""
     folder = store_folder(recipe, run)
-    if on_devices != is_federation(folder):
+    if on_devices and not is_federation(folder):
+        raise SottoError(f"{folder} is no federation; make one with `sotto federate init`")
+    if not on_devices and is_federation(folder):
         raise SottoError(
-            f"{folder} is a federation, whose text is on its devices; train with `sotto federate server`, go on with "
-            f"`sotto federate resume`"
-            if is_federation(folder)
-            else f"{folder} is no federation; make one with `sotto federate init`"
+            f"{folder} is a federation; train with `sotto federate server`, go on with `sotto federate resume`"
         )
     if on_devices:
         rules.check(rules.device_rules(recipe))
@@ -87,14 +87,13 @@ def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tupl
         return roster.as_store(), roster.held_out_users()
     if not folder.exists() and run.recipe_file.exists():
         raise SottoError(
-            f"the store of this run, {folder}, is not there; put it back (a store made anew would forget what its "
-            f"people were charged)"
+            f"the store of this run, {folder}, is not there; put it back: it has what its people were charged"
         )
     train, test = Store.open(folder, "train"), Store.open(folder, "test")
     if recipe.privacy.mode == "private" and not train.people:
         raise SottoError(
-            f"{folder} was prepared from plain text: its users are pieces of text, and hiding one of them protects no "
-            f"person; train on it with privacy.mode = 'none', or prepare records that name their users"
+            f"{folder} was prepared from plain text, and hiding a piece of it protects no person; train with "
+            f"privacy.mode = 'none', or prepare records that name their users"
         )
     return with_public_text(recipe, train), test if test.users else None
 
@@ -111,7 +110,7 @@ def open_split(recipe: Recipe, run: RunFolder, split: str) -> Store:
 
 
 def held_out_users(recipe: Recipe, run: RunFolder) -> Store | None:
-    """Those of a run's store or federation who are held out: None where nobody is, or the folder is gone."""
+    """The held-out users of a run's store or federation; None where there are none, or the folder is gone."""
     folder = store_folder(recipe, run)
     if not folder.exists():
         return None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import jax
 import numpy as np
@@ -15,16 +15,12 @@ from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.initial_model import PUBLIC
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
-from sottovoce.commands.new_run import Context, Opened, begin, check_also, open_run, save_state
+from sottovoce.commands.new_run import Context, Given, Opened, begin, check_also, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
-from sottovoce.data.store import Store
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
-from sottovoce.federation.rounds import Coordinator
-from sottovoce.files import explain_full_disk, to_json_number
-from sottovoce.local.objective import Objective, plain
+from sottovoce.files import Json, explain_full_disk, to_json_number
 from sottovoce.models.contract import LanguageModel, parameter_count
-from sottovoce.multiprocess.group import Group
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
@@ -46,7 +42,7 @@ from sottovoce.training.variants.central import Central
 
 @dataclass(frozen=True)
 class Progress:
-    """What is told of a round while a run goes on, and once before the first (with `users` and `seconds` 0).
+    """Where a run is after a round, and once before the first (with `users` and `seconds` 0).
 
     `users` and `seconds` are private: show them to the owner only.
     """
@@ -62,7 +58,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run stands. `ended` is "finished", "stopped" (asked to) or "budget" (a round more would pass ε)."""
+    """Where a run ended. `ended` is "finished", "stopped" (asked to) or "budget" (another round would pass ε)."""
 
     path: Path
     round: int
@@ -85,53 +81,40 @@ def train(
     recipe: Recipe | str | Path,
     out: str | Path,
     *,
-    model: LanguageModel | None = None,
-    objective: Objective = plain,
     observer: Observer | None = None,
     stop: Stop = never,
-    group: Group | None = None,
-    also_evaluate_on: Store | None = None,
-    coordinator: Coordinator | None = None,
+    **given: Unpack[Given],
 ) -> RunResult:
     """Train what a recipe describes into a new folder.
 
     Args:
         recipe: a recipe, the path of one, or the name of a shipped one.
         out: the folder to make.
-        model: a model of your own, in place of the recipe's.
-        objective: an objective of your own, in place of the recipe's.
         observer: is called after every round, and once before the first.
         stop: is asked after every round. If it returns True the run stops there and can be resumed.
-        group: the processes that train together. This is the first; the others call `work_as_helper`.
-        also_evaluate_on: public text. The model is evaluated on it whenever it is evaluated on held-out users.
-        coordinator: where users are on devices: then data.store is the folder of their federation.
+        given: what a recipe cannot name.
+            model: a model of your own, in place of the recipe's.
+            objective: an objective of your own, in place of the recipe's.
+            group: the processes that train together. This is the first; the others call `work_as_helper`.
+            also_evaluate_on: public text. The model is evaluated on it whenever it is evaluated on held-out users.
+            coordinator: reaches the users on devices; data.store is then the folder of their federation.
     """
-    context = Context(model, objective, group, also_evaluate_on, coordinator)
-    opened = begin(recipe, Path(out), context)
-    return _go_on(RunFolder.open(out), context, observer, stop, opened)
+    context = Context(**given)
+    return _train(RunFolder(Path(out)), context, observer, stop, begin(recipe, Path(out), context))
 
 
 def resume(
-    path: str | Path,
-    *,
-    model: LanguageModel | None = None,
-    objective: Objective = plain,
-    observer: Observer | None = None,
-    stop: Stop = never,
-    group: Group | None = None,
-    also_evaluate_on: Store | None = None,
-    coordinator: Coordinator | None = None,
+    path: str | Path, *, observer: Observer | None = None, stop: Stop = never, **given: Unpack[Given]
 ) -> RunResult:
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped.
 
     Args:
         path: the folder of the run. For the others see `train`: give what was given there.
     """
-    context = Context(model, objective, group, also_evaluate_on, coordinator)
-    return _go_on(RunFolder.open(path), context, observer, stop)
+    return _train(RunFolder.open(path), Context(**given), observer, stop)
 
 
-def _go_on(
+def _train(
     run: RunFolder, context: Context, observer: Observer | None, stop: Stop, opened: Opened | None = None
 ) -> RunResult:
     command = "sotto federate resume" if context.across_devices else "sotto resume"
@@ -148,32 +131,21 @@ class Training:
         recipe = Recipe.of(run)
         check_also(recipe, context.also_evaluate_on)
         self.ledger = Ledger.open(run.ledger_file)
-        if self.ledger.header.get("recipe") != recipe.sha256():
-            raise SottoError(
-                f"the recipe of {run.path} was edited after the run began; put it back, or start another run with it"
-            )
+        header = self.ledger.header
+        if header.get("recipe") != recipe.sha256():
+            raise SottoError(f"the recipe of {run.path} was edited after the run began; put it back, or start anew")
         self.store, self.test, self.assembly = opened or open_run(recipe, run, context)
-        secrets = Secrets.load_any(run.secrets)
-        if self.ledger.header.get("store") != secrets.blind(self.store.fingerprint):
-            raise SottoError(
-                f"{self.store.path} is not the store that {run.path} began on, and its people were never charged; "
-                f"put it back, or start another run"
-            )
-        self.sum_updates = sum_over(context.group, self.assembly)
         self.recipe = self.assembly.recipe
-        if self.ledger.header.get("code") != self.assembly.code:
-            raise SottoError(
-                f"{run.path} was begun with {self.ledger.header.get('code')}, not with {self.assembly.code}; a run "
-                f"of your own code goes on from Python: sottovoce.resume(run, model=..., objective=...)"
-            )
-        self._check_turns(secrets)
+        secrets = Secrets.load_any(run.secrets)
+        self._check_begun_with(secrets)
+        self.sum_updates = sum_over(context.group, self.assembly)
         self.notes: list[str] = list(self.ledger.notes)
-        declared = self.recipe.privacy.users
-        self.watch = canary_scorer(run, self.ledger.header, self.assembly, self.store, secrets)
-        if not isinstance(self.assembly.strategy, Central) and not 0.5 < self.store.users / declared < 2:
+        users, declared = self.store.users, self.recipe.privacy.users
+        self.watch = canary_scorer(run, header, self.assembly, self.store, secrets)
+        if not isinstance(self.assembly.strategy, Central) and not 0.5 < users / declared < 2:
             self.notes.append(
-                f"note for the owner: the store has {self.store.users:,} users to train on, and the recipe declares "
-                f"{declared:,}; cohorts are {self.store.users / declared:.2g} times as large as declared"
+                f"note for the owner: the store has {users:,} users to train on, and the recipe declares {declared:,}; "
+                f"cohorts are {users / declared:.2g} times as large as declared"
             )
         if self.watch is not None:
             self.notes += notes_of(self.watch, self.store, declared)
@@ -186,50 +158,60 @@ class Training:
             secrets=Secrets.load(run.secrets, saved.round + 1),
             budget=self.assembly.budget,
             # What the store was charged for ahead; that another version would allow more changes nothing.
-            planned=int(self.ledger.header.get("planned", self.recipe.run.rounds)),
+            planned=int(header.get("planned", self.recipe.run.rounds)),
             lineage=saved.facts["lineage"],
             origin=Origin(
                 self.assembly.fingerprint,
-                # Who answers, and in time, is never the same again: a round that is done again is another release.
+                # Which devices answer in time is never the same again: a round done again is another release.
                 self.assembly.reproducible and not context.across_devices,
                 self.recipe.privacy.secrets == "seeded",
             ),
         )
         self.notes += self.payments.settle(saved.round)
 
-    def _check_turns(self, secrets: Secrets) -> None:
-        """Refuse to go on where a user's turn could come more often than was charged."""
-        if self.assembly.turns is None:
-            return
-        if "turns" not in self.ledger.header:
-            raise SottoError(f"{self.run_folder.path} cannot go on: {TURNS_BY_PLACE}")
-        if self.ledger.header["turns"] != secrets.blind(self.assembly.turns):
+    def _check_begun_with(self, secrets: Secrets) -> None:
+        """Refuse another store, other code or other turns than the run began with: its charges would not hold."""
+        header, run, store = self.ledger.header, self.run_folder.path, self.store.path
+        if header.get("store") != secrets.blind(self.store.fingerprint):
             raise SottoError(
-                f"the users of {self.store.path} have other names than when {self.run_folder.path} began, so that "
-                f"their turns would be others too; put the store back, or start another run"
+                f"{store} is not the store that {run} began on, and its people were never charged; put it back, or "
+                f"start another run"
+            )
+        if header.get("code") != self.assembly.code:
+            raise SottoError(
+                f"{run} was begun with {header.get('code')}, not with {self.assembly.code}; it goes on from Python: "
+                f"sottovoce.resume(run, model=..., objective=...)"
+            )
+        turns = self.assembly.turns
+        if turns is not None and "turns" not in header:
+            raise SottoError(f"{run} cannot go on: {TURNS_BY_PLACE}")
+        if turns is not None and header["turns"] != secrets.blind(turns):
+            raise SottoError(
+                f"the users of {store} have other names than when {run} began, and so other turns; put the store back, "
+                f"or start another run"
             )
 
     def _load_state(self) -> Checkpoint:
-        saved, damaged = checkpoints.latest(self.run_folder.checkpoints)
+        run = self.run_folder
+        saved, damaged = checkpoints.latest(run.checkpoints)
         if saved is None:
-            raise DamagedRun(f"{self.run_folder.path} has no checkpoint that can be read; start another run")
+            raise DamagedRun(f"{run.path} has no checkpoint that can be read; start another run")
         for path in damaged:
             self.notes.append(f"{path.name} is damaged; going on from round {saved.round}")
             path.unlink()
         if self.ledger.rounds < saved.round:
             raise DamagedRun(
-                f"the ledger of {self.run_folder.path} has no entry for round {self.ledger.rounds + 1}, but a "
-                f"checkpoint is at round {saved.round}: what was spent cannot be told, so the run is refused; "
-                f"start another"
+                f"the ledger of {run.path} has no entry for round {self.ledger.rounds + 1}, but a checkpoint is at "
+                f"round {saved.round}: what was spent cannot be known; start another run"
             )
-        checkpoints.check_origin(self.run_folder, self.ledger, saved)
+        checkpoints.check_origin(run, self.ledger, saved)
         self._load_frozen()
-        noise = Secrets.read_noise(self.run_folder.secrets, saved.round + 1)
+        noise = Secrets.read_noise(run.secrets, saved.round + 1)
         self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays, noise)
         if self.watch is not None:
             self.watch.scores = saved_canary_scores(saved)
-        self.run_folder.record.keep_up_to(saved.round)
-        self.run_folder.diagnostics.keep_up_to(saved.round)
+        run.record.keep_up_to(saved.round)
+        run.diagnostics.keep_up_to(saved.round)
         return saved
 
     def _load_frozen(self) -> None:
@@ -237,12 +219,9 @@ class Training:
         frozen = self.assembly.algorithm.frozen
         if frozen is None:
             return
-        arrays = self.run_folder.load_frozen()
+        arrays, file = self.run_folder.load_frozen(), self.run_folder.frozen_file
         if checkpoints.digest(arrays) != self.ledger.header.get("frozen"):
-            raise DamagedRun(
-                f"{self.run_folder.frozen_file} is not the frozen part that the run began with; put it back, or start "
-                f"another run"
-            )
+            raise DamagedRun(f"{file} is not the frozen part that the run began with; put it back, or start anew")
         algorithm = replace(self.assembly.algorithm, frozen=load_model(frozen, arrays))
         self.assembly = replace(self.assembly, algorithm=algorithm)
 
@@ -253,6 +232,8 @@ class Training:
     def run(self, observer: Observer | None, stop: Stop) -> RunResult:
         ended, evaluation = "finished", None
         last = self.recipe.run.rounds
+        # A round over devices is never the same again: one that is not kept would have to be paid for twice.
+        checkpoint_every = 1 if self.context.across_devices else self.recipe.run.checkpoint_every
         if observer:
             observer(self._progress(users=0, seconds=0.0, evaluation=None))
         before = time.perf_counter()
@@ -262,11 +243,12 @@ class Training:
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state = state
                 seconds = time.perf_counter() - before
-                evaluation = self._evaluate_if_due(state) or evaluation
-                shown = evaluation if self._is_due(state.round) else None
-                progress = self._write_round(played, clip_norms, seconds, shown)
+                due = self._evaluate_if_due()
+                evaluation = due or evaluation
+                self._write_round(played, clip_norms, seconds, due)
+                progress = self._progress(played.users, seconds, due)
                 stopping = stop()
-                if stopping or state.round % self._checkpoint_every == 0 or state.round == last:
+                if stopping or state.round % checkpoint_every == 0 or state.round == last:
                     self._checkpoint()
                 if observer:
                     observer(progress)
@@ -279,7 +261,9 @@ class Training:
             self.notes.append(str(error))
             self._checkpoint()
         statement = self._finish()
-        evaluation = evaluation or self._last_evaluation()
+        if evaluation is None:  # a run that had nothing left to do: as its record has it
+            found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
+            evaluation = Evaluation.from_json(found[-1]) if found else None
         path, notes = self.run_folder.path, tuple(self.notes)
         return RunResult(path, self.state.round, ended, statement, evaluation, notes, self._traffic())
 
@@ -288,50 +272,34 @@ class Training:
             return self.context.coordinator.rounds(self.assembly, self.payments.run, self.state, self.payments)
         return self.assembly.rounds(self.state, self.payments, Work(self.store, self.sum_updates, self.watch))
 
-    @property
-    def _checkpoint_every(self) -> int:
-        # A round over devices is never the same again: one that is not kept would have to be paid for twice.
-        return 1 if self.context.across_devices else self.recipe.run.checkpoint_every
-
-    def _is_due(self, round_number: int) -> bool:
-        every = self.recipe.run.evaluate_every
-        due = every and (round_number % every == 0 or round_number == self.recipe.run.rounds)
-        return bool(due) and self.test is not None
-
-    def _evaluate_if_due(self, state: ServerState) -> Evaluation | None:
-        if not self._is_due(state.round) or self.test is None:
+    def _evaluate_if_due(self) -> Evaluation | None:
+        done, settings = self.state.round, self.recipe.run
+        if self.test is None or not settings.evaluate_every:
             return None
-        limit = self.recipe.run.evaluate_users or self.test.users
+        if done % settings.evaluate_every and done != settings.rounds:
+            return None
+        limit = settings.evaluate_users or self.test.users
         return evaluate(self._model, self.test, range(min(limit, self.test.users)))
-
-    def _last_evaluation(self) -> Evaluation | None:
-        """As the record has it, for a run that had nothing left to do."""
-        found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
-        return Evaluation.from_json(found[-1]) if found else None
 
     def _write_round(
         self, played: RoundResult, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
-    ) -> Progress:
-        mechanism = self.assembly.algorithm.mechanism
-        entry: dict[str, Any] = {
+    ) -> None:
+        entry: Json = {
             "round": self.state.round,
             "epsilon": to_json_number(self.payments.epsilon(self.state.round)),
             "delta": self.recipe.privacy.delta,
             "clip_norm": to_json_number(joint_norm(clip_norms)),
-            "noise_std": mechanism.noise_std(self.state.round, clip_norms)[0],
+            "noise_std": self.assembly.algorithm.mechanism.noise_std(self.state.round, clip_norms)[0],
         }
         if evaluation:
             entry["evaluation"] = of_held_out(evaluation.to_json())
             if self.context.also_evaluate_on is not None:
                 entry["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
         self.run_folder.record.append(entry)
-        exact = {"round": self.state.round, **played.diagnostics(), "seconds": seconds}
-        self.run_folder.diagnostics.append(exact)
-        return self._progress(played.users, seconds, evaluation)
+        self.run_folder.diagnostics.append({"round": self.state.round, **played.diagnostics(), "seconds": seconds})
 
     def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
-        epsilon = self.payments.epsilon(self.state.round)
-        budget = self.recipe.privacy.epsilon
+        epsilon, budget = self.payments.epsilon(self.state.round), self.recipe.privacy.epsilon
         return Progress(self.state.round, self.recipe.run.rounds, epsilon, budget, users, seconds, evaluation)
 
     def _checkpoint(self) -> None:
@@ -342,20 +310,21 @@ class Training:
         payments.secrets = save_state(self.run_folder, self.state, payments.secrets, payments.lineage, scores)
 
     def _finish(self) -> Statement:
-        payments = self.payments
-        beside, again = payments.extra(), self.ledger.repeated()
+        """Write the model, its card and the statement."""
+        payments, assembly, vocabulary = self.payments, self.assembly, self.store.vocabulary
+        extra, again = payments.extra(), self.ledger.repeated()
         # Training stops before it passes its budget: of the planned rounds, those count that it may still come to.
-        budget = self.assembly.budget.counting(beside)
+        budget = assembly.budget.counting(extra)
         allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
-        vocabulary = "\n".join(self.store.vocabulary.words) + "\n"
-        files = self.run_folder.save_model(weights_of(self._model), vocabulary)
-        header, mechanism = self.ledger.header, self.assembly.algorithm.mechanism
+        files = self.run_folder.save_model(weights_of(self._model), "\n".join(vocabulary.words) + "\n")
+        header, mechanism = self.ledger.header, assembly.algorithm.mechanism
+        start = header.get("start")
         charges = Charges(
             planned=mechanism.events(allowed),
             done=self.ledger.spent(),
             repeated=again,
-            elsewhere=beside,
-            vocabulary=self.assembly.before,
+            elsewhere=extra,
+            vocabulary=assembly.before,
             store=payments.store_ledger.spent() if budget.private else [],
             to_store=payments.charged_to_store(),
         )
@@ -363,34 +332,28 @@ class Training:
             run=payments.run,
             rounds_planned=payments.planned,
             rounds_done=self.state.round,
-            vocabulary=VocabularyFacts.of(self.store.vocabulary.fingerprint, self.store.vocabulary_source),
-            start=header.get("start"),
+            vocabulary=VocabularyFacts.of(vocabulary.fingerprint, self.store.vocabulary_source),
+            start=start,
             canaries=header.get("canaries"),
             across_devices=self.context.across_devices,
-            users_at_once=1 if self.context.across_devices else self.assembly.sum_updates.block,
+            users_at_once=1 if self.context.across_devices else assembly.sum_updates.block,
             files=files,
         )
-        statement = make_statement(self.recipe, mechanism, self.assembly.accountant, charges, about)
+        statement = make_statement(self.recipe, mechanism, assembly.accountant, charges, about)
+        public = not self.store.people and (start is None or start.get("trained_on") == PUBLIC)
         card = Card(
-            code=self.assembly.code,
-            own_model=self.assembly.own_model,
+            code=assembly.code,
+            own_model=assembly.own_model,
             kind=None if self.context.model is not None else self.recipe.model.kind,
-            trained_on=self._trained_on,
+            trained_on=PUBLIC if public else "people",
             parameters=parameter_count(self._model),
             trained_parameters=parameter_count(self.state.params),
-            vocabulary=self.store.vocabulary.size,
+            vocabulary=vocabulary.size,
             rounds=self.state.round,
             bytes=self._traffic(),
         )
         self.run_folder.save_statement(with_prose(statement), card.to_json())
         return statement
-
-    @property
-    def _trained_on(self) -> str:
-        """`public` where neither the store nor the start has text of people."""
-        start = self.ledger.header.get("start")
-        public = not self.store.people and (start is None or start.get("trained_on") == PUBLIC)
-        return PUBLIC if public else "people"
 
     def _traffic(self) -> dict[str, float] | None:
         """None for real devices: the model goes to all that are connected, drawn or not."""
