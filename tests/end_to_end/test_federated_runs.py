@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from small_world import call
 
 import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
-from sottovoce.commands import federate, federate_demo, new_run, train
+from sottovoce.commands import federate, new_run, train
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation.messages import Code, Contribution, read_answer
 from sottovoce.federation.rounds import Coordinator
@@ -179,41 +179,6 @@ def test_the_seed_of_a_run_does_not_travel(federation, tmp_path):
     assert str(seed) in (tmp_path / "run" / "recipe.toml").read_text()
     assert len(fleet.tasks) == 1
     assert str(seed).encode() not in fleet.tasks[0]
-
-
-def test_a_demonstration_without_flower_makes_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(federate, "find_spec", lambda name: None)
-    assert call("federate", "demo", "--out", tmp_path / "demo") == 2
-    assert "pip install -e '.[federation]'" in capsys.readouterr().err
-    assert not (tmp_path / "demo").exists()
-
-
-def test_a_demonstration_whose_device_ended_says_so(tmp_path, monkeypatch):
-    """It would be waited for."""
-    devices = []
-
-    class Device(SimpleNamespace):
-        def __init__(self, name, command, folder):
-            super().__init__(name=name, start=lambda: devices.append(name), stop=lambda: devices.remove(name))
-
-        def check_running(self):
-            assert self.name in devices
-            if self.name == "south":
-                raise LostProcess("south ended (status 1)")
-
-    monkeypatch.setattr(federate_demo, "require_flower", lambda: None)
-    monkeypatch.setattr(federate_demo, "prepare_demo", lambda *_, **__: SimpleNamespace(train_users=20))
-    monkeypatch.setattr(federate_demo, "Child", Device)
-    monkeypatch.setattr(
-        federate_demo, "create_federation",
-        lambda out, *_: SimpleNamespace(path=out, bundle=lambda name: out / name),
-    )  # fmt: skip
-    monkeypatch.setattr(federate_demo, "serve", lambda *_, stop, **__: stop() or pytest.fail("it goes on"))
-    with pytest.raises(LostProcess, match="south ended"):
-        federate_demo.run_federation_demo(
-            tmp_path / "demo", users=40, notify=lambda text: None, progress=lambda name: nullcontext()
-        )
-    assert devices == []
 
 
 @pytest.mark.parametrize(("fault", "status"), [(KeyboardInterrupt(), 130), (LostProcess("the link is lost"), 1)])

@@ -310,15 +310,6 @@ def test_the_public_record_holds_nothing_exact_about_the_cohort(recipe, tmp_path
         assert evaluation == of_held_out(evaluation)
 
 
-def test_peoples_text_is_not_measured_into_the_public_record(recipe, store, tmp_path):
-    """The people of the run are the worst to be given: their exact accuracy tells who took part."""
-    for users in (Store.open(store), Store.open(store, "test")):
-        with pytest.raises(SottoError, match="in the public record without noise"):
-            sottovoce.train(recipe, tmp_path / "run", also_evaluate_on=users)
-    assert not (tmp_path / "run").exists()
-    assert not (store / "ledger.jsonl").exists()
-
-
 def test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before(recipe, store, tmp_path, monkeypatch):
     monkeypatch.setenv("SOTTOVOCE_SKIP_HASHES", "1")  # as where it was changed on purpose
     crash_after(recipe, tmp_path / "run", 3)  # no checkpoint yet: these rounds would be done again

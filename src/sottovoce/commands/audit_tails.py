@@ -30,7 +30,9 @@ _SHARED = (
     "both models of a pair have the same initial weights, cohorts and noise, and differ by the text of one user who "
     "took part; shared noise hides nothing"
 )
-_APART = "the runs of a pair have their own cohorts and noise: they do not differ by the influence of a user alone"
+_APART = (
+    "the runs of a pair drew their own cohorts and their own noise: they differ by more than the influence of a user"
+)
 
 Pair = tuple[str, LanguageModel, LanguageModel]  # a name, the model of all users, the model without one
 

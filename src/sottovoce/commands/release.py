@@ -101,7 +101,7 @@ def _write(run: RunFolder, out: Path, audits: tuple[AuditOutcome, ...]) -> None:
 def _faults(run: RunFolder) -> Iterator[str]:
     """What is wrong with the ledger, or does not belong to it."""
     recipe, statement, weights = Recipe.of(run), read_statement(run), run.load_weights()
-    ledger, privacy = Ledger.open(run.ledger_file), recipe.privacy
+    ledger, privacy, again = Ledger.open(run.ledger_file), recipe.privacy, f"`sotto resume {run.path}` writes it again"
     if not statement.private:
         yield "the run gives no guarantee (ε is infinite): there is nothing to keep"
         return
@@ -125,7 +125,7 @@ def _faults(run: RunFolder) -> Iterator[str]:
         lacking = f"{missing.total()} of the run's {len(ledger.entries)} charges"
         yield f"{people.path} lacks {lacking}: its people were not asked to pay for them"
     if statement.charged_to_store != sum(count for _, count in people.spent(statement.run)):
-        yield f"privacy.json is out of date: the run was charged for since; `sotto resume {run.path}` writes it again"
+        yield f"privacy.json is out of date: another copy of the run was charged for since; {again}"
         return
     # What is listed must be what the ledgers have, and have the ε that is claimed: a release has one number.
     least = accounting.epsilon([*people.spent(PREPARATION), *ledger.spent()], privacy.delta, privacy.accountant)
@@ -144,7 +144,6 @@ def _faults(run: RunFolder) -> Iterator[str]:
     read_registry(run, ledger.header)
     saved, _ = checkpoints.latest(run.checkpoints)
     if saved is None or saved.round != rounds or not _same(saved, _trained(run, weights, ledger)):
-        again = f"`sotto resume {run.path}` writes it again"
         yield f"{WEIGHTS} is not the model of the last checkpoint, or that is not of round {rounds}; {again}"
     elif run.secrets.exists():  # a first release erases them
         checkpoints.check_origin(run, ledger, saved)

@@ -137,7 +137,8 @@ class Training:
         self.store, self.test, self.assembly = opened or open_run(recipe, run, context)
         self.recipe = self.assembly.recipe
         secrets = Secrets.load_any(run.secrets)
-        self._check_begun_with(secrets)
+        self._check_store_and_code(secrets)
+        self._check_turns(secrets)
         self.sum_updates = sum_over(context.group, self.assembly)
         self.notes: list[str] = list(self.ledger.notes)
         users, declared = self.store.users, self.recipe.privacy.users
@@ -169,8 +170,8 @@ class Training:
         )
         self.notes += self.payments.settle(saved.round)
 
-    def _check_begun_with(self, secrets: Secrets) -> None:
-        """Refuse another store, other code or other turns than the run began with: its charges would not hold."""
+    def _check_store_and_code(self, secrets: Secrets) -> None:
+        """Refuse another store or other code than the run began with: its charges would not hold."""
         header, run, store = self.ledger.header, self.run_folder.path, self.store.path
         if header.get("store") != secrets.blind(self.store.fingerprint):
             raise SottoError(
@@ -182,14 +183,17 @@ class Training:
                 f"{run} was begun with {header.get('code')}, not with {self.assembly.code}; it goes on from Python: "
                 f"sottovoce.resume(run, model=..., objective=...)"
             )
-        turns = self.assembly.turns
-        if turns is not None and "turns" not in header:
+
+    def _check_turns(self, secrets: Secrets) -> None:
+        """Refuse to go on where a user's turn could come more often than was charged."""
+        turns, header, run = self.assembly.turns, self.ledger.header, self.run_folder.path
+        if turns is None:
+            return
+        if "turns" not in header:
             raise SottoError(f"{run} cannot go on: {TURNS_BY_PLACE}")
-        if turns is not None and header["turns"] != secrets.blind(turns):
-            raise SottoError(
-                f"the users of {store} have other names than when {run} began, and so other turns; put the store back, "
-                f"or start another run"
-            )
+        if header["turns"] != secrets.blind(turns):
+            changed = f"the users of {self.store.path} have other names than when {run} began, and so other turns"
+            raise SottoError(f"{changed}; put the store back, or start another run")
 
     def _load_state(self) -> Checkpoint:
         run = self.run_folder

@@ -1,0 +1,124 @@
+"""`sotto federate`: what its commands pass on and print. No device, no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sottovoce.cli.federate import _device
+from sottovoce.cli.main import main
+from sottovoce.errors import LostProcess, SottoError
+
+COMMANDS = "sottovoce.commands.federate"
+
+
+@pytest.fixture
+def roster():
+    members = [SimpleNamespace(name=name) for name in ("clinic", "phone")]
+    return SimpleNamespace(
+        members=members, federation="f1", users=251, server="host:8443", bundle=lambda name: Path("devices") / name
+    )
+
+
+def test_a_federation_is_created_as_asked(sotto, stub, roster, capsys, tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("tea\nmilk\n")
+    create = stub(f"{COMMANDS}.create_federation", roster)
+    options = ["--host", "host", "--port", "9", "--vocabulary", str(words), "--tokens-per-user", "40"]
+    sotto(["federate", "init", "folder", "--device", "clinic=250", "--device", "phone", *options])
+    folder, shares, settings, limits = create.places
+    assert (folder, shares) == (Path("folder"), [("clinic", 250), ("phone", 1)])
+    assert (settings.host, settings.port, settings.tokens_per_user, settings.held_out) == ("host", 9, 40, None)
+    assert {"tea", "milk"} <= set(settings.vocabulary.words)
+    assert limits.private_only
+    page = capsys.readouterr().out
+    assert "clinic: devices/clinic" in page
+    assert page.endswith("next: sotto federate server RECIPE --federation folder --out RUN\n")
+
+
+def test_devices_may_take_part_without_a_guarantee_only_if_that_is_said(stub, roster, answer):
+    create = stub(f"{COMMANDS}.create_federation", roster)
+    found = answer("federate", "init", "folder", "--device", "phone", "--allow-not-private", "--vocabulary-size", 500)
+    assert not create.places[3].private_only
+    assert found == {
+        "federation": "folder",
+        "id": "f1",
+        "devices": {name: f"devices/{name}" for name in ("clinic", "phone")},
+    }
+
+
+@pytest.mark.parametrize("text", ["clinic=", "clinic=many", "clinic=-1"])
+def test_a_device_is_a_name_and_a_number_of_users(text):
+    with pytest.raises(SottoError, match="must be NAME=USERS"):
+        _device(text)
+
+
+def test_a_device_is_registered_and_certificates_are_renewed(sotto, stub, capsys):
+    enrol, renew = stub(f"{COMMANDS}.enrol", Path("bundle")), stub(f"{COMMANDS}.renew", Path("ca.pem"))
+    sotto(["federate", "enrol", "folder", "clinic=3"])
+    assert enrol.places[:3] == (Path("folder"), "clinic", 3)
+    assert enrol.places[3].private_only
+    sotto(["federate", "renew", "folder"])
+    assert renew.places == (Path("folder"),)
+    out = capsys.readouterr().out
+    assert "carry bundle to the device" in out
+    assert "carry ca.pem to every device" in out
+
+
+def test_a_server_trains_the_recipe_with_the_devices(stub, result, answer):
+    serve = stub(f"{COMMANDS}.serve", result())
+    options = ("--seconds", 5, "--at-least", 2, "--bind", "0.0.0.0", "--set", "run.rounds=3")
+    assert (
+        answer("federate", "server", "demo", "--federation", "folder", "--out", "run", *options)["ended"] == "finished"
+    )
+    recipe, federation, out, serving = serve.places
+    assert (recipe.run.rounds, federation, out) == (3, Path("folder"), Path("run"))
+    assert (serving.seconds, serving.at_least, serving.bind, serving.state) == (5.0, 2, "0.0.0.0", None)
+
+
+def test_a_stopped_run_is_resumed_by_a_server(sotto, stub, result, capsys, tmp_path):
+    resume = stub(f"{COMMANDS}.serve_again", result("stopped"))
+    sotto(["federate", "resume", "run"])
+    assert resume.places[0] == Path("run")
+    assert f"sotto federate resume {tmp_path / 'run'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_lost_server_says_how_to_go_on_if_there_is_a_run(stub, capsys, tmp_path, begun):
+    stub(f"{COMMANDS}.serve_again", LostProcess("the link is gone"))
+    if begun:
+        (tmp_path / "recipe.toml").touch()
+    with pytest.raises(SystemExit, match="1"):
+        main(["federate", "resume", str(tmp_path)])
+    err = capsys.readouterr().err
+    assert (f"go on with: sotto federate resume {tmp_path}" in err) is begun
+    assert err.endswith("error: the link is gone\n")
+
+
+def test_a_device_runs_with_its_users(sotto, stub):
+    device = stub(f"{COMMANDS}.run_device")
+    sotto(["federate", "device", "bundle", "--data", "store", "--server", "host:1"])
+    assert device.places == (Path("bundle"), Path("store"))
+    assert device.names["server"] == "host:1"
+
+
+def test_a_demo_shows_its_report_or_that_it_was_stopped(sotto, stub, result, refusal, capsys, tmp_path):
+    demo = stub("sottovoce.commands.federate_demo.run_federation_demo", result())
+    sotto(["federate", "demo", "--users", "80"])
+    assert (demo.places, demo.names["users"]) == ((Path("federation-demo"),), 80)
+    assert capsys.readouterr().out.endswith(f"report: {tmp_path / 'run' / 'report.html'}\n")
+    stub("sottovoce.commands.federate_demo.run_federation_demo", result("stopped"))
+    sotto(["federate", "demo"])
+    assert (
+        capsys.readouterr().out
+        == "stopped after round 30; delete federation-demo and run `sotto federate demo` again\n"
+    )
+    assert "--users 39 must be 40 or more" in refusal("federate", "demo", "--users", 39)
+
+
+def test_a_server_that_would_wait_for_nothing_is_refused(refusal):
+    server = ("federate", "server", "demo", "--federation", "folder", "--out", "run")
+    assert "--seconds 0 must be above 0" in refusal(*server, "--seconds", 0)
+    assert "--at-least 0 must be 1 or more" in refusal(*server, "--at-least", 0)

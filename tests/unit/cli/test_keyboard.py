@@ -1,0 +1,37 @@
+"""`sotto keyboard`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.options import log
+from sottovoce.errors import SottoError
+
+APP, SERVE = "sottovoce.web.keyboard.app.keyboard_app", "sottovoce.web.server.serve"
+
+
+@pytest.mark.parametrize("runs", [["one"], ["one", "two"]])
+def test_one_or_two_runs_are_served(sotto, stub, capsys, runs):
+    app, serve, browser = stub(APP, "the app"), stub(SERVE), stub("webbrowser.open")
+    sotto(["keyboard", *runs, "--port", "0"])
+    assert app.places == ([Path(run) for run in runs],)
+    assert app.names == {"log": log}
+    assert (serve.places, serve.names["port"]) == (("the app",), 0)
+    serve.names["ready"]("http://127.0.0.1:9")
+    assert capsys.readouterr().out == "keyboard: http://127.0.0.1:9 (Ctrl-C ends it)\n"
+    assert browser.calls == []
+
+
+def test_a_browser_is_opened_on_demand(sotto, stub):
+    stub(APP, "the app")
+    serve, browser = stub(SERVE), stub("webbrowser.open")
+    sotto(["keyboard", "run", "--open"])
+    serve.names["ready"]("http://127.0.0.1:9")
+    assert browser.places == ("http://127.0.0.1:9",)
+
+
+def test_what_cannot_be_shown_is_refused(stub, refusal):
+    stub(APP, SottoError("'run' holds no run"))
+    assert "holds no run" in refusal("keyboard", "run")

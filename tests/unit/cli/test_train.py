@@ -1,0 +1,89 @@
+"""`sotto train`: the recipe that is trained, and what is printed of the result."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from sottovoce.cli.options import Processes
+from sottovoce.cli.train import print_result
+
+TRAIN = "sottovoce.commands.train.train"
+TRAFFIC = {"down": 2e6, "up": 1e6, "round": 3e8, "total": 6e9}
+
+
+def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub, result, tmp_path):
+    train = stub(TRAIN, result())
+    options = ["--set", "run.rounds=7", "--set", "run.seed=5", "--from", "before", "--allow-large-delta"]
+    sotto(["train", "demo", "--out", str(tmp_path / "new"), *options])
+    recipe, out = train.places
+    assert out == tmp_path / "new"
+    assert (recipe.run.rounds, recipe.run.seed, recipe.model.initial) == (7, 5, "before")
+    assert recipe.privacy.allow_large_delta
+    assert train.names["group"] is None
+    assert train.names["stop"]() is False
+
+
+def test_what_is_not_asked_for_is_as_in_the_recipe(sotto, stub, result, tmp_path):
+    train = stub(TRAIN, result())
+    sotto(["train", "demo", "--out", str(tmp_path / "new")])
+    recipe, _ = train.places
+    assert (recipe.model.initial, recipe.privacy.allow_large_delta) == (None, False)
+
+
+def test_the_result_is_one_json_object(stub, result, answer, tmp_path):
+    stub(TRAIN, result(notes=("a note",), traffic=TRAFFIC))
+    found = answer("train", "demo", "--out", tmp_path / "new")
+    assert (found["run"], found["round"], found["ended"]) == (str(tmp_path / "run"), 60, "finished")
+    assert (found["private"], found["epsilon"], found["delta"]) == (True, 4.6231, 1e-6)
+    assert (found["epsilon_spent"], found["epsilon_store"]) == (4.6231, 6.9174)
+    assert (found["notes"], found["bytes"]) == (["a note"], TRAFFIC)
+    assert found["evaluation"]["top1"] == 0.25
+
+
+def test_a_finished_run_shows_its_cost_and_the_next_step(result, capsys, tmp_path):
+    print_result(result(notes=("a note",), traffic=TRAFFIC), json=False)
+    page = capsys.readouterr().out
+    assert page.startswith("a note\n")
+    for words in ("60 of 60", "4.63 at δ = 1e-06", "6.92", "25.00%, 12.5", "sent to a device", "sotto report"):
+        assert words in page
+    assert "spent so far" not in page
+
+
+def test_a_stopped_run_shows_both_costs_and_how_to_go_on(result, capsys, tmp_path):
+    print_result(result("stopped"), json=False, again="sotto federate resume")
+    page = capsys.readouterr().out
+    assert "4.63 at δ = 1e-06 for all planned rounds" in page
+    assert "3.27 (stopping for good saves nothing)" in page
+    assert page.endswith(f"stopped; go on with: sotto federate resume {tmp_path / 'run'}\n")
+
+
+def test_a_run_without_a_guarantee_shows_an_infinite_epsilon(result, capsys):
+    print_result(result(private=False), json=False, next_step="look here")
+    page = capsys.readouterr().out
+    assert "∞, not private" in page
+    assert "ε of the store" not in page
+    assert page.endswith("look here\n")
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_process_other_than_the_first_helps_and_trains_no_run_of_its_own(
+    sotto, stub, capsys, monkeypatch, tmp_path, json
+):
+    group = SimpleNamespace(is_leader=False, rank=2, count=3)
+    monkeypatch.setattr(Processes, "join", lambda self: nullcontext(group))
+    helped, train = stub("sottovoce.commands.helper.work_as_helper"), stub(TRAIN)
+    sotto(["train", "demo", "--out", str(tmp_path / "new"), "--set", "data.store=here", *(["--json"] if json else [])])
+    assert helped.places == (group, "here")
+    assert train.calls == []
+    out = capsys.readouterr().out
+    text = "process 2 of 3 is done; process 0 has the run"
+    assert out == ('{"process": 2, "processes": 3}\n' if json else f"{text}\n")
+
+
+def test_a_recipe_that_is_not_there_is_refused(refusal, tmp_path):
+    assert "nowhere" in refusal("train", "nowhere", "--out", tmp_path / "new")
+    assert "run.round" in refusal("train", "demo", "--out", tmp_path / "new", "--set", "run.round=3")
+    assert not (tmp_path / "new").exists()

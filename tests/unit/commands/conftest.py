@@ -1,0 +1,51 @@
+"""A tiny store, and a run on it that has begun and done no round: its model is the one that the seed gives."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_run import make_recipe, make_store
+
+from sottovoce.commands.new_run import Context, begin
+from sottovoce.commands.train import Training
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty users, for reading."""
+    return make_store(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def store(tiny_store: Path, tmp_path: Path) -> Path:
+    """A store of its own, whose ledger may be charged."""
+    return Path(shutil.copytree(tiny_store, tmp_path / "store"))
+
+
+@pytest.fixture
+def recipe(store: Path) -> Recipe:
+    return make_recipe(store)
+
+
+@pytest.fixture
+def begun(tmp_path: Path, recipe: Recipe) -> Callable[..., RunFolder]:
+    """Begin a run and write its model and statement, without a round."""
+
+    def make(name: str = "run", **sections: dict[str, object]) -> RunFolder:
+        context = Context()
+        opened = begin(recipe.replace(**sections), tmp_path / name, context)
+        run = RunFolder.open(tmp_path / name)
+        Training(run, context, opened)._finish()
+        return run
+
+    return make
+
+
+@pytest.fixture
+def run(begun: Callable[..., RunFolder]) -> RunFolder:
+    return begun()

@@ -1,0 +1,83 @@
+"""The audit by canaries with scores that are given: bounds, claims, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sottovoce.accounting import NonPrivate, SampledGaussian
+from sottovoce.commands import audit_canaries as command
+from sottovoce.commands.audit_canaries import COPY, ITSELF, AuditedModel, audit_canaries
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.insert_canaries import choose_canaries
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.runs.secrets import Secrets
+
+CANARIES = {"users": 40, "secrets": 0, "prefix": 3}
+
+
+@pytest.fixture
+def planted(begun):
+    """A run with canaries, before its first round."""
+    return begun("planted", audit=CANARIES)
+
+
+def copy_with(monkeypatch: pytest.MonkeyPatch, store, guessed: float, spent) -> None:
+    """A copy whose scores tell this share of the canary users right."""
+
+    def train(run, recipe, seed, progress):
+        registry = choose_canaries(recipe, Store.open(store))
+        present = np.arange(40) % 2 == 0
+        right = np.arange(40) < 40 * guessed
+        scores = np.where(present == right, 1.0, -1.0) + np.arange(40) * 1e-3
+        return AuditedModel(COPY, registry, load_run(run)[0], 6, spent, present, scores)
+
+    monkeypatch.setattr(command, "_train_copy", train)
+
+
+def test_perfect_guesses_contradict_a_small_claim_and_not_an_infinite_one(run, store, monkeypatch):
+    settings = ("audit.users=40", "audit.prefix=3")
+    copy_with(monkeypatch, store, 1.0, [(SampledGaussian(50.0, "poisson", 0.25), 6)])
+    found = audit_canaries(run.path, settings=settings)
+    assert found.contradicted
+    assert found.shown > 1 > found.claimed
+    assert (found.itself, found.of, found.round) == (False, COPY, 6)
+    assert found.one_run.rounds.correct == found.one_run.rounds.guesses
+    assert run.read_audit("canaries")["contradicted"] is True
+    copy_with(monkeypatch, store, 1.0, [(NonPrivate(), 6)])
+    found = audit_canaries(run.path, settings=settings)
+    assert not found.contradicted
+    assert found.claimed == math.inf
+
+
+def test_blind_guesses_show_nothing(run, store, monkeypatch):
+    copy_with(monkeypatch, store, 0.5, [(SampledGaussian(50.0, "poisson", 0.25), 6)])
+    found = audit_canaries(run.path, settings=("audit.users=40", "audit.prefix=3"))
+    assert (found.shown, found.contradicted) == (0.0, False)
+
+
+def test_a_run_with_canaries_is_audited_itself(planted, monkeypatch):
+    monkeypatch.setattr(command, "_train_copy", lambda *given: pytest.fail("a copy was trained"))
+    found = audit_canaries(planted.path)
+    assert (found.itself, found.of, found.round, found.canaries.users) == (True, ITSELF, 0, 40)
+    assert found.one_run is not None
+
+
+def test_after_a_release_nobody_knows_which_canaries_were_in(planted):
+    Secrets.erase(planted.secrets)
+    found = audit_canaries(planted.path)
+    assert found.one_run is None
+    assert math.isnan(found.shown)
+    assert found.contradicted is False
+
+
+def test_what_cannot_be_audited_is_refused(run, planted):
+    with pytest.raises(SottoError, match="has canaries of its own"):
+        audit_canaries(planted.path, settings=["audit.users=40"])
+    with pytest.raises(SottoError, match="has no secrets inserted"):
+        audit_canaries(planted.path, [run.path])
+    with pytest.raises(SottoError, match="no canaries are to be inserted"):
+        audit_canaries(run.path, settings=["audit.users=0"])

@@ -1,0 +1,67 @@
+"""Comparison of runs before their first round: who is measured together, and what is refused."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+from tiny_run import make_store
+
+from sottovoce.commands import compare
+from sottovoce.commands.compare import compare_runs, write_comparison
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+
+
+def test_runs_on_one_store_are_measured_on_the_same_users(run, begun, store):
+    other = begun("other", privacy={"mode": "none"})
+    found = compare_runs([run.path, other.path])
+    assert [one.name for one in found.runs] == ["run", "other"]
+    assert [one.statement.private for one in found.runs] == [True, False]
+    assert found.runs[0].evaluation == found.runs[1].evaluation
+    assert "targets" not in found.runs[0].evaluation  # how much held-out people wrote is not published
+    assert found.runs[0].spread is None
+
+
+def test_how_single_users_fare_is_internal_and_users_are_limited(run, store):
+    found = compare_runs([run.path], users=2, internal=True).runs[0]
+    assert found.spread
+    assert found.evaluation["users"] == 2
+    assert (
+        compare_runs([run.path], users=0, internal=True).runs[0].evaluation["users"] == Store.open(store, "test").users
+    )
+
+
+def test_a_run_on_another_store_is_not_measured_with_the_others(run, begun, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    other = begun("other", data={"store": str(make_store(tmp_path / "elsewhere", seed=4))})
+    found = compare_runs([run.path, other.path])
+    assert [one.evaluation is not None for one in found.runs] == [True, False]
+    ((_, text),) = found.notes
+    assert text.endswith("as recorded: other.")
+
+
+def test_without_held_out_users_nothing_is_measured(run, store):
+    store.rename(store.with_name("gone"))
+    found = compare_runs([run.path])
+    assert found.runs[0].evaluation is None
+    assert found.notes[0][0] == "Not measured"
+
+
+def test_an_internal_page_is_for_the_owner_alone(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(compare, "render_comparison", lambda comparison: "a page")
+    for internal, mode in ((True, 0o600), (False, 0o644)):
+        page = tmp_path / f"{internal}.html"
+        found = compare.Comparison([], "", internal, [])
+        write_comparison(found, page)
+        assert page.read_text() == "a page"
+        assert stat.S_IMODE(page.stat().st_mode) == mode
+
+
+def test_what_cannot_be_compared_is_refused(run):
+    with pytest.raises(SottoError, match="named twice"):
+        compare_runs([run.path, run.path])
+    with pytest.raises(SottoError, match="0 runs were named"):
+        compare_runs([])
+    with pytest.raises(SottoError, match="--users -1"):
+        compare_runs([run.path], users=-1)

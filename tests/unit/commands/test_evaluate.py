@@ -1,0 +1,94 @@
+"""Evaluation of a run before its first round: whose text it is, and what is measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_run import WORDS
+
+from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run, open_public, open_users
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.prepare import prepare
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.recipe import Recipe
+
+
+@pytest.fixture
+def other_words(tiny_store: Path, tmp_path: Path) -> Path:
+    """The same users in other words."""
+    prepare([tiny_store.parent / "corpus.jsonl"], tmp_path / "other", Vocabulary.from_words(WORDS[:4]), Grouping())
+    return tmp_path / "other"
+
+
+def plain_text(folder: Path, words: list[str], test_users: float) -> Path:
+    (folder / "text.txt").write_text("the sky is blue\n" * 60)
+    out = folder / f"plain-{len(words)}-{test_users}"
+    grouping = Grouping(tokens_per_user=16, plain_text=True, test_users=test_users)
+    prepare([folder / "text.txt"], out, Vocabulary.from_words(words), grouping)
+    return out
+
+
+def test_the_users_are_those_held_out_unless_others_are_given(run, store):
+    held_out, train = Store.open(store, "test"), Store.open(store)
+    found = evaluate_run(run.path)
+    assert found.evaluation.users == held_out.users
+    assert (found.keystrokes, found.personalised, found.other) == (None, None, None)
+    assert set(found.spread) == {"top1_p5", "top1_p25", "top1_p50", "top1_p75", "top1_p95"}
+    assert evaluate_run(run.path, train).evaluation.users == train.users
+
+
+def test_a_run_next_to_itself_loses_nothing(run):
+    found = evaluate_run(run.path, suggestions=2, other=run.path)
+    assert found.other.evaluation == found.evaluation
+    assert found.keystrokes.suggestions == 2
+    rows = found.breakdown.to_json(found.other.breakdown)["by_band"]
+    assert all(row["lost"] == 0 for row in rows if row["users"])
+
+
+def test_personal_training_is_as_in_the_recipe_unless_it_is_given(run):
+    recipe, vocabulary = Recipe.of(run), load_run(run)[1]
+    as_trained = Personalise().training(recipe, vocabulary)
+    assert (as_trained.epochs, as_trained.learning_rate) == (recipe.local.epochs, recipe.local.learning_rate)
+    assert (as_trained.batch, as_trained.unroll, as_trained.bos) == (2, 5, vocabulary.specials.bos)
+    given = Personalise(epochs=3, learning_rate=0.25).training(recipe, vocabulary)
+    assert (given.epochs, given.learning_rate, given.batch) == (3, 0.25, 2)
+    with pytest.raises(SottoError, match="epochs=0"):
+        Personalise(epochs=0).training(recipe, vocabulary)
+
+
+def test_users_come_from_a_corpus_a_store_or_the_run(run, store, tmp_path):
+    corpus = tmp_path / "few.jsonl"
+    corpus.write_text("".join(json.dumps({"who": name, "said": "red sky"}) + "\n" for name in "abc"))
+    assert open_users(run.path, [corpus], fields=Grouping("who", "said")).users == 3
+    assert open_users(run.path).fingerprint == Store.open(store, "test").fingerprint
+    assert open_users(run.path, split="train").fingerprint == Store.open(store).fingerprint
+    assert open_users(run.path, store=store, split="train").users == Store.open(store).users
+
+
+def test_another_vocabulary_is_refused(run, begun, other_words):
+    with pytest.raises(SottoError, match=r"another vocabulary than the model; give --corpus"):
+        evaluate_run(run.path, Store.open(other_words))
+    other = begun("in-other-words", data={"store": str(other_words)})
+    with pytest.raises(SottoError, match="different vocabularies"):
+        evaluate_run(run.path, other=other.path)
+
+
+def test_public_text_is_a_store_of_plain_text_or_files_of_one_kind(run, store, tmp_path):
+    kept = plain_text(tmp_path, WORDS, 0.5)
+    assert open_public(run.path, [kept]).fingerprint == Store.open(kept, "test").fingerprint
+    assert not open_public(run.path, [tmp_path / "text.txt"]).people
+    (tmp_path / "pages.jsonl").write_text('{"user": "a page", "text": "red sky"}\n')
+    assert open_public(run.path, [tmp_path / "pages.jsonl"]).users == 1
+    for texts, words in (
+        ([store], "holds people's text"),
+        ([plain_text(tmp_path, WORDS[:4], 0.5)], "another vocabulary"),
+        ([plain_text(tmp_path, WORDS, 0)], "holds nothing out"),
+        ([kept, tmp_path / "text.txt"], "measured alone"),
+        ([tmp_path / "text.txt", tmp_path / "pages.jsonl"], "of one kind"),
+    ):
+        with pytest.raises(SottoError, match=words):
+            open_public(run.path, texts)

@@ -1,0 +1,77 @@
+"""A new run: what its folder holds before the first round, and what its people are charged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sottovoce.commands.new_run import Context, begin, check_also
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.recipe import Recipe
+from sottovoce.runs import checkpoint
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger, first_line
+from sottovoce.runs.secrets import Secrets
+
+
+def test_a_new_run_has_a_recipe_a_ledger_a_checkpoint_and_its_charge(recipe: Recipe, store: Path, tmp_path: Path):
+    opened = begin(recipe, tmp_path / "run", Context())
+    run = RunFolder.open(tmp_path / "run")
+    header, secrets = first_line(run.ledger_file), Secrets.load_any(run.secrets)
+    assert Recipe.of(run) == opened.assembly.recipe
+    assert header["recipe"] == Recipe.of(run).sha256()
+    assert header["store"] == secrets.blind(Store.open(store).fingerprint) != Store.open(store).fingerprint
+    assert (header["run"], header["planned"], header["code"]) == (secrets.name(), 6, opened.assembly.code)
+    saved, damaged = checkpoint.latest(run.checkpoints)
+    assert (saved.round, damaged) == (0, [])
+    assert run.record.read() == []
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent(header["run"])) == 6
+    assert os.stat(run.secrets).st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("wrong", [{"model": {"initial": "nowhere"}}, {"data": {"store": ""}}, {"audit": {"users": 3}}])
+def test_a_run_that_cannot_be_made_leaves_nothing_behind(recipe: Recipe, store: Path, tmp_path: Path, wrong: dict):
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SottoError):
+        begin(recipe.replace(**wrong), tmp_path / "run", Context())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_without_a_guarantee_charges_nobody(recipe: Recipe, store: Path, tmp_path: Path):
+    begin(recipe.replace(privacy={"mode": "experiment"}), tmp_path / "run", Context())
+    assert not (store / "ledger.jsonl").exists()
+
+
+def test_seeded_secrets_depend_on_the_recipe_and_not_on_the_folder(recipe: Recipe, tmp_path: Path):
+    changes = ({}, {}, {"local": {"learning_rate": 0.5}}, {"privacy": {"secrets": "entropy"}})
+    for number, change in enumerate(changes):
+        begin(recipe.replace(**change), tmp_path / str(number), Context())
+    names = [Secrets.load_any(RunFolder(tmp_path / str(number)).secrets).name() for number in range(len(changes))]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+
+
+def test_canaries_are_registered_in_the_ledger(recipe: Recipe, tmp_path: Path):
+    begin(recipe.replace(audit={"users": 40, "secrets": 0, "prefix": 3}), tmp_path / "run", Context())
+    run = RunFolder(tmp_path / "run")
+    assert first_line(run.ledger_file)["canaries"]["users"] == 40
+    assert len(json.loads(run.registry_file.read_text())["users"]) == 40
+
+
+def test_a_population_of_its_own_moves_with_the_run(recipe: Recipe, tmp_path: Path):
+    opened = begin(recipe.replace(data={"store": "demo:40"}), tmp_path / "run", Context())
+    assert opened.store.path == tmp_path / "run" / "store"
+    assert opened.store.fingerprint == Store.open(opened.store.path).fingerprint
+
+
+def test_peoples_text_is_not_measured_into_the_public_record(recipe: Recipe, store: Path):
+    """The people of the run are the worst to be given: their exact accuracy tells who took part."""
+    people = Store.open(store)
+    with pytest.raises(SottoError, match="in the public record without noise"):
+        check_also(recipe, people)
+    check_also(recipe, None)
+    check_also(recipe.replace(privacy={"mode": "none"}), people)

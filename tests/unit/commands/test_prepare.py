@@ -1,0 +1,79 @@
+"""A private vocabulary: its budget, its noise, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian
+from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.runs.ledger import PREPARATION, StoreLedger
+
+
+def test_the_noise_is_the_least_that_keeps_epsilon_at_half_of_delta() -> None:
+    z = PrivateVocabulary(4, 1e-5).histogram().noise_multiplier
+
+    def cost(noise: float) -> float:
+        return accounting.epsilon([(SampledGaussian(noise, "poisson", user_rate=1.0), 1)], 5e-6)
+
+    assert 3.99 < cost(z) <= 4 < cost(0.999 * z)
+
+
+def test_what_is_charged_is_within_what_was_asked() -> None:
+    """Also where δ is not small next to ε: the threshold's half of it adds to ε."""
+    for epsilon, delta in ((0.5, 1e-6), (2.0, 1e-5), (4.0, 1e-9), (0.01, 1e-3), (0.5, 9e-3), (0.1, 1e-4)):
+        charged = PrivateVocabulary(epsilon, delta).histogram().event()
+        assert 0.99 * epsilon < accounting.epsilon([(charged, 1)], delta) <= epsilon
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"epsilon": 0.0}, r"epsilon=0 must be in \(0, 100\]"),
+        ({"epsilon": 101.0}, r"epsilon=101 must be in \(0, 100\]"),
+        ({"delta": 0.01}, r"delta=0\.01 must be in \[1e-30, 0\.01\)"),
+        ({"delta": 0.0}, r"delta=0 must be in"),
+        ({"epsilon": 5e-4, "delta": 1e-3}, r"epsilon=0\.0005 must be above 0\.0005001.*larger epsilon"),
+        ({"words_per_user": 0}, r"words_per_user=0 must be in \[1, "),
+        ({"size": 3}, "size"),
+    ],
+    ids=str,
+)
+def test_a_budget_or_a_size_that_cannot_be_used_is_refused(given: dict, words: str) -> None:
+    with pytest.raises(SottoError, match=words):
+        PrivateVocabulary(**{"epsilon": 1.0, "delta": 1e-6, **given})
+
+
+def test_an_epsilon_for_which_no_noise_is_enough_is_refused() -> None:
+    with pytest.raises(SottoError, match=r"no noise keeps .* epsilon=1e-06 at delta=1e-07.*larger epsilon"):
+        PrivateVocabulary(1e-6, 1e-7).histogram()
+
+
+def test_users_bring_fewer_words_to_a_list_that_is_extended() -> None:
+    assert PrivateVocabulary(4, 1e-5).histogram().names_per_user == 400
+    assert PrivateVocabulary(4, 1e-5, extend_public=True).histogram().names_per_user == 25
+    assert PrivateVocabulary(4, 1e-5, words_per_user=9).histogram().names_per_user == 9
+
+
+def test_a_draw_that_finds_no_word_is_charged_too(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"user": n, "text": f"word{n}"}) + "\n" for n in range(20)))
+    stages: list[str] = []
+    wanted = PrivateVocabulary(1.0, 1e-6, words_per_user=2)
+    summary, facts = prepare_privately(corpus, tmp_path / "store", wanted, log=stages.append)
+    assert (summary.users_seen, facts["words_found"], facts["words_per_user"]) == (20, 0, 2)
+    assert StoreLedger(tmp_path / "store" / "ledger.jsonl").spent(PREPARATION) == [(wanted.histogram().event(), 1)]
+    assert Store.open(tmp_path / "store").vocabulary_source == facts
+    assert len(stages) == 4
+
+
+def test_plain_text_has_no_users_whose_words_are_hidden(tmp_path: Path) -> None:
+    with pytest.raises(SottoError, match="leave --private-vocabulary out"):
+        prepare_privately("text.txt", tmp_path / "store", PrivateVocabulary(1.0, 1e-6), Grouping(plain_text=True))
+    assert not (tmp_path / "store").exists()

@@ -1,0 +1,69 @@
+"""The page of a run before its first round: what it is written from, and what it must not show."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from sottovoce.accounting import SampledGaussian
+from sottovoce.commands import report
+from sottovoce.commands.report import read_card, read_findings, report_run
+from sottovoce.reporting.statement import read_statement
+from sottovoce.runs.ledger import StoreLedger
+
+EVENT = SampledGaussian(1.2, "poisson", 0.25)
+
+
+def test_a_public_page_shows_no_path_of_this_machine(run, tmp_path):
+    page = report_run(run.path)
+    assert page == run.path / "report.html"
+    text = page.read_text()
+    assert str(tmp_path) not in text
+    assert "good morning ," in text
+
+
+def test_an_internal_page_is_for_the_owner_alone(run):
+    page = report_run(run.path, internal=True)
+    assert page == run.path / "report-internal.html"
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert not run.report_file.exists()
+
+
+def test_two_runs_in_the_same_words_are_measured_on_the_same_users(run, begun, monkeypatch):
+    seen = []
+    monkeypatch.setattr(report, "render", lambda evidence: seen.append(evidence) or "a page")
+    other = begun("other", privacy={"mode": "none"})
+    report_run(run.path, other=other.path, baseline=0.25)
+    report_run(run.path)
+    both, alone = seen
+    assert both.other.name == "other"
+    assert {row["lost"] for row in both.costs["by_band"] if row["users"]} == {0.0}  # both have the model of the seed
+    assert (both.baseline, alone.other, alone.costs, alone.diagnostics) == (0.25, None, None, None)
+
+
+def test_nothing_is_measured_where_there_are_no_held_out_users(run, begun, store):
+    other = begun("other")
+    store.rename(store.with_name("gone"))
+    assert report._costs(run, other, None) is None
+
+
+def test_the_total_of_a_store_is_the_one_of_today(run, begun, store):
+    before = report._statement_of_today(run).epsilon_store
+    begun("another")
+    assert report._statement_of_today(run).epsilon_store > before
+    StoreLedger(store / "ledger.jsonl").charge(read_statement(run).run, "training", EVENT, 1)
+    assert report._statement_of_today(run).out_of_date
+    (store / "ledger.jsonl").rename(store / "lost")
+    assert report._statement_of_today(run).store_gone
+
+
+def test_findings_name_the_audits_that_were_not_run(run):
+    rows = read_findings(run, "RUN")
+    assert any(row.command.startswith("sotto audit") and not row.was_run for row in rows if row.command)
+    assert read_card(run).own_model is False
+
+
+def test_a_recipe_on_a_page_has_names_in_place_of_paths(begun, store):
+    run = begun("private")
+    shown = report._public_recipe(run, read_card(run))
+    assert shown["data"]["store"] == Path(store).name

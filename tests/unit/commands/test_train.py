@@ -1,0 +1,148 @@
+"""A run before its first round and after its last: what is refused, and what is written. No round is played."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_run import make_store
+
+import sottovoce
+from sottovoce.commands import train
+from sottovoce.commands.new_run import Context, begin
+from sottovoce.commands.train import Training
+from sottovoce.data import store as stores
+from sottovoce.data.store import Store
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.local.objective import plain
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import read_statement
+from sottovoce.runs.checkpoint import latest
+from sottovoce.runs.folder import RunFolder
+
+
+@pytest.fixture
+def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Training, "_rounds", lambda self: iter(()))
+
+
+def test_training_opens_and_hashes_its_store_once(recipe, store, tmp_path, monkeypatch, no_rounds):
+    """A store of gigabytes takes seconds to hash: neither its file nor its rows are read twice."""
+    opened, hashed, read = [], [], []
+    real_open, real_hash, real_rows = Store.open.__func__, stores.sha256_of, stores.Rows.chunks
+
+    def count_open(cls, folder, split="train", **more):
+        opened.append(split)
+        return real_open(cls, folder, split, **more)
+
+    monkeypatch.setattr(Store, "open", classmethod(count_open))
+    monkeypatch.setattr(stores, "sha256_of", lambda path: hashed.append(path.name) or real_hash(path))
+    monkeypatch.setattr(stores.Rows, "chunks", lambda self: read.append(1) or real_rows(self))
+    sottovoce.train(recipe, tmp_path / "run")
+    assert sorted(opened) == ["test", "train"]
+    assert hashed.count("train.arrow") == hashed.count("test.arrow") == 1
+    assert len(read) == 1
+
+
+def test_the_store_of_a_run_is_hashed_once_also_where_the_run_makes_it(recipe, tmp_path, monkeypatch, no_rounds):
+    read = []
+    real = stores.Rows.chunks
+    monkeypatch.setattr(stores.Rows, "chunks", lambda self: read.append(1) or real(self))
+    sottovoce.train(recipe.replace(data={"store": "demo:40"}), tmp_path / "run")
+    assert len(read) == 1
+
+
+def test_progress_is_shown_before_the_first_round_and_the_result_is_written(recipe, tmp_path, no_rounds):
+    seen = []
+    result = sottovoce.train(recipe, tmp_path / "run", observer=seen.append)
+    assert [(one.round, one.rounds, one.users, one.seconds) for one in seen] == [(0, 6, 0, 0.0)]
+    assert (result.path, result.round, result.ended, result.evaluation) == (tmp_path / "run", 0, "finished", None)
+    run = RunFolder.open(tmp_path / "run")
+    assert read_statement(run) == result.statement
+    assert (result.statement.private, result.statement.rounds_planned, result.statement.rounds_done) == (True, 6, 0)
+    card = run.read_card()
+    assert (card["trained_on"], card["rounds"], card["kind"]) == ("people", 0, "lstm")
+    assert card["privacy"] == run.read_statement()
+
+
+def test_train_and_resume_take_the_same_from_their_caller(recipe, tmp_path, monkeypatch):
+    contexts = []
+    monkeypatch.setattr(train, "_train", lambda run, context, *rest: contexts.append(context))
+    monkeypatch.setattr(train, "begin", lambda recipe, out, context: None)
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    given = {"model": "a model", "objective": "an objective", "group": "a group", "also_evaluate_on": "a text"}
+    sottovoce.train(recipe, tmp_path, **given, coordinator="a coordinator")
+    sottovoce.resume(tmp_path, **given, coordinator="a coordinator")
+    assert contexts[0] == contexts[1] == Context(**given, coordinator="a coordinator")
+    with pytest.raises(TypeError, match="modle"):
+        sottovoce.resume(tmp_path, modle="a model")
+
+
+def opened_again(run: RunFolder) -> Training:
+    return Training(run, Context())
+
+
+def test_a_run_goes_on_from_its_last_checkpoint(run):
+    training = opened_again(run)
+    assert (training.state.round, training.notes) == (0, [])
+    assert training.payments.planned == 6
+
+
+def test_an_edited_recipe_is_refused(run):
+    run.recipe_file.write_text(Recipe.of(run).replace(run={"rounds": 9}).to_toml())
+    with pytest.raises(SottoError, match="was edited after the run began"):
+        opened_again(run)
+
+
+def test_another_store_is_refused(run, store, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = make_store(tmp_path / "other", seed=9)
+    for name in ("train.arrow", "test.arrow", "store.json"):
+        (store / name).write_bytes((other / name).read_bytes())
+    with pytest.raises(SottoError, match="is not the store that"):
+        opened_again(run)
+
+
+def test_other_code_is_refused(run):
+    def twice(*arguments):
+        loss, hits = plain(*arguments)
+        return 2 * loss, hits
+
+    with pytest.raises(SottoError, match="goes on from Python"):
+        Training(run, Context(objective=twice))
+
+
+def test_a_run_without_a_checkpoint_that_can_be_read_is_refused(run):
+    for path in run.checkpoints.iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(DamagedRun, match="no checkpoint that can be read"):
+        opened_again(run)
+
+
+def test_a_checkpoint_that_was_not_paid_for_is_refused(run):
+    training = opened_again(run)
+    saved, _ = latest(run.checkpoints)
+    training.state = training.state.load(1, saved.arrays, {})
+    training._checkpoint()
+    with pytest.raises(DamagedRun, match="has no entry for round 1"):
+        opened_again(run)
+
+
+def test_the_owner_is_told_when_far_more_users_are_declared_than_there_are(recipe, tmp_path):
+    context = Context()
+    many = recipe.replace(privacy={"users": 360, "delta": 1e-3})
+    opened = begin(many, tmp_path / "run", context)
+    (note,) = Training(RunFolder(tmp_path / "run"), context, opened).notes
+    assert "the recipe declares 360" in note
+    assert "0.1 times as large" in note
+
+
+@pytest.mark.parametrize(
+    ("every", "done", "due"), [(0, 6, False), (4, 3, False), (4, 4, True), (4, 6, True), (7, 6, True)]
+)
+def test_a_run_is_evaluated_every_few_rounds_and_at_the_end(run, monkeypatch, every, done, due):
+    measured = []
+    monkeypatch.setattr(train, "evaluate", lambda model, store, rows: measured.append(len(rows)))
+    training = opened_again(run)
+    training.recipe = training.recipe.replace(run={"evaluate_every": every, "evaluate_users": 2})
+    training.state = training.state._replace(round=done)
+    training._evaluate_if_due()
+    assert measured == ([2] if due else [])
