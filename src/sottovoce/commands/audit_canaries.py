@@ -31,8 +31,8 @@ from sottovoce.runs.secrets import Secrets
 
 ITSELF = "the model itself: its canaries were inserted when it was trained"
 COPY = (
-    "a copy that was trained for this audit alone, by the same recipe on the same people; nothing of it is kept, and to "
-    "release anything of it would have to be charged as a second run"
+    "a copy that was trained for this audit alone, by the same recipe on the same people; nothing of it is kept, and "
+    "to release anything of it would have to be charged as a second run"
 )
 NOTE = "lower bounds from attacks on made-up users; below the claim they prove nothing"
 DEFAULT_CANARIES = ("audit.users=100", "audit.secrets=6")  # of a copy, where the caller does not say
