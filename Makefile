@@ -24,13 +24,13 @@ federation-demo: $(VENV)/dev ## train across three processes: a server and two s
 	rm -rf federation-demo
 	$(BIN)/sotto federate demo --out federation-demo
 
-test: $(VENV)/dev ## the tests, about twelve minutes on two cores
+test: $(VENV)/dev ## the tests, about six minutes on two cores
 	$(PYTEST) -m "not slow and not browser"
 
 test-changed: $(VENV)/dev ## deliberate faults in the rooms that a branch, or the last few commits, changed
 	SOTTOVOCE_FAULTS=changed $(PYTEST) -m slow tests/broken_builds
 
-test-slow: $(VENV)/dev ## the slower tests: every fault, long attacks, processes of their own; half an hour
+test-slow: $(VENV)/dev ## the slower tests: every fault, long attacks, processes of their own; three quarters of an hour
 	$(PYTEST) -m "slow and not browser"
 
 test-browser: $(VENV)/browser ## export, keyboard and watch, in a real browser; screenshots go to test-artefacts/

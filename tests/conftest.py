@@ -45,6 +45,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import BOS, EOS
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.lstm import LSTM
+from sottovoce.recipe import Recipe
 
 WORDS = 60
 
@@ -98,6 +99,14 @@ def store(vocabulary: Vocabulary) -> Store:
 @pytest.fixture(scope="session")
 def model(vocabulary: Vocabulary) -> LSTM:
     return LSTM(vocabulary.size, embedding=6, hidden=8, key=jax.random.key(7))
+
+
+@pytest.fixture
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe `demo` with a smaller model, for examples that train it."""
+    load = Recipe.load
+    demo = load("demo").replace(model={"embedding": 4, "hidden": 5})
+    monkeypatch.setattr(Recipe, "load", lambda path: demo if path == "demo" else load(path))
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow) if "," in name else name for name in FAMILY])

@@ -45,8 +45,8 @@ def z_event(z: float) -> SampledGaussian:
     return SampledGaussian(z, "poisson", 0.25)
 
 
-# A change that is compiled, one that is kept with the model, and one that is charged; the others are slow tests.
-QUICK = ("adaptive", "noise by steps", "weight-aware")
+# A change that is kept with the model, and one that is charged; the others are slow tests.
+QUICK = ("adaptive", "noise by steps")
 
 
 @pytest.mark.parametrize(

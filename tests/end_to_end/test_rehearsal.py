@@ -49,6 +49,7 @@ def weights(run: Path) -> list:
     return jax.tree.leaves(load_run(run)[0])
 
 
+@pytest.mark.slow
 def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp_path):
     recipe = rehearsing(store, public)
     result = sottovoce.train(recipe, tmp_path / "whole")

@@ -136,7 +136,7 @@ def total(network, store, sampler, numbers) -> list:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("hardened", [False, True], ids=["standard", "hardened"])
+@pytest.mark.parametrize("hardened", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["standard", "hardened"])
 def test_with_coins_one_person_moves_the_rounds_they_join_alone(stores, network, world, hardened):
     """A coin for each who is in either world: of those who are in both, it is the same one."""
     base, other, sampler = stores["base"], stores[world], Poisson(0.4, hardened)
@@ -154,7 +154,7 @@ def test_with_coins_one_person_moves_the_rounds_they_join_alone(stores, network,
     assert largest > 0.9
 
 
-@pytest.mark.parametrize("declared", [12, 13, 40])
+@pytest.mark.parametrize("declared", [12, *(pytest.param(users, marks=pytest.mark.slow) for users in (13, 40))])
 @pytest.mark.parametrize("world", WORLDS)
 def test_with_a_fixed_number_of_places_one_person_moves_at_most_their_own(stores, network, world, declared):
     """Whoever comes has the place of whoever goes. Without anybody in it, it is empty if declared, else not there."""

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from by_hand import lanes_of, slopes_of, step_along
-from family import FAMILY
+from family import FAMILY, send
 from free import Free
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg, User
@@ -68,7 +68,7 @@ def test_a_clip_that_nothing_reaches_and_no_clip_are_the_same_to_the_bit(store, 
         update = FedAvg(clip, True, batch=LANES, unroll=UNROLL, learning_rate=RATE)
         block = store.gather([0])
         user, steps = User(jnp.asarray(block.tokens[0]), jnp.asarray(block.lengths[0])), update.steps(block.lengths[0])
-        result = update(model, user, jax.random.key(0), jnp.asarray(clip.clip_norms), steps)
+        result = send(update, model, user, jax.random.key(0), jnp.asarray(clip.clip_norms), steps)
         ends.append(result.update)
     for a, b in zip(*map(jax.tree.leaves, ends), strict=True):
         np.testing.assert_array_equal(a, b)

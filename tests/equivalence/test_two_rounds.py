@@ -46,10 +46,9 @@ UPDATES = {
     "rehearsal": lambda clip: FedAvg(clip, True, user_share=0.6, **LOCAL),
     "without forgetting": lambda clip: FedAvg(clip, True, objective=WithoutForgetting(0.6), **LOCAL),
 }
-# Each algorithm and each clip once: every pair is compiled anew, and `make test-all` has them all.
+# Each algorithm once: every pair of an update and a clip is compiled anew, and `make test-all` has them all.
 QUICK = {
     ("fedavg, every step", "flat"),
-    ("fedavg, every step", "per_layer"),
     ("fedsgd", "flat"),
 }
 
@@ -95,13 +94,14 @@ def test_the_two_rounds_are_equal(store, any_model, update, clip, estimator):
     np.testing.assert_allclose(slow_sum.losses, fast_sum.losses, rtol=1e-4, atol=1e-6)
 
 
-# An uneven last block. A block size is a compilation, so the others are slow tests: one user, more places than users.
-BLOCKS = [("lstm", 3), *(pytest.param("lstm", block, marks=pytest.mark.slow) for block in (1, 2, 5, 13, 40))]
+# One user, an uneven last block, all in one, more places than users: a block size is a compilation.
+BLOCKS = [("lstm", block) for block in (1, 2, 3, 5, 13, 40)]
 # One of the others is enough, with dropout: that blocks of four are as one by one is shown of every kind above.
-BLOCKS += [pytest.param("stacked_lstm", block, marks=pytest.mark.slow) for block in (1, 13)]
+BLOCKS += [("stacked_lstm", block) for block in (1, 13)]
 
 
 @pytest.mark.parametrize(("any_model", "block"), BLOCKS, indirect=["any_model"])
+@pytest.mark.slow
 def test_the_block_size_does_not_change_the_round(store, any_model, block):
     parts = (UPDATES["fedavg, every step"](FLAT), ESTIMATORS["fixed"], FLAT)
     reference, _ = end_of_round(store, any_model, sum_one_by_one, *parts)
@@ -122,11 +122,8 @@ def test_the_program_for_many_users_does_not_change_the_round(store, model, late
     np.testing.assert_allclose(one_by_one.losses, summed.losses, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "products",
-    [None, pytest.param(PLAIN, marks=pytest.mark.slow)],
-    ids=["the general program", "the one for many users"],
-)
+@pytest.mark.parametrize("products", [None, PLAIN], ids=["the general program", "the one for many users"])
+@pytest.mark.slow
 def test_a_projection_is_the_dot_product_with_what_a_user_sends(store, model, products):
     """Of users of all lengths, one who has no text among them, and weights below 1."""
     mechanism = Mechanism(Poisson(0.6), FLAT, ESTIMATORS["fixed"], 0.0)

@@ -168,7 +168,7 @@ def test_no_statistic_tells_more_of_a_release_than_epsilon_allows(name):
     assert p_value > 1e-4, which
 
 
-@pytest.mark.parametrize("release", BROKEN, ids=lambda release: release.__name__)
+@pytest.mark.parametrize("release", [float32_noise, a_wrong_step], ids=lambda release: release.__name__)
 def test_a_release_made_wrongly_is_found_out(release):
     p_value, which = worst_p_value(release, Case(MECHANISMS["fixed"], 3), 4)
     assert p_value < 1e-4, which

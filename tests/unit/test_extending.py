@@ -33,7 +33,7 @@ REGISTRIES = {"sampling": sampling.SAMPLERS, "clipping": clipping.CLIPS, "estima
 
 
 @pytest.fixture
-def run_block(monkeypatch, tmp_path):
+def run_block(monkeypatch, tmp_path, small_demo):
     """Runs an example of the page. What it registers is forgotten after the test."""
     monkeypatch.chdir(tmp_path)
     registries = [*REGISTRIES.values(), events.KINDS]

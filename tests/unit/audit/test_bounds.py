@@ -167,6 +167,7 @@ def test_a_bound_of_one_run_holds_as_often_as_it_says(z):
     assert np.median([one_run_bound(*gaussian(1e9, 1000, seed), 300, delta).epsilon for seed in range(50)]) == 0
 
 
+@pytest.mark.slow
 def test_the_best_of_some_numbers_of_guesses_holds_as_often_and_comes_within_a_factor_of_four():
     delta, truth = 1e-5, proved(0.7, 1e-5)
     found = [best_one_run_bound(*gaussian(0.7, 400, seed), delta).epsilon for seed in range(REPEATS)]

@@ -128,7 +128,8 @@ def test_a_sound_run_stays_below_its_claim_and_yet_tells_something():
     assert np.mean(watch.scores[~present]) == pytest.approx(-ROUNDS / 2 / Z**2, abs=0.15)
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 0.1])
 def test_noise_off_or_at_a_tenth_shows_in_one_run(monkeypatch, share):
     honest = claim()
     real = Mechanism.noise_std

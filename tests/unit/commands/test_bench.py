@@ -14,6 +14,7 @@ from sottovoce.training import cohort_sum
 from sottovoce.training.types import Task
 
 
+@pytest.mark.slow
 def test_a_measurement_says_what_was_measured(monkeypatch):
     monkeypatch.setattr(bench, "REPEATS", 1)
     monkeypatch.setattr(bench, "_product_rate", lambda kind: 1e12)

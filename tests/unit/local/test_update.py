@@ -200,6 +200,7 @@ def test_every_lane_trains_with_a_key_of_its_own(model):
     assert len(set(np.asarray(losses).ravel().tolist())) == 12
 
 
+@pytest.mark.slow
 def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
     """Its gradient is 2λΔ: one step is as without it, the second takes 2ηλ of the first back."""
     weight, rate, batch = 0.1, 0.05, Batch(*(jnp.ones((2, 3), kind) for kind in (int, int, jnp.float32)))
@@ -219,6 +220,7 @@ def test_a_penalty_pulls_every_step_back_towards_the_model_as_received(model):
     assert length(held) < length(free)
 
 
+@pytest.mark.slow
 def test_every_gradient_is_clipped_before_its_step_and_the_update_after_it(model):
     """Of one step the direction stays; eight steps of 0.01 are no longer than 0.08, and S is on what they make."""
 

@@ -128,7 +128,7 @@ def test_more_than_a_whole_number_holds_are_refused():
         Recipe().replace(run={"block": 2**15 + 1})
 
 
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("gpu", marks=pytest.mark.slow)])
 def test_the_digest_of_a_sum_tells_every_two_numbers_apart_and_no_two_zeros(backend, monkeypatch):
     """Hashed on the host, or in lanes where it lies."""
     monkeypatch.setattr(jax, "default_backend", lambda: backend)

@@ -18,6 +18,7 @@ def test_every_lane_has_the_digest_of_its_words(size):
         assert digest.tobytes() == hashlib.sha256(np.ascontiguousarray(lane).tobytes()).digest()
 
 
+@pytest.mark.slow
 def test_a_digest_changes_with_every_word_and_with_their_number():
     words = np.arange(50, dtype=np.uint32)
     seen = {

@@ -77,6 +77,7 @@ def test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bit
     assert len(set(norms)) == 3
 
 
+@pytest.mark.slow
 def test_the_servers_rate_follows_its_schedule_round_by_round(model, vocabulary):
     clip = FlatClip(0.2)
     mechanism = Mechanism(Poisson(1.0), clip, FixedDenominator(1.0), 0.0)

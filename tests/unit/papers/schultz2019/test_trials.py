@@ -148,6 +148,7 @@ def test_one_seed_cannot_tell_and_a_diverged_run_is_the_worst(tmp_path):
     assert (tmp_path / "figure-5.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_everything_is_drawn_from_results_alone(results, tmp_path):
     for trial in all_settings(TUNED):
         results.save(outcome(trial, 0, 5.0))

@@ -75,6 +75,7 @@ def changed(model, seed, scale=0.3):
     return structure.unflatten([generator.normal(0, scale, leaf.shape).astype(np.float32) for leaf in leaves])
 
 
+@pytest.mark.slow
 def test_soft_labels_are_the_weighted_mean_of_what_every_model_predicts(model):
     """Equation 4, written a second time: whole lanes at once, in float64."""
     tokens = np.array([BOS, 5, 9, 7, EOS, BOS, 8, 8, 30, 4, 6, EOS, BOS, 11], np.int32)
