@@ -110,7 +110,8 @@ def test_the_block_size_does_not_change_the_round(store, any_model, block):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("latency", [pytest.param(0, marks=pytest.mark.slow), 100], ids=["many blocks", "one block"])
+@pytest.mark.parametrize("latency", [0, 100], ids=["many blocks", "one block"])
+@pytest.mark.slow
 def test_the_program_for_many_users_does_not_change_the_round(store, model, latency):
     """Its sums are put together from parts; in one block, users who have finished and empty seats are passed over."""
     parts = (UPDATES["fedavg, every step"](FLAT), ESTIMATORS["fixed"], FLAT)

@@ -89,6 +89,7 @@ def test_a_clip_of_ones_own_is_trained_and_keeps_its_bound(run_block, store, cap
     assert not fits(FedAvg(clip, True), model)
 
 
+@pytest.mark.slow
 def test_a_sampler_of_ones_own_is_planned_charged_and_stated(run_block, tmp_path):
     made = run_block("sampler")
     z, plan = made["plan"].noise_multiplier, made["plan"]

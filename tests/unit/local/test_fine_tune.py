@@ -16,6 +16,7 @@ KEY = jax.random.key(0)
 HABIT = [BOS, *[50, 51, 52, 53] * 10, EOS]
 
 
+@pytest.mark.slow
 def test_it_is_the_training_of_fedavg_without_a_clip(model) -> None:
     user = User(jnp.asarray(HABIT), jnp.asarray(len(HABIT)))
     own = FineTune(epochs=2, learning_rate=0.5, batch=2, unroll=5)(model, user, KEY)

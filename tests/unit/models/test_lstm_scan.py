@@ -10,7 +10,7 @@ import pytest
 from sottovoce.models.lstm_scan import Gate, read_layer
 
 
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("masked", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_gradients_are_those_of_the_loop_as_it_is_written(masked):
     """They are taken in another order (one product for the recurrent weight): of weights, inputs, state and mask."""
     keys = jax.random.split(jax.random.key(2), 8)

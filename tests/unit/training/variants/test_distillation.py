@@ -124,7 +124,8 @@ def test_imitating_models_that_predict_the_same_changes_nothing(readers, model):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("generated", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("generated", [False, True])
+@pytest.mark.slow
 def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, generated):
     algorithm = make_algorithm()
     teacher = changed(model, 5)
