@@ -479,14 +479,14 @@ def chance_of_the_store():
 @caught_by("unit/build/test_assembly.py", DECLARED)
 def denominator_of_the_store():
     """W is the number of users in the store; q is the declared one."""
-    from sottovoce.build import assembly, mechanism
-    from sottovoce.privacy.estimators import FixedDenominator
+    from sottovoce.build import assembly
+    from sottovoce.privacy.estimators import ESTIMATORS, FixedDenominator
 
     real = assembly.assemble
 
     def assemble(recipe, store, **more):
         rate = recipe.privacy.cohort / recipe.privacy.users
-        mechanism.build_estimator = lambda name, *weights: FixedDenominator(rate * store.users)
+        ESTIMATORS.build = lambda name, **weights: FixedDenominator(rate * store.users)
         return real(recipe, store, **more)
 
     assembly.assemble = assemble

@@ -23,6 +23,7 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.privacy.schedule import Schedule
 from sottovoce.training.server import Server
+from sottovoce.training.strategy import Work
 from sottovoce.training.types import Algorithm
 from sottovoce.training.variants import central
 from sottovoce.training.variants.central import Central, join_texts
@@ -39,6 +40,10 @@ class Notebook:
     def charge(self, event, total):
         self.spent.append(event)
         return bytes(32)
+
+
+def play(algorithm, central, state, store, payment):
+    return central.play(algorithm, Work(store, None), state, payment)
 
 
 def make_algorithm(optimiser) -> Algorithm:
@@ -86,7 +91,7 @@ def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
     expected, memory = any_model, optimiser.init(any_model)
     for number in (1, 2, 3):
         rows = PASSES.rows(store.users, number)
-        state, played = central.train_centrally(algorithm, PASSES, state, store, notebook)
+        state, played = play(algorithm, PASSES, state, store, notebook)
         tokens = np.concatenate([store[row] for row in rows])
         expected, memory = by_hand(expected, optimiser, memory, tokens, PASSES.key(number))
         assert state.round == number
@@ -102,7 +107,7 @@ def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
 def test_central_training_is_fedavg_of_one_who_wrote_it_all(store, model):
     """The same lanes, the same carried state, the same steps as a device takes."""
     algorithm = make_algorithm(OPTIMISERS["sgd"])
-    state, played = central.train_centrally(algorithm, PASSES, algorithm.server.start(model), store, Notebook())
+    state, played = play(algorithm, PASSES, algorithm.server.start(model), store, Notebook())
     text = join_texts(store, PASSES.rows(store.users, 1))
     local = FedAvg(NoClip(), False, batch=LANES, unroll=UNROLL, learning_rate=RATE)
     someone = User(jnp.asarray(text.tokens), jnp.asarray(text.length))
@@ -135,9 +140,9 @@ def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, 
     algorithm = make_algorithm(OPTIMISERS["adam"])
     start = algorithm.server.start(model)
     warm = jax.tree.map(jnp.ones_like, start.optimiser)
-    state, _ = central.train_centrally(algorithm, PASSES, start._replace(optimiser=warm), silent, Notebook())
+    state, _ = play(algorithm, PASSES, start._replace(optimiser=warm), silent, Notebook())
     broken = jax.tree.map(lambda leaf: leaf * jnp.nan, start.params)
-    poisoned, played = central.train_centrally(
+    poisoned, played = play(
         algorithm, PASSES, start._replace(params=broken),
         Store.from_users([[BOS, 5, 6, 7, 1]] * 5, vocabulary, tokens_per_user=24), Notebook(),
     )  # fmt: skip
@@ -158,12 +163,10 @@ def test_a_schedule_of_the_servers_rate_is_a_rate_of_that_round(store, model):
         make_algorithm(OPTIMISERS["sgd"]),
         user_update=FedSGD(NoClip(), batch=LANES, unroll=UNROLL, learning_rate=RATE / 2),
     )
-    first, _ = central.train_centrally(falling, PASSES, falling.server.start(model), store, Notebook())
-    plain, _ = central.train_centrally(
-        make_algorithm(OPTIMISERS["sgd"]), PASSES, first._replace(round=0), store, Notebook()
-    )
-    again, _ = central.train_centrally(falling, PASSES, first._replace(round=0), store, Notebook())
+    first, _ = play(falling, PASSES, falling.server.start(model), store, Notebook())
+    plain, _ = play(make_algorithm(OPTIMISERS["sgd"]), PASSES, first._replace(round=0), store, Notebook())
+    again, _ = play(falling, PASSES, first._replace(round=0), store, Notebook())
     assert_alike(again.params, plain.params)  # round 1 is as without it
-    second, _ = central.train_centrally(falling, PASSES, first, store, Notebook())
-    expected, _ = central.train_centrally(slower, PASSES, first, store, Notebook())
+    second, _ = play(falling, PASSES, first, store, Notebook())
+    expected, _ = play(slower, PASSES, first, store, Notebook())
     assert_alike(second.params, expected.params)

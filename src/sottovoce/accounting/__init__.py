@@ -12,7 +12,7 @@ An ε is a property of an accountant too: show `accountant_name` with it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -132,8 +132,7 @@ class Curve:
 
     known_rounds: tuple[int, ...]
     epsilons: tuple[float, ...]
-    before: float = 0.0
-    """ε of what was charged before the first round"""
+    before: float = 0.0  # ε of what was charged before the first round
 
     def __call__(self, rounds: int) -> float:
         if not 0 <= rounds <= self.known_rounds[-1]:
@@ -146,11 +145,6 @@ class Curve:
     def points(self) -> list[tuple[int, float]]:
         """(round, ε) pairs, for drawing."""
         return list(zip(self.known_rounds, self.epsilons, strict=True))
-
-    def rounds_within(self, epsilon: float) -> int:
-        """The most rounds t with curve(t) <= `epsilon`; 0 when even one is too many."""
-        known = bisect_right(self.epsilons, epsilon)
-        return self.known_rounds[known - 1] if known else 0
 
 
 def epsilon_curve(spent: Spent, delta: float, accountant: str = "pld", before: Spent = ()) -> Curve:
@@ -168,21 +162,17 @@ def epsilon_curve(spent: Spent, delta: float, accountant: str = "pld", before: S
     replaced = relation_of(counted([*before, *spent])) == REPLACED
     stages = [composition_of(counted([*before, *_first(spent, t)]), accountant, replaced) for t in known]
     first = epsilon(before, delta, accountant, replaced=replaced)
-    values = [math.inf] * len(stages)
     finite = [stage for stage in stages if stage is not None]
-    if finite:
-        values[: len(finite)] = (
-            _pld_values(finite, delta)
-            if accountant == "pld"
-            else [stage.epsilon(delta, accountant) for stage in finite]
-        )
+    values = _values(finite, delta, accountant) + [math.inf] * (len(stages) - len(finite))
     # More rounds never cost less, so where rounding says otherwise the bound for more rounds holds for fewer.
     epsilons = np.minimum.accumulate(values[::-1])[::-1]
     return Curve(tuple(known), tuple(float(value) for value in epsilons), min(first, float(epsilons[0])))
 
 
-def _pld_values(stages: Sequence[Composition], delta: float) -> list[float]:
-    # ε grows about like √rounds, so the grid that suits the last round suits every one.
+def _values(stages: Sequence[Composition], delta: float, accountant: str) -> list[float]:
+    """ε after each stage. By PLD all are on the grid of the last: ε grows about like √rounds, so it suits them."""
+    if accountant != "pld" or not stages:
+        return [stage.epsilon(delta, accountant) for stage in stages]
     grid, last = stages[-1].on_grid(delta)
     if grid is None:
         return [stage.epsilon(delta, "rdp") for stage in stages[:-1]] + [last]
@@ -190,7 +180,7 @@ def _pld_values(stages: Sequence[Composition], delta: float) -> list[float]:
 
 
 def _first(spent: Spent, rounds: int) -> Spent:
-    """The first `rounds` of the rounds."""
+    """What the first `rounds` of these rounds spend."""
     taken = []
     for event, count in spent:
         taken.append((event, min(count, rounds)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sottovoce.accounting import pld
@@ -39,35 +40,42 @@ class Composition:
     """
 
     rounds: Mapping[SampledGaussian, int]
-    replaced: bool = False
-    """Is a user replaced, rather than added or removed?"""
-    shown: float = 0.0
-    """Σ δ_h"""
-    unlikely: float = 0.0
-    """-Σ ln(1-δ_h)"""
+    replaced: bool = False  # is a user replaced, rather than added or removed?
+    shown: float = 0.0  # Σ δ_h
+    unlikely: float = 0.0  # -Σ ln(1-δ_h)
 
     def epsilon(self, delta: float, accountant: str) -> float:
-        return self._finish(_EPSILON[accountant](self, self.left(delta)) if self.rounds else 0.0)
+        if accountant == "pld":
+            return self.on_grid(delta)[1]
+        if not self.rounds:
+            return self._finish(0.0)
+        if accountant == "rdp":
+            return self._finish(renyi_epsilon(self.rounds, self.left(delta), self.replaced))
+        return self._finish(moments_epsilon(self.rounds, self.left(delta)))
 
     def near(self, target: float, delta: float) -> float:
         """ε by PLD on a grid that suits answers near the target."""
         kinds, left = _kinds(self), self.left(delta)
-        if _too_many(kinds):
-            return self.epsilon(delta, "rdp")
-        grid = pld.grid_for(kinds, left, target)
-        try:
-            return self._finish(pld.read_epsilon(kinds, left, grid))
-        except pld.DriftError:
-            return self.epsilon(delta, "rdp")
+        if not _too_many(kinds):
+            with suppress(pld.DriftError):
+                return self._finish(pld.read_epsilon(kinds, left, pld.grid_for(kinds, left, target)))
+        return self.epsilon(delta, "rdp")
 
     def guess(self, delta: float) -> float:
-        """About ε, at once: moments of whole orders, more of them than the papers have. No bound."""
+        """About ε, quickly: moments of whole orders. No bound."""
         return self._finish(moments_epsilon(self.rounds, self.left(delta), QUICK_ORDERS))
 
     def on_grid(self, delta: float) -> tuple[Grid | None, float]:
-        """ε by PLD, and the grid of losses it was read on; none where RDP's bound has to stand in for it."""
-        grid, answer = _pld_grid(self, self.left(delta))
-        return grid, self._finish(answer)
+        """ε by PLD, and the grid of losses it was read on; no grid where it is RDP's bound."""
+        if not self.rounds:
+            return None, self._finish(0.0)
+        left, kinds = self.left(delta), _kinds(self)
+        bound, grid = renyi_epsilon(self.rounds, left, self.replaced), None
+        answer = bound
+        if 0 < bound < _HOPELESS and not _too_many(kinds):
+            with suppress(pld.DriftError):
+                grid, answer = pld.find_grid(kinds, left, bound)
+        return grid, self._finish(min(answer, bound))
 
     def epsilon_on(self, grid: Grid, delta: float) -> float:
         return self._finish(pld.read_epsilon(_kinds(self), self.left(delta), grid))
@@ -75,8 +83,7 @@ class Composition:
     def left(self, delta: float) -> float:
         if delta <= self.shown:
             raise SettingError(
-                f"{{delta:g}} must be above {self.shown:.3g}, the chance that the histograms among the charges "
-                f"show a name of one user alone: no ε holds below it. Ask at a larger δ",
+                f"{{delta:g}} must be above {self.shown:.3g}, the chance that histograms show a name of one user alone",
                 delta=delta,
             )
         return delta - self.shown
@@ -97,10 +104,7 @@ def counted(spent: Iterable[tuple[Event, int]]) -> dict[Event, int]:
 
 
 def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool = False) -> Composition | None:
-    """None when something was released without protection: then no ε holds.
-
-    `replaced`: for one user replaced, whatever the relation of these events.
-    """
+    """The composition of these events, for one user `replaced` if asked. None when one was without protection."""
     for event in counts:
         if not isinstance(event, Event):
             raise SottoError(f"event {event!r} is of no kind that an accountant can charge")
@@ -125,8 +129,7 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
 def relation_of(events: Iterable[Event]) -> str | None:
     """Which two populations an ε of all these events makes indistinguishable; None where no ε is finite.
 
-    That of every round, or, where they differ, one user replaced: for that every round has a bound. A histogram is
-    charged as the rounds that it is composed with.
+    Where they differ, it is one user replaced: for that every event has a bound.
     """
     found = set()
     for event in events:
@@ -134,32 +137,6 @@ def relation_of(events: Iterable[Event]) -> str | None:
             return None
         found.add(event.relation)
     return REPLACED if REPLACED in found else next(iter(found), None)
-
-
-def _pld(made: Composition, delta: float) -> float:
-    return _pld_grid(made, delta)[1]
-
-
-def _rdp(made: Composition, delta: float) -> float:
-    return renyi_epsilon(made.rounds, delta, made.replaced)
-
-
-def _moments(made: Composition, delta: float) -> float:
-    return moments_epsilon(made.rounds, delta)
-
-
-def _pld_grid(made: Composition, delta: float) -> tuple[Grid | None, float]:
-    """The grid of losses that suits these rounds, and ε on it. No grid where RDP's bound has to stand in for it."""
-    if not made.rounds:
-        return None, 0.0
-    bound, kinds = _rdp(made, delta), _kinds(made)
-    if not 0 < bound < _HOPELESS or _too_many(kinds):
-        return None, bound
-    try:
-        grid, answer = pld.find_grid(kinds, delta, bound)
-    except pld.DriftError:
-        return None, bound
-    return grid, min(answer, bound)
 
 
 def _too_many(kinds: Sequence[tuple[Round, int]]) -> bool:
@@ -183,16 +160,13 @@ def _kinds(made: Composition) -> list[tuple[Round, int]]:
     return sorted(kinds.items())  # so that the order of events does not matter to the last bit
 
 
-_EPSILON = {"pld": _pld, "rdp": _rdp, "moments": _moments}
-
-
 def check(accountant: str, relation: str) -> None:
     """Refuses an accountant that has no valid answer under this relation."""
     check_accountant(accountant)
     if relation == REPLACED and accountant == "moments":
         raise SettingError(
-            "{accountant!r} has no valid accounting for cohorts of fixed size (sampling='fixed'), nor for "
-            "replacing a user; use accountant='pld' or 'rdp', or sampling='poisson'",
+            "{accountant!r} has no valid accounting for cohorts of fixed size, nor for replacing a user; use "
+            "accountant='pld' or 'rdp', or sampling='poisson'",
             accountant=accountant,
         )
 
@@ -208,7 +182,6 @@ def check_accountant(accountant: str) -> None:
 def check_delta(delta: float) -> None:
     if not _LEAST_DELTA <= delta < 1:
         raise SettingError(
-            f"{{delta}} must be in (0, 1), and at least {_LEAST_DELTA:g}; it is the chance that the guarantee "
-            f"fails: take well below 1/users",
+            f"{{delta}} must be in (0, 1), and at least {_LEAST_DELTA:g}; take well below 1/users",
             delta=delta,
         )

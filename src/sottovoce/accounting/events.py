@@ -1,8 +1,9 @@
-"""What the accountant charges for: plain values that a ledger keeps, so that any accountant can judge them later."""
+"""What the accountant charges for: plain values that a ledger keeps, for any accountant."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,13 +14,11 @@ SAMPLINGS = ("poisson", "fixed")
 ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
 
 
-class Event:
+class Event(ABC):
     """One release. A subclass is a frozen dataclass of plain values, and is listed in `KINDS`."""
 
-    kind: ClassVar[str]
-    """Its name in a ledger."""
-    scalable: ClassVar[bool] = False
-    """May calibration choose its noise?"""
+    kind: ClassVar[str]  # its name in a ledger
+    scalable: ClassVar[bool] = False  # may calibration choose its noise?
     if TYPE_CHECKING:  # a field, a property or a constant of each subclass
 
         @property
@@ -35,9 +34,9 @@ class Event:
         """The chance that it gives a user away, whatever the noise."""
         return 0.0
 
+    @abstractmethod
     def gaussians(self) -> tuple[SampledGaussian, ...]:
         """The rounds that it costs as much as, apart from `giveaway`."""
-        raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a ledger: `event_from_json` reads them."""
@@ -64,8 +63,7 @@ class SampledGaussian(Event):
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
             raise SettingError(
-                "{noise_multiplier} must be 0 (no noise, no privacy) or more; "
-                "it is the noise over the sensitivity of the query, often 0.5 to 5",
+                "{noise_multiplier} must be 0 (no noise, no privacy) or more, often 0.5 to 5",
                 noise_multiplier=self.noise_multiplier,
             )
         if self.sampling not in SAMPLINGS:
@@ -73,7 +71,10 @@ class SampledGaussian(Event):
                 f"{{sampling!r}} must be one of {', '.join(SAMPLINGS)}" + did_you_mean(str(self.sampling), SAMPLINGS),
                 sampling=self.sampling,
             )
-        _check_user_rate(self.user_rate)
+        if not 0 < self.user_rate <= 1:
+            raise SettingError(
+                "{user_rate:g} must be in (0, 1]; it is the chance to join a round", user_rate=self.user_rate
+            )
         if self.sampling == "fixed":
             if self.cohort is None or self.users is None:
                 raise SottoError("sampling='fixed' needs cohort and users: their numbers decide what a round charges")
@@ -128,10 +129,7 @@ class ThresholdedHistogram(Event):
 
 @dataclass(frozen=True)
 class Covered(Event):
-    """A round in turn whose users have all joined less often than is charged already: it costs nothing more.
-
-    The charge is for how often any one user joins, and rounds of different users share one charge.
-    """
+    """A round in turn that earlier charges cover: its users have all joined less often than is charged."""
 
     kind = "covered"
     relation = REPLACED
@@ -153,10 +151,8 @@ class NonPrivate(Event):
         return ()
 
 
-KINDS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (SampledGaussian, ThresholdedHistogram, Covered, NonPrivate)
-}
-"""The events that a ledger may hold, by name."""
+_KNOWN = (SampledGaussian, ThresholdedHistogram, Covered, NonPrivate)
+KINDS: dict[str, type[Event]] = {event.kind: event for event in _KNOWN}  # the events that a ledger may hold
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event:
@@ -164,20 +160,8 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     fields = dict(data)
     kind = fields.pop("kind", None)
     if kind not in KINDS:
-        raise SottoError(
-            f"event kind={kind!r} must be one of {', '.join(KINDS)}; "
-            f"was it written by a newer sottovoce? This one cannot account for it"
-        )
+        raise SottoError(f"event kind={kind!r} must be one of {', '.join(KINDS)}; was it written by a newer sottovoce?")
     try:
         return KINDS[kind](**fields)  # pyrefly: ignore
     except TypeError as error:
         raise SottoError(f"event {dict(data)} cannot be read: {error}") from error
-
-
-def _check_user_rate(rate: float) -> None:
-    if not 0 < rate <= 1:
-        raise SettingError(
-            f"{{user_rate:g}} must be in (0, 1]; it is the chance that a user joins a round "
-            f"(cohort {rate * 100:g} of 100 users?)",
-            user_rate=rate,
-        )

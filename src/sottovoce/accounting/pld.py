@@ -1,11 +1,10 @@
 """The privacy loss of many rounds, composed numerically: the "pld" part of `accounting`.
 
 One round's loss becomes a distribution on a grid that dominates it (Connect-the-Dots, Doroshenko et al. 2022); rounds
-are composed by multiplying Fourier transforms, unequal ones too; dp-accounting reads ε off the result. dp-accounting
-could do the first two as well, but point by point in Python, with probabilities next to 1 whose rounding errors pass
-100 % in 10^5 rounds, and with errors of its FFTs that pass a small δ. Here every mass is worked out from the small
-side, and composed after tilting: each mass is weighed by e^(θ·loss), so that the losses near ε are not the tail but
-the middle of what is transformed, and errors are small compared with δ, not only with 1.
+are composed by multiplying Fourier transforms; dp-accounting reads ε off the result. dp-accounting could do all of it,
+but slowly, with rounding errors that pass 100 % in 10^5 rounds and errors of its FFTs that pass a small δ. Here every
+mass is computed from the small side, and composed after tilting: each mass is weighed by e^(θ·loss), so that the losses
+near ε are the middle of what is transformed, not the tail, and errors are small compared with δ.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Round(NamedTuple):
     change: str = REMOVED
 
 
-Rounds = Sequence[tuple[Round, int]]  # with how many of each there are
+Rounds = Sequence[tuple[Round, int]]  # each with its count
 
 
 class Grid(NamedTuple):
@@ -58,7 +57,7 @@ class Grid(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """One round: each loss with the logarithm of its chance, and the chance of a certain giveaway."""
+    """One round: each loss with the logarithm of its chance, and the chance of an infinite loss."""
 
     first: int
     losses: np.ndarray
@@ -66,11 +65,14 @@ class Losses(NamedTuple):
     infinite: float
 
 
+Summands = Sequence[tuple[Losses, int]]  # the losses of kinds of rounds, each with its count
+
+
 def find_grid(rounds: Rounds, delta: float, bound: float) -> tuple[Grid, float]:
     """A grid fine enough for these rounds, and their ε on it, starting from any upper bound of ε.
 
-    The bound may be thousands of times too large. A grid made for it is coarse, so cheap, and its answer is a better
-    bound: the search goes on until the two agree.
+    The grid for a bound that is too large is coarse, so cheap, and its answer is a better bound. The search ends when
+    the two agree.
     """
     grid = grid_for(rounds, delta, bound)
     answer = read_epsilon(rounds, delta, grid)
@@ -91,10 +93,10 @@ def read_epsilon(rounds: Rounds, delta: float, grid: Grid) -> float:
 
     Guarantee: an upper bound. Cut tails and rounding are counted as certain loss.
     """
-    removed, added = zip(*(_one_round(kind, grid) for kind, _ in rounds), strict=True)
-    counts = [count for _, count in rounds]
-    symmetric = all(one is other for one, other in zip(removed, added, strict=True))
-    return max(_read(kinds, counts, delta, grid.step) for kinds in ([removed] if symmetric else [removed, added]))
+    pairs = [(_one_round(kind, grid), count) for kind, count in rounds]
+    symmetric = all(removed is added for (removed, added), _ in pairs)
+    directions = [[(pair[way], count) for pair, count in pairs] for way in ((0,) if symmetric else (0, 1))]
+    return max(_read(one_way, delta, grid.step) for one_way in directions)
 
 
 def grid_for(rounds: Rounds, delta: float, epsilon: float) -> Grid:
@@ -212,7 +214,7 @@ class Tilted(NamedTuple):
     deviation: float
 
 
-def _read(kinds: Sequence[Losses], counts: Sequence[int], delta: float, step: float) -> float:
+def _read(rounds: Summands, delta: float, step: float) -> float:
     """ε at `delta` in one direction.
 
     A transform wraps round what lies outside its window: that only adds mass inside, and what was above is charged.
@@ -221,27 +223,26 @@ def _read(kinds: Sequence[Losses], counts: Sequence[int], delta: float, step: fl
     all losses above ε this stays within `ASTRAY` of δ down to a `floor`. Nothing is read below the floor: since δ
     falls as ε grows, the floor is an upper bound where the answer would lie below it.
     """
-    total = sum(counts)
-    infinite = -math.expm1(sum(n * math.log1p(-kind.infinite) for kind, n in zip(kinds, counts, strict=True)))
+    total = sum(n for _, n in rounds)
+    infinite = -math.expm1(sum(n * math.log1p(-kind.infinite) for kind, n in rounds))
     if total == 1:
-        (kind,) = kinds
+        ((kind, _),) = rounds
         return _epsilon_at(delta, step, kind.first, np.exp(kind.logs), infinite)
-    tilted = _tilt_for(kinds, counts, math.log(delta))
-    outside = ASTRAY / 2 * delta
-    first, masses = _compose(kinds, counts, tilted, step, outside)
+    tilted = _tilt_for(rounds, math.log(delta))
+    order, outside = tilted.order, ASTRAY / 2 * delta
+    first, masses = _compose(rounds, tilted, step, outside)
     highest = (first + len(masses)) * step
-    order = tilted.order
     counted = math.exp(-order * step) * math.expm1(-step) / math.expm1(-order * step) / -math.expm1(-(order + 1) * step)
     error = UNITS * total * float(np.finfo(np.float64).eps) * float(masses.max())
     floor = max(0.0, (tilted.log_mass + math.log(max(error * counted, 1e-300) / (ASTRAY * delta))) / order)
     skip = max(0, math.ceil(floor / step) - first)
     losses = (first + np.arange(skip, len(masses))) * step
-    probs = masses[skip:] * np.exp(tilted.log_mass - tilted.order * losses)
+    probs = masses[skip:] * np.exp(tilted.log_mass - order * losses)
     # dp-accounting reads from the highest loss downwards, in Python: what cannot matter is cut off first.
     above = np.cumsum(probs[::-1])
     spare = int(np.searchsorted(above, TAIL * delta))
     infinite += ASTRAY * delta + (float(above[spare - 1]) if spare else 0.0)
-    infinite += outside * math.exp(tilted.log_mass - tilted.order * highest)  # what lies above the window
+    infinite += outside * math.exp(tilted.log_mass - order * highest)  # what lies above the window
     return max(floor, _epsilon_at(delta, step, first + skip, probs[: len(probs) - spare], infinite))
 
 
@@ -252,19 +253,17 @@ def _epsilon_at(delta: float, step: float, first: int, probs: np.ndarray, infini
         return float(pld_pmf.DensePLDPmf(step, first, probs, infinite, True).get_epsilon_for_delta(delta))
 
 
-def _compose(
-    kinds: Sequence[Losses], counts: Sequence[int], tilted: Tilted, step: float, outside: float
-) -> tuple[int, np.ndarray]:
+def _compose(rounds: Summands, tilted: Tilted, step: float, outside: float) -> tuple[int, np.ndarray]:
     """The tilted masses of the sum, from the first loss (in steps) that the window holds."""
     from scipy import fft
 
-    low, high = _window(kinds, counts, tilted, outside)
+    low, high = _window(rounds, tilted, outside)
     low, high = math.floor(low / step), math.ceil(high / step)
-    length = fft.next_fast_len(max([len(kind.logs) for kind in kinds] + [high - low + 1]), real=True)
+    length = fft.next_fast_len(max([len(kind.logs) for kind, _ in rounds] + [high - low + 1]), real=True)
     if length > LONGEST:
         raise DriftError
     product, start = np.ones(1), 0
-    for kind, n in zip(kinds, counts, strict=True):
+    for kind, n in rounds:
         product = product * fft.rfft(_tilted_masses(kind, tilted.order)[0], length) ** n
         start += n * kind.first
     masses = np.roll(fft.irfft(product, length), (start - low) % length)[: high - low + 1]
@@ -273,31 +272,30 @@ def _compose(
     return low, np.maximum(masses, 0.0)
 
 
-def _window(kinds: Sequence[Losses], counts: Sequence[int], tilted: Tilted, outside: float) -> tuple[float, float]:
+def _window(rounds: Summands, tilted: Tilted, outside: float) -> tuple[float, float]:
     """The lowest and highest loss of the sum; beyond lies a tilted mass of at most `outside` (Chernoff's bound)."""
     spread = math.log(2 / outside)
-    least = sum(n * float(kind.losses[0]) for kind, n in zip(kinds, counts, strict=True))
-    most = sum(n * float(kind.losses[-1]) for kind, n in zip(kinds, counts, strict=True))
+    least = sum(n * float(kind.losses[0]) for kind, n in rounds)
+    most = sum(n * float(kind.losses[-1]) for kind, n in rounds)
     normal = math.sqrt(2 * spread) / max(tilted.deviation, 1e-300)  # the best order, were the sum normal
-    widest = max(float(kind.losses[-1] - kind.losses[0]) for kind in kinds)
+    widest = max(float(kind.losses[-1] - kind.losses[0]) for kind, _ in rounds)
     for more in np.geomspace(min(normal / 2, 4 / widest), 2 * normal, 8):
         above, below = (
-            sum(n * _tilted_masses(kind, tilted.order + way)[1] for kind, n in zip(kinds, counts, strict=True))
-            - tilted.log_mass
+            sum(n * _tilted_masses(kind, tilted.order + way)[1] for kind, n in rounds) - tilted.log_mass
             for way in (more, -more)
         )
         least, most = max(least, -(below + spread) / more), min(most, (above + spread) / more)
     return least, most
 
 
-def _tilt_for(kinds: Sequence[Losses], counts: Sequence[int], log_delta: float) -> Tilted:
+def _tilt_for(rounds: Summands, log_delta: float) -> Tilted:
     """Of the order at which the mean is about ε: Chernoff's bound of the mass above it; δ counts 1/(1+θ) of that."""
 
     def excess(order: float) -> float:
-        tilted = _tilt(kinds, counts, order)
+        tilted = _tilt(rounds, order)
         return tilted.log_mass - order * tilted.mean - log_delta - math.log1p(order)  # falls as the order grows
 
-    low = high = math.sqrt(-2 * log_delta) / max(_tilt(kinds, counts, 0.0).deviation, 1e-300)
+    low = high = math.sqrt(-2 * log_delta) / max(_tilt(rounds, 0.0).deviation, 1e-300)
     while excess(low) < 0:
         low, high = low / 2, low
     while excess(high) > 0:
@@ -305,12 +303,12 @@ def _tilt_for(kinds: Sequence[Losses], counts: Sequence[int], log_delta: float) 
     while high > 1.1 * low:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return _tilt(kinds, counts, TILT * low)
+    return _tilt(rounds, TILT * low)
 
 
-def _tilt(kinds: Sequence[Losses], counts: Sequence[int], order: float) -> Tilted:
+def _tilt(rounds: Summands, order: float) -> Tilted:
     log_mass = mean = variance = 0.0
-    for kind, n in zip(kinds, counts, strict=True):
+    for kind, n in rounds:
         masses, log_sum = _tilted_masses(kind, order)
         middle = float(np.sum(masses * kind.losses))  # not a dot product: its threads cost more than they save
         log_mass += n * log_sum

@@ -8,10 +8,10 @@ from sottovoce import accounting
 from sottovoce.build import rules
 from sottovoce.build.rules import accountant_of
 from sottovoce.privacy.adaptive import QuantileTracking
-from sottovoce.privacy.clipping import PerLayerClip, build_clip, clip_named, joint_norm
-from sottovoce.privacy.estimators import build_estimator, estimator_named
+from sottovoce.privacy.clipping import CLIPS, PerLayerClip, joint_norm
+from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import Sampler, build_sampler, sampler_named
+from sottovoce.privacy.sampling import SAMPLERS, Sampler, build_sampler
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Privacy, Recipe
 
@@ -30,11 +30,10 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     if recipe.run.algorithm == "central":
         # Record and statement show what is done, and central training does not clip.
         recipe = recipe.replace(privacy={"clipping": "none"})
-    sampler_named(recipe.privacy.sampling)
-    clip_named(recipe.privacy.clipping)
-    estimator_named(recipe.privacy.estimator)
-    rules.check(rules.recipe_rules(recipe, processes, before))
     privacy = recipe.privacy
+    # Unknown names are refused first.
+    _ = SAMPLERS[privacy.sampling], CLIPS[privacy.clipping], ESTIMATORS[privacy.estimator]
+    rules.check(rules.recipe_rules(recipe, processes, before))
     if privacy.layer_clip_norms:
         # One meaning of S everywhere: the bound on the whole update.
         recipe = recipe.replace(privacy={"clip_norm": joint_norm(privacy.layer_clip_norms)})
@@ -62,8 +61,15 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
     rate, total = privacy.cohort / privacy.users, privacy.total_weight or float(privacy.users)
     return Mechanism(
         sampler=sampler_of(recipe),
-        clipping=build_clip(privacy.clipping, privacy.clip_norm, layer_norms, privacy.clip_weighted),
-        estimator=build_estimator(privacy.estimator, rate * total, rate * (privacy.min_weight or total)),
+        clipping=CLIPS.build(
+            privacy.clipping,
+            clip_norm=privacy.clip_norm,
+            clip_norms=tuple(layer_norms),
+            weight_aware=privacy.clip_weighted,
+        ),
+        estimator=ESTIMATORS.build(
+            privacy.estimator, expected_weight=rate * total, least_weight=rate * (privacy.min_weight or total)
+        ),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
         clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),
         noise_schedule=build_schedule(privacy.noise_schedule),

@@ -14,9 +14,9 @@ from sottovoce import accounting
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.update import rehearsed
-from sottovoce.privacy.clipping import clip_named
-from sottovoce.privacy.estimators import estimator_named
-from sottovoce.privacy.sampling import sampler_named
+from sottovoce.privacy.clipping import CLIPS
+from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.privacy.schedule import Schedule, build_schedule
 from sottovoce.recipe import Local, Privacy, Recipe, Run, Server
 
@@ -74,7 +74,7 @@ def _cohort(privacy: Privacy) -> Iterator[str]:
         yield "privacy.users is not set: declare the population, a public constant (it gives q and W)"
     if cohort <= 0:
         yield "privacy.cohort is not set: it is the expected number of users in a round"
-    fixed_size = sampler_named(privacy.sampling).takes("cohort")
+    fixed_size = SAMPLERS[privacy.sampling].takes("cohort")
     if not fixed_size and cohort > users:
         given = f"cohort {cohort:g} of {users} users"
         yield f"user_rate={cohort / users:g} must be in (0, 1]; it is the chance that a user joins a round ({given}?)"
@@ -97,14 +97,14 @@ def _schedules(recipe: Recipe) -> Iterator[str]:
             yield f"{key} changes at round {last}, and run.rounds={rounds}; end the schedule before, or train longer"
     if privacy.clip_schedule and privacy.adaptive_quantile is not None:
         yield "privacy.clip_schedule and privacy.adaptive_quantile both move the clip norm; keep one"
-    if privacy.clip_schedule and not clip_named(privacy.clipping).bounded and privacy.mode != "experiment":
+    if privacy.clip_schedule and not CLIPS[privacy.clipping].bounded and privacy.mode != "experiment":
         yield f"privacy.clip_schedule has nothing to change: privacy.clipping={privacy.clipping!r}; remove one of them"
     if privacy.clip_path != "steps" and len(privacy.clip_schedule) < 2:
         yield f"privacy.clip_path={privacy.clip_path!r} needs a clip_schedule of two pairs or more"
     if privacy.noise_schedule and privacy.mode == "none":
         yield "privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it"
     changes = not build_schedule(privacy.noise_schedule).constant
-    if changes and not sampler_named(privacy.sampling).noise_may_change:
+    if changes and not SAMPLERS[privacy.sampling].noise_may_change:
         yield "a noise schedule gives users of different turns different noise; in turn, keep the noise as it is"
 
 
@@ -117,12 +117,12 @@ def _schedule(key: str, points: tuple[tuple[float, ...], ...], path: str) -> Sch
 
 
 def _clip(privacy: Privacy) -> Iterator[str]:
-    clip = clip_named(privacy.clipping)
+    clip = CLIPS[privacy.clipping]
     if privacy.layer_clip_norms and not clip.takes("clip_norms"):
         yield f"privacy.layer_clip_norms are for privacy.clipping='per_layer', not {privacy.clipping!r}; change one"
     if privacy.adaptive_quantile is not None and not clip.bounded:
         yield "an adaptive clip norm needs a clip: flat or per_layer"
-    if privacy.clip_weighted and clip.bounded and not estimator_named(privacy.estimator).takes_weighted_clip:
+    if privacy.clip_weighted and clip.bounded and not ESTIMATORS[privacy.estimator].takes_weighted_clip:
         # With the clipped denominator, many users of tiny weight could send huge updates.
         yield "privacy.clip_weighted bounds w·Δ, enough for the fixed denominator only; use fixed_denominator"
 
@@ -134,7 +134,7 @@ def _experiment(privacy: Privacy) -> Iterator[str]:
         yield "experiment mode needs privacy.noise_std or privacy.noise_multiplier (0 is allowed)"
     if privacy.noise_std is not None and privacy.noise_multiplier is not None:
         yield "privacy.noise_std and privacy.noise_multiplier are both given; keep one"
-    if privacy.noise_multiplier and not estimator_named(privacy.estimator).bounded:
+    if privacy.noise_multiplier and not ESTIMATORS[privacy.estimator].bounded:
         yield "privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead"
 
 
@@ -142,9 +142,9 @@ def _private(privacy: Privacy, before: accounting.Spent) -> Iterator[str]:
     epsilon, delta = privacy.epsilon, privacy.delta
     if privacy.noise_std is not None:
         yield "privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier"
-    if not estimator_named(privacy.estimator).bounded:
+    if not ESTIMATORS[privacy.estimator].bounded:
         yield f"privacy.estimator={privacy.estimator!r} has no bounded sensitivity; use fixed_denominator"
-    if not clip_named(privacy.clipping).bounded:
+    if not CLIPS[privacy.clipping].bounded:
         yield f"privacy.clipping={privacy.clipping!r} bounds no user's update; use flat or per_layer, or mode 'none'"
     if privacy.noise_multiplier is None and epsilon is None:
         yield "a private run needs privacy.noise_multiplier or privacy.epsilon"
@@ -204,7 +204,7 @@ def _variants(recipe: Recipe, processes: int) -> Iterator[str]:
 
 def _canaries(recipe: Recipe, processes: int) -> Iterator[str]:
     sampling = recipe.privacy.sampling
-    if not sampler_named(sampling).independent:
+    if not SAMPLERS[sampling].independent:
         yield f"[audit] canaries would take the places of users with privacy.sampling={sampling!r}; use 'poisson'"
     late = "run.deploy_every or run.delays" if _is_late(recipe.run) else ""
     unwatched = _other_method(recipe) or late or ("several processes" if processes > 1 else "")
@@ -283,7 +283,7 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
         yield "run.algorithm='central' pools text, and devices keep theirs; use fedavg"
     if recipe.server.update == "transfer":
         yield "server.update='transfer' needs every user's model at the server; across devices use 'average'"
-    if not sampler_named(privacy.sampling).independent:
+    if not SAMPLERS[privacy.sampling].independent:
         yield f"privacy.sampling={privacy.sampling!r} draws from all users; devices flip their own coins: use 'poisson'"
     if privacy.secrets == "seeded" and privacy.mode == "private":
         seed = f"run.seed={run.seed}, which others can guess"

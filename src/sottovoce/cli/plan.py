@@ -92,10 +92,10 @@ def plan(
 
 
 def _print_plan(made: Plan) -> None:
-    from sottovoce.privacy.sampling import sampler_named
+    from sottovoce.privacy.sampling import SAMPLERS
 
     takes_part = f"{made.device_rounds_expected:.3g} rounds on average"
-    if not sampler_named(made.sampling).amplifies:
+    if not SAMPLERS[made.sampling].amplifies:
         takes_part = f"at most {made.device_rounds_most:,} rounds, and pays for as many"
     rows = {
         **_epsilon_rows(made.epsilons, made.relation, made.epsilon_replaced),

@@ -18,7 +18,7 @@ from sottovoce.commands.stores import TURNS_BY_PLACE, store_folder
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import Facts, made_aside, sealed
-from sottovoce.privacy.sampling import sampler_named
+from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import AuditOutcome, read_statement, with_store_total
 from sottovoce.reporting.statement_text import with_prose
@@ -111,7 +111,7 @@ def _faults(run: RunFolder) -> Iterator[str]:
         yield "recipe.toml is not the one that the ledger names: it was edited after the run began"
     if ledger.header.get("run") != statement.run:
         yield "privacy.json is the statement of another run than the ledger's"
-    if sampler_named(privacy.sampling).uses_names and "turns" not in ledger.header:
+    if SAMPLERS[privacy.sampling].uses_names and "turns" not in ledger.header:
         yield TURNS_BY_PLACE
     rounds = statement.rounds_done
     if ledger.rounds < rounds:

@@ -1,13 +1,9 @@
-"""The products of `lstm_users` for a CPU: one user at a time, one core for each, in the shapes its compiler does well.
+"""The products of `lstm_users` for a CPU, one user at a time, in the shapes that XLA computes fastest:
 
-Where XLA's time goes on a CPU, and what is done about it here:
-
-- A product with an axis of users misses the good matrix product: there is none here, and blocks have one user.
-- Of the ways to lay out a product, those with the long side first are the fastest: scores are [words, tokens], and the
-  recurrence keeps its states as columns.
-- Moments are a loop, not a row of copies: in a row, each would compute all earlier ones again inside its fusion, and
-  the transposed weights would be folded back into the products.
-- Probabilities are computed once and kept for the second pass; what scales them there is put into the smaller factor.
+- No product has an axis of users: XLA would not use its fast matrix product.
+- The long side of a product comes first: logits are [words, tokens], and the recurrence keeps its states as columns.
+- Time steps are a loop: unrolled, each would compute all earlier ones again inside its fusion.
+- Probabilities are computed once and kept for the second pass; their scale there is put into the smaller factor.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from sottovoce.kernels.lstm_users import LN2, Products, Step, by_row, squares_of
+from sottovoce.kernels.lstm_users import LN2, Products, Step, activate, by_row, gate_gradients, squares_of
 
 # 2^x on [-1/2, 1/2], a fit at Chebyshev's points: within 3e-7 of it, where a float32 is within 6e-8.
 _POWERS = (1.0, 0.6931472, 0.24022211, 0.05550341, 0.00967079, 0.00133953)
@@ -49,7 +45,6 @@ def _step_table(
     outputs: Array, of_words: Array, table: Array, delta: Array, level: Array, share: Array, targets: Array,
     inputs: Array, step: Step, kept: Any,
 ) -> tuple[Array, Array]:  # fmt: skip
-    del table
     chances, rows, inverse, offset = kept
     wanted = (share[0] * LN2)[:, None] * outputs[0]
     slope = chances @ (wanted * exp2(offset - level)[0][:, None])
@@ -65,7 +60,7 @@ def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, A
 
 
 def _turned(parts: Array) -> Array:
-    """Lanes first or last."""
+    """Lanes first instead of last, or the reverse."""
     return parts.transpose(0, 2, 1)
 
 
@@ -76,8 +71,7 @@ def _read(
 
     def moment(carry: tuple, word: Array) -> tuple:
         hidden, cell = carry
-        i, f, g, o = jnp.split(word + weight @ hidden, 4)
-        i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+        i, f, g, o = activate(word + weight @ hidden)
         cell = f * cell + i * g
         hidden = o * jnp.tanh(cell)
         return (hidden, cell), (jnp.concatenate([i, f, g, o]), cell, hidden)
@@ -96,19 +90,8 @@ def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta
     def moment(carry: tuple, now: tuple) -> tuple:
         of_hidden, of_cell = carry
         above, gates, before, after = now
-        i, f, g, o = jnp.split(gates, 4)
-        tanh_cell = jnp.tanh(after)
-        of_hidden = above + of_hidden
-        of_cell = of_cell + of_hidden * o * (1 - tanh_cell * tanh_cell)
-        slope = jnp.concatenate(
-            [
-                of_cell * g * i * (1 - i),
-                of_cell * before * f * (1 - f),
-                of_cell * i * (1 - g * g),
-                of_hidden * tanh_cell * o * (1 - o),
-            ]
-        )
-        return (weight @ slope, of_cell * f), slope
+        slope, of_cell = gate_gradients(gates, before, after, above + of_hidden, of_cell)
+        return (weight @ slope, of_cell), slope
 
     start = (jnp.zeros_like(cells[0]), jnp.zeros_like(cells[0]))
     _, slopes = jax.lax.scan(moment, start, (above, gates, cells[:-1], cells[1:]), reverse=True)

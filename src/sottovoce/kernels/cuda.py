@@ -53,7 +53,7 @@ def products(update: FedAvg, model: LSTM) -> Products | None:
 @cache
 def compiled(stored: str) -> dict[str, str]:
     """The PTX of each kernel, by name."""
-    _launcher()  # first, since it is the cheaper to miss
+    _launcher()  # first, since its absence is found sooner
     kind = {"float32": "float", "float16": "half"}[stored]
     text = _to_ptx((Path(__file__).parent / "lstm.cu").read_text(encoding="utf-8"), kind)
     # Each kernel becomes a module of its own, with the declarations that all share.
@@ -85,7 +85,7 @@ def _to_ptx(source: str, stored: str) -> str:
 
 
 def _compiler() -> tuple[Any, list[Path]]:
-    """The library and the folders of CUDA's headers, from the wheels beside jax or from an installed toolkit."""
+    """The library and the folders of CUDA's headers, from the wheels of jax or from an installed toolkit."""
     roots = [Path(sysconfig.get_path("purelib")) / "nvidia", Path("/usr/local/cuda")]
     libraries = [path for root in roots for path in sorted(root.rglob("libnvrtc.so*")) if "builtins" not in path.name]
     headers = [path.parent for root in roots for path in sorted(root.rglob("cuda_bf16.h"))]
@@ -132,8 +132,8 @@ def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Ar
     users, tokens, size = outputs.shape
     vocabulary = table.shape[0]
     tiles = -(-vocabulary // 80)
-    # By the vocabulary alone: were it by the users of a block, who else is there would change the order of a user's
-    # sums. With 10,000 words three parts are the fastest for every block of 100 users and more.
+    # From the vocabulary alone: the order of a user's sums must not depend on other users. With 10,000 words three
+    # parts are the fastest for every block of 100 users and more.
     parts = -(-tiles // 42)
     rows = -(-tiles // parts) * 80
     parts = -(-vocabulary // rows)
@@ -153,7 +153,7 @@ def _step_table(
     groups = -(-vocabulary // rows)
     memory = 4 * 16 * (224 + (448 if delta.dtype == jnp.float32 else 224))
     if memory > 30_000:
-        # Beside it the kernel has 18 kB of its own; the launcher raises the limit only for more than 48 kB asked here.
+        # The kernel has 18 kB more of its own; the launcher raises the limit only for more than 48 kB asked here.
         memory = max(memory, 49_408)
     new, squares = _run(
         "head_b", delta, 4, memory, (groups, users),

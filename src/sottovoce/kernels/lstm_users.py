@@ -4,10 +4,10 @@ What differs from `jax.vmap(FedAvg)`:
 
 - Logits need not reach memory. One pass over a user's table gives the log-sum-exp and the gradient of the outputs; a
   second forms the table's gradient, applies the step and adds up its squares.
-- The clip is one number for each layer of a user, kept beside the update and used when it is next read:
-  Δ = scale · stored. In a flat clip all layers have the same.
+- The clip is one number for each layer of a user, applied when the update is next read: Δ = scale · stored. In a flat
+  clip all layers have the same.
 - Between steps Δ may be kept in float16, in units of a power of two: see `unit_of`.
-- Users who have finished, and empty seats, are passed over; whatever is computed for them is not used.
+- Users who have finished, and padding, are skipped, or their results are not used.
 - The words' share of the gates, and every gradient of a weight, is one product for all tokens of a step.
 
 Each of these is a function in `Products`: `PLAIN` has them in JAX, and is what the CUDA kernels are tested against.
@@ -48,8 +48,8 @@ class Parts(NamedTuple):
 class Step(NamedTuple):
     """How one weight is stepped: stored ← (scale · stored - η · gradient) / unit."""
 
-    # Of what is stored: the clip and the unit; below 0 for a user who has finished and is left alone. [users] for the
-    # table; [users, groups] for the others, each for as many rows of a weight: the gates have their own.
+    # The clip times the unit; below 0 for a user who has finished. [users] for the table; [users, groups of rows] for
+    # the others.
     scale: Array
     unit: Array
     learning_rate: float
@@ -68,7 +68,7 @@ class Products(NamedTuple):
 
 
 def fits(update: UserUpdate, model: Any) -> bool:
-    """Is this what `train_users` computes?"""
+    """Can `train_users` compute this update of this model?"""
     return (
         isinstance(update, FedAvg)
         and update.objective is plain
@@ -87,15 +87,15 @@ _PER_LAYER: dict[type[Clip], bool] = {FlatClip: False, NoClip: False, PerLayerCl
 def train_users(
     products: Products, update: FedAvg, model: LSTM, users: User, clip_norms: Array, last: Any
 ) -> UserResult:
-    """What each user of a block sends, as `jax.vmap(update)` gives it but in `Parts`; `clip_norms` is [users, parts].
+    """What each user of a block sends: as `jax.vmap(update)`, but in `Parts`. `clip_norms` is [users, parts].
 
-    Updates stay in parts because putting each together would write all of them once more: `model_of` is for their sum.
+    To put each update together would write all of them once more: `model_of` is for their sum.
     """
     received, kind = parts_of(model), products.kind
     count, width, lanes = users.length.shape[0], received.hidden.shape[1], update.batch
     tokens_a_step = lanes * update.unroll
     steps = jax.tree.map(
-        # [steps, users, tokens], the lanes of one moment side by side.
+        # [steps, users, tokens], the lanes of one time step together.
         lambda part: part.transpose(1, 0, 3, 2).reshape(part.shape[1], count, tokens_a_step),
         jax.vmap(lambda user: cut_into_lanes(update.text(user), lanes, update.unroll, update.bos))(users),
     )
@@ -245,9 +245,9 @@ HEADROOM = 128  # how far a coordinate may be beyond the clip norm, after a step
 def unit_of(clip_norms: Array, stored: Any) -> Array:
     """What 1 stands for where Δ is stored.
 
-    Clipped after every step, no coordinate of Δ is beyond the clip norm S, so a power of two that puts `HEADROOM` · S
-    at the end of float16's range leaves nothing to overflow: what a single step throws further is cut to the end, and
-    the clip that follows shrinks it in any case. Numbers down to 1e-7 S keep eleven bits.
+    Clipped after every step, no coordinate of Δ is beyond the clip norm S. So a power of two puts `HEADROOM` · S at the
+    end of float16's range. A single step that goes further is cut there, and the clip that follows shrinks it anyway.
+    Numbers down to 1e-7 S keep eleven bits.
     """
     if stored == jnp.float32:
         return jnp.ones_like(clip_norms)
@@ -282,13 +282,13 @@ def _like(kind: type, **fields: Any) -> Any:
 
 
 def offset_of(outputs: Array) -> Array:
-    """What is taken off each score before exp2. Scores are at most ‖output‖, as rows of the table have norm 1."""
+    """What is subtracted from each logit before exp2. Logits are at most ‖output‖: rows of the table have norm 1."""
     length = jnp.sqrt(jnp.sum(jnp.square(outputs.astype(jnp.float32)), axis=-1))
     return jnp.maximum(length - 57.0, 0.0)
 
 
 def _table_rows(table: Array, delta: Array, scale: Array) -> tuple[Array, Array, Array]:
-    """Δ as it is, the normalised rows of (received + Δ), and 1 / their norms."""
+    """Δ, the normalised rows of (received + Δ), and 1 / their norms."""
     change = scale[:, None, None] * delta
     full = table.astype(jnp.float32) + change
     inverse = jax.lax.rsqrt(jnp.maximum(jnp.sum(full * full, -1, keepdims=True), 1e-24))
@@ -337,6 +337,27 @@ def _stored(new: Array, old: Array, step: Step, scale: Array) -> Array:
     return jnp.where(scale[:, None, None] < 0, old, new)
 
 
+def activate(gates: Array, axis: int = 0) -> tuple[Array, Array, Array, Array]:
+    """The input, forget, cell and output gate from their inputs, which are one after another along `axis`."""
+    i, f, g, o = jnp.split(gates, 4, axis=axis)
+    return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+
+
+def gate_gradients(
+    gates: Array, before: Array, after: Array, of_hidden: Array, of_cell: Array, axis: int = 0
+) -> tuple[Array, Array]:
+    """The gradients of the inputs of the gates at one time step, and of the cell before it.
+
+    From the gates, the cell before and after, and the gradients of the hidden state and of the cell after it.
+    """
+    i, f, g, o = jnp.split(gates, 4, axis=axis)
+    tanh_cell = jnp.tanh(after)
+    of_cell = of_cell + of_hidden * o * (1 - tanh_cell * tanh_cell)
+    of_input, of_forget = of_cell * g * i * (1 - i), of_cell * before * f * (1 - f)
+    of_candidate, of_output = of_cell * i * (1 - g * g), of_hidden * tanh_cell * o * (1 - o)
+    return jnp.concatenate([of_input, of_forget, of_candidate, of_output], axis=axis), of_cell * f
+
+
 def _read(
     words: Array, bias: Array, recurrent: Array, delta: Array, scale: Array, hidden: Array, cell: Array
 ) -> tuple[Array, Array, Array]:
@@ -344,8 +365,7 @@ def _read(
     gates, cells, hiddens = [], [cell], [hidden]
     for moment in range(words.shape[1]):
         from_hidden = jnp.einsum("ulh,ugh->ulg", hiddens[-1], weight, preferred_element_type=jnp.float32)
-        i, f, g, o = jnp.split(words[:, moment].astype(jnp.float32) + bias[:, None] + from_hidden, 4, axis=-1)
-        i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+        i, f, g, o = activate(words[:, moment].astype(jnp.float32) + bias[:, None] + from_hidden, axis=-1)
         cells.append(f * cells[-1] + i * g)
         hiddens.append((o * jnp.tanh(cells[-1])).astype(words.dtype))
         gates.append(jnp.concatenate([i, f, g, o], axis=-1).astype(words.dtype))
@@ -356,20 +376,11 @@ def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta
     weight = (recurrent.astype(jnp.float32) + by_row(scale, delta)).astype(gates.dtype)
     slopes, of_hidden, of_cell = [], jnp.zeros_like(cells[:, 0]), jnp.zeros_like(cells[:, 0])
     for moment in reversed(range(gates.shape[1])):
-        i, f, g, o = jnp.split(gates[:, moment].astype(jnp.float32), 4, axis=-1)
-        tanh_cell = jnp.tanh(cells[:, moment + 1])
         of_hidden = above[:, moment].astype(jnp.float32) + of_hidden
-        of_cell = of_cell + of_hidden * o * (1 - tanh_cell * tanh_cell)
-        slope = jnp.concatenate(
-            [
-                of_cell * g * i * (1 - i),
-                of_cell * cells[:, moment] * f * (1 - f),
-                of_cell * i * (1 - g * g),
-                of_hidden * tanh_cell * o * (1 - o),
-            ],
-            axis=-1,
-        ).astype(gates.dtype)
-        of_cell = of_cell * f
+        slope, of_cell = gate_gradients(
+            gates[:, moment].astype(jnp.float32), cells[:, moment], cells[:, moment + 1], of_hidden, of_cell, axis=-1
+        )
+        slope = slope.astype(gates.dtype)
         of_hidden = jnp.einsum("ulg,ugh->ulh", slope, weight, preferred_element_type=jnp.float32)
         slopes.append(slope)
     return jnp.stack(slopes[::-1], 1)

@@ -30,31 +30,15 @@ class FineTune:
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
-            raise SettingError(
-                "{epochs} must be at least 1; it is how often the user's text is read", epochs=self.epochs
-            )
+            raise SettingError("{epochs} must be at least 1", epochs=self.epochs)
         if not 0 < self.learning_rate < float("inf"):
             raise SettingError(
                 "{learning_rate:g} must be a number above 0, often 0.1 to 6", learning_rate=self.learning_rate
             )
 
     def __call__(self, model: LanguageModel, user: User, key: PRNGKeyArray, last: Any = None) -> LanguageModel:
-        """The model after training on a user's tokens; `model` itself where training diverged.
-
-        Args:
-            last: the steps of an epoch, as in `FedAvg`; those of the whole padded text by default.
-        """
-        training = FedAvg(
-            NoClip(),
-            False,
-            epochs=self.epochs,
-            batch=self.batch,
-            unroll=self.unroll,
-            learning_rate=self.learning_rate,
-            objective=self.objective,
-            gradient_clip=self.gradient_clip,
-            bos=self.bos,
-        )
+        """The model after training on a user's tokens, in `last` steps an epoch; `model` itself where it diverged."""
+        training = FedAvg(NoClip(), clip_every_step=False, **vars(self))
         steps = training.steps(user.tokens.shape[0]) if last is None else last
         update = training(model, user, key, jnp.asarray(NoClip().clip_norms), steps).update
         params, frozen = split(model)

@@ -22,25 +22,23 @@ class Batch(NamedTuple):
     mask: Float[Array, "lanes unroll"]
 
 
+Losses = Float[Array, "lanes unroll"]
 # (model, model as received, batch, hidden state of each lane, key of the batch) -> (loss of each target, new states)
-Objective = Callable[
-    [LanguageModel, LanguageModel, Batch, State, PRNGKeyArray], tuple[Float[Array, "lanes unroll"], State]
-]
+Objective = Callable[[LanguageModel, LanguageModel, Batch, State, PRNGKeyArray], tuple[Losses, State]]
 
 
 def plain(
     model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
-) -> tuple[Float[Array, "lanes unroll"], State]:
+) -> tuple[Losses, State]:
     """Cross-entropy of the user's next word."""
-    del received
     losses, state, _ = _read(model, batch, state, key)
     return losses, state
 
 
 def _read(
     model: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
-) -> tuple[Float[Array, "lanes unroll"], State, Float[Array, "lanes unroll vocabulary"]]:
-    """The cross-entropy of each target, the new hidden states, and the logits. Every lane has a key of its own."""
+) -> tuple[Losses, State, Float[Array, "lanes unroll vocabulary"]]:
+    """The cross-entropy of each target, the new hidden states, and the logits. Each lane has its own key."""
     outputs, state = jax.vmap(model.read)(batch.inputs, state, jax.random.split(key, len(batch.inputs)))
     logits = model.logits(outputs)
     return cross_entropy(logits, batch.targets), state, logits
@@ -67,7 +65,7 @@ class WithoutForgetting:
 
     def __call__(
         self, model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
-    ) -> tuple[Float[Array, "lanes unroll"], State]:
+    ) -> tuple[Losses, State]:
         own, before = state
         hard, own, logits = _read(model, batch, own, key)
         outputs, before = jax.vmap(received.read)(batch.inputs, before)
@@ -87,7 +85,7 @@ class Penalised:
 
     def __call__(
         self, model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
-    ) -> tuple[Float[Array, "lanes unroll"], State]:
+    ) -> tuple[Losses, State]:
         losses, state = self.objective(model, received, batch, state, key)
         pairs = zip(*(jax.tree.leaves(split(each)[0]) for each in (model, received)), strict=True)
         # Equal for every target, so it is in the mean once.

@@ -13,7 +13,7 @@ ROUNDING = 0x70616B  # the key that rounds an update is not one of those that tr
 
 
 class Quantised(NamedTuple):
-    """What is sent: whole numbers from -127 to 127, and the unit of each row."""
+    """Whole numbers from -127 to 127, and the unit of each row."""
 
     numbers: Any
     units: Any
@@ -23,8 +23,8 @@ class Quantised(NamedTuple):
 class EightBit:
     """Stochastic quantisation to one byte a number: each is a multiple of the unit of its row.
 
-    Numbers are rounded up or down at random, so that they are unbiased. A device does not keep the rounding error.
-    Rounding may make an update longer, so it is clipped again after `dequantise`.
+    Numbers are rounded up or down at random, so that they are unbiased. An update may become longer, so it is clipped
+    again after `dequantise`.
     """
 
     def quantise(self, update: Any, key: PRNGKeyArray) -> Quantised:

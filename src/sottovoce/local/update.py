@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,18 +21,15 @@ TRAINING = 0x7261696E  # the key that FedSGD trains with is not the one that cho
 
 
 class User(NamedTuple):
-    """One user's tokens, padded to a public length, and how many there are.
-
-    `public` is text that came with the model, for rehearsal. It is not part of `length`, which gives the weight w_k.
-    """
+    """One user's tokens, padded to a public length, and their number, which gives the weight w_k."""
 
     tokens: Int[Array, " time"]
     length: Int[Array, ""]
-    public: Int[Array, " more"] | None = None
+    public: Int[Array, " more"] | None = None  # text that came with the model, for rehearsal
 
 
 class Trained(NamedTuple):
-    """What local training gives: all of it stays on the device."""
+    """The result of local training: all of it stays on the device."""
 
     update: Any
     norm: Float[Array, ""]
@@ -87,14 +85,40 @@ def rehearsed(length: Any, user_share: float) -> Any:
     return length * round(PARTS * (1 / user_share - 1)) // PARTS
 
 
+class LocalTraining(ABC):
+    """Local training and the last clip."""
+
+    if TYPE_CHECKING:  # fields of each subclass
+
+        @property
+        def clipping(self) -> Clip: ...
+        @property
+        def compression(self) -> EightBit | None: ...
+
+    @abstractmethod
+    def train(
+        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
+    ) -> Trained:
+        """Local training with the key of this user.
+
+        `last` is the number of steps of an epoch: those of the user, or more where users share a program. A step
+        without targets changes nothing.
+        """
+
+    def __call__(
+        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
+    ) -> UserResult:
+        """What is sent for a user."""
+        return clip_update(self, self.train(received, user, key, clip_norms, last), clip_norms, key)
+
+
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(LocalTraining):
     """E epochs of SGD over the user's text; the update is the change of the parameters, clipped.
 
     With a `user_share` λ below 1 it is random rehearsal (Popov et al. 2018, section 2.2): public text is added until
-    the user's is a share λ of all that is read.
-
-    `gradient_clip` keeps a step from diverging. It bounds nothing that is sent; `clipping` does.
+    the user's is a share λ of all that is read. `gradient_clip` keeps a step from diverging; it bounds nothing that is
+    sent.
     """
 
     clipping: Clip
@@ -126,22 +150,9 @@ class FedAvg:
         public = user.public[jnp.clip(place - user.length, 0, user.public.shape[0] - 1)]
         return User(jnp.where(place < user.length, own, public), user.length + self.rehearsed(user.length))
 
-    def __call__(
-        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
-    ) -> UserResult:
-        """The update of one user: local training and the last clip."""
-        return clip_update(self, self.train(received, user, key, clip_norms, last), clip_norms, key)
-
     def train(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> Trained:
-        """Local training.
-
-        Args:
-            key: of this user; every step of every epoch has a key made from it.
-            last: the steps of an epoch: those of the user, or more where users share a program. A step without
-                targets changes nothing.
-        """
         steps = cut_into_lanes(self.text(user), self.batch, self.unroll, self.bos)
         params, frozen = split(received)
 
@@ -177,7 +188,7 @@ class FedAvg:
 
 
 @dataclass(frozen=True)
-class FedSGD:
+class FedSGD(LocalTraining):
     """One gradient of the mean loss over `tokens` of the user's tokens (0: all), times -η, clipped."""
 
     clipping: Clip
@@ -193,16 +204,9 @@ class FedSGD:
         """The steps over a text of this length."""
         return local_steps(np.minimum(length, self.tokens) if self.tokens else length, self.batch, self.unroll)
 
-    def __call__(
-        self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
-    ) -> UserResult:
-        """What is sent for a user: the gradient and the last clip."""
-        return clip_update(self, self.train(received, user, key, clip_norms, last), clip_norms, key)
-
     def train(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> Trained:
-        """As `FedAvg`; `key` chooses the tokens too."""
         training_key = jax.random.fold_in(key, TRAINING)
         steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll, self.bos)
         targets = jnp.maximum(jnp.sum(steps.mask), 1)
@@ -241,11 +245,9 @@ def mean_loss_and_gradient(
 ) -> tuple[tuple[Array, Any], LanguageModel]:
     """The mean loss over the targets of one batch, and its gradient for the trained parameters.
 
-    Guarantee: both are 0 without targets, also where the model has diverged. A user takes such steps only in a program
-    shared with users who have more text, and must send the same update then; but 0 times a value that is not finite is
-    not 0.
+    Guarantee: both are 0 without targets, also where the model has diverged. (0 times a value that is not finite is not
+    0.) So a user sends the same update in a program shared with users who have more text.
     """
-
     params, frozen = split(model)
 
     def mean_loss(params: Any) -> tuple[Array, Any]:
@@ -266,7 +268,7 @@ def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
 
 
 def clip_update(
-    local: UserUpdate, trained: Trained, clip_norms: ClipNorms, key: PRNGKeyArray | None = None
+    local: LocalTraining, trained: Trained, clip_norms: ClipNorms, key: PRNGKeyArray | None = None
 ) -> UserResult:
     """The last clip, in float32 after any kernel, and zeros in place of what is not finite.
 

@@ -15,9 +15,8 @@ State = Any  # a pytree of arrays: the hidden state that one lane carries from o
 class LanguageModel(Protocol):
     """A pytree of arrays. Each trained array is a parameter vector (a layer of per-layer clipping).
 
-    There is no batch axis: the caller maps over lanes and users. A model may have a method `trained()`, which gives a
-    pytree of bool (or a prefix of one) in its own shape: True where an array is trained. By default all arrays of
-    floats are.
+    There is no batch axis: the caller maps over lanes and users. A method `trained()` may give a pytree of bool (or a
+    prefix of one), True where an array is trained. By default all arrays of floats are.
     """
 
     def initial_state(self) -> State:
@@ -27,11 +26,7 @@ class LanguageModel(Protocol):
     def read(
         self, tokens: Int[Array, " time"], state: State, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time output"], State]:
-        """Read tokens one after another: an output for each, and the hidden state after the last.
-
-        Args:
-            key: the randomness of training, such as dropout: one for each unroll of each lane. None in inference.
-        """
+        """An output for each token, and the hidden state after the last. `key` is for dropout; None in inference."""
         ...
 
     def logits(self, outputs: Float[Array, "*any output"]) -> Float[Array, "*any vocabulary"]:
@@ -40,9 +35,9 @@ class LanguageModel(Protocol):
 
 
 def split(model: Any) -> tuple[Any, Any]:
-    """`params`, which are trained, clipped, noised and sent, and `frozen`, which is the rest of the model.
+    """`params`, which are trained, clipped, noised and sent, and `frozen`, the rest of the model or None.
 
-    Both have the shape of the model, with None in the places of the other. `frozen` is None where all is trained.
+    Both have the structure of the model, with None in the places of the other.
     """
     trained = getattr(model, "trained", None)
     params, frozen = eqx.partition(model, _is_inexact if trained is None else trained())
@@ -50,7 +45,7 @@ def split(model: Any) -> tuple[Any, Any]:
 
 
 def join(params: Any, frozen: Any) -> Any:
-    """The model of both parts that `split` gave."""
+    """The model of the two parts of `split`."""
     return params if frozen is None else eqx.combine(params, frozen)
 
 

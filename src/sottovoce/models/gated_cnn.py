@@ -1,9 +1,8 @@
 """The gated convolutional model of Schultz 2019, section 3.1.1, after Dauphin et al. 2016.
 
-The paper does not say whether the output is tied to the embedding. It gives a projection for blocks whose output has
-another size than their input, which a tied output could not use; and the code it names as its source has a separate
-output table. So untied is the default. With the paper's sizes (10,000 words, embedding 300, one block, kernel 4,
-bottleneck 15) that is 6,020,460 parameters, and 3,020,460 tied.
+The paper does not say whether the output is tied to the embedding. The code that it builds on has a separate table, so
+untied is the default. With the paper's sizes (10,000 words, embedding 300, one block, kernel 4, bottleneck 15) that is
+6,020,460 parameters, and 3,020,460 tied.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Branch(eqx.Module):
     def __init__(
         self, inputs: int, outputs: int, kernel: int, bottleneck: int, *, scale: float = 1.0, key: PRNGKeyArray
     ):
-        # Every convolution keeps the variance of what it is given; `scale` is on top, for the last.
+        # Every convolution keeps the variance of its input, times `scale` for the last.
         keys = jax.random.split(key, 3)
         self.down = jax.random.normal(keys[0], (bottleneck, inputs)) * inputs**-0.5
         self.down_bias = jnp.zeros((bottleneck,))
@@ -63,8 +62,9 @@ class Block(eqx.Module):
         keys = jax.random.split(key, 3)
         self.value = Branch(inputs, outputs, kernel, bottleneck, scale=scale, key=keys[0])
         self.gate = Branch(inputs, outputs, kernel, bottleneck, key=keys[1])
-        same = inputs == outputs
-        self.residual = None if same else jax.random.normal(keys[2], (outputs, inputs)) * inputs**-0.5
+        self.residual = None
+        if inputs != outputs:
+            self.residual = jax.random.normal(keys[2], (outputs, inputs)) * inputs**-0.5
 
     def initial_state(self) -> tuple[Past, Past]:
         return self.value.initial_state(), self.gate.initial_state()
@@ -81,8 +81,7 @@ class Block(eqx.Module):
 class GatedCNN(eqx.Module):
     """Embedding, gated blocks, softmax. A word sees itself and the `layers · (kernel - 1)` words before it.
 
-    Blocks add to what they are given. Each starts with 1/layers of the variance that one block would add, so that a
-    deep stack starts like a shallow one.
+    Blocks add to their input. Each starts with 1/layers of the variance that one block would add.
     """
 
     embedding: Float[Array, "vocabulary size"]
@@ -121,7 +120,6 @@ class GatedCNN(eqx.Module):
     def read(
         self, tokens: Int[Array, " time"], state: tuple[tuple[Past, Past], ...], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time hidden"], tuple[tuple[Past, Past], ...]]:
-        del key
         words, pasts = self.embedding[tokens], []
         if self.output is None:
             words = unit_rows(words)

@@ -1,11 +1,12 @@
 """Texts that a model writes, and the probability that a model gives to a text: alone, or after a prefix.
 
-A text is a fixed number of targets, as in evaluation: words, punctuation and EOS, after which another text begins. All
-texts of one length have probability 1 together.
+A text is a fixed number of targets, as in evaluation: words, punctuation and EOS, after which another text begins. The
+probabilities of all texts of one length sum to 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -33,22 +34,25 @@ def sample_texts(
 def write_stream(model: LanguageModel, specials: Specials, runs: int, length: int, key: PRNGKeyArray) -> np.ndarray:
     """Some runs of `length` tokens that the model writes, one after another: a stream as users have it, with BOS."""
     drawn = np.asarray(_sample_block(model, specials, runs, length, key))
-    return np.concatenate([_with_bos(run, specials)[:length] for run in drawn])
-
-
-def _with_bos(targets: np.ndarray, specials: Specials) -> np.ndarray:
-    """With the BOS that every text begins with, which is not drawn."""
-    return np.insert(targets, [0, *(np.flatnonzero(targets == specials.eos) + 1)], specials.bos)
+    # Every text begins with BOS, which is not drawn.
+    begins = [np.append(0, np.flatnonzero(run == specials.eos) + 1) for run in drawn]
+    runs_with_bos = (np.insert(run, places, specials.bos) for run, places in zip(drawn, begins, strict=True))
+    return np.concatenate([run[:length] for run in runs_with_bos])
 
 
 def log_probabilities(model: LanguageModel, specials: Specials, texts: np.ndarray) -> np.ndarray:
     """log P(s|θ) of each text, in float64, because small differences are compared."""
     parts = []
-    for start in range(0, len(texts), _BLOCK):
-        some = texts[start : start + _BLOCK]
-        padded = np.pad(some, ((0, _BLOCK - len(some)), (0, 0)))  # one shape, one program
+    for some, padded in _in_blocks(texts):
         parts.append(np.asarray(_log_probabilities(model, specials, padded), np.float64)[: len(some)].sum(axis=1))
     return np.concatenate(parts)
+
+
+def _in_blocks(texts: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Some texts at a time, and the same padded to one shape, for one program."""
+    for start in range(0, len(texts), _BLOCK):
+        some = texts[start : start + _BLOCK]
+        yield some, np.pad(some, ((0, _BLOCK - len(some)), (0, 0)))
 
 
 def log_ratios(
@@ -75,10 +79,8 @@ def count_likelier(
     read = jnp.asarray(prefix, jnp.int32)
     own = _score_endings(model, specials, read, jnp.asarray(ending[None, :-1], jnp.int32))[0, ending[-1]]
     count = 0
-    for start in range(0, len(heads), _BLOCK):
-        some = heads[start : start + _BLOCK]
-        padded = np.pad(some, ((0, _BLOCK - len(some)), (0, 0))).astype(np.int32)
-        likely = np.asarray(_score_endings(model, specials, read, padded))[: len(some), last_tokens]
+    for some, padded in _in_blocks(heads):
+        likely = np.asarray(_score_endings(model, specials, read, padded.astype(np.int32)))[: len(some), last_tokens]
         itself = np.all(some == ending[:-1], axis=1)[:, None] & (last_tokens == ending[-1])
         count += int(np.sum(~(likely < own) & ~itself))
     return count
@@ -132,7 +134,7 @@ def _sample_block(
             token = jax.random.categorical(key, chances)
             return _read(model, specials, state, token), token
 
-        return jax.lax.scan(step, _begin(model, specials), jax.random.split(key, length))[1]
+        return jax.lax.scan(step, _after(model, specials), jax.random.split(key, length))[1]
 
     return jax.vmap(write)(jax.random.split(key, texts))
 
@@ -146,18 +148,15 @@ def _log_probabilities(
             state, chances = carry
             return _read(model, specials, state, token), chances[token]
 
-        return jax.lax.scan(step, _begin(model, specials), text)[1]
+        return jax.lax.scan(step, _after(model, specials), text)[1]
 
     return jax.vmap(score)(texts)
 
 
-def _begin(model: LanguageModel, specials: Specials) -> tuple[State, Array]:
-    return _after(model, specials, jnp.zeros(0, jnp.int32))
-
-
-def _after(model: LanguageModel, specials: Specials, prefix: Array) -> tuple[State, Array]:
+def _after(model: LanguageModel, specials: Specials, prefix: Array | tuple[()] = ()) -> tuple[State, Array]:
     """The hidden state after BOS and a prefix, and the log-probabilities of the next token."""
-    tokens = jnp.concatenate([jnp.array([specials.bos], prefix.dtype), prefix])
+    prefix = jnp.asarray(prefix, jnp.int32)
+    tokens = jnp.concatenate([jnp.array([specials.bos], jnp.int32), prefix])
     outputs, state = model.read(tokens, model.initial_state())
     return state, _next_token(model, specials, outputs[-1])
 

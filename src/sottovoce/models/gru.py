@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import tied_logits, unit_rows
-from sottovoce.models.lstm_scan import Gate
+from sottovoce.models.head import tied_logits, uniform, unit_rows
+from sottovoce.models.lstm import Gate
 
 
 class GRU(eqx.Module):
@@ -31,8 +31,7 @@ class GRU(eqx.Module):
         self.reset_gate = Gate(embedding, hidden, bias=0.0, key=keys[1])
         self.update_gate = Gate(embedding, hidden, bias=0.0, key=keys[2])
         self.candidate = Gate(embedding, hidden, bias=0.0, key=keys[3])
-        bound = hidden**-0.5
-        self.projection = jax.random.uniform(keys[4], (embedding, hidden), minval=-bound, maxval=bound)
+        self.projection = uniform(keys[4], (embedding, hidden), hidden)
         self.projection_bias = jnp.zeros((embedding,))
 
     def initial_state(self) -> Array:
@@ -41,7 +40,6 @@ class GRU(eqx.Module):
     def read(
         self, tokens: Int[Array, " time"], state: Array, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], Array]:
-        del key
         gates, size = (self.reset_gate, self.update_gate, self.candidate), self.embedding.shape[1]
         weight = jnp.concatenate([gate.weight for gate in gates])  # [3 hidden, embedding + hidden]
         bias = jnp.concatenate([gate.bias for gate in gates])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sottovoce.errors import SottoError
 
@@ -12,11 +12,15 @@ from sottovoce.errors import SottoError
 def unit_rows(embedding: Float[Array, "vocabulary size"]) -> Float[Array, "vocabulary size"]:
     """The embedding with every row at L2 norm 1.
 
-    Normalising in the forward pass keeps the parameters free: a projection after clipping would move an update
-    out of the ball of radius S.
+    This is part of the forward pass: to project the parameters after clipping would make an update longer than S.
     """
     square = jnp.sum(embedding * embedding, axis=-1, keepdims=True)
     return embedding * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+
+
+def uniform(key: PRNGKeyArray, shape: tuple[int, ...], size: int) -> Array:
+    """Fresh weights within 1/√size of 0."""
+    return jax.random.uniform(key, shape, minval=-(size**-0.5), maxval=size**-0.5)
 
 
 def tied_logits(

@@ -2,13 +2,93 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import tied_logits, unit_rows
-from sottovoce.models.lstm_scan import Gate, read_layer
+from sottovoce.models.head import tied_logits, uniform, unit_rows
+
+LayerState = tuple[Array, Array]  # hidden state and cell
+
+
+class Gate(eqx.Module):
+    """The weight and bias of one gate, applied to [word, hidden]."""
+
+    weight: Float[Array, "hidden joint"]
+    bias: Float[Array, " hidden"]
+
+    def __init__(self, embedding: int, hidden: int, *, bias: float, key: PRNGKeyArray):
+        self.weight = uniform(key, (hidden, embedding + hidden), hidden)
+        self.bias = jnp.full((hidden,), bias)
+
+
+Gates = tuple[Gate, Gate, Gate, Gate]  # the input, forget, cell and output gate
+
+
+def new_gates(inputs: int, hidden: int, keys: PRNGKeyArray) -> Gates:
+    """Fresh gates. The forget gate starts with bias 1: it keeps the cell until it learns to forget."""
+    pairs = zip((0.0, 1.0, 0.0, 0.0), keys, strict=True)
+    first, second, third, fourth = (Gate(inputs, hidden, bias=bias, key=key) for bias, key in pairs)
+    return first, second, third, fourth
+
+
+def read_layer(
+    gates: Gates, inputs: Float[Array, "time inputs"], state: LayerState, mask: Float[Array, " hidden"] | None = None
+) -> tuple[Float[Array, "time hidden"], LayerState]:
+    """One LSTM layer over time. `mask` multiplies the recurrent input (dropout)."""
+    weight = jnp.concatenate([gate.weight for gate in gates])  # [4 hidden, inputs + hidden]
+    bias = jnp.concatenate([gate.bias for gate in gates])
+    from_word, from_hidden = jnp.split(weight, [inputs.shape[1]], axis=1)
+    words = inputs @ from_word.T + bias  # [time, 4 hidden]: the words' share of all gates is one product
+
+    constant = jax.lax.stop_gradient
+    scan = partial(_scan, constant(from_hidden), constant(mask))
+    result, back = jax.vjp(scan, constant(words), constant(state))
+    before = jnp.concatenate([constant(state[0])[None], result[0][:-1]])
+    fed_back = (before if mask is None else before * mask) @ from_hidden.T
+    return _with_gradient(result, back, words + fed_back, state)
+
+
+def _scan(
+    from_hidden: Array, mask: Array | None, words: Float[Array, "time gates"], state: LayerState
+) -> tuple[Float[Array, "time hidden"], LayerState]:
+    def step(state: LayerState, word: Array) -> tuple[LayerState, Array]:
+        hidden, cell = state
+        recurrent = hidden if mask is None else hidden * mask
+        i, f, g, o = jnp.split(word + from_hidden @ recurrent, 4)
+        cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+        hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    state, hidden = jax.lax.scan(step, state, words)
+    return hidden, state
+
+
+@jax.custom_vjp
+def _with_gradient(result: Any, back: Any, gates: Float[Array, "time gates"], state: LayerState) -> Any:
+    """The result of a scan over time steps, as a function of the inputs of the gates at all time steps.
+
+    JAX would add to the gradient of the recurrent weight at every time step of the scan, and read and write all of it
+    each time. Here the inputs of the gates are one product with the hidden states, so that gradient is one product too.
+    The value of that product is not used.
+    """
+    return result
+
+
+def _forward(result: Any, back: Any, gates: Array, state: LayerState) -> tuple[Any, Any]:
+    return result, back
+
+
+def _backward(back: Any, gradient: Any) -> tuple:
+    gates, state = back(gradient)  # words enter the gates by addition, so both have the same gradient
+    return None, None, gates, state
+
+
+_with_gradient.defvjp(_forward, _backward)
 
 
 class LSTM(eqx.Module):
@@ -29,12 +109,9 @@ class LSTM(eqx.Module):
         keys = jax.random.split(key, 6)
         # Rows start at norm 1: a gradient through the normalisation scales like 1 / norm.
         self.embedding = unit_rows(jax.random.normal(keys[0], (vocabulary, embedding)))
-        self.input_gate = Gate(embedding, hidden, bias=0.0, key=keys[1])
-        self.forget_gate = Gate(embedding, hidden, bias=1.0, key=keys[2])  # remember until taught to forget
-        self.cell_gate = Gate(embedding, hidden, bias=0.0, key=keys[3])
-        self.output_gate = Gate(embedding, hidden, bias=0.0, key=keys[4])
-        bound = hidden**-0.5
-        self.projection = jax.random.uniform(keys[5], (embedding, hidden), minval=-bound, maxval=bound)
+        gates = new_gates(embedding, hidden, keys[1:5])
+        self.input_gate, self.forget_gate, self.cell_gate, self.output_gate = gates
+        self.projection = uniform(keys[5], (embedding, hidden), hidden)
         self.projection_bias = jnp.zeros((embedding,))
 
     def initial_state(self) -> tuple[Array, Array]:
@@ -44,8 +121,6 @@ class LSTM(eqx.Module):
     def read(
         self, tokens: Int[Array, " time"], state: tuple[Array, Array], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], tuple[Array, Array]]:
-        del key
-        # Only the rows that are read are normalised here.
         gates = (self.input_gate, self.forget_gate, self.cell_gate, self.output_gate)
         hidden, state = read_layer(gates, unit_rows(self.embedding[tokens]), state)
         return hidden @ self.projection.T + self.projection_bias, state

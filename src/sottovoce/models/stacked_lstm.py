@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import check_tied, unit_rows
-from sottovoce.models.lstm_scan import Gate, LayerState, read_layer
+from sottovoce.models.head import check_tied, uniform, unit_rows
+from sottovoce.models.lstm import Gate, LayerState, new_gates, read_layer
 
 
 class Layer(eqx.Module):
@@ -20,11 +20,8 @@ class Layer(eqx.Module):
     output_gate: Gate
 
     def __init__(self, inputs: int, hidden: int, *, key: PRNGKeyArray):
-        keys = jax.random.split(key, 4)
-        self.input_gate = Gate(inputs, hidden, bias=0.0, key=keys[0])
-        self.forget_gate = Gate(inputs, hidden, bias=1.0, key=keys[1])
-        self.cell_gate = Gate(inputs, hidden, bias=0.0, key=keys[2])
-        self.output_gate = Gate(inputs, hidden, bias=0.0, key=keys[3])
+        gates = new_gates(inputs, hidden, jax.random.split(key, 4))
+        self.input_gate, self.forget_gate, self.cell_gate, self.output_gate = gates
 
     def __call__(
         self, inputs: Float[Array, "time inputs"], state: LayerState, mask: Float[Array, " hidden"] | None
@@ -39,8 +36,8 @@ class StackedLSTM(eqx.Module):
     has its own mask. With `variational` (Gal and Ghahramani 2016) the time steps of an unroll share one mask, and the
     recurrent input has one too. There is no dropout in inference.
 
-    A tied table has rows of any length, and a bias. There is no projection between the last layer and the logits here:
-    with rows held at length 1 and no bias, all outputs became equal, and the model learned word frequencies only.
+    A tied table has rows of any length, and a bias: with rows of length 1 and no bias, this model, which has no
+    projection before the logits, learned word frequencies only.
     """
 
     embedding: Float[Array, "vocabulary size"]
@@ -72,9 +69,7 @@ class StackedLSTM(eqx.Module):
             self.embedding = unit_rows(jax.random.normal(first, (vocabulary, embedding)))
         sizes = [embedding, *[hidden] * (layers - 1)]
         self.layers = tuple(Layer(size, hidden, key=each) for size, each in zip(sizes, keys, strict=True))
-        bound = hidden**-0.5
-        table = jax.random.uniform(last, (vocabulary, hidden), minval=-bound, maxval=bound)
-        self.output = None if tied else table
+        self.output = None if tied else uniform(last, (vocabulary, hidden), hidden)
         self.output_bias = jnp.zeros((vocabulary,))
         self.dropout, self.variational = dropout, variational
 
@@ -102,7 +97,7 @@ class StackedLSTM(eqx.Module):
         return values if mask is None else values * mask
 
     def _mask(self, key: PRNGKeyArray | None, place: int, shape: tuple[int, ...]) -> Array | None:
-        """0, or 1 / (1 - dropout) for what is kept, so that means do not change; None where nothing is dropped."""
+        """0, or 1 / (1 - dropout) for what is kept; None where nothing is dropped."""
         if key is None or not self.dropout:
             return None
         kept = jax.random.bernoulli(jax.random.fold_in(key, place), 1 - self.dropout, shape)

@@ -1,12 +1,11 @@
 """Bounding what one user can do to the model: flat and per-layer clipping (equation 1).
 
-A clip cuts an update into parts and bounds the norm of each. The norm of each part is an argument, since it may change
-with the round. `CLIPS` has the clips by the name that a recipe uses; docs/extending.md shows how to add one.
+A clip cuts an update into parts and bounds the norm of each. The bounds are arguments, since they may change with the
+round. docs/extending.md shows how to add a clip.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from sottovoce.errors import SettingError, SottoError, did_you_mean
+from sottovoce.errors import SettingError
+from sottovoce.privacy.registry import Block, Registry
 
 Update = Any  # a pytree of float arrays, shaped like the model
 ClipNorms = Float[Array, " parts"]
@@ -57,17 +57,16 @@ def project(update: Update, bound: Float[Array, ""] | float) -> tuple[Update, Bo
     return jax.tree.map(lambda leaf: leaf * scale, update), ~within
 
 
-class Clip(ABC):
+class Clip(Block, ABC):
     """Cuts an update into parts and bounds each.
 
-    A subclass is a frozen dataclass. It gets what its constructor asks for by name: `clip_norm` (S), `clip_norms` (one
-    for each layer), `weight_aware`.
+    A subclass gets what its constructor asks for by name: `clip_norm` (S), `clip_norms` (one for each layer),
+    `weight_aware`.
     Guarantee: part j of the result has L2 norm at most the clip norm j that is given, so the sensitivity follows from
     `joint_norm` of the clip norms. With `weight_aware` it is w·Δ that is bounded, not Δ.
     """
 
-    bounded: ClassVar[bool] = True
-    """Is there a bound at all? Without one there is no guarantee."""
+    bounded: ClassVar[bool] = True  # without a bound there is no guarantee
     if TYPE_CHECKING:  # fields or properties of each subclass
 
         @property
@@ -76,11 +75,6 @@ class Clip(ABC):
 
         @property
         def weight_aware(self) -> bool: ...
-
-    @classmethod
-    def takes(cls, setting: str) -> bool:
-        """Does the constructor ask for this setting?"""
-        return setting in inspect.signature(cls).parameters
 
     @abstractmethod
     def normalised(self) -> Self:
@@ -164,26 +158,10 @@ class NoClip(Clip):
         return self
 
     def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
-        del clip_norms
         return Clipped(update, jnp.array([False]))
 
 
-CLIPS: dict[str, type[Clip]] = {"flat": FlatClip, "per_layer": PerLayerClip, "none": NoClip}
-"""By the name that a recipe uses as `privacy.clipping`."""
-
-
-def clip_named(name: str) -> type[Clip]:
-    """The kind of clip that a recipe names."""
-    if name not in CLIPS:
-        raise SottoError(f"privacy.clipping={name!r} must be one of {', '.join(CLIPS)}{did_you_mean(name, CLIPS)}")
-    return CLIPS[name]
-
-
-def build_clip(name: str, clip_norm: float, layer_norms: Sequence[float], weight_aware: bool) -> Clip:
-    """The clip that a recipe names, with those of its settings that the constructor takes."""
-    kind = clip_named(name)
-    settings = {"clip_norm": clip_norm, "clip_norms": tuple(layer_norms), "weight_aware": weight_aware}
-    return kind(**{key: value for key, value in settings.items() if kind.takes(key)})
+CLIPS = Registry[Clip]("privacy.clipping", {"flat": FlatClip, "per_layer": PerLayerClip, "none": NoClip})
 
 
 def norms_for(clipping: Clip, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:

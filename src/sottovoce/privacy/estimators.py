@@ -1,12 +1,10 @@
 """Estimators of the weighted average update, each with its sensitivity (Lemma 1).
 
-All assume ‖Δ_k‖ <= S and 0 <= w_k <= 1. The proofs are in docs/explanation/guarantees.md. `ESTIMATORS` has them by the
-name that a recipe uses.
+All assume ‖Δ_k‖ <= S and 0 <= w_k <= 1. The proofs are in docs/explanation/guarantees.md.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,22 +14,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SottoError
+from sottovoce.privacy.registry import Block, Registry
 
 Update = Any
 
 
-class Estimator(ABC):
+class Estimator(Block, ABC):
     """Turns the sum over the cohort into an average update, and knows how far one user can move it.
 
-    A subclass is a frozen dataclass. It gets what its constructor asks for by name: `expected_weight` (qW),
-    `least_weight` (qW_min).
+    A subclass gets what its constructor asks for by name: `expected_weight` (qW), `least_weight` (qW_min).
     """
 
-    bounded: ClassVar[bool] = True
-    """Is its sensitivity finite?"""
-    takes_weighted_clip: ClassVar[bool] = True
-    """Does its sensitivity hold where w·Δ is clipped instead of Δ?"""
+    bounded: ClassVar[bool] = True  # is its sensitivity finite?
+    takes_weighted_clip: ClassVar[bool] = True  # does its sensitivity hold where w·Δ is clipped instead of Δ?
 
     @abstractmethod
     def estimate(self, total: Update, weight: Float[Array, ""]) -> Update:
@@ -42,10 +38,7 @@ class Estimator(ABC):
         """How far adding or removing one user moves the estimate, where updates have at most this norm."""
 
     def step(self, grid: float | None) -> float | None:
-        """The estimate is a whole multiple of this, where contributions are of `grid`; None if its denominator is
-        private, and the multiples with it.
-        """
-        del grid
+        """The estimate is a whole multiple of this, if contributions are of `grid`; None if no such step is public."""
         return None
 
 
@@ -62,7 +55,7 @@ class FixedDenominator(Estimator):
         _positive("expected_weight (qW)", self.expected_weight)
 
     def estimate(self, total: Update, weight: Float[Array, ""]) -> Update:
-        del weight  # the realised weight is private; dividing by it would change the sensitivity
+        # Not by `weight`, which is private: that would change the sensitivity.
         return jax.tree.map(lambda leaf: leaf / self.expected_weight, total)
 
     def sensitivity(self, norm_bound: float) -> float:
@@ -105,34 +98,13 @@ class TrueAverage(Estimator):
         return jax.tree.map(lambda leaf: jnp.where(weight > 0, leaf / jnp.where(weight > 0, weight, 1), 0), total)
 
     def sensitivity(self, norm_bound: float) -> float:
-        del norm_bound
         return math.inf
 
 
-ESTIMATORS: dict[str, type[Estimator]] = {
-    "fixed_denominator": FixedDenominator,
-    "clipped_denominator": ClippedDenominator,
-    "true_average": TrueAverage,
-}
-"""By the name that a recipe uses as `privacy.estimator`."""
-
-
-def estimator_named(name: str) -> type[Estimator]:
-    """The kind of estimator that a recipe names."""
-    if name not in ESTIMATORS:
-        raise SottoError(
-            f"privacy.estimator={name!r} must be one of {', '.join(ESTIMATORS)}{did_you_mean(name, ESTIMATORS)}"
-        )
-    return ESTIMATORS[name]
-
-
-def build_estimator(name: str, expected_weight: float, least_weight: float) -> Estimator:
-    """The estimator that a recipe names, with those of its constants that the constructor takes."""
-    kind = estimator_named(name)
-    takes = inspect.signature(kind).parameters
-    declared = {"expected_weight": expected_weight, "least_weight": least_weight}
-    return kind(**{key: value for key, value in declared.items() if key in takes})
-
+ESTIMATORS = Registry[Estimator](
+    "privacy.estimator",
+    {"fixed_denominator": FixedDenominator, "clipped_denominator": ClippedDenominator, "true_average": TrueAverage},
+)
 
 WEIGHT_STEP = 2.0**-24
 
@@ -144,6 +116,4 @@ def user_weight(tokens: Any, weight_cap: float) -> Any:
 
 def _positive(name: str, value: float) -> None:
     if not 1e-6 <= value <= 1e12:
-        raise SottoError(
-            f"{name}={value} must be from 1e-6 to 1e12; it comes from the declared cohort, users and weights"
-        )
+        raise SottoError(f"{name}={value} must be from 1e-6 to 1e12; it comes from the declared cohort and weights")

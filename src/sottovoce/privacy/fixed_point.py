@@ -1,15 +1,14 @@
 """Exact sums of bounded contributions.
 
-A sum in floating point is rounded after every addition, and one user more changes all roundings that follow: by far
-more than the user's own part, if the others are chosen well. So contributions are cut to whole multiples of a public
-grid and added as whole numbers. Such a sum is the same in any order, in any blocks, on any number of devices.
+A sum in floating point is rounded after every addition, and one user more changes all roundings that follow: possibly
+by far more than the user's own part. So contributions are cut to whole multiples of a public grid and added as whole
+numbers. Such a sum is the same in any order, in any blocks, on any number of devices.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -63,24 +62,17 @@ def add(one: FixedPoint, other: FixedPoint) -> FixedPoint:
     return FixedPoint(high, jax.tree.map(lambda part: part & (2**_LOW - 1), low))
 
 
-def value(total: FixedPoint, grid: float) -> Any:
-    """The sum in float64, which holds it exactly."""
-    return values((total,), (grid,))[0]
-
-
 def values(totals: tuple[FixedPoint, ...], grids: tuple[float, ...]) -> tuple[Any, ...]:
-    """Several sums in float64, by one program."""
+    """Sums in float64, which holds them exactly."""
     with jax.enable_x64(True):
         return _values(totals, grids)
 
 
 @jax.jit
 def _values(totals: tuple[FixedPoint, ...], grids: tuple[Any, ...]) -> tuple[Any, ...]:
-    def joined(grid: Any, high: jax.Array, low: jax.Array) -> jax.Array:
-        return (high.astype(jnp.float64) * 2.0**_LOW + low) * grid
-
     return tuple(
-        jax.tree.map(partial(joined, grid), total.high, total.low) for total, grid in zip(totals, grids, strict=True)
+        jax.tree.map(lambda high, low, grid=grid: (high.astype(jnp.float64) * 2.0**_LOW + low) * grid, *total)
+        for total, grid in zip(totals, grids, strict=True)
     )
 
 
@@ -95,7 +87,7 @@ def _steps(numpy: Any, leaf: Any, grid: Any) -> Any:
 
 
 def digest_of(sums: Any) -> bytes:
-    """SHA-256 of a pytree of exact sums: equal where they are equal as numbers, leaf by leaf, on one kind of device.
+    """SHA-256 of a pytree of exact sums: equal where the numbers are equal, on one kind of device.
 
     It must not be shown: it would confirm a guess of the sums.
     """
@@ -105,9 +97,8 @@ def digest_of(sums: Any) -> bytes:
         found.update(f"{jax.tree_util.keystr(path)} {np.shape(leaf)} ".encode())
     if jax.default_backend() == "cpu":
         for _, leaf in leaves:
-            # -0.0 is 0.0: adding 0.0 makes it so, and changes nothing else.
-            found.update(np.ascontiguousarray(np.asarray(leaf, "<f8") + 0.0).data)
-    else:  # hashed where it lies: only digests leave the device
+            found.update(np.ascontiguousarray(np.asarray(leaf, "<f8") + 0.0).data)  # -0.0 becomes 0.0
+    else:  # only digests leave the device
         with jax.enable_x64(True):
             found.update(digest_in_lanes(_words([leaf for _, leaf in leaves])))
     return found.digest()
@@ -117,6 +108,5 @@ def digest_of(sums: Any) -> bytes:
 def _words(leaves: list[Any]) -> jax.Array:
     """The bits of float64 numbers, in words of 32."""
     numbers = [jnp.asarray(leaf, jnp.float64) for leaf in leaves]
-    # -0.0 is 0.0; to add 0.0, as on the host, is left out by the compiler.
-    numbers = [jnp.where(each == 0, 0.0, each) for each in numbers]
+    numbers = [jnp.where(each == 0, 0.0, each) for each in numbers]  # -0.0 too; a compiler would leave out `+ 0.0`
     return jnp.concatenate([jax.lax.bitcast_convert_type(each, jnp.uint32).ravel() for each in numbers])

@@ -33,14 +33,12 @@ class NoisyHistogram:
 
     def __post_init__(self) -> None:
         if not 1 <= self.names_per_user <= MOST_NAMES:
-            raise SottoError(
-                f"names_per_user={self.names_per_user} must be in [1, {MOST_NAMES}]; it is how many a user may bring"
-            )
-        self.event()  # it refuses noise and δ that are none
+            raise SottoError(f"names_per_user={self.names_per_user} must be from 1 to {MOST_NAMES}")
+        self.event()  # it refuses a noise or a δ out of range
         if self.noise_std > _MOST_STD:
             raise SottoError(
-                f"noise of {self.noise_std:.3g} (noise_multiplier={self.noise_multiplier:g}, names_per_user="
-                f"{self.names_per_user}) drowns every count; take a larger epsilon or fewer names"
+                f"noise of {self.noise_std:.3g} (noise_multiplier={self.noise_multiplier:g}, "
+                f"names_per_user={self.names_per_user}) hides every count; take a larger epsilon or fewer names"
             )
 
     @property
@@ -57,12 +55,11 @@ class NoisyHistogram:
         return max(2, threshold)
 
     def chance_to_show(self, threshold: int) -> float:
-        """That of M names which one user alone brought, with a count of 1 each, any reaches the threshold (at most).
+        """A bound of the chance that any of M names, which one user alone brought, reaches the threshold.
 
-        A noise that is rounded reaches it from half a count below on.
+        Rounded noise reaches it from half a count below on. The scale of the noise is rounded up by at most 2^-31, and
+        1e-9 covers the rounding of this formula.
         """
-        # The noise is drawn with a scale that is rounded up, by 2^-31 of it at most, and so reaches a little further.
-        # A little more than the tail, for what rounding of this formula itself may hide.
         tail = special.ndtr((1.5 - threshold) / (self.noise_std * (1 + 2.0**-30)))
         return min(1.0, self.names_per_user * float(tail) * (1 + 1e-9))
 
@@ -77,7 +74,6 @@ class NoisyHistogram:
         return {name: int(count) for name, count in noisy if count >= threshold}
 
     def release(self, counts: Mapping[str, int]) -> list[str]:
-        """The names of one draw, the most frequent by noisy count first."""
+        """The names of one draw, by noisy count; equal counts by name, since their order in `counts` is private."""
         noisy = self.draw(counts)
-        # Ties go by the name. Left in the order in which names came, they would tell who came first.
         return sorted(noisy, key=lambda name: (-noisy[name], name))

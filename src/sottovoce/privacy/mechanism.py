@@ -70,9 +70,9 @@ def size_of(part: Any) -> int:
 class Mechanism:
     """A sampler, a clip, an estimator and noise that belong together.
 
-    `noise_multiplier` is z: the noise over the add-or-remove sensitivity. Both it and the clip norm may follow a
-    schedule; the clip norm may instead adapt by `tracking`. An `experiment` breaks the link between sensitivity and
-    noise: it has a σ of its own, or no clip, and charges an infinite ε.
+    `noise_multiplier` is z: the noise over the add-or-remove sensitivity. It and the clip norm may follow a schedule;
+    the clip norm may instead adapt by `tracking`. An `experiment` may have a σ of its own, or no clip, and charges an
+    infinite ε.
     """
 
     sampler: Sampler
@@ -89,11 +89,10 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         if self.experiment_noise_std is not None and not self.experiment:
-            raise SottoError("a noise_std of one's own is for experiments: a private round derives it from z")
+            raise SottoError("noise_std is for experiments: a private round derives it from noise_multiplier")
         if self.clipping.weight_aware and not self.estimator.takes_weighted_clip:
             raise SottoError(
-                "weight-aware clipping bounds w·Δ, which is enough for the fixed denominator only: with the clipped "
-                "one, many users of tiny weight could send huge updates; use fixed_denominator"
+                "weight-aware clipping bounds w·Δ; this estimator needs a bound of Δ; use fixed_denominator"
             )
         # The sampler refuses a noise that it has no accounting for.
         self.sampler.events([(factor, 1) for _, factor in self.noise_schedule.points])
@@ -106,26 +105,22 @@ class Mechanism:
             z = self.noise_multiplier * factor
             if not LEAST_NOISE <= z <= MOST_NOISE:
                 raise SottoError(
-                    f"noise_multiplier={z:g} must be from {LEAST_NOISE:g} to {MOST_NOISE:g} in every round, often 0.5 "
-                    f"to 5; it is the noise over the sensitivity"
+                    f"noise_multiplier={z:g} must be from {LEAST_NOISE:g} to {MOST_NOISE:g} in every round; often 1"
                 )
             if (multiplier := self._update_multiplier(z)) > MOST_NOISE:
                 raise SottoError(
                     f"the bits of adaptive clipping leave the update a noise multiplier of {multiplier:g}, above "
                     f"{MOST_NOISE:g}; raise privacy.adaptive_bit_noise"
                 )
-        if not self.clipping.bounded:
-            return
-        for _, factor in self.clip_schedule.points:
-            for each in self.clipping.clip_norms:
-                if not LEAST_NORM <= each * factor <= MOST_NORM:
-                    raise SottoError(
-                        f"clip_norm={each * factor:g} must be from {LEAST_NORM:g} to {MOST_NORM:g} in every round and "
-                        f"layer: float32 has no room for the squares of others"
-                    )
+        norms = self.clipping.clip_norms if self.clipping.bounded else ()
+        for norm in (each * factor for _, factor in self.clip_schedule.points for each in norms):
+            if not LEAST_NORM <= norm <= MOST_NORM:
+                raise SottoError(
+                    f"clip_norm={norm:g} must be from {LEAST_NORM:g} to {MOST_NORM:g} in every round and layer"
+                )
 
     def start(self) -> np.ndarray | None:
-        """The clip norms that tracking begins with; nothing where the clip norm does not adapt."""
+        """The clip norms that tracking begins with; None where the clip norm does not adapt."""
         return None if self.tracking is None else np.asarray(self.clipping.clip_norms, np.float32)
 
     def clip_norms(self, round_number: int, tracked: Any) -> np.ndarray:
@@ -139,7 +134,7 @@ class Mechanism:
         return self.estimator.sensitivity(joint_norm(clip_norms))
 
     def grid(self, clip_norms: Any) -> float | None:
-        """Contributions are cut to whole multiples of this, and added exactly; without a clip there is no such step."""
+        """Contributions are cut to whole multiples of this, and added exactly; None without a clip."""
         longest = joint_norm(clip_norms)
         return grid_of(longest) if math.isfinite(longest) else None
 
@@ -152,32 +147,32 @@ class Mechanism:
         """σ on every coordinate of the estimate, and on each count of bits where there are any."""
         z = self.noise_multiplier * self.noise_schedule(round_number)
         bits = None if self.tracking is None else self.tracking.bit_noise
+        if self.experiment_noise_std is not None:
+            return self.experiment_noise_std * self.noise_schedule(round_number), bits
         if self.experiment:
-            return self._experiment_std(z, round_number, clip_norms), bits
+            nominal = self.nominal_clip_norm * self.clip_schedule(round_number)
+            return (z * self.estimator.sensitivity(min(joint_norm(clip_norms), nominal)) if z else 0.0), bits
         if not z:
             return 0.0, None if bits is None else 0.0
         return self._update_multiplier(z) * self.sensitivity(clip_norms), bits
 
     def init_noise(self) -> NoiseState:
-        """What the noise remembers before the first round: nothing, since the noise of rounds is independent."""
+        """The state of the noise before the first round: empty, since the noise of rounds is independent."""
         return ()
 
     def add_noise(
         self, estimate: Estimate, noise: NoiseState, round_number: int, clip_norms: Any, key: bytes
     ) -> tuple[Estimate, NoiseState]:
-        """The estimate with its noise. What is released lies on one public grid, whatever the users sent.
+        """The estimate with its noise, on one public grid, and the next state of the noise, which is a secret.
 
         Guarantee: it is a function of the sum of the estimate and of Gaussian noise, of the declared multiplier.
-
-        Returns:
-            The noised estimate, and what the noise of the next round must know of this one: a secret.
         """
         std, bit_std = self.noise_std(round_number, clip_norms)
         step = None if self.experiment else self.estimator.step(self.grid(clip_norms))
         if step is None and std:
             step = 2.0 ** (math.floor(math.log2(std)) - _STEPS_IN_NOISE)
             if not self.experiment:
-                # It is rounded to the grid, in each of two neighbouring worlds, and was divided in float64.
+                # Each of two neighbouring estimates is rounded to the grid, and was divided in float64.
                 rounding = math.sqrt(size_of(estimate.update)) * step + 2.0**-50 * joint_norm(clip_norms)
                 std *= 1 + rounding / self.sensitivity(clip_norms)
         noised = Estimate(
@@ -192,16 +187,14 @@ class Mechanism:
 
     @property
     def is_private(self) -> bool:
-        """Does it promise anything? Without noise, or without a bound on what one user can do, it does not."""
+        """Does it promise anything? That needs noise, and a bound on what one user can do."""
         bound = self.sensitivity(self.clipping.clip_norms)
         return not self.experiment and self.noise_multiplier > 0 and math.isfinite(bound)
 
     def event(self, round_number: int, again: bool = False) -> Event:
-        """What a round charges. Update and bits are one Gaussian mechanism, so z is charged, not what was split.
+        """What a round charges: z, since update and bits are one Gaussian mechanism.
 
-        Args:
-            round_number: the round, from 1 on.
-            again: it is done a second time. Its users join it twice, so no earlier charge covers it.
+        A round that is done `again` has its users twice, so no earlier charge covers it.
         """
         if not self.is_private:
             return NonPrivate()
@@ -216,11 +209,3 @@ class Mechanism:
 
     def _update_multiplier(self, z: float) -> float:
         return z if self.tracking is None else self.tracking.update_multiplier(z, len(self.clipping.clip_norms))
-
-    def _experiment_std(self, z: float, round_number: int, clip_norms: Any) -> float:
-        if self.experiment_noise_std is not None:
-            return self.experiment_noise_std * self.noise_schedule(round_number)
-        if not z:
-            return 0.0
-        nominal = self.nominal_clip_norm * self.clip_schedule(round_number)
-        return z * self.estimator.sensitivity(min(joint_norm(clip_norms), nominal))

@@ -1,14 +1,13 @@
 """Gaussian noise in whole steps of a public grid: round(scale · X) with X ~ N(0, 1), drawn exactly.
 
-A floating-point number added to a sum releases its last bits too, and they tell two sums apart. Here the noise is a
-whole number, and so is what it is added to: n + round(g) = round(n + g) is a function of the Gaussian mechanism
-n + g that the accountant charges. No bit of it depends on a floating-point rounding.
+The last bits of floating-point noise tell two sums apart. Here the noise is a whole number, and so is the sum:
+n + round(g) = round(n + g) is a function of the Gaussian mechanism n + g that the accountant charges.
 
 X is drawn by rejection, from the key stream of ChaCha20. |X| lies in cell j, [j, j + 1)/64, with a chance in proportion
-to exp(-(j/64)²/2); its place t within the cell is uniform, and is kept with chance exp(-t(2j + t)/8192). Each of these
-decisions compares real numbers; finitely many of their bits are known. A program for many coordinates makes the
-decisions that 64 bits settle, nearly all; `draw_one` settles any of them with as many more bits as it takes. So the
-result follows from the key alone, on every machine and device.
+to exp(-(j/64)²/2); its place t within the cell is uniform, and is kept with chance exp(-t(2j + t)/8192). Each decision
+compares real numbers, of which finitely many bits are known. A program for many coordinates makes the decisions that 64
+bits settle, nearly all; `draw_one` takes as many more bits as it needs. So the result follows from the key alone, on
+every machine and device.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ _EXP_ERROR = 2.0**-44  # more than a float64 exp in (0.8, 1] is ever wrong by, o
 _MANTISSA = 32  # bits of a scale
 LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # results of these scales fit into 64 bits
 
-NoiseState = Any
-"""What noise must remember of earlier rounds: a pytree of arrays. It is a secret, kept with the secrets of a run.
-The noise of one round is independent of that of others today: its state is empty."""
+NoiseState = Any  # what noise must remember of earlier rounds: a pytree of arrays, kept with the secrets; empty today
 
 
 class Scale(NamedTuple):
@@ -48,7 +45,7 @@ class Scale(NamedTuple):
 
     @staticmethod
     def at_least(std: float) -> Scale:
-        """The least one that is no smaller, whatever rounding `std` came by."""
+        """The least scale that is no smaller than `std`, however that was rounded."""
         if not LEAST_SCALE <= std <= MOST_SCALE:
             raise ValueError(f"noise of {std:g} steps is not from {LEAST_SCALE:g} to {MOST_SCALE:g}")
         fraction, exponent = math.frexp(std * (1 + 2.0**-50))
@@ -91,7 +88,7 @@ def _draw(
     candidates = partial(_candidates, mantissa, shift, table)
     words = chacha20_blocks(key, jnp.arange(size // 3, dtype=jnp.uint32), (SHARED, stream, 0))
     steps, kept, sure = (each.reshape(size) for each in candidates(words))
-    # One in 160 goes on to its second candidate. Where there is no room for all who do, `draw_one` has the rest.
+    # One in 160 needs its second candidate. Where there is no room for all of them, `draw_one` has the rest.
     (places,) = jnp.nonzero(sure & ~kept, size=size // 64 + 128, fill_value=size)
     again, found, certain = candidates(chacha20_blocks(key, places.astype(jnp.uint32), (OWN, stream, 0)))
     first = jnp.argmax(found, axis=1, keepdims=True)
@@ -121,8 +118,7 @@ def _candidates(mantissa: Any, shift: Any, table: Any, words: list[Array]) -> tu
 def _rounded(cell: Array, place: Array, mantissa: Any, shift: Any) -> tuple[Array, Array]:
     """floor(mantissa · (cell · 2^64 + place) / 2^shift + 1/2), and is it so whatever bits follow in `place`?
 
-    The product has up to 106 bits, so it is kept in two numbers of 64. A shift by 64 or more, or by less than 0 (which
-    wraps round to many), leaves nothing.
+    The product has up to 106 bits, so it is kept in two numbers of 64. Shifts below 0 or above 63 give 0.
     """
     one, all_ones, low_half = jnp.uint64(1), ~jnp.uint64(0), jnp.uint64(2**32 - 1)
     below = mantissa * (place & low_half)
@@ -190,11 +186,10 @@ def draw_one(key: bytes, coordinate: int, scale: Scale, stream: int = 0) -> int:
 
 def _settled(decide: Callable[..., Any], *numbers: _Uniform) -> Any:
     """What the first 64 bits of some numbers decide, or else twice as many, and so on."""
-    for doubled in count():
-        bits = 64 << doubled
-        if (found := decide(*(number.first(bits) for number in numbers), bits)) is not None:
-            return found
-    raise AssertionError("more bits settle it in the end")
+    bits = 64
+    while (found := decide(*(number.first(bits) for number in numbers), bits)) is None:
+        bits *= 2
+    return found
 
 
 def _steps(scale: Scale, cell: int, place: int, bits: int) -> int | None:
@@ -228,7 +223,7 @@ _USES = {"cell": (0, 2), "place": (2, 4), "coin": (4, 5), "sign": (5, 5)}  # wit
 class _Uniform(NamedTuple):
     """A uniform random number in [0, 1), for one use by one candidate of a coordinate, with as many bits as needed.
 
-    The first bits are those that `_candidates` has. Those that follow, and later candidates, have blocks of their own.
+    The first bits are those of `_candidates`. Further bits, and later candidates, have blocks of their own.
     """
 
     key: bytes
@@ -239,16 +234,16 @@ class _Uniform(NamedTuple):
 
     def first(self, bits: int) -> int:
         number, known = self._drawn_at_once()
-        for block in count():
-            if known >= bits:
-                return number >> (known - bits)
+        block = 0
+        while known < bits:
             nonce = (2 + 4 * self.candidate + list(_USES).index(self.use), self.stream, block)
             for word in chacha20_block(self.key, self.coordinate, nonce):
                 number, known = number << 32 | word, known + 32
-        raise AssertionError("blocks do not end")
+            block += 1
+        return number >> (known - bits)
 
     def _drawn_at_once(self) -> tuple[int, int]:
-        """The bits of this number that `_candidates` knows, and how many they are."""
+        """The bits of this number that `_candidates` has, and their number."""
         if self.candidate > 3:
             return 0, 0
         if self.candidate == 0:

@@ -6,7 +6,6 @@ recipe uses; docs/extending.md shows how to add one.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, fields, replace
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import numpy as np
 
 from sottovoce.accounting.events import Covered, Event, SampledGaussian
-from sottovoce.errors import SottoError, did_you_mean
+from sottovoce.errors import SottoError
+from sottovoce.privacy.registry import Block, Registry
 from sottovoce.privacy.rng import chacha20, philox
 
 
@@ -28,36 +28,26 @@ class Named(Sized, Protocol):
     def names(self) -> np.ndarray: ...
 
 
-class Sampler(ABC):
-    """Draws the cohort of a round, and says what a round costs and how a statement describes it.
+class Sampler(Block, ABC):
+    """Draws the cohort of a round, and knows what a round costs and how a statement describes it.
 
-    A subclass is a frozen dataclass. It gets what its constructor asks for by name: `user_rate`, `cohort` (a whole
-    number), `users`, `seed`, `hardened`.
+    A subclass gets what its constructor asks for by name: `user_rate`, `cohort` (a whole number), `users`, `seed`,
+    `hardened`.
     """
 
-    summary: ClassVar[str]
-    """One line for a report."""
+    summary: ClassVar[str]  # one line for a report
+    # Does each user join by a coin of their own, with chance `user_rate`? Then one user more changes no other's chance
+    # (canaries need that), and devices can draw for themselves.
     independent: ClassVar[bool] = False
-    """Does each user join by a coin of their own, with chance `user_rate`? Then one user more changes no other's
-    chance (canaries need that), and devices can draw for themselves."""
-    amplifies: ClassVar[bool] = True
-    """Is it secret who joins? Then a user pays less than for a round they are known to join."""
-    noise_may_change: ClassVar[bool] = True
-    """Is there an accounting of rounds with different noise?"""
-    uses_names: ClassVar[bool] = False
-    """Does it ask the store for the names of its users?"""
-    not_covered: ClassVar[tuple[str, ...]] = ()
-    """What a statement lists as not covered because of this sampler."""
-    if TYPE_CHECKING:  # fields or properties of each subclass
+    amplifies: ClassVar[bool] = True  # is it secret who joins? Then a user pays less than for a round they surely join
+    noise_may_change: ClassVar[bool] = True  # is there an accounting of rounds with different noise?
+    uses_names: ClassVar[bool] = False  # does it ask the store for the names of its users?
+    not_covered: ClassVar[tuple[str, ...]] = ()  # what a statement lists as not covered because of this sampler
+    if TYPE_CHECKING:  # a field or a property of each subclass
 
         @property
         def user_rate(self) -> float:
             """The chance that a user joins a round."""
-
-    @classmethod
-    def takes(cls, setting: str) -> bool:
-        """Does the constructor ask for this setting?"""
-        return setting in inspect.signature(cls).parameters
 
     @abstractmethod
     def sample(self, people: Any, key: bytes, round_number: int = 0) -> np.ndarray:
@@ -76,23 +66,17 @@ class Sampler(ABC):
     def describe(cls, cohort: float, users: int, participations: int) -> str:
         """How users join: a sentence of the statement, without its full stop.
 
-        Args:
-            cohort: the declared number of users in a round.
-            users: the declared population.
-            participations: rounds of the run that one user joins at most.
+        `participations` is the number of rounds that one user joins at most.
         """
 
     def event_of_round(self, noise_multiplier: float, round_number: int) -> Event:
         """What a round costs that is played once, in its turn."""
-        del round_number
         return self.event(noise_multiplier)
 
     def events(self, noise: Sequence[tuple[float, int]], done: int = 0) -> list[tuple[Event, int]]:
         """What a run costs from round `done` + 1 on, in order.
 
-        Args:
-            noise: the noise multipliers from round 1 on, each with the number of rounds that it holds for.
-            done: rounds that are left out.
+        `noise` has the noise multipliers from round 1 on, each with its number of rounds.
         """
         charges = []
         for multiplier, count in noise:
@@ -123,7 +107,7 @@ class Sampler(ABC):
 
     @property
     def generator(self) -> str:
-        """Where chance comes from, for a statement."""
+        """The random number generator, for a statement."""
         return "ChaCha20" if getattr(self, "hardened", False) else "Philox"
 
     def random(self, key: bytes) -> np.random.Generator:
@@ -147,14 +131,9 @@ class Poisson(Sampler):
 
     def __post_init__(self) -> None:
         if not 0 < self.user_rate <= 1:
-            raise SottoError(
-                f"user_rate={self.user_rate:g} must be in (0, 1]; it is the chance that a user joins a round "
-                f"(cohort {self.user_rate * 100:g} of 100 users?)"
-            )
+            raise SottoError(f"user_rate={self.user_rate:g} must be in (0, 1]; it is the chance to join a round")
 
     def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
-        """The key is the round's. The cohort follows from it alone."""
-        del round_number
         users = len(people)
         generator = self.random(key)
         # One chunk of gaps nearly always reaches past the last user.
@@ -205,7 +184,6 @@ class FixedSize(Sampler):
         return self.cohort / self.users
 
     def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
-        del round_number
         places = max(len(people), self.users)
         drawn = np.sort(self.random(key).choice(places, size=self.cohort, replace=False, shuffle=False))
         return drawn[drawn < len(people)]
@@ -278,10 +256,7 @@ class InTurn(Sampler):
 
     def events(self, noise: Sequence[tuple[float, int]], done: int = 0) -> list[tuple[Event, int]]:
         if len({multiplier for multiplier, _ in noise}) > 1:
-            raise SottoError(
-                "a noise schedule would give users of different turns different noise, and the least of it would have "
-                "to be charged; in turn, keep the noise as it is"
-            )
+            raise SottoError("in turn, users of different groups must get the same noise; remove the noise schedule")
         rounds = sum(count for _, count in noise) - done
         return [(self.event(multiplier), self.participations(rounds)) for multiplier, _ in noise[:1]]
 
@@ -297,7 +272,6 @@ class InTurn(Sampler):
 
     def sample(self, people: Named, key: bytes, round_number: int = 0) -> np.ndarray:
         """The rows of the group that this round asks."""
-        del key
         rows, groups = _by_group(self, people)
         first, last = np.searchsorted(groups, np.uint64(round_number % self.groups) + np.arange(2, dtype=np.uint64))
         return rows[first:last]
@@ -324,34 +298,16 @@ def _by_group(sampler: InTurn, people: Named) -> tuple[np.ndarray, np.ndarray]:
     return rows, groups[rows]
 
 
-SAMPLERS: dict[str, type[Sampler]] = {"poisson": Poisson, "fixed": FixedSize, "in_turn": InTurn}
-"""By the name that a recipe uses as `privacy.sampling`."""
-
-
-def sampler_named(name: str) -> type[Sampler]:
-    """The kind of sampler that a recipe names."""
-    if name not in SAMPLERS:
-        raise SottoError(
-            f"privacy.sampling={name!r} must be one of {', '.join(SAMPLERS)}{did_you_mean(name, SAMPLERS)}"
-        )
-    return SAMPLERS[name]
+SAMPLERS = Registry[Sampler]("privacy.sampling", {"poisson": Poisson, "fixed": FixedSize, "in_turn": InTurn})
 
 
 def build_sampler(name: str, *, cohort: float, users: int, seed: int = 0, hardened: bool = False) -> Sampler:
-    """The sampler that a recipe names, with those of its declared constants that the constructor takes."""
-    kind = sampler_named(name)
-    if kind.takes("cohort"):
+    """The sampler that a recipe names, from what the recipe declares."""
+    if SAMPLERS[name].takes("cohort"):
         if cohort != int(cohort):
             raise SottoError(f"privacy.cohort={cohort:g} must be a whole number with privacy.sampling={name!r}")
         cohort = int(cohort)
-    declared = {
-        "user_rate": cohort / users,
-        "cohort": cohort,
-        "users": users,
-        "seed": seed,
-        "hardened": hardened,
-    }
-    return kind(**{key: value for key, value in declared.items() if kind.takes(key)})
+    return SAMPLERS.build(name, user_rate=cohort / users, cohort=cohort, users=users, seed=seed, hardened=hardened)
 
 
 def _check_cohort(cohort: int, users: int, meaning: str) -> None:

@@ -1,4 +1,4 @@
-"""Public numbers that change with the round: the paper's adjusting of noise and clipping as training goes on."""
+"""Public factors that change with the round: of the noise, the clip norm or the server's learning rate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ PATHS = ("steps", "linear", "geometric")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Factors at given rounds; between two of them the first (`steps`), or a straight or a geometric path.
-
-    The rounds and factors are chosen before training, so they are public.
-    """
+    """Factors at given rounds, chosen before training; between two of them the first, or a linear or geometric path."""
 
     points: tuple[tuple[int, float], ...] = ((1, 1.0),)
     path: str = "steps"
@@ -47,7 +44,7 @@ class Schedule:
         return factor * (other / factor) ** share
 
     def stretches(self, rounds: int) -> list[tuple[float, int]]:
-        """The factors of rounds 1 to `rounds` in order, and for how many rounds each holds."""
+        """The factors of rounds 1 to `rounds` in order, each with its number of rounds."""
         if self.path != "steps":
             return [(self(number), 1) for number in range(1, rounds + 1)]
         ends = [min(first - 1, rounds) for first, _ in self.points[1:]] + [rounds]

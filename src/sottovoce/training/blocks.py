@@ -14,23 +14,19 @@ MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had f
 
 
 class Block(NamedTuple):
-    """Users of a cohort that are computed together: their places in it, the padded size, and the steps all take."""
+    """Users that are computed together: their places in the cohort, the padded size, and the steps all take."""
 
     places: np.ndarray
     padded_size: int
     steps: int
 
-    def waste(self, steps: np.ndarray) -> float:
-        """The share of the work that is padding, given the steps that each user of the cohort needs."""
-        return 1 - float(steps[self.places].sum()) / max(1, self.padded_size * self.steps)
-
 
 def cut_into_blocks(steps: np.ndarray, size: int, devices: int = 1, latency: float = 0) -> list[Block]:
     """The users of a cohort in blocks of at most `size` on each device, by the steps that each user needs.
 
-    Users of like length share a block. A block has room for `size` users or a half, a quarter, ... of them: the most
-    with which little is wasted. So there are few shapes, whatever the cohort, and each is compiled once. Where a step
-    costs `latency` on top of its users, neighbouring blocks are joined if padding costs less than that.
+    Users of similar length share a block. Its padded size is `size` or a half, a quarter, ... of it: the largest with
+    little padding. So there are few shapes, and each is compiled once. Where a step costs `latency` on top of its
+    users, neighbouring blocks are joined if the padding costs less.
     """
     order = np.argsort(-steps, kind="stable")
     sizes = [devices * each for each in (size >> halved for halved in range(5)) if each >= 4 or each == size]
@@ -38,7 +34,8 @@ def cut_into_blocks(steps: np.ndarray, size: int, devices: int = 1, latency: flo
     while start < len(order):
         for each in sizes:
             block = Block(order[start : start + each], each, int(steps[order[start]]))
-            if block.waste(steps) <= MOST_WASTE:
+            needed = float(steps[block.places].sum())
+            if 1 - needed / max(1, block.padded_size * block.steps) <= MOST_WASTE:
                 break
         blocks.append(block)
         start += len(block.places)
@@ -46,10 +43,7 @@ def cut_into_blocks(steps: np.ndarray, size: int, devices: int = 1, latency: flo
 
 
 def _joined(blocks: list[Block], sizes: list[int], latency: float) -> list[Block]:
-    """The fastest way to join neighbours, a step of a block taking as long as its padded size and `latency` more.
-
-    To begin a block and to add it up takes about as long as the latency of one more step.
-    """
+    """The fastest way to join neighbours, where a step takes its padded size and `latency`, a block `latency`."""
     best: list[tuple[float, list[Block]]] = [(0, [])]  # for the first 0, 1, 2, ... blocks
     for end in range(1, len(blocks) + 1):
         ways = []
@@ -67,7 +61,7 @@ def _joined(blocks: list[Block], sizes: list[int], latency: float) -> list[Block
 
 
 def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
-    """Each process's blocks: the largest left goes to the process with the least to do."""
+    """The blocks of each process: the largest one left goes to the process with the least work."""
     shares: list[list[Block]] = [[] for _ in range(processes)]
     work = [0] * processes
     for block in sorted(blocks, key=lambda block: -block.padded_size * block.steps):
@@ -87,15 +81,15 @@ def block_size(params: Any, cohort: float, chosen: int = 0) -> int:
     on_cpu = jax.default_backend() == "cpu"
     room = 6 * 2**20 if on_cpu else 8 * 2**30
     size = max(1, min(512, room // (8 * parameter_count(params)), int(cohort * 1.2) + 1))
-    # In whole lots of 32, which is how many users the recurrence has on an H200 at a time.
+    # In multiples of 32: the recurrence runs that many users at a time on an H200.
     return size if on_cpu or size < 32 else -(-size // 32) * 32
 
 
 def latency(products: Products | None) -> float:
-    """What a step of a block takes on top of its users, in users. Measured on an H200 (docs/log.md).
+    """The fixed time of a step of a block, in users. Measured on an H200 (docs/log.md).
 
-    A GPU waits for launches and dependent products, however few the users are: as long as 30 users take. Kernels skip
-    padding and users who have finished, which cost a seventh of the others: it is worth more of those.
+    A GPU waits for launches and dependent products as long as 30 users take. With kernels, padding costs a seventh of a
+    user, so more of it is worth a shorter wait.
     """
     if jax.default_backend() == "cpu":
         return 0

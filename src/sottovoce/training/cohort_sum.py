@@ -20,25 +20,25 @@ from sottovoce.errors import SottoError
 from sottovoce.kernels.lstm_users import Products, model_of, train_users
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
-from sottovoce.privacy.clipping import Clip, norm, norms_for
+from sottovoce.privacy.clipping import norm, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.fixed_point import BIT_STEP, MOST, FixedPoint, add, add_all, values, zeros
 from sottovoce.training.blocks import Block, cut_into_blocks
 from sottovoce.training.types import Algorithm, CohortSum, Task
 from sottovoce.training.users import excerpts_for
 
-SKETCH = 4096  # numbers that stand for an update where many are compared with one another
+SKETCH = 4096  # numbers of a count sketch
 
 
 @dataclass(frozen=True)
 class SumInBlocks:
-    """Σ w_k Δ_k over blocks of at most `block` users a device; while one is computed, the next is read.
+    """Σ w_k Δ_k over blocks of at most `block` users on each device. While one is computed, the next is read.
 
-    A block is filled up with users who have no tokens: their weight is zero, and so is their update.
+    A block is padded with users who have no tokens: their weight is zero, and so is their update.
     """
 
     block: int
-    products: Products | None = None  # where the model has a program of its own
+    products: Products | None = None  # kernels, if there are any for the model
     devices: int = 1
     latency: float = 0  # of a step, in users: see `cut_into_blocks`
 
@@ -50,31 +50,33 @@ class SumInBlocks:
 
     def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[Block]:
         if len(cohort) > MOST:
-            raise SottoError(f"a cohort of {len(cohort):,} is more than {MOST:,} users, of which a sum is exact")
+            raise SottoError(f"a cohort of {len(cohort):,} is more than {MOST:,} users, the most that a sum holds")
         steps = algorithm.user_update.steps(store.lengths(cohort))
         return cut_into_blocks(steps, self.block, self.devices, self.latency)
 
     def add_up(
         self, blocks: list[Block], algorithm: Algorithm, task: Task, store: Store
     ) -> tuple[Sums, list[UserResult]]:
-        """The sums over some blocks of a cohort, and what is known of the users of each."""
+        """The sums over some blocks of a cohort, and the results of the users of each."""
         grid = algorithm.mechanism.grid(task.clip_norms)
-        spec = self._spec(algorithm, self.devices)
-        sums = _start(spec, task.params, grid is not None, len(task.clip_norms))
-        model = _everywhere(algorithm.model(task.params), self.devices)
+        spec, exact = self._spec(algorithm, self.devices), grid is not None
+        sums = _start(self.devices, task.params, exact, len(task.clip_norms))
+        model = algorithm.model(task.params)
+        if self.devices > 1:  # sent once for all blocks
+            model = jax.device_put(model, NamedSharding(_mesh(self.devices), PartitionSpec()))
         results: list[UserResult] = []
         for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
             broadcast = Broadcast(model, task.key, task.clip_norms, block.steps)
             sums, result = _add_block(spec, sums, seated, broadcast, grid)
             results.append(result)
-        return _over_devices(spec, sums, grid is not None), results
+        return (sums if self.devices == 1 else _over_devices(self.devices, sums, exact)), results
 
     def project_updates(
         self, vector: Any, algorithm: Algorithm, task: Task, store: Store
     ) -> tuple[np.ndarray, np.ndarray]:
         """Of what each user would send: its dot product with a vector, and a count sketch of it.
 
-        Dot products of sketches are about those of what they are sketches of, to 1/√SKETCH of the lengths.
+        The dot product of two sketches is that of the updates, up to 1/√SKETCH of their lengths.
         """
         rows = task.cohort
         spec, found = self._spec(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
@@ -86,13 +88,12 @@ class SumInBlocks:
         return found
 
     def _spec(self, algorithm: Algorithm, devices: int) -> BlockSpec:
-        clipping = algorithm.mechanism.clipping.normalised()
-        update = replace(algorithm.user_update, clipping=clipping)
-        return BlockSpec(update, clipping, algorithm.weight_cap, self.products, devices)
+        update = replace(algorithm.user_update, clipping=algorithm.mechanism.clipping.normalised())
+        return BlockSpec(update, algorithm.weight_cap, self.products, devices)
 
 
 class Seated(NamedTuple):
-    """The users of a block, padded, and the numbers that tell their randomness apart."""
+    """The users of a block, padded, and their rows, which decide their randomness."""
 
     users: User
     rows: Int[Array, " block"]
@@ -108,24 +109,19 @@ class Broadcast(NamedTuple):
 
 
 class BlockSpec(NamedTuple):
-    """What is done to a block, whoever its users are."""
+    """What is done to a block: the static half of its program."""
 
     update: UserUpdate
-    clipping: Clip
     weight_cap: float
     products: Products | None
     devices: int
 
 
 def _read_ahead(read: Callable[[Block], Seated], blocks: list[Block]) -> Iterator[tuple[Block, Seated]]:
-    """Each block with its users, the next one read meanwhile.
-
-    By a thread of its own: on a GPU the call that computes a block returns only when its loop over steps has ended.
-    """
+    """Each block with its users. A thread reads the next one: on a GPU, to compute a block does not return at once."""
     with ThreadPoolExecutor(1) as reader:
         coming = None
         for block, following in zip_longest(blocks, blocks[1:]):
-            # The first is read here: there is nothing to do meanwhile.
             seated = coming.result() if coming else read(block)
             if following is not None:
                 coming = reader.submit(read, following)
@@ -141,9 +137,9 @@ def _padded(update: UserUpdate, task: Task, store: Store, block: Block) -> Seate
 
 
 class Sums(NamedTuple):
-    """Of the users so far, in whole steps of their grids."""
+    """Sums over the users so far, in whole steps of their grids."""
 
-    total: Any  # float32 where updates are not clipped: then there is no grid, and nothing is promised
+    total: Any  # float32 where updates are not clipped: then there is no grid
     weight: FixedPoint
     bits: FixedPoint
 
@@ -166,17 +162,13 @@ def _plus(exact: bool, one: Sums, other: Sums) -> Sums:
     return Sums(join(one.total, other.total), add(one.weight, other.weight), add(one.bits, other.bits))
 
 
-def _start(spec: BlockSpec, model: LanguageModel, exact: bool, parts: int) -> Sums:
-    """Nothing yet, on every device."""
+def _start(devices: int, model: LanguageModel, exact: bool, parts: int) -> Sums:
+    """Sums of nothing. On several devices each has its own, along a leading axis."""
     none = _no_sums(model, exact, parts)
-    if spec.devices == 1:
+    if devices == 1:
         return none
-    apart = NamedSharding(_mesh(spec.devices), PartitionSpec("users"))
-    return jax.jit(partial(jax.tree.map, partial(_repeated, spec.devices)), out_shardings=apart)(none)
-
-
-def _repeated(times: int, leaf: Array) -> Array:
-    return jnp.broadcast_to(leaf, (times, *leaf.shape))
+    repeat = partial(jax.tree.map, lambda leaf: jnp.broadcast_to(leaf, (devices, *leaf.shape)))
+    return jax.jit(repeat, out_shardings=NamedSharding(_mesh(devices), PartitionSpec("users")))(none)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
@@ -187,41 +179,29 @@ def _add_block(
         here, results = _sum_here(spec, seated, broadcast, grid)
         return _plus(grid is not None, sums, here), results
 
-    # Users are shared out over the devices, and each adds up its own. They wait for one another at the end of the
-    # cohort only: programs that do so while others are under way can leave a CPU's threads waiting for ever.
+    # Each device adds up its share of the users. They wait for one another at the end of the cohort only: programs that
+    # do so while others run can deadlock a CPU's threads.
     def share(sums: Sums, seated: Seated, broadcast: Broadcast) -> tuple[Sums, UserResult]:
         here, results = _sum_here(spec, seated, broadcast, grid)
         mine = _plus(grid is not None, jax.tree.map(lambda leaf: leaf[0], sums), here)
         return jax.tree.map(lambda leaf: leaf[None], mine), results
 
     alike, apart = PartitionSpec(), PartitionSpec("users")
-    shared = jax.shard_map(
-        share,
-        mesh=_mesh(spec.devices),
-        in_specs=(apart, apart, alike),
-        out_specs=(apart, apart),
-        check_vma=False,
-    )
-    return shared(sums, seated, broadcast)
+    return jax.shard_map(
+        share, mesh=_mesh(spec.devices), in_specs=(apart, apart, alike), out_specs=(apart, apart), check_vma=False
+    )(sums, seated, broadcast)
 
 
 def _mesh(devices: int) -> Mesh:
     return Mesh(np.array(jax.local_devices()[:devices]), ("users",))
 
 
-def _everywhere(model: LanguageModel, devices: int) -> LanguageModel:
-    """The model on every device: sent once for all blocks."""
-    return model if devices == 1 else jax.device_put(model, NamedSharding(_mesh(devices), PartitionSpec()))
-
-
-def _over_devices(spec: BlockSpec, sums: Sums, exact: bool) -> Sums:
+def _over_devices(devices: int, sums: Sums, exact: bool) -> Sums:
     """The sums of all devices, on the first of them."""
-    if spec.devices == 1:
-        return sums
     first = jax.local_devices()[0]
     shares = [
         jax.tree.map(lambda leaf, which=which: jax.device_put(leaf.addressable_data(which), first), sums)
-        for which in range(spec.devices)
+        for which in range(devices)
     ]
     return _add_shares(exact, shares)
 
@@ -245,10 +225,10 @@ def _sum_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast, grid: float
 
 
 def _train_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast) -> tuple[Array, Any, UserResult]:
-    """w_k and w_k Δ_k of every user of a block, in the parts that the program has, and what is known of them."""
+    """w_k and w_k Δ_k of every user of a block, and their results. With kernels, updates are in `Parts`."""
     model, key, clip_norms, steps = broadcast
     shares = user_weight(seated.users.length, spec.weight_cap)
-    their_norms = jax.vmap(partial(norms_for, spec.clipping, clip_norms))(shares)
+    their_norms = jax.vmap(partial(norms_for, spec.update.clipping, clip_norms))(shares)
     if spec.products is None:
         keys = jax.vmap(partial(jax.random.fold_in, key))(seated.rows)
         results = jax.vmap(spec.update, in_axes=(None, 0, 0, 0, None))(model, seated.users, keys, their_norms, steps)
@@ -262,9 +242,8 @@ def _train_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast) -> tuple[
 @partial(jax.jit, static_argnums=0)
 def _project(spec: BlockSpec, vector: Any, seated: Seated, broadcast: Broadcast) -> tuple[Array, Array]:
     _, sent, _ = _train_here(spec, seated, broadcast)
-
     way = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(vector)])
-    places, signs = jax.random.split(jax.random.key(0))  # public: which numbers are put together, and how
+    places, signs = jax.random.split(jax.random.key(0))  # of the sketch: public
     places = jax.random.randint(places, way.shape, 0, SKETCH)
     signs = jax.random.rademacher(signs, way.shape, jnp.float32)
 
@@ -272,7 +251,7 @@ def _project(spec: BlockSpec, vector: Any, seated: Seated, broadcast: Broadcast)
         update = model_of(sent) if spec.products is not None else sent
         flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(update)])
         sketch = jnp.zeros(SKETCH).at[places].add(signs * flat)
-        # Of the length that the update has: so the sketch is off in its direction alone.
+        # The sketch gets the length of the update: it differs in its direction alone.
         return jnp.dot(flat, way), sketch * norm(update) / jnp.maximum(norm(sketch), 1e-30)
 
     return jax.vmap(measure)(sent)

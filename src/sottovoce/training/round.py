@@ -39,7 +39,7 @@ def play_round(
     sum_updates: SumUpdates,
     observe: RoundObserver | None = None,
 ) -> tuple[ServerState, CohortSum]:
-    """One round. An empty cohort is a round like any other: the same noise, the same entry in the ledger."""
+    """One round. An empty cohort has the same noise and the same charge."""
     number = state.round + 1
     clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)  # S, public
     cohort = algorithm.mechanism.sampler.sample(store, payment.keys.sampling, number)  # C^t, secret
@@ -54,7 +54,7 @@ def play_round(
 def release(
     algorithm: Algorithm, state: ServerState, summed: CohortTotals, clip_norms: np.ndarray, payment: Payment
 ) -> tuple[ServerState, Estimate]:
-    """The half of a round that follows the sum, wherever that was made: estimate, pay, noise, step."""
+    """The half of a round after the sum: estimate, pay, add noise, step."""
     mechanism, number = algorithm.mechanism, state.round + 1
     estimate = mechanism.estimate(summed.total, summed.weight, summed.bits)  # f̃ = Σ w_k Δ_k / qW
     noise_key = payment.charge(mechanism.event(number), summed)  # on disk before any noise; it depends on the sum
@@ -71,8 +71,7 @@ def sum_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
     results: list[UserResult] = []
     for share, result in train_one_by_one(algorithm, task, store):
         sent = jax.tree.map(lambda part, share=share: np.asarray(share * part), result.update)
-        # Whole multiples of the grid: float64 adds them exactly. Without a clip there is no grid, and no promise.
-        if grid is not None:
+        if grid is not None:  # without a clip there is none; whole multiples of it are added exactly by float64
             sent = jax.tree.map(lambda part: quantise(part, grid) * grid, sent)
         total = jax.tree.map(np.add, total, sent)
         weight += float(share)
@@ -83,7 +82,7 @@ def sum_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
 
 
 def train_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> Iterator[tuple[np.ndarray, UserResult]]:
-    """w_k, and what the device of user k sends. A device whose update is not finite has weight 0."""
+    """w_k, and what the device of user k sends. An update that is not finite has weight 0."""
     update, model = algorithm.user_update, algorithm.model(task.params)
     for row, user in users_of(update, store, task.cohort, task.key):
         share = user_weight(user.length, algorithm.weight_cap)  # w_k

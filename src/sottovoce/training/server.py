@@ -1,4 +1,4 @@
-"""The server's step: an optax optimiser that takes the averaged update for a descent direction."""
+"""The server's step: an optax optimiser whose gradient is minus the averaged update."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class ServerState(NamedTuple):
     """All that a round changes."""
 
     round: int  # rounds done
-    params: Any  # θ: what is trained of the model
+    params: Any  # θ: the trained part of the model
     optimiser: Any
-    clip_norms: Any = None  # where they adapt: those of the next round
-    deployed: Any = None  # where devices have older models: those they may have, newest first
-    noise: Any = ()  # what the noise remembers: a secret, and no part of a checkpoint
+    clip_norms: Any = None  # of the next round, where they adapt
+    deployed: Any = None  # the models that devices may have, newest first, where some are stale
+    noise: Any = ()  # the state of the noise: a secret, not in a checkpoint
 
     def next(self, params: Any, optimiser: Any) -> ServerState:
         """The state after a round. Nothing else sets the number of the round."""
         return self._replace(round=self.round + 1, params=params, optimiser=optimiser)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """All that a checkpoint keeps of the state, but the number of the round."""
+        """The state in a checkpoint, without the number of the round."""
         return _to_arrays(self._saved)
 
     def noise_arrays(self) -> dict[str, np.ndarray]:
-        """What the noise remembers, to be kept with the secrets."""
+        """The state of the noise, to be kept with the secrets."""
         return _to_arrays(self.noise)
 
     def load(self, round_number: int, arrays: Mapping[str, np.ndarray], noise: Mapping[str, np.ndarray]) -> ServerState:
-        """The state that was saved, shaped like this one, which is of a run before its first round."""
+        """The state that was saved, in the structure of this one."""
         return ServerState(round_number, *_from_arrays(self._saved, arrays), noise=_from_arrays(self.noise, noise))
 
     @property
@@ -57,21 +57,18 @@ def _from_arrays(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 @dataclass(frozen=True)
 class Server:
-    """θ ← θ + Δ is `optax.sgd(1.0)`; other optimisers only post-process what was noised already.
-
-    A `schedule` of the learning rate scales what the optimiser makes of an update.
-    """
+    """θ ← θ + Δ is `optax.sgd(1.0)`; other optimisers post-process the noised update. `schedule` scales their steps."""
 
     optimiser: optax.GradientTransformation
     schedule: Schedule = CONSTANT
 
     def start(self, params: Any, clip_norms: Any = None, noise: Any = ()) -> ServerState:
-        # `jnp.full` gives a weak type and a step does not: the second round would compile every program anew.
+        # Not of a weak type, as `jnp.full` is: the second round would compile every program again.
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), params)
         return ServerState(0, params, self.optimiser.init(params), clip_norms, noise=noise)  # pyrefly: ignore
 
     def factor(self, round_number: int) -> float | None:
-        """Of the learning rate in a round; None where it never changes, and a step need not scale."""
+        """The factor of the learning rate in a round; None where it never changes."""
         return None if self.schedule == CONSTANT else self.schedule(round_number)
 
     def step(self, state: ServerState, update: Any) -> ServerState:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from sottovoce.data.store import Store
 from sottovoce.errors import AnotherSum
@@ -14,39 +15,33 @@ from sottovoce.training.types import Algorithm, CohortSum, Payment, Payments, Ro
 
 
 class Work(NamedTuple):
-    """The users of a run, how their updates are added up, and what looks on."""
+    """The users of a run, how their updates are added up, and an observer of the rounds."""
 
     store: Store
     sum_updates: SumUpdates
     observe: RoundObserver | None = None
 
 
-class Strategy(Protocol):
+class Strategy(ABC):
     """Algorithm 1 is one, and so is each of `variants`."""
 
-    federated: ClassVar[bool]  # do devices send updates?
-    layout: ClassVar[str | None]  # how users are laid out, if not in blocks: part of the fingerprint of a run
+    federated: ClassVar[bool] = True  # do devices send updates?
+    layout: ClassVar[str | None] = None  # how users are laid out, if not in blocks: part of the fingerprint of a run
 
     def start(self, state: ServerState) -> ServerState:
         """The state before the first round."""
-        ...
+        return state
 
+    @abstractmethod
     def play(
         self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
     ) -> tuple[ServerState, RoundResult]:
         """One round."""
-        ...
 
 
 @dataclass(frozen=True)
-class FederatedAveraging:
+class FederatedAveraging(Strategy):
     """Algorithm 1: every device trains the newest model, and the server averages what they send."""
-
-    federated: ClassVar[bool] = True
-    layout: ClassVar[str | None] = None
-
-    def start(self, state: ServerState) -> ServerState:
-        return state
 
     def play(
         self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
@@ -54,15 +49,15 @@ class FederatedAveraging:
         return play_round(algorithm, state, work.store, payment, work.sum_updates, work.observe)
 
 
-Play = Callable[[ServerState, Payment], tuple[ServerState, RoundResult]]
-
-
 def play_rounds(
-    play: Play, state: ServerState, last: int, payments: Payments
+    play: Callable[[ServerState, Payment], tuple[ServerState, RoundResult]],
+    state: ServerState,
+    last: int,
+    payments: Payments,
 ) -> Iterator[tuple[ServerState, RoundResult]]:
     """The rounds that are left, up to and including `last`.
 
-    A round that was paid for with another sum is played anew, as another attempt with a cohort of its own.
+    A round that was paid for with another sum is played again, as another attempt with another cohort.
     """
     while state.round < last:
         try:

@@ -19,13 +19,13 @@ from sottovoce.training.server import Server
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The public half of a round: what is done, whoever the users are."""
+    """The public half of a round: what is done to any users."""
 
     mechanism: Mechanism
     user_update: UserUpdate
     server: Server
     weight_cap: float = 1.0
-    frozen: Any = field(default=None, compare=False, repr=False)  # what of the model is not trained; None: nothing
+    frozen: Any = field(default=None, compare=False, repr=False)  # the part of the model that is not trained
 
     def model(self, params: Any) -> LanguageModel:
         """The whole model of these parameters."""
@@ -37,7 +37,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         if self.user_update.clipping != self.mechanism.clipping:
-            raise ValueError("users clip otherwise than the mechanism assumes: its sensitivity would not be theirs")
+            raise ValueError("users must clip as the mechanism does: its sensitivity depends on it")
 
 
 class Task(NamedTuple):
@@ -50,7 +50,7 @@ class Task(NamedTuple):
 
 
 class CohortTotals(Protocol):
-    """What a round needs of its cohort: Σ w_k Δ_k, Σ w_k and Σ bits, in float64."""
+    """The sums over a cohort that a round needs: Σ w_k Δ_k, Σ w_k and Σ bits, in float64."""
 
     @property
     def total(self) -> Any: ...
@@ -87,13 +87,11 @@ class Payment(Protocol):
 
 
 class Payments(Protocol):
-    def begin(self, round_number: int) -> Payment:
-        """The next attempt at a round."""
-        ...
+    def begin(self, round_number: int) -> Payment: ...  # the next attempt at a round
 
 
 class RoundResult(Protocol):
-    """What is known of a round that was played. Private: for diagnostics only."""
+    """Figures of a round. Private: for diagnostics only."""
 
     @property
     def users(self) -> int: ...
@@ -102,14 +100,14 @@ class RoundResult(Protocol):
 
 
 class CohortSum(NamedTuple):
-    """Σ w_k Δ_k and Σ w_k, in float64, and what is known of each user (private, for diagnostics)."""
+    """Σ w_k Δ_k and Σ w_k, in float64, and figures of each user (private, for diagnostics)."""
 
     total: Any
     weight: Any
     bits: Any  # over users, +1/2 for every part of an update that was not clipped and -1/2 for one that was
-    results: list[UserResult]  # of users together, without their updates; still on the device
-    places: list[np.ndarray]  # where in the cohort they stand
-    staleness: np.ndarray | None = None  # where devices have older models: by how many rounds each user's was
+    results: list[UserResult]  # of each block of users, without their updates; still on the device
+    places: list[np.ndarray]  # of these users in the cohort
+    staleness: np.ndarray | None = None  # how many rounds old the model of each user was
 
     @property
     def users(self) -> int:
@@ -156,7 +154,7 @@ SumUpdates = Callable[[Algorithm, Task, Store], CohortSum]
 
 
 class RoundTrace(NamedTuple):
-    """All of a round, for an audit: private, but for the model and what was noised."""
+    """All of a round, for an audit. Only the parameters and what was noised are not private."""
 
     round: int
     task: Task

@@ -116,7 +116,7 @@ def test_no_noise_is_infinite(accountant) -> None:
     assert epsilon([(poisson(1.0, 0.01), 5), (NonPrivate(), 1)], 1e-6, accountant) == math.inf
     assert epsilon([(poisson(0.0, 0.01), 1)], 1e-6, accountant) == math.inf
     assert epsilon_curve([(NonPrivate(), 10)], 1e-6, accountant)(3) == math.inf
-    assert epsilon_curve([(poisson(0.0, 0.01), 10)], 1e-6, accountant).rounds_within(8) == 0
+    assert epsilon_curve([(poisson(0.0, 0.01), 10)], 1e-6, accountant)(1) == math.inf
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
@@ -311,16 +311,6 @@ def test_curve_is_an_upper_bound_everywhere(accountant, rounds) -> None:
         curve(rounds + 1)
 
 
-def test_curve_knows_how_many_rounds_a_budget_allows() -> None:
-    event = poisson(1.0, 0.01)
-    curve = epsilon_curve([(event, 3000)], 1e-6, "rdp")
-    within = curve.rounds_within(2.0)
-    assert epsilon([(event, within)], 1e-6, "rdp") <= 2.0 < epsilon([(event, within + 1)], 1e-6, "rdp")
-    assert curve.rounds_within(0.01) == 0
-    assert curve.rounds_within(curve(3000)) == 3000
-    assert curve.rounds_within(100.0) == 3000
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("q", [1e-6, 0.01])
 def test_curve_of_a_million_rounds(q) -> None:
@@ -335,7 +325,7 @@ def test_curve_of_a_million_rounds(q) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: poisson(1.0, 1.4), r"user_rate=1.4 must be in \(0, 1\].*cohort 140 of 100 users"),
+        (lambda: poisson(1.0, 1.4), r"user_rate=1.4 must be in \(0, 1\]"),
         (lambda: poisson(1.0, 0.0), "user_rate=0"),
         (lambda: poisson(-1.0, 0.1), "noise_multiplier=-1"),
         (lambda: poisson(math.nan, 0.1), "noise_multiplier=nan"),

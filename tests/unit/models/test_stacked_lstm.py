@@ -7,7 +7,7 @@ import pytest
 
 from family import read
 from sottovoce.models.contract import parameter_count
-from sottovoce.models.lstm_scan import read_layer
+from sottovoce.models.lstm import read_layer
 from sottovoce.models.stacked_lstm import StackedLSTM
 
 KEY, TOKENS = jax.random.key(4), jnp.arange(3, 13)

@@ -40,12 +40,12 @@ def test_the_update_gets_more_noise_to_make_room_for_the_bits():
 @pytest.mark.parametrize(("bit_noise", "parts"), [(0.0, 1), (0.5, 1), (1.6, 11)])
 def test_bits_that_cost_more_than_the_round_are_refused(bit_noise, parts):
     tracking = QuantileTracking(0.5, 0.2, bit_noise, 100.0)
-    with pytest.raises(SottoError, match="the bits alone would cost more"):
+    with pytest.raises(SottoError, match="the bits cost more than the round"):
         Mechanism(Poisson(0.1), PerLayerClip.even(1.0, parts), FixedDenominator(9.0), 1.0, tracking=tracking)
 
 
 def test_a_schedule_of_noise_is_checked_at_its_worst_round():
-    with pytest.raises(SottoError, match="the bits alone would cost more"):
+    with pytest.raises(SottoError, match="the bits cost more than the round"):
         Mechanism(
             Poisson(0.1), FlatClip(1.0), FixedDenominator(9.0), 1.0, tracking=TRACKING,
             noise_schedule=Schedule(((1, 1.0), (50, 11.0))),

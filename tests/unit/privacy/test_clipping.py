@@ -10,10 +10,10 @@ from hypothesis.extra.numpy import arrays
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import (
+    CLIPS,
     FlatClip,
     NoClip,
     PerLayerClip,
-    build_clip,
     finite_or_zero,
     joint_norm,
     norm,
@@ -92,12 +92,13 @@ def test_norm_is_of_all_leaves_together():
 
 
 def test_a_clip_gets_the_settings_that_its_constructor_takes():
-    assert build_clip("flat", 2.0, (1.0, 3.0), True) == FlatClip(2.0, weight_aware=True)
-    assert build_clip("per_layer", 2.0, (1.0, 3.0), False) == PerLayerClip((1.0, 3.0))
-    assert build_clip("none", 2.0, (1.0, 3.0), True) == NoClip()
+    settings = {"clip_norm": 2.0, "clip_norms": (1.0, 3.0), "weight_aware": True}
+    assert CLIPS.build("flat", **settings) == FlatClip(2.0, weight_aware=True)
+    assert CLIPS.build("per_layer", **settings) == PerLayerClip((1.0, 3.0), weight_aware=True)
+    assert CLIPS.build("none", **settings) == NoClip()
     assert (FlatClip.bounded, PerLayerClip.bounded, NoClip.bounded) == (True, True, False)
     with pytest.raises(SottoError, match="must be one of flat, per_layer, none; did you mean"):
-        build_clip("flatt", 2.0, (), False)
+        CLIPS.build("flatt", **settings)
 
 
 def test_a_normalised_clip_has_norms_of_one_and_is_else_the_same():

@@ -81,7 +81,7 @@ def test_a_noise_that_changes_is_charged_round_by_round():
 
 def test_weight_aware_clipping_is_refused_with_the_clipped_denominator():
     """Lemma 1 as printed does not hold for it: n users of weight 1/n that send ±nS move the average by about nS/2."""
-    with pytest.raises(SottoError, match="fixed denominator only"):
+    with pytest.raises(SottoError, match="use fixed_denominator"):
         Mechanism(Poisson(0.1), FlatClip(1.0, weight_aware=True), ClippedDenominator(10.0), 1.0)
     # How far it would move, had it been allowed: NOTES of the lemma's counterexample, n = 100.
     n, estimator = 100, ClippedDenominator(1.0)

@@ -14,7 +14,7 @@ from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import SAMPLERS, FixedSize, InTurn, Poisson, build_sampler, sampler_named
+from sottovoce.privacy.sampling import SAMPLERS, FixedSize, InTurn, Poisson, build_sampler
 from sottovoce.privacy.schedule import Schedule
 
 SIZES = [(1, 1), (1, 5), (3, 7), (4, 10), (5, 10), (7, 7), (6, 11)]
@@ -117,7 +117,7 @@ def test_without_noise_no_round_is_covered():
 
 
 def test_noise_that_changes_from_turn_to_turn_is_refused_and_a_factor_for_all_is_counted():
-    with pytest.raises(SottoError, match="keep the noise as it is"):
+    with pytest.raises(SottoError, match="remove the noise schedule"):
         make_mechanism(4, 40, noise_schedule=Schedule(((1, 1.0), (5, 0.5))))
     mechanism = make_mechanism(4, 40, noise_schedule=Schedule(((1, 0.5),)))
     assert mechanism.event(1).noise_multiplier == 0.75
@@ -174,4 +174,4 @@ def test_a_cohort_that_is_no_whole_number_and_an_unknown_name_are_refused():
     with pytest.raises(SottoError, match="whole number"):
         build_sampler("fixed", cohort=2.5, users=40)
     with pytest.raises(SottoError, match="did you mean 'poisson'"):
-        sampler_named("poison")
+        SAMPLERS["poison"]

@@ -1,7 +1,7 @@
 """Central training: SGD over the pooled text of many users. The papers' baseline, and public pre-training.
 
-A round is the text of as many users as a cohort has, so that its curves lie beside those of federated runs. Nobody's
-part is bounded and nothing is noised: there is no user-level guarantee.
+A round is the text of as many users as a cohort has, so that its curves compare with those of federated runs. Nothing
+is bounded or noised: there is no user-level guarantee.
 """
 
 from __future__ import annotations
@@ -25,38 +25,50 @@ from sottovoce.models.contract import join
 from sottovoce.privacy.clipping import finite_or_zero
 from sottovoce.privacy.rng import philox
 from sottovoce.training.server import Server, ServerState
-from sottovoce.training.strategy import Work
+from sottovoce.training.strategy import Strategy, Work
 from sottovoce.training.types import Algorithm, Payment
 
 
 @dataclass(frozen=True)
-class Central:
-    """Whose text is read when: every user once in a shuffled order, then all again in another.
+class Central(Strategy):
+    """SGD over the texts of users: every user once in a shuffled order, then all again in another.
 
-    The order, and the randomness of training, depend on the seed alone: a run that was stopped goes on with the next
-    user, to the same bits.
+    The order, and the randomness of training, depend on the seed alone: a resumed run gives the same bits.
     """
 
-    users_a_round: int
-    seed: int
     federated: ClassVar[bool] = False
     layout: ClassVar[str | None] = "pooled text"
 
-    def start(self, state: ServerState) -> ServerState:
-        return state
+    users_a_round: int
+    seed: int
 
     def play(
         self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
     ) -> tuple[ServerState, PooledRound]:
-        return train_centrally(algorithm, self, state, work.store, payment)
+        """The texts of a round's users, one after another, as one stream in lanes, with a step of SGD on each unroll.
+
+        A step is that of FedSGD on a batch: -η times the gradient of its mean loss, applied by the server's optimiser.
+        """
+        number, local = state.round + 1, algorithm.user_update
+        rows = self.rows(work.store.users, number)
+        text = join_texts(work.store, rows)
+        payment.charge(algorithm.mechanism.event(number), None)
+        lesson = Lesson(
+            batches=in_lanes(text, local.batch, local.unroll, local.bos),
+            steps=int(local_steps(text.length, local.batch, local.unroll)),
+            key=self.key(number),
+            learning_rate=local.learning_rate,
+            factor=algorithm.server.factor(number),
+            frozen=algorithm.frozen,
+        )
+        params, optimiser, *losses = descend(local.objective, algorithm.server, state.params, state.optimiser, lesson)
+        return state.next(params, optimiser), PooledRound(len(rows), int(text.length), *losses)
 
     def rows(self, users: int, round_number: int) -> np.ndarray:
-        """The users of a round, of a store with so many. A round may end one pass and begin the next."""
+        """The users of a round, out of `users`. A round may end one pass and begin the next."""
         turns = np.arange((round_number - 1) * self.users_a_round, round_number * self.users_a_round)
         passes, places = np.divmod(turns, users)
-        return np.concatenate(
-            [_order(self.seed, users, int(each))[places[passes == each]] for each in np.unique(passes)]
-        )
+        return np.concatenate([_order(self.seed, users, int(one))[places[passes == one]] for one in np.unique(passes)])
 
     def key(self, round_number: int) -> PRNGKeyArray:
         """The randomness of a round's training (dropout). Central training promises nothing, so it is public."""
@@ -71,12 +83,12 @@ def _order(seed: int, users: int, number: int) -> np.ndarray:
 
 
 class PooledRound(NamedTuple):
-    """What is known of a round: private, for diagnostics."""
+    """Figures of a round: private, for diagnostics."""
 
     users: int
     tokens: int
-    loss: Array  # mean over the targets, as training went on
-    not_finite: Array  # steps that were passed over
+    loss: Array  # mean over the targets, during training
+    not_finite: Array  # steps that were skipped
 
     def diagnostics(self) -> dict[str, Any]:
         loss = float(self.loss)
@@ -89,36 +101,13 @@ class PooledRound(NamedTuple):
         }
 
 
-def train_centrally(
-    algorithm: Algorithm, central: Central, state: ServerState, store: Store, payment: Payment
-) -> tuple[ServerState, PooledRound]:
-    """One round: the texts of its users, one after another, as one stream in lanes, and a step of SGD on each unroll.
-
-    A step is that of FedSGD on a batch: -η times the gradient of its mean loss, applied by the server's optimiser.
-    """
-    number, local = state.round + 1, algorithm.user_update
-    rows = central.rows(store.users, number)
-    text = join_texts(store, rows)
-    payment.charge(algorithm.mechanism.event(number), None)
-    steps = int(local_steps(text.length, local.batch, local.unroll))
-    batches = in_lanes(text, local.batch, local.unroll, local.bos)
-    lesson = Lesson(
-        batches, steps, central.key(number), local.learning_rate, algorithm.server.factor(number), algorithm.frozen
-    )
-    params, optimiser, loss, not_finite = descend(
-        local.objective, algorithm.server, state.params, state.optimiser, lesson
-    )
-    return state.next(params, optimiser), PooledRound(len(rows), int(text.length), loss, not_finite)
-
-
 def join_texts(store: Store, rows: np.ndarray) -> User:
     """One stream of all these users' tokens, padded to the most there could be: every round has the same shape."""
     users = store.gather(rows)
-    there = np.arange(store.tokens_per_user) < users.lengths[:, None]
+    tokens = users.tokens[np.arange(store.tokens_per_user) < users.lengths[:, None]]
     stream = np.zeros(users.tokens.size, np.int32)
-    length = int(users.lengths.sum())
-    stream[:length] = users.tokens[there]
-    return User(stream, np.int32(length))  # pyrefly: ignore
+    stream[: len(tokens)] = tokens
+    return User(stream, np.int32(len(tokens)))  # pyrefly: ignore
 
 
 in_lanes = jax.jit(cut_into_lanes, static_argnums=(1, 2, 3))
@@ -128,22 +117,18 @@ class Lesson(NamedTuple):
     """A text that the server reads once, and how."""
 
     batches: Batch
-    steps: Any  # to take; a batch each
+    steps: Any  # to take, each on one batch
     key: PRNGKeyArray
     learning_rate: Any = 1.0
     factor: Any = None  # of the server's learning rate
-    frozen: Any = None  # what of the model is not trained
+    frozen: Any = None  # the part of the model that is not trained
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def descend(
     objective: Objective, server: Server, params: Any, optimiser: Any, lesson: Lesson
 ) -> tuple[Any, Any, Array, Array]:
-    """One pass of the server over a text.
-
-    Returns:
-        The parameters, the state of the optimiser, the mean loss, and how many steps were not finite.
-    """
+    """One pass of the server over a text: new parameters and optimiser, the mean loss, steps that were not finite."""
     received, batches = join(params, lesson.frozen), lesson.batches
 
     def step(index: Array, carry: tuple) -> tuple:
@@ -155,7 +140,7 @@ def descend(
         )
         update, sound = finite_or_zero(jax.tree.map(lambda leaf: -lesson.learning_rate * leaf, gradient))
         after = server.apply(params, optimiser, update, lesson.factor)
-        # Optimisers with a memory move without a gradient too: a step that teaches nothing is not taken.
+        # Optimisers with a memory move without a gradient too: such a step is not taken.
         counts = (sound > 0) & (targets > 0)
         after = jax.tree.map(partial(jnp.where, counts), after, (params, optimiser))
         return after, lane_states, losses + jnp.where(counts, loss * targets, 0), not_finite + (sound == 0)

@@ -1,8 +1,8 @@
 """Knowledge distillation on the server (Popov et al. 2018, section 2.3), which the paper calls transfer learning.
 
-Users train as in Algorithm 1, but what is used of their models is not an average of parameters: the server trains its
-own model towards the average of their predictions (equation 4), on public text or on text that it writes itself. One
-user can move that by any amount, as far as is known: there is no sensitivity, and so no guarantee.
+Users train as in Algorithm 1. The server does not average their parameters: it trains its own model towards the average
+of their predictions (equation 4), on public text or on text that it writes itself. There is no known bound on what one
+user can change, and so no guarantee.
 """
 
 from __future__ import annotations
@@ -25,32 +25,38 @@ from sottovoce.models.generate import write_stream
 from sottovoce.models.head import soft_cross_entropy
 from sottovoce.training.round import train_one_by_one
 from sottovoce.training.server import ServerState
-from sottovoce.training.strategy import Work
+from sottovoce.training.strategy import Strategy, Work
 from sottovoce.training.types import Algorithm, CohortSum, Payment, Task
 from sottovoce.training.variants.central import Lesson, descend, in_lanes
 
 
 @dataclass(frozen=True)
-class Distillation:
-    """What the server reads in a round: `cycles` texts of `tokens` tokens one after another, each `epochs` times.
+class Distillation(Strategy):
+    """The server reads `cycles` texts of `tokens` tokens in a round, each `epochs` times.
 
-    A text is an excerpt of the public text, or `generated` by the model as it stands when its cycle begins.
+    A text is an excerpt of the public text, or `generated` by the model as it is when its cycle begins.
     """
+
+    layout: ClassVar[str | None] = "one user after another"
 
     tokens: int
     epochs: int = 1
     cycles: int = 1
     generated: bool = True
-    federated: ClassVar[bool] = True
-    layout: ClassVar[str | None] = "one user after another"
-
-    def start(self, state: ServerState) -> ServerState:
-        return state
 
     def play(
         self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
     ) -> tuple[ServerState, DistillationRound]:
-        return play_distillation(algorithm, self, state, work.store, payment)
+        """One round. Without any returned model the server's model stays as it is."""
+        mechanism, number = algorithm.mechanism, state.round + 1
+        clip_norms = mechanism.clip_norms(number, state.clip_norms)
+        cohort = mechanism.sampler.sample(work.store, payment.keys.sampling, number)
+        task = Task(state.params, cohort, clip_norms, local_key(payment.keys.local))
+        returned, known = collect(algorithm, task, work.store)
+        # No noise is drawn: its secret makes the server's own randomness.
+        secret = payment.charge(mechanism.event(number), None)
+        state, losses, not_finite = distil(algorithm, self, state, work.store, returned, secret)
+        return state, DistillationRound(known, losses, not_finite)
 
     def text(self, model: LanguageModel, store: Store, lanes: int, cycle: int, secret: bytes) -> User:
         each = -(-self.tokens // lanes)
@@ -64,18 +70,18 @@ class Distillation:
 
 
 class ClientModel(NamedTuple):
-    """A model that came back, as its weight w_k and what training changed."""
+    """The model that a user returned: its weight w_k and its update."""
 
     weight: float
     update: Any
 
 
 class DistillationRound(NamedTuple):
-    """What is known of a round: private, for diagnostics."""
+    """Figures of a round: private, for diagnostics."""
 
     cohort: CohortSum
     losses: list[Array]  # of every pass of the server: the mean cross-entropy with the returned models
-    not_finite: list[Array]  # of every pass: steps that were passed over
+    not_finite: list[Array]  # of every pass: steps that were skipped
 
     @property
     def users(self) -> int:
@@ -90,23 +96,8 @@ class DistillationRound(NamedTuple):
         }
 
 
-def play_distillation(
-    algorithm: Algorithm, distillation: Distillation, state: ServerState, store: Store, payment: Payment
-) -> tuple[ServerState, DistillationRound]:
-    """One round. Where no model comes back there is nothing to imitate, and the model stays as it is."""
-    mechanism, number = algorithm.mechanism, state.round + 1
-    clip_norms = mechanism.clip_norms(number, state.clip_norms)
-    cohort = mechanism.sampler.sample(store, payment.keys.sampling, number)
-    task = Task(state.params, cohort, clip_norms, local_key(payment.keys.local))
-    returned, known = collect(algorithm, task, store)
-    # No noise is drawn: its secret makes the server's own randomness.
-    secret = payment.charge(mechanism.event(number), None)
-    state, losses, not_finite = distil(algorithm, distillation, state, store, returned, secret)
-    return state, DistillationRound(known, losses, not_finite)
-
-
 def collect(algorithm: Algorithm, task: Task, store: Store) -> tuple[list[ClientModel], CohortSum]:
-    """The models that come back from a cohort, in the memory of the host, and what is known of the users."""
+    """The models that a cohort returns, in the memory of the host, and figures of its users."""
     returned: list[ClientModel] = []
     results: list[UserResult] = []
     for weight, result in train_one_by_one(algorithm, task, store):
@@ -137,7 +128,7 @@ def distil(
     for cycle in range(distillation.cycles if returned else 0):
         text = distillation.text(algorithm.model(params), store, local.batch, cycle, secret)
         batches = in_lanes(text, local.batch, local.unroll, local.bos)
-        # The returned models stay as they are: what they predict is worked out once for all passes over a text.
+        # The returned models do not change: their predictions are computed once for all passes over a text.
         batches = batches._replace(targets=mean_predictions(algorithm.model(state.params), returned, batches))
         steps = int(local_steps(text.length, local.batch, local.unroll))
         for epoch in range(distillation.epochs):
@@ -152,7 +143,7 @@ def distil(
 def soft_targets(
     model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
 ) -> tuple[Float[Array, "lanes unroll"], State]:
-    """Equation 1: cross-entropy with the distributions that stand in the batch in place of words."""
+    """Equation 1: cross-entropy with the distributions that a batch has as its targets."""
     del received
     outputs, state = jax.vmap(model.read)(batch.inputs, state, jax.random.split(key, len(batch.inputs)))
     return soft_cross_entropy(model.logits(outputs), batch.targets), state
@@ -161,12 +152,8 @@ def soft_targets(
 def mean_predictions(
     received: LanguageModel, returned: list[ClientModel], batches: Batch
 ) -> Float[Array, "steps lanes unroll vocabulary"]:
-    """Equation 4: the average of what the returned models predict, each counted by its weight w_k.
-
-    One model after another: on the device there are one of them and the sum so far.
-    """
-    total = sum(each.weight for each in returned)
-    mean = None
+    """Equation 4: the average prediction of the returned models, weighted by w_k. One is on the device at a time."""
+    total, mean = sum(each.weight for each in returned), None
     for weight, update in returned:
         mean = _add_predictions(mean, received, update, weight / total, batches.inputs)
     assert mean is not None

@@ -1,16 +1,14 @@
 """Stale updates (Popov et al. 2018, figure 1): devices train a model that was deployed, not the newest there is.
 
-Every round averages the updates of as many users as a cohort has. Devices get the model that came of them only after
-`deploy_interval` rounds. Some are later still, and return an update of an older one. An update waits nowhere: what a
-device sends follows from the model it got, its text and its key, so it is computed when its round comes. All that has
-to be kept is the deployed models, which were released.
+Devices get a new model every `deploy_interval` rounds only, and some train an older one. No update is stored: what a
+device sends follows from the model it got, its text and its key, so it is computed in the round that adds it. The state
+keeps the deployed models, which were released.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import ClassVar
 
 import jax
 import numpy as np
@@ -19,18 +17,16 @@ from jaxtyping import PRNGKeyArray
 from sottovoce.data.store import Store
 from sottovoce.training.round import play_round
 from sottovoce.training.server import ServerState
-from sottovoce.training.strategy import Work
+from sottovoce.training.strategy import Strategy, Work
 from sottovoce.training.types import Algorithm, CohortSum, Payment, SumUpdates, Task
 
 
 @dataclass(frozen=True)
-class StaleUpdates:
+class StaleUpdates(Strategy):
     """`delays` are the shares of devices that train the model deployed last, the one before it, and so on."""
 
     deploy_interval: int
     delays: tuple[float, ...] = (1.0,)
-    federated: ClassVar[bool] = True
-    layout: ClassVar[str | None] = None
 
     def start(self, state: ServerState) -> ServerState:
         """The deployed models that an update may be of, newest first: all are the first one."""
@@ -42,19 +38,16 @@ class StaleUpdates:
         """A round of Algorithm 1, whose users train the models that were deployed."""
         by_age = SumByAge(self, state, work.sum_updates)
         after, summed = play_round(algorithm, state._replace(deployed=None), work.store, payment, by_age)
-        return self.deploy(after._replace(deployed=state.deployed)), summed
-
-    def deploy(self, state: ServerState) -> ServerState:
-        """After a round: the model goes to devices when its turn comes."""
-        if state.round % self.deploy_interval:
-            return state
-        return state._replace(deployed=(state.params, *state.deployed[:-1]))
+        deployed = state.deployed
+        if after.round % self.deploy_interval == 0:
+            deployed = (after.params, *deployed[:-1])
+        return after._replace(deployed=deployed), summed
 
     def ages(self, rows: np.ndarray, key: PRNGKeyArray) -> np.ndarray:
         """How many deployments behind each of these users is.
 
-        Guarantee: a user's age depends on the key and their row alone. By anything else, such as a place in the
-        cohort, one user more would make others train other models, and move the sum by more than the clip norm.
+        Guarantee: a user's age depends on the key and their row alone. If it depended on the place in the cohort, one
+        user more would make others train other models, and move the sum by more than the clip norm.
         """
         secret = np.asarray(jax.random.key_data(key)).tobytes()
         drawn = [
@@ -79,15 +72,14 @@ class SumByAge:
     sum_updates: SumUpdates
 
     def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
-        # No device has the parameters of the task: they are the server's.
         ages = self.stale.ages(task.cohort, task.key)
-        groups = [np.flatnonzero(ages == age) for age in range(len(self.stale.delays))]
-        sums = [
-            self.sum_updates(algorithm, task._replace(params=deployed, cohort=task.cohort[group]), store)
-            for deployed, group in zip(self.state.deployed, groups, strict=True)
-            if len(group) or group is groups[0]  # nobody at all is a sum too
-        ]
-        groups = [group for group in groups if len(group) or group is groups[0]]
+        sums, groups = [], []
+        for age, deployed in enumerate(self.state.deployed):
+            group = np.flatnonzero(ages == age)
+            if len(group) or age == 0:  # an empty cohort has a sum too
+                stale_task = task._replace(params=deployed, cohort=task.cohort[group])
+                groups.append(group)
+                sums.append(self.sum_updates(algorithm, stale_task, store))
         return joined(sums, groups)._replace(staleness=self.stale.staleness(ages, self.state.round + 1))
 
 

@@ -25,6 +25,7 @@ from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
+from sottovoce.training.strategy import Work
 from sottovoce.training.types import Algorithm, Task
 from sottovoce.training.variants.distillation import (
     ClientModel,
@@ -32,7 +33,6 @@ from sottovoce.training.variants.distillation import (
     collect,
     distil,
     mean_predictions,
-    play_distillation,
 )
 
 LANES, UNROLL = 2, 5
@@ -195,14 +195,14 @@ def test_written_streams_look_like_those_of_users(model):
 def test_a_round_pays_before_it_teaches_and_its_secrets_give_its_bits(readers, model):
     algorithm, ledger = make_algorithm(0.5), Notebook()
     transfer, state = Distillation(40, epochs=2), algorithm.server.start(model)
-    one, played = play_distillation(algorithm, transfer, state, readers, ledger(Secrets.seeded(1).keys(1, "a")))
+    one, played = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(1).keys(1, "a")))
     assert ledger.spent == [NonPrivate()]
     assert one.round == 1
     facts = played.diagnostics()
     assert facts["users"] == played.users > 0
     assert len(facts["server_losses"]) == 2
-    again, _ = play_distillation(algorithm, transfer, state, readers, ledger(Secrets.seeded(1).keys(1, "a")))
-    other, _ = play_distillation(algorithm, transfer, state, readers, ledger(Secrets.seeded(2).keys(1, "a")))
+    again, _ = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(1).keys(1, "a")))
+    other, _ = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(2).keys(1, "a")))
     np.testing.assert_array_equal(one.params.projection, again.params.projection)
     assert np.any(one.params.projection != other.params.projection)
 
@@ -211,9 +211,8 @@ def test_where_nobody_returns_a_model_it_stays_as_it_is(readers, model):
     algorithm = make_algorithm(1e-9)
     state = algorithm.server.start(model)
     ledger = Notebook()
-    after, played = play_distillation(
-        algorithm, Distillation(40), state, readers, ledger(Secrets.seeded(1).keys(1, "a"))
-    )
+    work, payment = Work(readers, None), ledger(Secrets.seeded(1).keys(1, "a"))
+    after, played = Distillation(40).play(algorithm, work, state, payment)
     assert (after.round, played.users, len(ledger.spent)) == (1, 0, 1)
     np.testing.assert_array_equal(after.params.projection, model.projection)
     assert played.diagnostics()["server_losses"] == []
