@@ -117,23 +117,6 @@ def test_central_training_is_fedavg_of_one_who_wrote_it_all(store, model):
     np.testing.assert_allclose(float(played.loss), float(result.loss), rtol=1e-5)
 
 
-def test_the_randomness_of_training_follows_from_the_seed_and_the_round():
-    keys = {seed: [Central(5, seed).key(number) for number in (1, 2)] for seed in (0, 11)}
-    data = {tuple(jax.random.key_data(key).tolist()) for pair in keys.values() for key in pair}
-    assert len(data) == 4
-    assert jnp.array_equal(jax.random.key_data(keys[11][1]), jax.random.key_data(PASSES.key(2)))
-
-
-def test_every_pass_reads_every_user_once_in_an_order_of_its_own():
-    users, passes = 13, Central(users_a_round=4, seed=2)
-    turns = np.concatenate([passes.rows(users, number) for number in range(1, 27)])  # 104 turns: eight passes
-    orders = turns.reshape(8, users)
-    assert all(sorted(order) == list(range(users)) for order in orders)
-    assert len({tuple(order) for order in orders}) == 8
-    assert not np.array_equal(Central(4, seed=3).rows(users, 1), passes.rows(users, 1))
-    assert sorted(Central(3, seed=1).rows(1, 5)) == [0, 0, 0]  # more a round than there are
-
-
 def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, model):
     """Adam would move by its memory alone."""
     silent = Store.from_users([[BOS] * 24] * 5, vocabulary, tokens_per_user=24)

@@ -7,7 +7,6 @@ round. docs/extending.md shows how to add a clip.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -57,7 +56,7 @@ def project(update: Update, bound: Float[Array, ""] | float) -> tuple[Update, Bo
     return jax.tree.map(lambda leaf: leaf * scale, update), ~within
 
 
-class Clip(Block, ABC):
+class Clip(Block):
     """Cuts an update into parts and bounds each.
 
     A subclass gets what its constructor asks for by name: `clip_norm` (S), `clip_norms` (one for each layer),
@@ -76,9 +75,11 @@ class Clip(Block, ABC):
         @property
         def weight_aware(self) -> bool: ...
 
-    @abstractmethod
     def normalised(self) -> Self:
         """The same clip with norms of 1. The norms are arguments, so one compiled program serves them all."""
+        ones = {"clip_norm": 1.0, "clip_norms": (1.0,) * len(self.clip_norms)}
+        clip: Any = self  # a dataclass
+        return replace(clip, **{name: one for name, one in ones.items() if self.takes(name)})
 
     def parts(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
         """The leaves of an update in consecutive groups, one for each clip norm."""
@@ -114,9 +115,6 @@ class FlatClip(Clip):
     def clip_norms(self) -> tuple[float, ...]:
         return (self.clip_norm,)
 
-    def normalised(self) -> Self:
-        return replace(self, clip_norm=1.0)
-
 
 @dataclass(frozen=True)
 class PerLayerClip(Clip):
@@ -137,9 +135,6 @@ class PerLayerClip(Clip):
         """S_j = S/√m, so that all m layers together stay within S."""
         return PerLayerClip((clip_norm / math.sqrt(layers),) * layers, weight_aware)
 
-    def normalised(self) -> Self:
-        return replace(self, clip_norms=(1.0,) * len(self.clip_norms))
-
     def parts(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
         if len(leaves) != len(self.clip_norms):  # a static fact of the model: checked when the program is traced
             raise ValueError(f"an update of {len(leaves)} layers was given to a clip for {len(self.clip_norms)}")
@@ -153,9 +148,6 @@ class NoClip(Clip):
     bounded = False
     clip_norms = (math.inf,)
     weight_aware = False
-
-    def normalised(self) -> Self:
-        return self
 
     def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
         return Clipped(update, jnp.array([False]))

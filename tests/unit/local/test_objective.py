@@ -19,12 +19,10 @@ from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.training.blocks import cut_into_blocks
-from sottovoce.training.cohort_sum import SumInBlocks, _padded
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm, Task
-from sottovoce.training.users import excerpts_for
 
 LOCAL = {"batch": 4, "unroll": 3, "learning_rate": 1.5}
 KEY, NORMS = jax.random.key(0), jnp.asarray([0.4])
@@ -120,19 +118,6 @@ def test_excerpts_are_runs_of_the_text_others_in_every_round_and_for_every_user(
     assert np.mean(one[:, 0] == other[:, 0]) < 0.2
     # A user's excerpt is their own, whoever else is in the block.
     np.testing.assert_array_equal(PUBLIC.excerpts(rows[7:9], 5, b"round 1"), one[7:9])
-
-
-def test_only_who_rehearses_is_sent_public_text(store):
-    rehearsing = FedAvg(FlatClip(1.0), True, user_share=0.6, **LOCAL)
-    with_text = replace(store, public=PUBLIC)
-    assert excerpts_for(rehearsing, store, np.arange(3), KEY) is None
-    assert excerpts_for(replace(rehearsing, user_share=1.0), with_text, np.arange(3), KEY) is None
-    cohort = np.array([4, 0, 7])
-    block = cut_into_blocks(np.ones(3), 4)[0]
-    users, _ = _padded(rehearsing, Task(None, cohort, None, KEY), with_text, block)
-    expected = excerpts_for(rehearsing, with_text, cohort[block.places], KEY)
-    assert expected is not None
-    np.testing.assert_array_equal(users.public[:3], expected)
 
 
 def a_batch(seed: int = 0) -> Batch:

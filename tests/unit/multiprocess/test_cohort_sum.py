@@ -17,7 +17,6 @@ from sottovoce.multiprocess.cohort_sum import SumOverProcesses, add_up_for
 from sottovoce.multiprocess.group import Dismissed
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.blocks import cut_into_blocks, share_out
 from sottovoce.training.round import play_round
 from sottovoce.training.types import Task
 from thread_group import thread_groups
@@ -138,16 +137,6 @@ def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
 
     assert with_helpers(2, assembly, store, lead, stop=lambda: True)[0]
     assert not with_helpers(2, assembly, store, lead)[0]
-
-
-def test_every_user_is_in_one_share_and_shares_are_alike():
-    steps = np.random.default_rng(0).integers(1, 40, size=300)
-    blocks = cut_into_blocks(steps, 8)
-    shares = share_out(blocks, 3)
-    assert sorted(np.concatenate([block.places for share in shares for block in share])) == list(range(300))
-    work = [sum(block.padded_size * block.steps for block in share) for share in shares]
-    assert max(work) - min(work) <= max(block.padded_size * block.steps for block in blocks)
-    assert share_out(blocks[:1], 2) == [blocks[:1], []]
 
 
 def test_how_many_processes_share_the_users_is_in_the_fingerprint(store):
