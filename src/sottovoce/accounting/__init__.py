@@ -136,9 +136,7 @@ class Curve:
 
     def __call__(self, rounds: int) -> float:
         if not 0 <= rounds <= self.known_rounds[-1]:
-            raise SottoError(
-                f"round {rounds} is outside this curve of {self.known_rounds[-1]} rounds; make one for more rounds"
-            )
+            raise SottoError(f"round {rounds} is outside this curve of {self.known_rounds[-1]} rounds")
         return self.epsilons[bisect_left(self.known_rounds, rounds)] if rounds else self.before
 
     @property
@@ -158,13 +156,13 @@ def epsilon_curve(spent: Spent, delta: float, accountant: str = "pld", before: S
     if rounds < 1:
         raise SettingError("{rounds} must be 1 or more", rounds=rounds)
     known = _known_rounds([count for _, count in spent], _EXACT_ROUNDS[accountant])
-    # One relation for all of it, also before the first round that is of it.
+    # One relation for all rounds, also for those before the first that needs it.
     replaced = relation_of(counted([*before, *spent])) == REPLACED
     stages = [composition_of(counted([*before, *_first(spent, t)]), accountant, replaced) for t in known]
     first = epsilon(before, delta, accountant, replaced=replaced)
     finite = [stage for stage in stages if stage is not None]
     values = _values(finite, delta, accountant) + [math.inf] * (len(stages) - len(finite))
-    # More rounds never cost less, so where rounding says otherwise the bound for more rounds holds for fewer.
+    # More rounds never cost less: a smaller bound for more rounds holds for fewer too.
     epsilons = np.minimum.accumulate(values[::-1])[::-1]
     return Curve(tuple(known), tuple(float(value) for value in epsilons), min(first, float(epsilons[0])))
 

@@ -16,7 +16,6 @@ from sottovoce.accounting.composition import (
     composition_of,
     counted,
 )
-from sottovoce.accounting.events import Event
 from sottovoce.errors import SettingError, SottoError
 
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e6  # where the smallest noise multiplier is looked for
@@ -33,27 +32,20 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     check_accountant(accountant)
     check_delta(delta)
     if not (math.isfinite(epsilon) and epsilon > 0):
-        raise SettingError(
-            "{epsilon} must be a positive number; it is the privacy budget, often 1 to 10", epsilon=epsilon
-        )
+        raise SettingError("{epsilon} must be a positive number, often 1 to 10", epsilon=epsilon)
     if epsilon < LEAST_EPSILON:
-        raise SettingError(
-            f"{{epsilon:g}} must be {LEAST_EPSILON:g} or more to find noise for; often it is 1 to 10", epsilon=epsilon
-        )
-    rounds = {event: n for event, n in counted(spent).items() if event.scalable}
+        raise SettingError(f"{{epsilon:g}} must be {LEAST_EPSILON:g} or more, often 1 to 10", epsilon=epsilon)
+    rounds: dict[Any, int] = {event: n for event, n in counted(spent).items() if event.scalable}  # dataclasses
     as_they_are = [*before, *(pair for pair in spent if not pair[0].scalable)]
     for event in rounds:
         check(accountant, event.relation)
     least = min((event.noise_multiplier for event in rounds), default=0.0)
     if not least:
-        raise SottoError(
-            "calibrate needs one round or more (rounds=0?), each with a relative noise multiplier above 0, "
-            "1.0 if they are all alike"
-        )
+        raise SottoError("calibrate needs one round or more (rounds=0?), each with a relative noise multiplier above 0")
     _check_before(as_they_are, epsilon, delta, accountant)
 
     def trial(factor: float) -> Composition:
-        noised = [(_with_noise(event, factor * event.noise_multiplier), n) for event, n in rounds.items()]
+        noised = [(replace(event, noise_multiplier=factor * event.noise_multiplier), n) for event, n in rounds.items()]
         made = composition_of(counted([*noised, *as_they_are]), accountant)
         assert made is not None  # `_check_before` has found no release without protection
         return made
@@ -75,8 +67,8 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
         rate = max(round_.user_rate for event in rounds for round_ in event.gaussians())
         total = sum(rounds.values())
         raise SettingError(
-            f"{{delta:g}} is so large that hardly any noise meets {{epsilon:g}} (user_rate {rate:g}, "
-            f"{total} rounds): δ then allows to give users away; choose δ well below 1/users",
+            f"{{delta:g}} is too large: hardly any noise meets {{epsilon:g}} (user_rate {rate:g}, {total} rounds); "
+            f"choose δ well below 1/users",
             delta=delta,
             epsilon=epsilon,
         )
@@ -86,17 +78,13 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     return found
 
 
-def _with_noise(event: Any, noise_multiplier: float) -> Event:
-    return replace(event, noise_multiplier=noise_multiplier)
-
-
 def _check_before(before: Spent, epsilon: float, delta: float, accountant: str) -> None:
     made = composition_of(counted(before), accountant)
     spent = math.inf if made is None else made.epsilon(delta, accountant)
     if spent >= epsilon:
         raise SettingError(
-            f"{{epsilon:g}} cannot be reached: what is charged before the rounds has ε = {spent:.4g} at "
-            f"{{delta:g}}, however much noise they get; raise epsilon",
+            f"{{epsilon:g}} cannot be reached: what is charged before the rounds has ε = {spent:.4g} at {{delta:g}}; "
+            f"raise epsilon",
             epsilon=epsilon,
             delta=delta,
         )
@@ -107,7 +95,7 @@ def _unreachable(epsilon: float, floor: float, delta: float, accountant: str) ->
     other = "ask for a larger epsilon or delta" if accountant == "pld" else "accountant='pld' can"
     return SettingError(
         f"{{epsilon:g}} cannot be reached with {{accountant!r}}: at {{delta:g}} it never answers below "
-        f"{floor:.4g}{why}, however much noise; {other}",
+        f"{floor:.4g}{why}; {other}",
         epsilon=epsilon,
         accountant=accountant,
         delta=delta,

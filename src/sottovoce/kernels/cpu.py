@@ -47,10 +47,10 @@ def _step_table(
 ) -> tuple[Array, Array]:  # fmt: skip
     chances, rows, inverse, offset = kept
     wanted = (share[0] * LN2)[:, None] * outputs[0]
-    slope = chances @ (wanted * exp2(offset - level)[0][:, None])
-    slope = slope.at[targets[0]].add(-wanted).at[inputs[0]].add(of_words[0])
-    slope = inverse * (slope - rows * jnp.sum(rows * slope, -1, keepdims=True))
-    new = step.scale * delta[0] - step.learning_rate * slope
+    gradient = chances @ (wanted * exp2(offset - level)[0][:, None])
+    gradient = gradient.at[targets[0]].add(-wanted).at[inputs[0]].add(of_words[0])
+    gradient = inverse * (gradient - rows * jnp.sum(rows * gradient, -1, keepdims=True))
+    new = step.scale * delta[0] - step.learning_rate * gradient
     return jnp.where(step.scale < 0, delta[0], new)[None], jnp.sum(jnp.square(new))[None]
 
 
@@ -69,7 +69,7 @@ def _read(
 ) -> tuple[Array, Array, Array]:
     weight = recurrent + by_row(scale, delta)[0]
 
-    def moment(carry: tuple, word: Array) -> tuple:
+    def time_step(carry: tuple, word: Array) -> tuple:
         hidden, cell = carry
         i, f, g, o = activate(word + weight @ hidden)
         cell = f * cell + i * g
@@ -77,7 +77,7 @@ def _read(
         return (hidden, cell), (jnp.concatenate([i, f, g, o]), cell, hidden)
 
     start = (hidden[0].T, cell[0].T)
-    _, (gates, cells, hiddens) = jax.lax.scan(moment, start, _turned(words[0]) + bias[0][:, None])
+    _, (gates, cells, hiddens) = jax.lax.scan(time_step, start, _turned(words[0]) + bias[0][:, None])
     cells = jnp.concatenate([cell, _turned(cells)])
     hiddens = jnp.concatenate([hidden, _turned(hiddens)])
     return _turned(gates)[None], cells[None], hiddens[None]
@@ -87,15 +87,15 @@ def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta
     weight = (recurrent + by_row(scale, delta)[0]).T
     above, gates, cells = _turned(above[0]), _turned(gates[0]), _turned(cells[0])
 
-    def moment(carry: tuple, now: tuple) -> tuple:
+    def time_step(carry: tuple, now: tuple) -> tuple:
         of_hidden, of_cell = carry
         above, gates, before, after = now
-        slope, of_cell = gate_gradients(gates, before, after, above + of_hidden, of_cell)
-        return (weight @ slope, of_cell), slope
+        gradient, of_cell = gate_gradients(gates, before, after, above + of_hidden, of_cell)
+        return (weight @ gradient, of_cell), gradient
 
     start = (jnp.zeros_like(cells[0]), jnp.zeros_like(cells[0]))
-    _, slopes = jax.lax.scan(moment, start, (above, gates, cells[:-1], cells[1:]), reverse=True)
-    return _turned(slopes)[None]
+    _, gradients = jax.lax.scan(time_step, start, (above, gates, cells[:-1], cells[1:]), reverse=True)
+    return _turned(gradients)[None]
 
 
 ONE_USER = Products(jnp.float32, jnp.float32, _scores, _step_table, _step, _read, _read_back)

@@ -137,29 +137,29 @@ def train_users(
 
         # Backwards, each weight stepped as soon as its gradient is known.
         share = mask / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
-        slope = (mean / total[..., None] - wanted) * share[..., None]
-        narrow = slope.astype(kind)
+        gradient = (mean / total[..., None] - wanted) * share[..., None]
+        narrow = gradient.astype(kind)
         above = jnp.einsum("ute,uhe->uth", narrow, projection).reshape(count, update.unroll, lanes, width)
-        slopes = products.read_back(above, gates, cells, recurrent, stored.hidden, scale.gates)
-        slopes = slopes.reshape(count, tokens_a_step, 4 * width)
-        of_words = jnp.einsum("utg,uge->ute", slopes, word)
+        gradients = products.read_back(above, gates, cells, recurrent, stored.hidden, scale.gates)
+        gradients = gradients.reshape(count, tokens_a_step, 4 * width)
+        of_words = jnp.einsum("utg,uge->ute", gradients, word)
         new_table, of_table = products.step_table(
             outputs, of_words, table, stored.embedding, level, share, targets, inputs,
             Step(scale.table, unit, update.learning_rate), kept,
         )  # fmt: skip
         stepping = Step(scale.gates, unit, update.learning_rate)
-        new_word, of_word = products.step(slopes, words, stored.word, stepping)
-        new_hidden, of_hidden = products.step(slopes, before, stored.hidden, stepping)
+        new_word, of_word = products.step(gradients, words, stored.word, stepping)
+        new_hidden, of_hidden = products.step(gradients, before, stored.hidden, stepping)
         new_projection, of_projection = products.step(
             after, narrow, stored.projection, stepping._replace(scale=scale.projection)
         )
 
-        def step_bias(scale: Array, bias: Array, slope: Array) -> Array:
-            new = by_row(scale, bias) - update.learning_rate * jnp.sum(slope.astype(jnp.float32), axis=1)
+        def step_bias(scale: Array, bias: Array, gradient: Array) -> Array:
+            new = by_row(scale, bias) - update.learning_rate * jnp.sum(gradient.astype(jnp.float32), axis=1)
             return jnp.where(active[:, None], new, bias)
 
-        new_bias = step_bias(unscaled.gate_biases, stored.bias, slopes)
-        new_projection_bias = step_bias(unscaled.projection_bias, stored.projection_bias, slope)
+        new_bias = step_bias(unscaled.gate_biases, stored.bias, gradients)
+        new_projection_bias = step_bias(unscaled.projection_bias, stored.projection_bias, gradient)
         of_bias = jnp.sum(jnp.square(new_bias).reshape(count, GATES, width), axis=-1)
         of_projection_bias = jnp.sum(jnp.square(new_projection_bias), axis=-1, keepdims=True)
         squares = Scales(of_table, of_word + of_hidden, of_bias, of_projection, of_projection_bias).by_layer()
@@ -312,16 +312,16 @@ def _step_table(
     scores = jnp.einsum("ute,uve->utv", outputs, rows.astype(outputs.dtype), preferred_element_type=jnp.float32)
     errors = jnp.exp2(scores - level[..., None]) - (targets[..., None] == jnp.arange(table.shape[0]))
     errors = (errors * (share * LN2)[..., None]).astype(outputs.dtype)
-    slope = jnp.einsum("utv,ute->uve", errors, outputs, preferred_element_type=jnp.float32)
-    slope = slope.at[jnp.arange(delta.shape[0])[:, None], inputs].add(of_words.astype(jnp.float32))
-    slope = inverse * (slope - rows * jnp.sum(rows * slope, -1, keepdims=True))
-    new = change - step.learning_rate * slope
+    gradient = jnp.einsum("utv,ute->uve", errors, outputs, preferred_element_type=jnp.float32)
+    gradient = gradient.at[jnp.arange(delta.shape[0])[:, None], inputs].add(of_words.astype(jnp.float32))
+    gradient = inverse * (gradient - rows * jnp.sum(rows * gradient, -1, keepdims=True))
+    new = change - step.learning_rate * gradient
     return _stored(new, delta, step, step.scale), jnp.sum(jnp.square(new), axis=(1, 2))
 
 
 def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, Array]:
-    slope = jnp.einsum("utr,utk->urk", left, right, preferred_element_type=jnp.float32)
-    new = by_row(step.scale, delta) - step.learning_rate * slope
+    gradient = jnp.einsum("utr,utk->urk", left, right, preferred_element_type=jnp.float32)
+    new = by_row(step.scale, delta) - step.learning_rate * gradient
     return _stored(new, delta, step, step.scale[:, 0]), squares_of(new, step)
 
 
@@ -363,9 +363,9 @@ def _read(
 ) -> tuple[Array, Array, Array]:
     weight = (recurrent.astype(jnp.float32) + by_row(scale, delta)).astype(words.dtype)
     gates, cells, hiddens = [], [cell], [hidden]
-    for moment in range(words.shape[1]):
+    for time in range(words.shape[1]):
         from_hidden = jnp.einsum("ulh,ugh->ulg", hiddens[-1], weight, preferred_element_type=jnp.float32)
-        i, f, g, o = activate(words[:, moment].astype(jnp.float32) + bias[:, None] + from_hidden, axis=-1)
+        i, f, g, o = activate(words[:, time].astype(jnp.float32) + bias[:, None] + from_hidden, axis=-1)
         cells.append(f * cells[-1] + i * g)
         hiddens.append((o * jnp.tanh(cells[-1])).astype(words.dtype))
         gates.append(jnp.concatenate([i, f, g, o], axis=-1).astype(words.dtype))
@@ -374,16 +374,16 @@ def _read(
 
 def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array) -> Array:
     weight = (recurrent.astype(jnp.float32) + by_row(scale, delta)).astype(gates.dtype)
-    slopes, of_hidden, of_cell = [], jnp.zeros_like(cells[:, 0]), jnp.zeros_like(cells[:, 0])
-    for moment in reversed(range(gates.shape[1])):
-        of_hidden = above[:, moment].astype(jnp.float32) + of_hidden
-        slope, of_cell = gate_gradients(
-            gates[:, moment].astype(jnp.float32), cells[:, moment], cells[:, moment + 1], of_hidden, of_cell, axis=-1
+    gradients, of_hidden, of_cell = [], jnp.zeros_like(cells[:, 0]), jnp.zeros_like(cells[:, 0])
+    for time in reversed(range(gates.shape[1])):
+        of_hidden = above[:, time].astype(jnp.float32) + of_hidden
+        gradient, of_cell = gate_gradients(
+            gates[:, time].astype(jnp.float32), cells[:, time], cells[:, time + 1], of_hidden, of_cell, axis=-1
         )
-        slope = slope.astype(gates.dtype)
-        of_hidden = jnp.einsum("ulg,ugh->ulh", slope, weight, preferred_element_type=jnp.float32)
-        slopes.append(slope)
-    return jnp.stack(slopes[::-1], 1)
+        gradient = gradient.astype(gates.dtype)
+        of_hidden = jnp.einsum("ulg,ugh->ulh", gradient, weight, preferred_element_type=jnp.float32)
+        gradients.append(gradient)
+    return jnp.stack(gradients[::-1], 1)
 
 
 def plain_products(kind: Any = jnp.float32, stored: Any = jnp.float32) -> Products:

@@ -1,7 +1,6 @@
 """Who joins a round, and what that costs.
 
-A sampler draws the cohorts and says what the accountant charges for them. `SAMPLERS` has them by the name that a
-recipe uses; docs/extending.md shows how to add one.
+A sampler draws the cohorts and knows what the accountant charges for them. docs/extending.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -165,8 +164,8 @@ class Poisson(Sampler):
 class FixedSize(Sampler):
     """Exactly `cohort` different places, every such set equally likely.
 
-    There are as many places as users, and no fewer than declared. Where users are missing, a place is empty and adds
-    nothing. So no store is refused for the number of its users.
+    There are as many places as users, and no fewer than declared; an empty place adds nothing. So no store is refused
+    for the number of its users.
     Guarantee: a user's chance to join is at most cohort / `users`, the declared population, which is what is charged.
     """
 
@@ -206,8 +205,7 @@ class FixedSize(Sampler):
 class InTurn(Sampler):
     """Users are in one of `groups` groups, about `cohort` in each, and every round asks the next group.
 
-    This is how updates come into a queue whose devices return one each. Who joins when is no secret, so there is no
-    amplification.
+    Who joins when is no secret, so there is no amplification.
     Guarantee: a user's group follows from the user's name and public constants alone, not from other users. In
     consecutive rounds a user joins at most `participations` of them, and none of them twice.
     """

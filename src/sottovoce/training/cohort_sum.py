@@ -65,9 +65,9 @@ class SumInBlocks:
         if self.devices > 1:  # sent once for all blocks
             model = jax.device_put(model, NamedSharding(_mesh(self.devices), PartitionSpec()))
         results: list[UserResult] = []
-        for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
+        for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks):
             broadcast = Broadcast(model, task.key, task.clip_norms, block.steps)
-            sums, result = _add_block(spec, sums, seated, broadcast, grid)
+            sums, result = _add_block(spec, sums, padded, broadcast, grid)
             results.append(result)
         return (sums if self.devices == 1 else _over_devices(self.devices, sums, exact)), results
 
@@ -81,9 +81,9 @@ class SumInBlocks:
         rows = task.cohort
         spec, found = self._spec(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
         blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(rows)), self.block)
-        for block, seated in _read_ahead(partial(_padded, spec.update, task, store), blocks):
+        for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks):
             broadcast = Broadcast(algorithm.model(task.params), task.key, task.clip_norms, block.steps)
-            for column, part in zip(found, _project(spec, vector, seated, broadcast), strict=True):
+            for column, part in zip(found, _project(spec, vector, padded, broadcast), strict=True):
                 column[block.places] = part[: len(block.places)]
         return found
 
@@ -92,7 +92,7 @@ class SumInBlocks:
         return BlockSpec(update, algorithm.weight_cap, self.products, devices)
 
 
-class Seated(NamedTuple):
+class PaddedUsers(NamedTuple):
     """The users of a block, padded, and their rows, which decide their randomness."""
 
     users: User
@@ -117,23 +117,23 @@ class BlockSpec(NamedTuple):
     devices: int
 
 
-def _read_ahead(read: Callable[[Block], Seated], blocks: list[Block]) -> Iterator[tuple[Block, Seated]]:
+def _read_ahead(read: Callable[[Block], PaddedUsers], blocks: list[Block]) -> Iterator[tuple[Block, PaddedUsers]]:
     """Each block with its users. A thread reads the next one: on a GPU, to compute a block does not return at once."""
     with ThreadPoolExecutor(1) as reader:
         coming = None
         for block, following in zip_longest(blocks, blocks[1:]):
-            seated = coming.result() if coming else read(block)
+            padded = coming.result() if coming else read(block)
             if following is not None:
                 coming = reader.submit(read, following)
-            yield block, seated
+            yield block, padded
 
 
-def _padded(update: UserUpdate, task: Task, store: Store, block: Block) -> Seated:
+def _padded(update: UserUpdate, task: Task, store: Store, block: Block) -> PaddedUsers:
     rows = task.cohort[block.places]
     users = store.gather(rows, block.padded_size)
     rows = np.pad(rows + store.first, (0, block.padded_size - len(rows))).astype(np.uint32)
     public = excerpts_for(update, store, rows, task.key)
-    return jax.device_put(Seated(User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
+    return jax.device_put(PaddedUsers(User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
 
 
 class Sums(NamedTuple):
@@ -173,23 +173,23 @@ def _start(devices: int, model: LanguageModel, exact: bool, parts: int) -> Sums:
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add_block(
-    spec: BlockSpec, sums: Sums, seated: Seated, broadcast: Broadcast, grid: float | None
+    spec: BlockSpec, sums: Sums, padded: PaddedUsers, broadcast: Broadcast, grid: float | None
 ) -> tuple[Sums, UserResult]:
     if spec.devices == 1:
-        here, results = _sum_here(spec, seated, broadcast, grid)
+        here, results = _sum_here(spec, padded, broadcast, grid)
         return _plus(grid is not None, sums, here), results
 
     # Each device adds up its share of the users. They wait for one another at the end of the cohort only: programs that
     # do so while others run can deadlock a CPU's threads.
-    def share(sums: Sums, seated: Seated, broadcast: Broadcast) -> tuple[Sums, UserResult]:
-        here, results = _sum_here(spec, seated, broadcast, grid)
+    def share(sums: Sums, padded: PaddedUsers, broadcast: Broadcast) -> tuple[Sums, UserResult]:
+        here, results = _sum_here(spec, padded, broadcast, grid)
         mine = _plus(grid is not None, jax.tree.map(lambda leaf: leaf[0], sums), here)
         return jax.tree.map(lambda leaf: leaf[None], mine), results
 
     alike, apart = PartitionSpec(), PartitionSpec("users")
     return jax.shard_map(
         share, mesh=_mesh(spec.devices), in_specs=(apart, apart, alike), out_specs=(apart, apart), check_vma=False
-    )(sums, seated, broadcast)
+    )(sums, padded, broadcast)
 
 
 def _mesh(devices: int) -> Mesh:
@@ -212,9 +212,11 @@ def _add_shares(exact: bool, shares: list[Sums]) -> Sums:
     return reduce(partial(_plus, exact), others, first)
 
 
-def _sum_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast, grid: float | None) -> tuple[Sums, UserResult]:
+def _sum_here(
+    spec: BlockSpec, padded: PaddedUsers, broadcast: Broadcast, grid: float | None
+) -> tuple[Sums, UserResult]:
     """The sums over the users of one device."""
-    shares, sent, results = _train_here(spec, seated, broadcast)
+    shares, sent, results = _train_here(spec, padded, broadcast)
     bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
     put_together = model_of if spec.products is not None else lambda parts: parts
     if grid is None:
@@ -224,24 +226,24 @@ def _sum_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast, grid: float
     return Sums(total, _sum_of(shares, WEIGHT_STEP), _sum_of(bits, BIT_STEP)), results._replace(update=None)
 
 
-def _train_here(spec: BlockSpec, seated: Seated, broadcast: Broadcast) -> tuple[Array, Any, UserResult]:
+def _train_here(spec: BlockSpec, padded: PaddedUsers, broadcast: Broadcast) -> tuple[Array, Any, UserResult]:
     """w_k and w_k Δ_k of every user of a block, and their results. With kernels, updates are in `Parts`."""
     model, key, clip_norms, steps = broadcast
-    shares = user_weight(seated.users.length, spec.weight_cap)
+    shares = user_weight(padded.users.length, spec.weight_cap)
     their_norms = jax.vmap(partial(norms_for, spec.update.clipping, clip_norms))(shares)
     if spec.products is None:
-        keys = jax.vmap(partial(jax.random.fold_in, key))(seated.rows)
-        results = jax.vmap(spec.update, in_axes=(None, 0, 0, 0, None))(model, seated.users, keys, their_norms, steps)
+        keys = jax.vmap(partial(jax.random.fold_in, key))(padded.rows)
+        results = jax.vmap(spec.update, in_axes=(None, 0, 0, 0, None))(model, padded.users, keys, their_norms, steps)
     else:
-        results = train_users(spec.products, spec.update, model, seated.users, their_norms, steps)  # pyrefly: ignore
+        results = train_users(spec.products, spec.update, model, padded.users, their_norms, steps)  # pyrefly: ignore
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     return shares, sent, results
 
 
 @partial(jax.jit, static_argnums=0)
-def _project(spec: BlockSpec, vector: Any, seated: Seated, broadcast: Broadcast) -> tuple[Array, Array]:
-    _, sent, _ = _train_here(spec, seated, broadcast)
+def _project(spec: BlockSpec, vector: Any, padded: PaddedUsers, broadcast: Broadcast) -> tuple[Array, Array]:
+    _, sent, _ = _train_here(spec, padded, broadcast)
     way = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(vector)])
     places, signs = jax.random.split(jax.random.key(0))  # of the sketch: public
     places = jax.random.randint(places, way.shape, 0, SKETCH)
