@@ -58,7 +58,7 @@ def test_embeddings_are_held_at_norm_one_in_the_forward_pass(model):
     np.testing.assert_allclose(np.linalg.norm(unit_rows(model.embedding * 9), axis=1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("masked", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_gradients_are_those_of_the_loop_as_it_is_written(masked):
     """They are taken in another order (one product for the recurrent weight): of weights, inputs, state and mask."""
     keys = jax.random.split(jax.random.key(2), 8)
