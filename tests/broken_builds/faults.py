@@ -970,7 +970,7 @@ def layout_not_in_the_fingerprint():
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/models/test_family.py", "test_no_output_sees_its_future[gated_cnn]")
+@caught_by("unit/models/test_contract.py", "test_no_output_sees_its_future[gated_cnn]")
 def convolution_centred():
     """A gated convolution padded on both sides: words are predicted from themselves."""
     import jax.numpy as jnp
