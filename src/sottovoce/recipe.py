@@ -75,7 +75,7 @@ class Model:
     tied: bool | None = _value(None, "compute logits with the embedding table, not with an output table of its own")
     kernel: int | None = _value(None, "k: words that the wide convolution of a block sees", low=1, below=257)
     bottleneck: int | None = _value(None, "h: channels of the wide convolution", low=1, below=65536)
-    initial: str | None = _value(None, "folder of a run, or file of weights with its card, to train further")
+    initial: str | None = _value(None, "start: english, a folder or file of weights, none; not set: a base that fits")
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,7 @@ def _plain_type(kind: Any) -> type:
 
 def _from_text(text: str, kind: Any, name: str) -> Any:
     wanted = _plain_type(kind)
-    if text.lower() == "none" and wanted is not kind:
+    if text.lower() == "none" and wanted is not kind and name != "model.initial":  # whose "none" is a value
         return None
     if wanted is str:
         return text.strip("\"'")

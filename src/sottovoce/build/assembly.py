@@ -126,7 +126,7 @@ def assemble(
     """
     recipe = resolve(recipe, before, processes)
     if model is None:
-        recipe = _fill_model(recipe)
+        recipe = filled_model(recipe)
     own_model, own_objective = model is not None, objective is not plain
     own_code = own_model or own_objective
     rules.check(rules.store_rules(recipe, StoreFacts.of(store), own_objective))
@@ -185,16 +185,16 @@ def assemble(
 
 def build_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
     seed = hashlib.blake2b(f"initial weights {recipe.run.seed}".encode(), digest_size=8).digest()
-    return registry.build(recipe.model.kind, vocabulary, _model_settings(recipe), local_key(seed))
+    return registry.build(recipe.model.kind, vocabulary, model_settings(recipe), local_key(seed))
 
 
-def _model_settings(recipe: Recipe) -> dict[str, Any]:
+def model_settings(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in recipe.to_dict()["model"].items() if name not in ("kind", "initial")}
 
 
-def _fill_model(recipe: Recipe) -> Recipe:
+def filled_model(recipe: Recipe) -> Recipe:
     """With what was not set as the kind has it: a run's recipe tells its sizes, whatever the defaults become."""
-    settings = _model_settings(recipe)
+    settings = model_settings(recipe)
     registry.check_settings(recipe.model.kind, settings)
     return recipe.replace(model={**registry.defaults(recipe.model.kind), **settings})
 

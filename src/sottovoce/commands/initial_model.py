@@ -10,8 +10,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from sottovoce import bases
 from sottovoce.accounting import rounded_up
-from sottovoce.build.assembly import load_model, weights_of
+from sottovoce.bases import NO_BASE, PUBLIC
+from sottovoce.build.assembly import filled_model, load_model, model_settings, weights_of
 from sottovoce.commands.stores import has_own_store
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
@@ -23,8 +25,6 @@ from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import StoreLedger, first_line
 from sottovoce.runs.secrets import Secrets
-
-PUBLIC = "public"  # in a card, under "trained_on"
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,29 @@ def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool =
     Guarantee: a private run starts from a model only if its run, or its owner's word that it is public, shows that it
     does not depend on this run's users.
     """
-    if recipe.model.initial is None and not given:
-        return Start(fresh)
-    if recipe.model.initial is None:
+    if recipe.model.initial in (None, NO_BASE):
+        if not given:
+            return Start(fresh)
         weights = digest(weights_of(fresh))
         word = "declared public by the owner" if recipe.privacy.mode == "private" else "of unknown origin"
         return Start(fresh, {"weights": weights, "source": f"weights given from Python: {weights}, {word}"})
-    path = Path(recipe.model.initial)
+    path = bases.find(recipe.model.initial) or Path(recipe.model.initial)
     file = path if path.suffix == ".safetensors" else path / WEIGHTS
     if file.is_file() and (file == path or not RunFolder(path).recipe_file.is_file()):
         return _from_file(recipe, store, fresh, file)
     return _from_run(recipe, store, fresh, RunFolder.open(path))
+
+
+def with_base(recipe: Recipe, store: Store) -> Recipe:
+    """The recipe of a new run, which names what it starts from.
+
+    A private run whose recipe does not say starts from the shipped base that fits its model and its vocabulary.
+    """
+    if recipe.model.initial is not None or recipe.privacy.mode != "private":
+        return recipe
+    filled = filled_model(recipe)
+    base = bases.fitting(filled.model.kind, model_settings(filled), store.vocabulary.fingerprint)
+    return recipe if base is None else recipe.replace(model={"initial": base})
 
 
 def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder) -> Start:
@@ -89,11 +101,7 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
     words = file.parent / VOCABULARY
     if not words.is_file():
         raise SottoError(f"{file} has no {VOCABULARY} in its folder: its words cannot be compared; put it there")
-    try:
-        arrays = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise DamagedRun(f"cannot read {file}: {error}") from None
-    model = _fitted(fresh, arrays, Vocabulary.load(words), store, str(file))
+    model = _fitted(fresh, load_base_weights(file), Vocabulary.load(words), store, str(file))
     weights, statement = digest(weights_of(model)), _statement(card)
     public = card.get("trained_on") == PUBLIC and not statement.get("private")
     if recipe.privacy.mode == "private" and not public:
@@ -104,6 +112,15 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
     trained_on = PUBLIC if public else "people or unknown"
     source = _private_source(statement, weights) or source
     return Start(model, {"weights": weights, "trained_on": trained_on, "source": source})
+
+
+def load_base_weights(file: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file of weights. Those of a base are float16 on disk and float32 in training."""
+    try:
+        arrays = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise DamagedRun(f"cannot read {file}: {error}") from None
+    return {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in arrays.items()}
 
 
 def _private_source(statement: Json, weights: str) -> str:
@@ -141,7 +158,7 @@ def _read_card(file: Path) -> Json:
         card = read_sealed(path)
     except (OSError, ValueError) as error:
         raise SottoError(f"cannot read {path} ({error}); put the card back that belongs to {file.name}") from None
-    named = _statement(card).get("files", {})
+    named = _statement(card).get("files") or card.get("files", {})
     for name, sha256 in named.items():
         if (file.parent / name).is_file() and sha256_of(file.parent / name) != sha256:
             raise DamagedRun(f"{file.parent / name} is not the file that {path} names: it was changed; put it back")

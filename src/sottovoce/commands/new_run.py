@@ -12,7 +12,7 @@ import numpy as np
 
 from sottovoce.build.assembly import Assembly, weights_of
 from sottovoce.commands.helper import assemble_for
-from sottovoce.commands.initial_model import Start, find_start
+from sottovoce.commands.initial_model import Start, find_start, with_base
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
 from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
@@ -66,8 +66,10 @@ class Opened(NamedTuple):
     assembly: Assembly
 
 
-def open_run(recipe: Recipe, run: RunFolder, context: Context) -> Opened:
+def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False) -> Opened:
     store, test = open_users(recipe, run, context.across_devices)
+    if new and context.model is None:
+        recipe = with_base(recipe, store)
     words = vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
     group, model, objective = context.group, context.model, context.objective
     return Opened(store, test, assemble_for(group, recipe, store, model=model, objective=objective, before=words))

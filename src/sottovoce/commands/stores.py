@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from sottovoce import bases
+from sottovoce.bases import NO_BASE
 from sottovoce.build import rules
 from sottovoce.data.demo import demo_vocabulary, write_demo
 from sottovoce.data.grouping import Grouping
@@ -28,7 +30,7 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
     """The same recipe, valid in any folder."""
     if not recipe.data.store:
         raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
-    if recipe.model.initial is not None:
+    if recipe.model.initial is not None and recipe.model.initial not in (NO_BASE, *bases.shipped()):
         recipe = recipe.replace(model={"initial": str(Path(recipe.model.initial).resolve())})
     if recipe.local.public is not None:
         recipe = recipe.replace(local={"public": str(Path(recipe.local.public).resolve())})

@@ -1,0 +1,70 @@
+"""Models of public text from which private training starts: those in the package, and folders like them.
+
+A base is a folder with `weights.safetensors` (float16), `vocabulary.txt` and `card.json`. Reading a card needs no jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import SottoError
+from sottovoce.files import Facts, read_sealed
+
+CARD, WEIGHTS, VOCABULARY = "card.json", "weights.safetensors", "vocabulary.txt"
+PUBLIC = "public"  # under "trained_on" of a card
+NO_BASE = "none"  # as model.initial: start from fresh weights
+
+
+@dataclass(frozen=True)
+class Base(Facts):
+    """The card of a base: what it is, and which public text it was trained on."""
+
+    name: str
+    kind: str
+    model: dict[str, Any]  # the settings of its kind
+    words: str  # fingerprint of the vocabulary
+    vocabulary: int
+    text: str  # what it was trained on, in a sentence
+    tokens: int
+    licence: str
+    command: str
+    passes: float
+    top1: float  # on public text that was held out
+    perplexity: float
+    files: dict[str, str]
+    trained_on: str = PUBLIC
+
+    def fits(self, kind: str, settings: Mapping[str, Any], words: str) -> bool:
+        """Can a model of these settings, over a vocabulary of this fingerprint, take its weights?"""
+        return (self.kind, dict(self.model), self.words) == (kind, dict(settings), words)
+
+
+def shipped() -> list[str]:
+    """The names of the bases in the package."""
+    return sorted(each.name for each in _room().iterdir() if (each / CARD).is_file())
+
+
+def find(name: str) -> Path | None:
+    """The folder of a base in the package; None where there is none of this name."""
+    return _room() / name if name in shipped() else None
+
+
+def read_base(folder: Path) -> Base:
+    try:
+        return Base.from_json(read_sealed(folder / CARD))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SottoError(f"{folder} is not a base ({error}); make one with `sotto base train`") from None
+
+
+def fitting(kind: str, settings: Mapping[str, Any], words: str) -> str | None:
+    """The name of the shipped base that a model of these settings can start from."""
+    bases = {name: read_base(_room() / name) for name in shipped()}
+    return next((name for name, base in bases.items() if base.fits(kind, settings, words)), None)
+
+
+def _room() -> Path:
+    return Path(str(resources.files("sottovoce") / "bases"))

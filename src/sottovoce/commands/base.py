@@ -1,0 +1,115 @@
+"""Make a base: a model of public text, in a folder from which anyone may start a private run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from sottovoce.bases import CARD, VOCABULARY, WEIGHTS, Base
+from sottovoce.build.assembly import build_model, load_model, model_settings
+from sottovoce.commands.initial_model import load_base_weights
+from sottovoce.commands.train import Observer, Stop, never, train
+from sottovoce.data.store import Store
+from sottovoce.errors import SettingError, SottoError
+from sottovoce.evaluation.prediction import evaluate
+from sottovoce.files import made_aside, pretty, sealed, sha256_of, work_folder
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+
+PASSES = 5.0
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a base's card says of its text."""
+
+    name: str
+    text: str = "public text"
+    licence: str = "not stated"
+
+
+class Trained(NamedTuple):
+    """A base, and where it lies."""
+
+    out: Path
+    base: Base
+
+
+def train_base(
+    store: str | Path,
+    out: str | Path,
+    about: Text,
+    *,
+    passes: float = PASSES,
+    recipe: Recipe | str | Path = "base",
+    observer: Observer | None = None,
+    stop: Stop = never,
+) -> Trained:
+    """Train a model on a store of public text and write it as a base.
+
+    Args:
+        store: made by `sotto prepare --plain-text`.
+        out: the folder of the new base.
+        about: what its card says of the text.
+        passes: how often the text is read.
+        recipe: the model and how it is trained; the shipped one is `base`.
+        observer: is called after every round.
+        stop: is asked after every round; a base that is stopped is not written.
+
+    Guarantee: a base is trained on public text alone: a store of people's text is refused.
+    """
+    text, held_out = Store.open(store), Store.open(store, "test")
+    if text.people:
+        raise SottoError(f"{store} holds people's text; a base is trained on public text (`sotto prepare --plain-text`)")
+    if not held_out.users:
+        raise SottoError(f"{store} holds nothing out to measure a base on; prepare it with --test-users 0.01")
+    if not passes > 0:
+        raise SettingError("{passes:g} must be above 0; it is how often the text is read", passes=passes)
+    chosen = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    pieces = min(int(chosen.privacy.cohort), text.users)
+    rounds = max(round(passes * text.users / pieces), 1)
+    chosen = chosen.replace(
+        data={"store": str(store)},
+        privacy={"mode": "none", "users": text.users, "cohort": pieces},
+        run={"algorithm": "central", "rounds": rounds},
+    )
+    out = Path(out)
+    if out.exists():
+        raise SottoError(f"{str(out)!r} exists; choose another --out")
+    with work_folder(out.resolve().parent, "base") as aside:
+        result = train(chosen, aside / "run", observer=observer, stop=stop)
+        if result.ended != "finished":
+            raise SottoError(f"stopped at round {result.round} of {rounds}: no base was written")
+        with made_aside(out) as draft:
+            base = _write(RunFolder.open(aside / "run"), draft, text, held_out, about, passes)
+    return Trained(out, base)
+
+
+def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Text, passes: float) -> Base:
+    """Weights in float16, which take half the space; how good they are is measured as they are written."""
+    recipe = Recipe.of(run)
+    save_file({name: array.astype(np.float16) for name, array in run.load_weights().items()}, draft / WEIGHTS)
+    (draft / VOCABULARY).write_bytes(run.model_file(VOCABULARY).read_bytes())
+    model = load_model(build_model(recipe, text.vocabulary.size), load_base_weights(draft / WEIGHTS))
+    found = evaluate(model, held_out)
+    base = Base(
+        name=about.name,
+        kind=recipe.model.kind,
+        model=model_settings(recipe),
+        words=text.vocabulary.fingerprint,
+        vocabulary=text.vocabulary.size,
+        text=about.text,
+        tokens=int(text.lengths(range(text.users)).sum()),
+        licence=about.licence,
+        command=f"sotto base train STORE --name {about.name} --passes {passes:g}",
+        passes=passes,
+        top1=found.top1,
+        perplexity=found.perplexity,
+        files={name: sha256_of(draft / name) for name in (WEIGHTS, VOCABULARY)},
+    )
+    (draft / CARD).write_bytes(pretty(sealed(base.to_json())))
+    return base
