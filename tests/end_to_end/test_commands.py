@@ -23,7 +23,6 @@ from small_world import Sotto, World, files_of, newest, parse_json, read_lines, 
 
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
-from sottovoce.cli.prepare import _rounded_down
 from sottovoce.data.store import Store
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
@@ -242,14 +241,9 @@ def test_prepare_for_people_shows_the_same_figures(sotto: Sotto, world: World, t
         assert word in outcome.out
 
 
-def test_prepare_proposes_a_round_number_of_users_and_not_the_exact_one(
-    sotto: Sotto, world: World, tmp_path: Path
-) -> None:
+def test_prepare_names_init_as_the_next_step(sotto: Sotto, world: World, tmp_path: Path) -> None:
     outcome = sotto(*world.prepare(tmp_path / "store", "--test-users", 0.2))
-    exact = parse_json((tmp_path / "store" / "preparation.json").read_text())["train_users"]
-    assert 20 < exact < 30
-    assert "--set privacy.users=20\n" in outcome.out
-    assert [_rounded_down(count) for count in (0, 1, 10, 99, 7818, 10_000)] == [0, 1, 10, 90, 7000, 10_000]
+    assert f"next: sotto init {tmp_path / 'store'} --out mine.toml\n" in outcome.out
 
 
 def test_prepare_reads_other_fields_formats_and_the_public_vocabulary(sotto: Sotto, tmp_path: Path) -> None:

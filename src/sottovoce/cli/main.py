@@ -16,7 +16,7 @@ from sottovoce.errors import LostProcess, SettingError, SottoError
 from sottovoce.files import FULL
 
 LONGEST_ERROR = 1200  # characters
-BEFORE_AND_WHILE_TRAINING = ("demo", "prepare", "plan", "base", "train", "resume", "federate")
+BEFORE_AND_WHILE_TRAINING = ("demo", "prepare", "init", "plan", "base", "train", "resume", "federate")
 ABOUT_RUNS = ("evaluate", "audit", "release", "report", "compare", "watch")
 OTHERS = ("export", "keyboard", "reproduce", "bench")
 

@@ -106,17 +106,9 @@ def prepare(
     if words.private_vocabulary:
         _print_found(facts)
     if grouped.plain_text:
-        print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set run.algorithm=central ...")
+        print(f"next: sotto base train {out} --out BASE")
         return
-    users = f"privacy.users={_rounded_down(summary.train_users)}"
-    print(f"next: sotto train RECIPE --out RUN --set data.store={out} --set {users}")
-    print("      (users to train on, rounded down: the exact number is private, the declared one is known to all)")
-
-
-def _rounded_down(count: int) -> int:
-    """To one digit: 7,818 becomes 7,000. What is pasted into a recipe is published."""
-    unit = 10 ** (len(str(count)) - 1)
-    return count // unit * unit
+    print(f"next: sotto init {out} --out mine.toml")
 
 
 def _print_found(facts: Mapping[str, Any]) -> None:

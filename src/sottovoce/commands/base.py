@@ -64,7 +64,7 @@ def train_base(
     """
     text, held_out = Store.open(store), Store.open(store, "test")
     if text.people:
-        raise SottoError(f"{store} holds people's text; a base is trained on public text (`sotto prepare --plain-text`)")
+        raise SottoError(f"{store} holds people's text; a base needs public text (`sotto prepare --plain-text`)")
     if not held_out.users:
         raise SottoError(f"{store} holds nothing out to measure a base on; prepare it with --test-users 0.01")
     if not passes > 0:

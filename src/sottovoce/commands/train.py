@@ -11,9 +11,9 @@ from typing import Unpack
 import jax
 import numpy as np
 
+from sottovoce.bases import PUBLIC
 from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.helper import sum_over
-from sottovoce.bases import PUBLIC
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.new_run import Context, Given, Opened, begin, check_also, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE

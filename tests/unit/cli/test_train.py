@@ -30,7 +30,7 @@ def test_what_is_not_asked_for_is_as_in_the_recipe(sotto, stub, result, tmp_path
     train = stub(TRAIN, result())
     sotto(["train", "demo", "--out", str(tmp_path / "new")])
     recipe, _ = train.places
-    assert (recipe.model.initial, recipe.privacy.allow_large_delta) == (None, False)
+    assert (recipe.model.initial, recipe.privacy.allow_large_delta) == ("none", False)
 
 
 def test_the_result_is_one_json_object(stub, result, answer, tmp_path):

@@ -1,0 +1,31 @@
+"""`sotto init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from sottovoce.cli.display import print_json
+from sottovoce.cli.options import Json, log, option
+
+
+def init(
+    store: Annotated[Path, option("Folder of `sotto prepare`.")],
+    *,
+    out: Annotated[Path | None, option("File to write (default: the recipe is printed).")] = None,
+    users: Annotated[int | None, option("Number of people to declare (default: the count, rounded down).")] = None,
+    json: Json = False,
+) -> None:
+    """Write a first recipe for a store, with a comment on every setting."""
+    from sottovoce.commands.init import write_recipe
+
+    made = write_recipe(store, users=users, out=out)
+    if json:
+        facts = {"users": made.users, "notes": list(made.notes), "recipe": made.text}
+        return print_json(facts | {"out": None if out is None else str(out)})
+    for note in made.notes:
+        log(f"note: {note}")
+    if out is None:
+        return print(made.text, end="")
+    print(f"wrote {out}: {made.users:,} people declared, a number that becomes public")
+    return print(f"next: sotto train {out} --out RUN")

@@ -1,0 +1,127 @@
+"""Write a first recipe for a store: settings that were measured, with the reason for each next to it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from sottovoce import bases
+from sottovoce.build.assembly import filled_model, model_settings
+from sottovoce.data.store import Store
+from sottovoce.errors import SettingError, SottoError
+from sottovoce.files import write_aside
+from sottovoce.recipe import Recipe
+
+MEASURED = (2_000, 30_000)  # declared users for which the recipe `small` was chosen
+DELTA = 1e-5
+_TEMPLATE = """\
+# A recipe for {store}, written by `sotto init`. Change what you like; keys that are not here have defaults.
+# What it costs, before you train:
+#   sotto plan --users {users} --cohort {cohort} --rounds {rounds} --epsilon {epsilon:g} --delta {delta:g}
+
+[data]
+store = "{store}"
+
+[model]
+{start}
+
+[local]
+learning_rate = {learning_rate:g}
+
+[server]
+learning_rate = {server_rate:g}
+
+[privacy]
+# How many people there are to train on. This number becomes public: {counted}.
+users = {users}
+# People in a round, on average. More need more time, and less noise for each.
+cohort = {cohort}
+# S: the bound on what one person can change in a round.
+clip_norm = {clip_norm:g}
+# The guarantee: noise is chosen for this ε. A smaller one protects more and needs more noise.
+epsilon = {epsilon:g}
+# The chance that the guarantee fails: well below 1/users.
+delta = {delta:g}
+
+[run]
+rounds = {rounds}
+evaluate_every = {evaluate_every}
+"""
+
+
+@dataclass(frozen=True)
+class FirstRecipe:
+    """The text of a recipe, and what its owner should know."""
+
+    text: str
+    users: int
+    notes: tuple[str, ...]
+
+
+def write_recipe(store: str | Path, *, users: int | None = None, out: Path | None = None) -> FirstRecipe:
+    """A recipe for the people of a store.
+
+    Args:
+        store: made by `sotto prepare`.
+        users: the number to declare. By default the count, rounded down to two digits.
+        out: the file to write; it must not exist.
+    """
+    people = Store.open(store)
+    if not people.people:
+        raise SottoError(f"{store} is public text; train a base on it with `sotto base train`")
+    if users is not None and users < 1:
+        raise SettingError("{users} must be at least 1; it is how many people there are", users=users)
+    if out is not None and out.exists():
+        raise SottoError(f"{str(out)!r} exists; choose another --out")
+    declared = users or rounded_down(people.users)
+    text = _text(people, Path(store), declared, users is not None)
+    Recipe.parse(text)
+    if out is not None:
+        write_aside(out, text.encode())
+    return FirstRecipe(text, declared, tuple(_notes(people, declared)))
+
+
+def rounded_down(count: int) -> int:
+    """To two digits: 3,958 becomes 3,900."""
+    unit = 10 ** max(len(str(count)) - 2, 0)
+    return count // unit * unit
+
+
+def _text(people: Store, store: Path, declared: int, given: bool) -> str:
+    small = Recipe.load("small")
+    base = _base_of(small, people)
+    counted = "it is the one you gave" if given else "the count, rounded down; could you have named it anyway?"
+    return _TEMPLATE.format(
+        store=store,
+        start=f'# Weights to start from: a model of public text in the package.\ninitial = "{base}"'
+        if base
+        else '# No model in the package has the words of this store: training starts from nothing.\ninitial = "none"',
+        counted=counted,
+        users=declared,
+        cohort=min(int(small.privacy.cohort), max(declared // 4, 1)),
+        delta=min(DELTA, 10.0 ** math.floor(math.log10(0.1 / declared))),
+        learning_rate=small.local.learning_rate,
+        server_rate=small.server.learning_rate,
+        clip_norm=small.privacy.clip_norm,
+        epsilon=small.privacy.epsilon,
+        rounds=small.run.rounds,
+        evaluate_every=small.run.evaluate_every,
+    )
+
+
+def _base_of(recipe: Recipe, people: Store) -> str | None:
+    filled = filled_model(recipe)
+    return bases.fitting(filled.model.kind, model_settings(filled), people.vocabulary.fingerprint)
+
+
+def _notes(people: Store, declared: int) -> list[str]:
+    low, high = MEASURED
+    notes = []
+    if declared < low:
+        notes.append(f"{declared:,} people are few: settings were measured for {low:,} to {high:,}; expect little")
+    if declared > high:
+        notes.append(f"settings were measured for {low:,} to {high:,} people; with {declared:,}, more rounds pay")
+    if _base_of(Recipe.load("small"), people) is None:
+        notes.append("training starts from nothing, which takes many more people and rounds than from a base")
+    return notes

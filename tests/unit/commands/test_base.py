@@ -1,0 +1,103 @@
+"""A base made from a few lines of public text, and private runs that start from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny_run import WORDS, make_recipe
+
+from sottovoce import bases
+from sottovoce.build.assembly import weights_of
+from sottovoce.commands.base import Text, train_base
+from sottovoce.commands.initial_model import find_start, load_base_weights, with_base
+from sottovoce.commands.new_run import Context, begin
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.prepare import prepare
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
+
+RECIPE = Recipe.load("base").replace(
+    model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 5}, privacy={"cohort": 4}
+)
+ABOUT = Text("tiny", "lines of colours", "CC0")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A store of public text, in the words of the tiny store of people."""
+    folder = tmp_path_factory.mktemp("text")
+    generator = np.random.default_rng(3)
+    lines = (" ".join(generator.choice(WORDS, size=12)) for _ in range(60))
+    (folder / "text.txt").write_text("\n".join(lines))
+    grouping = Grouping(tokens_per_user=16, test_users=0.2, plain_text=True)
+    prepare([folder / "text.txt"], folder / "store", Vocabulary.from_words(WORDS), grouping)
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def base(text, tmp_path_factory):
+    return train_base(text, tmp_path_factory.mktemp("bases") / "tiny", ABOUT, passes=2, recipe=RECIPE)
+
+
+def test_the_card_says_what_a_base_is_and_what_it_was_trained_on(base, text):
+    card = bases.read_base(base.out)
+    assert card == base.base
+    assert (card.name, card.text, card.licence, card.trained_on) == ("tiny", "lines of colours", "CC0", "public")
+    assert (card.kind, card.model) == ("lstm", {"embedding": 4, "hidden": 5})
+    assert card.words == Store.open(text).vocabulary.fingerprint
+    assert 0 <= card.top1 <= 1
+    assert sorted(path.name for path in base.out.parent.iterdir()) == ["tiny"]  # the run that made it is gone
+
+
+def test_weights_are_half_precision_on_disk_and_single_in_training(base):
+    assert {array.dtype for array in load_base_weights(base.out / bases.WEIGHTS).values()} == {np.dtype(np.float32)}
+
+
+def test_a_private_run_starts_from_a_base_and_its_statement_says_so(base, store):
+    recipe = make_recipe(store).replace(model={"initial": str(base.out)})
+    opened = begin(recipe, store.parent / "run", Context())
+    start = find_start(recipe, opened.store, opened.assembly.model)
+    weights = load_base_weights(base.out / bases.WEIGHTS)
+    assert all(np.array_equal(array, weights[name]) for name, array in weights_of(start.model).items())
+    assert start.facts["source"].startswith("public start")
+    assert Recipe.of(RunFolder.open(store.parent / "run")).model.initial == str(base.out)
+
+
+def test_peoples_text_is_refused(store, tmp_path):
+    with pytest.raises(SottoError, match="holds people's text"):
+        train_base(store, tmp_path / "base", ABOUT, recipe=RECIPE)
+    assert not (tmp_path / "base").exists()
+
+
+def test_a_base_that_is_stopped_is_not_written(text, tmp_path):
+    with pytest.raises(SottoError, match="no base was written"):
+        train_base(text, tmp_path / "base", ABOUT, passes=9, recipe=RECIPE, stop=lambda: True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_not_the_cards_is_refused(base, store, tmp_path):
+    folder = tmp_path / "changed"
+    folder.mkdir()
+    for path in base.out.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / bases.VOCABULARY).write_text("other words\n")
+    recipe = make_recipe(store).replace(model={"initial": str(folder)})
+    with pytest.raises(DamagedRun, match="is not the file that"):
+        begin(recipe, tmp_path / "run", Context())
+
+
+def test_a_recipe_that_does_not_say_takes_the_base_that_fits(base, store, monkeypatch):
+    monkeypatch.setattr(bases, "_room", lambda: base.out.parent)
+    recipe, users = make_recipe(store), Store.open(store)
+    assert with_base(recipe, users).model.initial == "tiny"
+    for changes in ({"privacy": {"mode": "none"}}, {"model": {"initial": "none"}}, {"model": {"hidden": 6}}):
+        changed = recipe.replace(**changes)
+        assert with_base(changed, users) == changed
+
+
+def test_no_base_that_fits_leaves_fresh_weights(store):
+    recipe = make_recipe(store)
+    assert with_base(recipe, Store.open(store)) == recipe

@@ -1,0 +1,62 @@
+"""A first recipe for a store: it parses, it declares a rounded number, and it says what to expect."""
+
+from __future__ import annotations
+
+import pytest
+
+from sottovoce import bases
+from sottovoce.commands.init import rounded_down, write_recipe
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.recipe import Recipe
+
+
+def test_the_recipe_of_a_store_names_it_and_declares_its_people_rounded_down(store):
+    made = write_recipe(store)
+    recipe = Recipe.parse(made.text)
+    assert recipe.data.store == str(store)
+    assert recipe.privacy.users == made.users == rounded_down(Store.open(store).users)
+    assert recipe.privacy.delta < 1 / recipe.privacy.users
+    assert recipe.privacy.cohort <= recipe.privacy.users
+
+
+@pytest.mark.parametrize(("count", "declared"), [(3958, 3900), (27_400, 27_000), (100, 100), (99, 99), (7, 7)])
+def test_a_count_is_rounded_down_to_two_digits(count, declared):
+    assert rounded_down(count) == declared
+
+
+def test_the_owners_number_is_taken_as_it_is(store):
+    made = write_recipe(store, users=5000)
+    recipe = Recipe.parse(made.text)
+    assert (recipe.privacy.users, recipe.privacy.cohort, recipe.privacy.delta) == (5000, 500, 1e-5)
+    assert "the one you gave" in made.text
+
+
+def test_delta_stays_below_one_in_ten_users(store):
+    assert Recipe.parse(write_recipe(store, users=2_000_000).text).privacy.delta == pytest.approx(1e-8)
+
+
+def test_a_store_of_other_words_starts_from_nothing_and_is_told_so(store):
+    made = write_recipe(store)
+    assert Recipe.parse(made.text).model.initial == "none"
+    assert any("from nothing" in note for note in made.notes)
+    assert any("are few" in note for note in made.notes)
+
+
+def test_a_store_of_the_words_of_a_base_starts_from_it(store, monkeypatch):
+    monkeypatch.setattr(bases, "fitting", lambda kind, settings, words: "english")
+    made = write_recipe(store, users=4000)
+    assert Recipe.parse(made.text).model.initial == "english"
+    assert made.notes == ()
+
+
+def test_a_file_is_written_once(store, tmp_path):
+    made = write_recipe(store, out=tmp_path / "mine.toml")
+    assert (tmp_path / "mine.toml").read_text() == made.text
+    with pytest.raises(SottoError, match="exists"):
+        write_recipe(store, out=tmp_path / "mine.toml")
+
+
+def test_bad_numbers_and_public_text_are_refused(store, tmp_path):
+    with pytest.raises(SottoError, match="at least 1"):
+        write_recipe(store, users=0)
