@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from sottovoce.bases import CARD, VOCABULARY, WEIGHTS, Base
 from sottovoce.build.assembly import build_model, load_model, model_settings
@@ -92,7 +92,8 @@ def train_base(
 def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Text, passes: float) -> Base:
     """Weights in float16, which take half the space; how good they are is measured as they are written."""
     recipe = Recipe.of(run)
-    save_file({name: array.astype(np.float16) for name, array in run.load_weights().items()}, draft / WEIGHTS)
+    halved = {name: array.astype(np.float16) for name, array in run.load_weights().items()}
+    (draft / WEIGHTS).write_bytes(save(halved))
     (draft / VOCABULARY).write_bytes(run.model_file(VOCABULARY).read_bytes())
     model = load_model(build_model(recipe, text.vocabulary.size), load_base_weights(draft / WEIGHTS))
     found = evaluate(model, held_out)
