@@ -172,7 +172,7 @@ def test_fixed_size_draws_exactly_that_many_different_users_evenly(hardened):
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.4, float("nan")])
 def test_a_rate_outside_its_range_is_refused(rate):
-    with pytest.raises(SottoError, match="chance that a user joins"):
+    with pytest.raises(SottoError, match="chance to join a round"):
         Poisson(rate)
 
 

@@ -46,7 +46,8 @@ def paragraphs(statement: Statement) -> list[str]:
     if statement.across_devices:
         texts.append(
             "Users were trained on their own devices, which draw who joins and clip the updates. The server adds up "
-            "and adds the noise, and is trusted. A user who is away contributes nothing; denominator and noise stay."
+            "and adds the noise, and is trusted. Every registered user counts, connected or not: one who is away "
+            "contributes nothing, and denominator and noise stay."
         )
     texts += _start(statement) + _canaries(statement)
     if again := statement.charged_again:
