@@ -76,6 +76,7 @@ def test_a_model_that_never_saw_them_is_a_coin(sotto: Sotto, overfit: Path, worl
     assert attack["low"] < 0.5 < attack["high"]
 
 
+@pytest.mark.slow
 def test_references_are_trained_and_nothing_but_the_audit_is_written(sotto: Sotto, world: World, run: Path) -> None:
     before = files_of(run), files_of(world.store)
     found = sotto("audit", "membership", run, "--references", 4, "--json").json()
@@ -96,6 +97,7 @@ def test_references_are_trained_and_nothing_but_the_audit_is_written(sotto: Sott
     assert sotto("audit", "membership", run, "--references", 4, "--json").json() == found
 
 
+@pytest.mark.slow
 def test_all_that_was_found_is_told_to_the_owner_and_a_public_page_keeps_it_to_itself(sotto: Sotto, run: Path) -> None:
     empty = sotto("audit", run, "--json").json()["findings"]
     assert [row["result"] for row in empty[1:]] == ["not run"] * 5
@@ -121,6 +123,7 @@ def test_what_cannot_be_attacked_is_refused(refused: Refused, run: Path, tmp_pat
     assert "holds no run" in refused("audit", tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, world: World, run: Path) -> None:
     parts = ("--by-band", "--by-group", "--beside", world.run)
     found = sotto("evaluate", run, *parts, "--json").json()

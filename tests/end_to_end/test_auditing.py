@@ -45,6 +45,7 @@ def without_checksum(path: Path) -> dict:
     return facts
 
 
+@pytest.mark.slow
 def test_leaving_users_out_gives_an_estimate_for_the_owner_and_touches_nothing_else(
     sotto: Sotto, world: World, run: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_leaving_users_out_gives_an_estimate_for_the_owner_and_touches_nothing_e
     assert (run / "audit/tails.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_and_the_report_tells_it_to_the_owner_alone(
     sotto: Sotto, run: Path, without: Path
 ) -> None:

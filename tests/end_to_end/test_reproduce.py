@@ -40,6 +40,7 @@ def figure_8(done: Path) -> Path:
     return done
 
 
+@pytest.mark.slow
 def test_an_experiment_ends_with_runs_results_a_figure_and_a_table(done: Path):
     results = results_of(done)
     shared = {
@@ -69,6 +70,7 @@ def test_a_switch_goes_on_from_the_other_runs_model(figure_8: Path):
     assert result["curve"][0][2] < before[0][2]  # perplexity: not from scratch
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*arguments, **more):
         raise AssertionError("trained again")
@@ -78,6 +80,7 @@ def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPa
     assert run(["sigma"], done)
 
 
+@pytest.mark.slow
 def test_one_folder_is_of_one_size_and_population(done: Path):
     with pytest.raises(SottoError, match="rounds = 6, not 4; choose another"):
         run(["sigma"], done, rounds=4)
@@ -105,6 +108,7 @@ def test_an_interrupted_reproduction_goes_on_to_the_same_end(done: Path, tmp_pat
     assert results_of(out) == {name: row for name, row in whole.items() if name in results_of(out)}
 
 
+@pytest.mark.slow
 def test_claims_and_drawings_need_no_training(sotto: Sotto, done: Path):
     told = sotto("reproduce", "--claims", "--out", done, "--json").json()["claims"]
     assert {row["claim"] for row in told} >= {"small noise", "cohorts"}

@@ -82,6 +82,7 @@ def test_the_reference_names_every_command_key_and_exported_name():
 # --- examples -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_demo")
 def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     (example,) = _blocks(_read("how-to/python.md"), "python")

@@ -83,7 +83,10 @@ class Scripted:
         return clip_update(self, self.train(model, user, key, clip_norms, last), clip_norms)
 
 
-@pytest.mark.parametrize("sum_updates", [SumInBlocks(1), SumInBlocks(64)], ids=["one by one", "in blocks"])
+ONE_BY_ONE = pytest.param(SumInBlocks(1), id="one by one", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("sum_updates", [ONE_BY_ONE, pytest.param(SumInBlocks(64), id="in blocks")])
 def test_a_user_cannot_move_a_sum_by_the_rounding_of_others(vocabulary, sum_updates):
     """Others add half a unit in the last place more, and half a unit less: a float32 total above 32 keeps the one and
     drops the other, one below keeps both. A user who lifts the total above 32 would move it by 60 units more."""
