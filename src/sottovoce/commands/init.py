@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ _TEMPLATE = """\
 #   sotto plan --users {users} --cohort {cohort} --rounds {rounds} --epsilon {epsilon:g} --delta {delta:g}
 
 [data]
-store = "{store}"
+store = {quoted}
 
 [model]
 {start}
@@ -33,7 +34,8 @@ learning_rate = {learning_rate:g}
 learning_rate = {server_rate:g}
 
 [privacy]
-# How many people there are to train on. This number becomes public: {counted}.
+# How many people there are to train on: {counted}. This number becomes public.
+# Take one that you could have named without looking at the text.
 users = {users}
 # People in a round, on average. More need more time, and less noise for each.
 cohort = {cohort}
@@ -91,9 +93,10 @@ def rounded_down(count: int) -> int:
 def _text(people: Store, store: Path, declared: int, given: bool) -> str:
     small = Recipe.load("small")
     base = _base_of(small, people)
-    counted = "it is the one you gave" if given else "the count, rounded down; could you have named it anyway?"
+    counted = "the number you gave" if given else "the count, rounded down"
     return _TEMPLATE.format(
-        store=store,
+        store=" ".join(str(store).split()),
+        quoted=json.dumps(str(store)),
         start=f'# Weights to start from: a model of public text in the package.\ninitial = "{base}"'
         if base
         else '# No model in the package has the words of this store: training starts from nothing.\ninitial = "none"',

@@ -29,7 +29,7 @@ def test_the_owners_number_is_taken_as_it_is(store):
     made = write_recipe(store, users=5000)
     recipe = Recipe.parse(made.text)
     assert (recipe.privacy.users, recipe.privacy.cohort, recipe.privacy.delta) == (5000, 500, 1e-5)
-    assert "the one you gave" in made.text
+    assert "the number you gave" in made.text
 
 
 def test_delta_stays_below_one_in_ten_users(store):
@@ -48,6 +48,11 @@ def test_a_store_of_the_words_of_a_base_starts_from_it(store, monkeypatch):
     made = write_recipe(store, users=4000)
     assert Recipe.parse(made.text).model.initial == "english"
     assert made.notes == ()
+
+
+def test_a_folder_of_any_name_is_quoted(store, tmp_path):
+    odd = store.rename(tmp_path / 'my "store" \\ of\ntext')
+    assert Recipe.parse(write_recipe(odd).text).data.store == str(odd)
 
 
 def test_a_file_is_written_once(store, tmp_path):
