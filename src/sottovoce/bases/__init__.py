@@ -1,6 +1,7 @@
 """Models of public text from which private training starts: those in the package, and folders like them.
 
-A base is a folder with `weights.safetensors` (float16), `vocabulary.txt` and `card.json`. Reading a card needs no jax.
+A base is a folder with `weights.safetensors` (float16), `vocabulary.txt`, `frequencies.txt` (how often its text has
+each token) and `card.json`. Reading a card needs no jax.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sottovoce.errors import SottoError
 from sottovoce.files import Facts, read_sealed
 
 CARD, WEIGHTS, VOCABULARY = "card.json", "weights.safetensors", "vocabulary.txt"
+FREQUENCIES = "frequencies.txt"  # a count a line, in the order of the vocabulary
 PUBLIC = "public"  # under "trained_on" of a card
 NO_BASE = "none"  # as model.initial: start from fresh weights
 
@@ -58,6 +60,18 @@ def read_base(folder: Path) -> Base:
         return Base.from_json(read_sealed(folder / CARD))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SottoError(f"{folder} is not a base ({error}); make one with `sotto base train`") from None
+
+
+def read_frequencies(folder: Path) -> dict[str, int]:
+    """How often the text of a base has each of its tokens; empty where the folder does not say."""
+    if not (folder / FREQUENCIES).is_file() or not (folder / VOCABULARY).is_file():
+        return {}
+    try:
+        tokens = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")
+        counts = (folder / FREQUENCIES).read_text(encoding="utf-8").split("\n")
+        return {token: int(count) for token, count in zip(tokens, counts, strict=True) if token}
+    except ValueError as error:
+        raise SottoError(f"cannot read {folder / FREQUENCIES} ({error}); put it back, or remove it") from None
 
 
 def fitting(kind: str, settings: Mapping[str, Any], words: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds, shown_epsilon
 from sottovoce.cli.options import ALONE, Flag, Json, Out, Processes, Recipe, Settings, option
+from sottovoce.files import as_json
 
 if TYPE_CHECKING:
     from sottovoce.commands.train import RunResult
@@ -66,7 +68,8 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         written = statement.to_json()
         cost = {name: written[name] for name in ("private", "epsilon", "delta", "epsilon_spent", "epsilon_store")}
         answer = {"run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes)}
-        print_json({**answer, **cost, "bytes": result.traffic, "evaluation": scores.to_json() if scores else None})
+        measured = {"evaluation": scores, "baselines": result.baselines}
+        print_json({**answer, **cost, "bytes": result.traffic, **as_json(measured)})
         return
     for note in result.notes:
         print(note)
@@ -79,11 +82,16 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         rows["ε of the store, all runs"] = shown_epsilon(statement.epsilon_store) + other_relation(statement)
     if scores:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
+        for name, score in result.baselines.scores.items() if result.baselines else ():
+            perplexity = f", {score.perplexity:.4g}" if math.isfinite(score.perplexity) else ""
+            rows[f"  {name}"] = f"{score.top1:.2%}{perplexity}"
     if result.traffic:
         sent = {name: bytes_text(count) for name, count in result.traffic.items()}
         rows["sent to a device, from it"] = f"{sent['down']}, {sent['up']}"
         rows["sent in a round, in all"] = f"{sent['round']}, {sent['total']}"
     print_table(f"Run {result.path}", rows)
+    if scores and result.baselines and (sentence := result.baselines.no_better(scores.top1)):
+        print(f"note: {sentence}")
     if result.ended == "stopped":
         next_step = f"stopped; go on with: {again} {result.path}"
     print(next_step or f"next: sotto report {result.path}")

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
-from sottovoce.bases import CARD, VOCABULARY, WEIGHTS, Base
+from sottovoce.bases import CARD, FREQUENCIES, VOCABULARY, WEIGHTS, Base
 from sottovoce.build.assembly import build_model, load_model, model_settings
 from sottovoce.commands.initial_model import load_base_weights
 from sottovoce.commands.train import Observer, Stop, never, train
 from sottovoce.data.store import Store
 from sottovoce.errors import SettingError, SottoError
-from sottovoce.evaluation.prediction import evaluate
+from sottovoce.evaluation.prediction import evaluate, token_counts
 from sottovoce.files import made_aside, pretty, sealed, sha256_of, work_folder
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
@@ -95,6 +95,8 @@ def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Tex
     halved = {name: array.astype(np.float16) for name, array in run.load_weights().items()}
     (draft / WEIGHTS).write_bytes(save(halved))
     (draft / VOCABULARY).write_bytes(run.model_file(VOCABULARY).read_bytes())
+    counts = token_counts(text, range(text.users))
+    (draft / FREQUENCIES).write_text("".join(f"{count}\n" for count in counts), encoding="utf-8")
     model = load_model(build_model(recipe, text.vocabulary.size), load_base_weights(draft / WEIGHTS))
     found = evaluate(model, held_out)
     base = Base(
@@ -104,13 +106,13 @@ def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Tex
         words=text.vocabulary.fingerprint,
         vocabulary=text.vocabulary.size,
         text=about.text,
-        tokens=int(text.lengths(range(text.users)).sum()),
+        tokens=int(counts.sum()),
         licence=about.licence,
         command=f"sotto base train STORE --name {about.name} --passes {passes:g}",
         passes=passes,
         top1=found.top1,
         perplexity=found.perplexity,
-        files={name: sha256_of(draft / name) for name in (WEIGHTS, VOCABULARY)},
+        files={name: sha256_of(draft / name) for name in (WEIGHTS, VOCABULARY, FREQUENCIES)},
     )
     (draft / CARD).write_bytes(pretty(sealed(base.to_json())))
     return base

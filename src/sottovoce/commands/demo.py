@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sottovoce.accounting import rounded_up
+from sottovoce.commands.baselines import constant_baseline
 from sottovoce.commands.evaluate import evaluate_run
 from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.commands.train import Observer, RunResult, Stop, never, train
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.evaluation.prediction import most_frequent_word_baseline
 from sottovoce.planning.plan import make_plan
 from sottovoce.recipe import Recipe
 
@@ -25,7 +25,7 @@ ProgressDisplay = Callable[[str], AbstractContextManager[Observer]]
 class DemoResult:
     private: RunResult
     plain: RunResult
-    baseline: float  # top-1 of always predicting the most frequent word
+    baseline: float  # top-1 of always suggesting one frequent token
 
 
 def run_demo(
@@ -62,7 +62,7 @@ def run_demo(
         if result.ended == "stopped":
             return None
         results.append(replace(result, evaluation=evaluate_run(result.path).evaluation))
-    baseline = most_frequent_word_baseline(Store.open(store), Store.open(store, "test"))
+    baseline = constant_baseline(Store.open(store, "test"))
     report_run(results[0].path, baseline=baseline, other=results[1].path)
     report_run(results[1].path, baseline=baseline)
     log("report   done")

@@ -21,6 +21,7 @@ from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json, read_sealed, sha256_of
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
+from sottovoce.runs.baselines import NOTHING
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import StoreLedger, first_line
@@ -33,6 +34,7 @@ class Start:
 
     model: LanguageModel
     facts: dict[str, str] | None = None
+    name: str = NOTHING  # for people to read
 
     @property
     def weights(self) -> str:
@@ -53,7 +55,8 @@ def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool =
             return Start(fresh)
         weights = digest(weights_of(fresh))
         word = "declared public by the owner" if recipe.privacy.mode == "private" else "of unknown origin"
-        return Start(fresh, {"weights": weights, "source": f"weights given from Python: {weights}, {word}"})
+        given_weights = "weights given from Python"
+        return Start(fresh, {"weights": weights, "source": f"{given_weights}: {weights}, {word}"}, given_weights)
     path = bases.find(recipe.model.initial) or Path(recipe.model.initial)
     file = path if path.suffix == ".safetensors" else path / WEIGHTS
     if file.is_file() and (file == path or not RunFolder(path).recipe_file.is_file()):
@@ -89,7 +92,7 @@ def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder
     }
     if run.read_card().get("trained_on") == PUBLIC:
         facts["trained_on"] = PUBLIC
-    return Start(model, facts)
+    return Start(model, facts, f"run {run.path.name}")
 
 
 def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -> Start:
@@ -111,7 +114,8 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
     )
     trained_on = PUBLIC if public else "people or unknown"
     source = _private_source(statement, weights) or source
-    return Start(model, {"weights": weights, "trained_on": trained_on, "source": source})
+    name = f"base {file.parent.name}" if public else f"file {file.name}"
+    return Start(model, {"weights": weights, "trained_on": trained_on, "source": source}, name)
 
 
 def load_base_weights(file: Path) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from sottovoce.build.assembly import Assembly, weights_of
+from sottovoce.commands.baselines import measure_baselines
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start, with_base
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
@@ -19,7 +20,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.federation.device import check_frozen
 from sottovoce.federation.rounds import Coordinator
-from sottovoce.files import Json
+from sottovoce.files import Json, sealed
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.group import Group
@@ -111,6 +112,8 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
         if registry:
             header["canaries"] = registry.summary().to_json()
             draft.write_json(draft.registry_file, registry.to_json())
+        baselines = measure_baselines(assembly.recipe, start, test)
+        draft.write_json(draft.baselines_file, sealed(baselines.to_json()))
         ledger = Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         # From here on the start is in the checkpoint: the folder it came from may go.

@@ -13,6 +13,7 @@ import numpy as np
 
 from sottovoce.bases import PUBLIC
 from sottovoce.build.assembly import load_model, weights_of
+from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.new_run import Context, Given, Opened, begin, check_also, open_run, save_state
@@ -26,6 +27,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
 from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
@@ -54,6 +56,7 @@ class Progress:
     users: int
     seconds: float
     evaluation: Evaluation | None
+    baselines: Baselines | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class RunResult:
     evaluation: Evaluation | None
     notes: tuple[str, ...] = ()
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
+    baselines: Baselines | None = None
 
 
 Observer = Callable[[Progress], None]
@@ -136,6 +140,7 @@ class Training:
             raise SottoError(f"the recipe of {run.path} was edited after the run began; put it back, or start anew")
         self.store, self.test, self.assembly = opened or open_run(recipe, run, context)
         self.recipe = self.assembly.recipe
+        self.baselines = Baselines.of(run)
         secrets = Secrets.load_any(run.secrets)
         self._check_store_and_code(secrets)
         self._check_turns(secrets)
@@ -269,7 +274,7 @@ class Training:
             found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
             evaluation = Evaluation.from_json(found[-1]) if found else None
         path, notes = self.run_folder.path, tuple(self.notes)
-        return RunResult(path, self.state.round, ended, statement, evaluation, notes, self._traffic())
+        return RunResult(path, self.state.round, ended, statement, evaluation, notes, self._traffic(), self.baselines)
 
     def _rounds(self) -> Iterator[tuple[ServerState, RoundResult]]:
         if self.context.coordinator is not None:
@@ -278,12 +283,10 @@ class Training:
 
     def _evaluate_if_due(self) -> Evaluation | None:
         done, settings = self.state.round, self.recipe.run
-        if self.test is None or not settings.evaluate_every:
+        rows = evaluated_users(self.recipe, self.test)
+        if self.test is None or not rows or (done % settings.evaluate_every and done != settings.rounds):
             return None
-        if done % settings.evaluate_every and done != settings.rounds:
-            return None
-        limit = settings.evaluate_users or self.test.users
-        return evaluate(self._model, self.test, range(min(limit, self.test.users)))
+        return evaluate(self._model, self.test, rows)
 
     def _write_round(
         self, played: RoundResult, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
@@ -304,7 +307,8 @@ class Training:
 
     def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
         epsilon, budget = self.payments.epsilon(self.state.round), self.recipe.privacy.epsilon
-        return Progress(self.state.round, self.recipe.run.rounds, epsilon, budget, users, seconds, evaluation)
+        rounds = self.recipe.run.rounds
+        return Progress(self.state.round, rounds, epsilon, budget, users, seconds, evaluation, self.baselines)
 
     def _checkpoint(self) -> None:
         self.run_folder.record.sync()

@@ -177,15 +177,6 @@ def token_counts(store: Store, rows: Iterable[int]) -> np.ndarray:
     return counts
 
 
-def most_frequent_word_baseline(train: Store, test: Store, sample: int = 1000) -> float:
-    """Top-1 of always predicting the training users' most frequent token: the baseline of a model."""
-    counts = token_counts(train, range(min(sample, train.users)))
-    bos, unk = train.vocabulary.specials.bos, train.vocabulary.specials.unk
-    counts[[token for token in (bos, unk) if token is not None]] = 0
-    written = token_counts(test, range(test.users))
-    return int(written[np.argmax(counts)]) / max(int(written.sum() - written[bos]), 1)
-
-
 def sum_over_targets(
     model: LanguageModel, bos: Array, tokens: Array, length: Array, measure: Callable, start: Array | int = 0
 ) -> Any:

@@ -40,6 +40,7 @@ class RunFolder:
         self.card_file = self.model / "card.json"
         self.statement_file = path / "privacy.json"
         self.report_file = path / "report.html"
+        self.baselines_file = path / "baselines.json"
         self.registry_file = path / "canaries.json"  # the canaries that were planted: public
         self.audits = path / "audit"  # computed from private text: for the owner alone
         self.own_store = path / "store"  # the synthetic population, where the recipe asks for one

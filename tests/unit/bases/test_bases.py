@@ -24,7 +24,8 @@ def english():
 
 def test_the_card_of_the_english_base_names_its_files_text_and_licence(english):
     folder, card = english
-    assert card.files == {name: sha256_of(folder / name) for name in (bases.WEIGHTS, bases.VOCABULARY)}
+    named = (bases.WEIGHTS, bases.VOCABULARY, bases.FREQUENCIES)
+    assert card.files == {name: sha256_of(folder / name) for name in named}
     assert card.trained_on == "public"
     assert "CC BY-SA" in card.licence
     assert card.tokens > 10**7
@@ -51,6 +52,23 @@ def test_a_base_is_found_by_kind_sizes_and_words(english):
     assert bases.fitting("gru", PAPERS_LSTM, words) is None
     assert bases.fitting("lstm", PAPERS_LSTM | {"hidden": 128}, words) is None
     assert bases.fitting("lstm", PAPERS_LSTM, "other words") is None
+
+
+def test_the_tokens_of_its_text_are_counted(english):
+    folder, card = english
+    counts = bases.read_frequencies(folder)
+    assert sum(counts.values()) == card.tokens
+    assert list(counts) == list(Vocabulary.load(folder / bases.VOCABULARY).words)
+    assert counts["the"] > counts["this"] > counts["zone"] > 0
+
+
+def test_counts_that_do_not_fit_the_words_are_refused(tmp_path):
+    assert bases.read_frequencies(tmp_path) == {}
+    (tmp_path / bases.VOCABULARY).write_text("red\nblue\n")
+    for damaged in ("3\n", "3\nmany\n"):
+        (tmp_path / bases.FREQUENCIES).write_text(damaged)
+        with pytest.raises(SottoError, match="cannot read"):
+            bases.read_frequencies(tmp_path)
 
 
 def test_a_folder_without_a_card_is_no_base(tmp_path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from sottovoce.cli.options import Processes
 from sottovoce.cli.train import print_result
+from sottovoce.runs.baselines import Baselines, Score
 
 TRAIN = "sottovoce.commands.train.train"
 TRAFFIC = {"down": 2e6, "up": 1e6, "round": 3e8, "total": 6e9}
@@ -40,7 +43,7 @@ def test_the_result_is_one_json_object(stub, result, answer, tmp_path):
     assert (found["private"], found["epsilon"], found["delta"]) == (True, 4.6231, 1e-6)
     assert (found["epsilon_spent"], found["epsilon_store"]) == (4.6231, 6.9174)
     assert (found["notes"], found["bytes"]) == (["a note"], TRAFFIC)
-    assert found["evaluation"]["top1"] == 0.25
+    assert (found["evaluation"]["top1"], found["baselines"]) == (0.25, None)
 
 
 def test_a_finished_run_shows_its_cost_and_the_next_step(result, capsys, tmp_path):
@@ -50,6 +53,17 @@ def test_a_finished_run_shows_its_cost_and_the_next_step(result, capsys, tmp_pat
     for words in ("60 of 60", "4.63 at δ = 1e-06", "6.92", "25.00%, 12.5", "sent to a device", "sotto report"):
         assert words in page
     assert "spent so far" not in page
+
+
+def test_baselines_are_shown_and_a_model_that_is_no_better_is_called_so(result, capsys):
+    start, constant = Score(200, 0.117, 0.2, 0.3, 180.0), Score(200, 0.05, 0.1, 0.15, math.inf)
+    print_result(result(baselines=Baselines("base english", start, "text", ".", constant)), json=False)
+    page = capsys.readouterr().out
+    for words in ("the start, base english", "11.70%, 180", "always “.”", "5.00%"):
+        assert words in page
+    assert "no better" not in page
+    print_result(result(baselines=Baselines("run before", replace(start, top1=0.3))), json=False)
+    assert "note: the model is no better than the start, run before: top-1 25.00%" in capsys.readouterr().out
 
 
 def test_a_stopped_run_shows_both_costs_and_how_to_go_on(result, capsys, tmp_path):

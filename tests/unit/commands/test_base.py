@@ -52,6 +52,12 @@ def test_the_card_says_what_a_base_is_and_what_it_was_trained_on(base, text):
     assert sorted(path.name for path in base.out.parent.iterdir()) == ["tiny"]  # the run that made it is gone
 
 
+def test_the_tokens_of_its_text_are_counted_without_what_is_held_out(base, text):
+    train, counts = Store.open(text), bases.read_frequencies(base.out)
+    assert sum(counts.values()) == base.base.tokens == int(train.lengths(range(train.users)).sum())
+    assert all(counts[word] > 0 for word in WORDS)
+
+
 def test_weights_are_half_precision_on_disk_and_single_in_training(base):
     assert {array.dtype for array in load_base_weights(base.out / bases.WEIGHTS).values()} == {np.dtype(np.float32)}
 

@@ -13,7 +13,6 @@ from sottovoce.evaluation.prediction import (
     average_perplexity,
     count_hits,
     evaluate,
-    most_frequent_word_baseline,
     spread,
     summarise,
 )  # fmt: skip
@@ -109,12 +108,6 @@ def test_ties_are_broken_as_by_argmax():
 def test_nobody_to_evaluate_on_is_an_error(model, vocabulary):
     with pytest.raises(SottoError, match="no user"):
         evaluate(model, Store.from_users([], vocabulary, tokens_per_user=10))
-
-
-def test_the_baseline_predicts_the_most_frequent_token_of_the_training_users(vocabulary):
-    train = Store.from_users([[BOS, 50, 50, 51, EOS]], vocabulary)
-    test = Store.from_users([[BOS, 50, 51, 52, EOS]], vocabulary)
-    assert most_frequent_word_baseline(train, test) == pytest.approx(1 / 4)
 
 
 def test_the_average_perplexity_is_that_of_the_papers_tables():

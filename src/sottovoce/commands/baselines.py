@@ -1,0 +1,81 @@
+"""Measure the baselines of a run, before its first round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from sottovoce import bases
+from sottovoce.commands.initial_model import Start
+from sottovoce.data.demo import demo_texts, demo_vocabulary
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.baselines import Frequencies, evaluate_baselines
+from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.recipe import Recipe
+from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.record import of_held_out
+
+_OTHER_SEED, _OTHER_PEOPLE = 1, 200  # synthetic people who are in no population
+
+
+def measure_baselines(recipe: Recipe, start: Start, test: Store | None) -> Baselines:
+    """The baselines on the held-out users on whom the run is evaluated; without them, only what it starts from.
+
+    Guarantee: no user's text goes into a baseline. Held-out users are measured, and their figures are rounded as those
+    of every evaluation are.
+    """
+    rows = evaluated_users(recipe, test)
+    if test is None or not rows:
+        return Baselines(start.name)
+    frequencies = public_frequencies(test.vocabulary, recipe.model.initial)
+    found = Baselines(start.name, _score(evaluate(start.model, test, rows)) if start.facts else None)
+    if frequencies is None:
+        return found
+    token, constant, unigram = evaluate_baselines(frequencies, test, rows)
+    return replace(
+        found,
+        frequencies=frequencies.source,
+        token=test.vocabulary.text_of(token),
+        constant=_score(constant),
+        unigram=_score(unigram),
+    )
+
+
+def constant_baseline(test: Store) -> float:
+    """Top-1 of always suggesting the same frequent token of public text; 0 where no public text has these words."""
+    frequencies = public_frequencies(test.vocabulary)
+    return evaluate_baselines(frequencies, test, range(test.users)).constant.top1 if frequencies else 0.0
+
+
+def evaluated_users(recipe: Recipe, test: Store | None) -> range:
+    """The held-out users on whom a run is evaluated."""
+    if test is None or not recipe.run.evaluate_every:
+        return range(0)
+    return range(min(recipe.run.evaluate_users or test.users, test.users))
+
+
+def public_frequencies(vocabulary: Vocabulary, initial: str | None = None) -> Frequencies | None:
+    """How often public text has the tokens of a vocabulary: the text of the base that a run starts from, or another.
+
+    None where no public text with these words is known.
+    """
+    if vocabulary.fingerprint == demo_vocabulary().fingerprint:
+        return Frequencies.of("synthetic messages", _count_demo(vocabulary), vocabulary)
+    for name in [*([initial] if initial else []), *bases.shipped()]:
+        folder = bases.find(name) or Path(name)
+        counted = bases.read_frequencies(folder)
+        found = Frequencies.of(f"the text of base {folder.name}", counted, vocabulary) if counted else None
+        if found is not None:
+            return found
+    return None
+
+
+def _count_demo(vocabulary: Vocabulary) -> Counter[str]:
+    texts = (text for user in range(_OTHER_PEOPLE) for text in demo_texts(_OTHER_SEED, user))
+    return Counter(vocabulary.text_of(token) for text in texts for token in vocabulary.encode(text))
+
+
+def _score(evaluation: Evaluation) -> Score:
+    return Score.from_json(of_held_out(evaluation.to_json()))

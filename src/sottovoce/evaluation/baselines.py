@@ -1,0 +1,88 @@
+"""Baselines of public text that any model must beat: a unigram, and a keyboard that always suggests the same.
+
+The unigram predicts each token, at every place, as often as it occurs in public text. The constant suggestions are
+taken from the ten most frequent tokens of public text, in the order that suits the evaluated users best: a model that
+is no better has learned nothing. No other user's text goes into either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.prediction import Counts, Evaluation, summarise, token_counts
+
+_CANDIDATES = 10
+_LEAST_SHARED = 0.5  # of a vocabulary's words: with fewer, it is of another language, or of other text
+
+
+@dataclass(frozen=True, eq=False)
+class Frequencies:
+    """How often public text has each token of a vocabulary."""
+
+    source: str
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, source: str, counted: Mapping[str, int], vocabulary: Vocabulary) -> Frequencies | None:
+        """The counts of these tokens for a vocabulary; None where too few of its words were counted.
+
+        What the vocabulary does not have is unknown.
+        """
+        words = vocabulary.words[vocabulary.frame_size :]
+        if sum(word in counted for word in words) < _LEAST_SHARED * len(words):
+            return None
+        counts = np.array([counted.get(word, 0) for word in vocabulary.words], np.int64)
+        unknown = vocabulary.specials.unk
+        if unknown is not None:
+            counts[unknown] += sum(counted.values()) - counts.sum()
+        return cls(source, counts)
+
+
+class Measured(NamedTuple):
+    """The baselines on some users; `token` is what the constant keyboard suggests first."""
+
+    token: int
+    constant: Evaluation
+    unigram: Evaluation
+
+
+def evaluate_baselines(frequencies: Frequencies, store: Store, rows: Sequence[int]) -> Measured:
+    """As `evaluate` does for a model. A token that public text does not have counts as if it were there once."""
+    vocabulary = store.vocabulary
+    bos, unk = vocabulary.specials.bos, vocabulary.specials.unk
+    targets = token_counts(store, rows)
+    targets[bos] = 0
+    known = targets.copy()
+    if unk is not None:
+        known[unk] = 0
+    weight = np.maximum(frequencies.counts, 1.0)
+    weight[bos] = 0
+    loss = -np.log(np.maximum(weight, 1.0) / weight.sum())
+    order = np.argsort(-frequencies.counts, kind="stable")
+    order = order[(order != bos) & (order != (-1 if unk is None else unk))]
+    best = order[:_CANDIDATES][np.argsort(-known[order[:_CANDIDATES]], kind="stable")]
+
+    def measured(first: np.ndarray, loss: float, loss_known: float) -> Evaluation:
+        sums = Counts(
+            targets=targets.sum(),
+            known=known.sum(),
+            words=targets[vocabulary.starts_word].sum(),
+            top1=known[first[:1]].sum(),
+            top3=known[first[:3]].sum(),
+            top5=known[first[:5]].sum(),
+            top1_words=(known * vocabulary.starts_word)[first[:1]].sum(),
+            loss=loss,
+            loss_known=loss_known,
+        )
+        found = summarise(Counts(*(np.array([float(value)]) for value in sums)))
+        return replace(found, users=len(rows))
+
+    constant = measured(best, math.inf, math.inf)  # certain of one token, and so infinitely wrong at others
+    return Measured(int(best[0]), constant, measured(order, float(targets @ loss), float(known @ loss)))

@@ -1,0 +1,67 @@
+"""The baselines of a run: what its held-out users get without training on people. Made of public text alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Self
+
+from sottovoce.errors import DamagedRun
+from sottovoce.files import Facts, in_file, read_sealed
+from sottovoce.runs.folder import RunFolder
+
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Score(Facts):
+    """How well a baseline predicts the held-out users of a run, rounded as their other public figures are."""
+
+    users: int
+    top1: float
+    top3: float
+    top5: float
+    perplexity: float = field(metadata=in_file(null=math.inf))
+
+
+@dataclass(frozen=True)
+class Baselines(Facts, sparse=True):
+    """`constant` is a keyboard that always suggests the same tokens, frequent ones of public text."""
+
+    start: str = NOTHING  # what the run started from: "base english", "run X"
+    start_model: Score | None = None  # before the first round; None where it started from nothing
+    frequencies: str | None = None  # the public text that tokens were counted in; None where there is none
+    token: str | None = None  # what `constant` suggests first
+    constant: Score | None = None
+    unigram: Score | None = None
+
+    @classmethod
+    def of(cls, run: RunFolder) -> Self | None:
+        """Those of a run; None for a run of an earlier version."""
+        if not run.baselines_file.exists():
+            return None
+        try:
+            return cls.from_json(read_sealed(run.baselines_file))
+        except (OSError, ValueError, TypeError) as error:
+            raise DamagedRun(f"cannot read {run.baselines_file} ({error}); put it back, or remove it") from None
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Those that were measured, by what a reader calls them."""
+        named = {
+            f"always “{self.token}”": self.constant,
+            "a unigram": self.unigram,
+            f"the start, {self.start}": self.start_model,
+        }
+        return {name: score for name, score in named.items() if score is not None}
+
+    def no_better(self, top1: float) -> str | None:
+        """A sentence for a model that is no better than a baseline, with what to do; None for one that is."""
+        reached = {name: score.top1 for name, score in self.scores.items() if top1 <= score.top1}
+        if not reached:
+            return None
+        name = max(reached, key=reached.__getitem__)
+        helps = "more users or a larger cohort (`sotto plan` shows what each gives)"
+        if self.start == NOTHING:
+            helps = f"a base to start from (`--from english`), {helps}"
+        return f"the model is no better than {name}: top-1 {top1:.2%} against {reached[name]:.2%}; what helps: {helps}"

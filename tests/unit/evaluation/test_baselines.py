@@ -1,0 +1,81 @@
+"""Baselines of public text: computed as for a model, and blind to users who are not evaluated."""
+
+from __future__ import annotations
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.words import BOS, EOS, UNK
+from sottovoce.evaluation.baselines import Frequencies, evaluate_baselines
+from sottovoce.evaluation.prediction import evaluate
+
+WORDS = ("red", "green", "blue", "sky")
+VOCABULARY = Vocabulary.from_words(WORDS)
+RED, GREEN, BLUE, SKY = range(VOCABULARY.frame_size, VOCABULARY.size)
+COUNTED = {"red": 50, "green": 30, "blue": 20, "grey": 7, "<eos>": 10, "<bos>": 10, "<unk>": 3}
+
+
+class Unigram(eqx.Module):
+    """A model that predicts the same everywhere."""
+
+    scores: jax.Array
+
+    def initial_state(self):
+        return jnp.zeros(())
+
+    def read(self, inputs, state):
+        return inputs, state
+
+    def logits(self, outputs):
+        return jnp.broadcast_to(self.scores, (*outputs.shape, len(self.scores)))
+
+
+def people() -> Store:
+    return Store.from_users([[BOS, GREEN, GREEN, RED, EOS], [BOS, GREEN, UNK, SKY, BLUE, EOS]], VOCABULARY)
+
+
+def test_what_the_vocabulary_lacks_is_unknown():
+    frequencies = Frequencies.of("text", COUNTED, VOCABULARY)
+    found = dict(zip(VOCABULARY.words, frequencies.counts.tolist(), strict=True))
+    assert (found["red"], found["sky"], found["<unk>"], found["<eos>"]) == (50, 0, 10, 10)
+    assert sum(found.values()) == sum(COUNTED.values())
+
+
+def test_text_in_another_language_says_nothing():
+    other = Vocabulary.from_words(("rot", "blau", "red"))
+    assert Frequencies.of("text", COUNTED, other) is None
+
+
+def test_the_unigram_is_measured_as_a_model_is():
+    frequencies, store = Frequencies.of("text", COUNTED, VOCABULARY), people()
+    weights = np.maximum(frequencies.counts, 1.0)
+    weights[BOS] = 1e-9  # never a target, but read where a text is padded
+    model = evaluate(Unigram(jnp.log(weights)), store)
+    found = evaluate_baselines(frequencies, store, range(2)).unigram
+    assert (found.users, found.targets, found.oov_rate) == (model.users, model.targets, model.oov_rate)
+    assert found.top1 == model.top1 == 1 / 9
+    assert found.perplexity == pytest.approx(model.perplexity, rel=1e-4)
+    assert found.perplexity_in_vocabulary == pytest.approx(model.perplexity_in_vocabulary, rel=1e-4)
+
+
+def test_constant_suggestions_are_the_frequent_public_tokens_that_suit_these_users():
+    found = evaluate_baselines(Frequencies.of("text", COUNTED, VOCABULARY), people(), range(2))
+    assert found.token == GREEN
+    assert found.constant.top1 == pytest.approx(3 / 9)
+    assert found.constant.top3 == pytest.approx(6 / 9)  # green, the end, and red or blue
+    assert math.isinf(found.constant.perplexity)
+    assert found.constant.top1 >= found.unigram.top1
+
+
+def test_users_who_are_not_evaluated_change_nothing():
+    frequencies, store = Frequencies.of("text", COUNTED, VOCABULARY), people()
+    alone = Store.from_users([store[0]], VOCABULARY, store.tokens_per_user)
+    assert evaluate_baselines(frequencies, store, range(1)) == evaluate_baselines(frequencies, alone, range(1))
+    assert evaluate_baselines(frequencies, store, range(1)).constant.users == 1

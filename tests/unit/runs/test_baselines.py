@@ -1,0 +1,56 @@
+"""The baselines of a run: kept in its folder, and the sentence for a model that is no better."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from sottovoce.errors import DamagedRun
+from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.folder import RunFolder
+
+
+def score(top1: float, perplexity: float = 100.0) -> Score:
+    return Score(200, top1, 0.2, 0.3, perplexity)
+
+
+FULL = Baselines("base english", score(0.117), "the text of base english", ".", score(0.05, math.inf), score(0.03))
+
+
+def test_they_are_read_as_they_were_written(tmp_path):
+    run = RunFolder(tmp_path)
+    assert Baselines.of(run) is None
+    for baselines in (FULL, Baselines()):
+        run.write_json(run.baselines_file, baselines.to_json())
+        assert Baselines.of(run) == baselines
+    assert json.loads(run.baselines_file.read_text()) == {"start": "nothing"}
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", '{"start": "x", "checksum": "0"}', '{"unigram": {"users": 1}}'])
+def test_a_damaged_file_is_named(tmp_path, damaged):
+    run = RunFolder(tmp_path)
+    run.baselines_file.write_text(damaged)
+    with pytest.raises(DamagedRun, match=r"baselines\.json"):
+        Baselines.of(run)
+
+
+def test_a_model_that_is_no_better_is_named_with_the_best_baseline_it_does_not_beat():
+    assert FULL.no_better(0.118) is None
+    assert FULL.no_better(0.117).startswith("the model is no better than the start, base english: top-1 11.70% against")
+    assert "against 11.70%" in FULL.no_better(0.01)
+    assert "sotto plan" in FULL.no_better(0.01)
+
+
+def test_only_a_run_from_nothing_is_told_of_bases():
+    scratch = Baselines(constant=score(0.05), token=".")
+    assert scratch.no_better(0.06) is None
+    assert "always “.”: top-1 4.40% against 5.00%" in scratch.no_better(0.044)
+    assert "--from english" in scratch.no_better(0.044)
+    assert "--from" not in FULL.no_better(0.044)
+
+
+def test_where_nothing_was_measured_nothing_is_said():
+    assert Baselines().scores == {}
+    assert Baselines().no_better(0.0) is None
