@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from sottovoce.audit.results import AUDITS, Audits
@@ -54,6 +55,7 @@ def report_run(
         costs=_costs(run, other_run, model) if other_run else None,
         traffic=card.bytes,
         other=OtherRun(other_run.path.resolve().name, other_run.record.read()) if other_run else None,
+        date=f"{date.today():%-d %B %Y}",
     )
     target = run.path / "report-internal.html" if internal else run.report_file
     write_aside(target, render(evidence).encode(), private=internal)

@@ -195,8 +195,7 @@ def _curves(runs: Sequence[Compared]) -> list[Drawing]:
         for letter, colour, run in _lettered(runs)
     ]
     top1 = Figure("top1", "Top-1 by round", "share of targets", lines("top1"), percent=True)
-    how = {"from_zero": False, "widen": True}
-    perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), **how)
+    perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), widen=True)
     epsilon = Figure("epsilon", "Privacy spent by round", "ε", spent, levels, bound=True)
     words = "ε spent after each round, of runs with a guarantee. A run claims the ε of all its planned rounds."
     nothing = "Nothing was recorded."

@@ -21,6 +21,17 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """A labelled bar that begins at 0; `share` is of the whole width."""
+
+    label: str
+    share: float
+    shown: str
+    remark: str = ""
+    quiet: bool = False  # to compare with
+
+
+@dataclass(frozen=True)
 class Drawing:
     """A figure of a page: a title, words, and a picture with its numbers where there is something to draw."""
 

@@ -11,6 +11,7 @@ from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_number_line
 from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
+from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Drawing, render_page
 from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import (
@@ -64,6 +65,7 @@ class Evidence:
     costs: Json | None = None  # accuracy by band and by group, with that of `other`
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     other: OtherRun | None = None
+    date: str = ""  # when the page is written
 
     @property
     def other_record(self) -> Lines:
@@ -83,8 +85,11 @@ def _view(evidence: Evidence) -> Json:
     recipe = {
         name: {key: value for key, value in keys.items() if value is not None} for name, keys in evidence.recipe.items()
     }
-    return {
+    view = {
         "name": evidence.name,
+        "date": evidence.date,
+        "summary": _summary(evidence),
+        "meaning": meaning_of(statement),
         "verdict": _verdict(statement),
         "private": statement.has_guarantee,
         "notices": _notices(evidence),
@@ -103,6 +108,27 @@ def _view(evidence: Evidence) -> Json:
         "recipe": tomli_w.dumps(recipe),
         "version": statement.software.get("sottovoce", ""),
     }
+    return {**view, "contents": _contents(view)}
+
+
+def _contents(view: Json) -> dict[str, str]:
+    """The sections that the page has, in their order, with their titles."""
+    internal = view["internal"] is not None
+    titles = {
+        "meaning": view["meaning"].title,
+        "evaluation": "How good the model is",
+        "suggestions": "What it suggests",
+        "costs": "What privacy costs, by word and by user" if view["private"] else "Accuracy by word and by user",
+        "progress": "Training, round by round",
+        "statement": "Privacy statement",
+        "audit": "Internal: proofs and attacks, do not publish" if internal else "Proofs and attacks",
+        "internal": "Internal: exact figures of private data, do not publish",
+        "recipe": "Recipe: all settings",
+    }
+    left_out = {name for name in ("suggestions", "evaluation", "costs") if not view[name]}
+    if not internal:
+        left_out.add("internal")
+    return {name: title for name, title in titles.items() if name not in left_out}
 
 
 def _verdict(statement: Statement) -> str:
@@ -110,6 +136,21 @@ def _verdict(statement: Statement) -> str:
         return "No privacy guarantee"
     projected = " (projected)" if statement.is_unfinished else ""
     return f"ε = {epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}, per {statement.unit}{projected}"
+
+
+def _summary(evidence: Evidence) -> str:
+    """The model and the data in a sentence."""
+    statement, model = evidence.statement, evidence.recipe.get("model", {})
+    declared, start = statement.declared, model.get("initial")
+    kind = str(model.get("kind", "")).replace("_", " ")
+    first = f"that started from “{start}”" if start and start != "none" else "that started untrained"
+    where = "on their own devices" if statement.across_devices else "in a simulation"
+    protected = {True: "their text is protected as stated here", False: "their text is not protected"}
+    return (
+        f"A language model ({kind.upper() if len(kind) < 5 else kind}) {first} and was trained on the text of "
+        f"{declared.users:,} users (declared), {declared.cohort:,g} in each of {statement.rounds_done:,} rounds, "
+        f"{where}; {protected[statement.has_guarantee]}."
+    )
 
 
 def _notices(evidence: Evidence) -> list[tuple[str, str]]:
@@ -141,7 +182,7 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     declared = statement.declared
     people = f"about {coarse_count(last['users']):,} held-out users" if "users" in last else "held-out users"
     beaten = "" if evidence.baseline is None else f"; most frequent word: {percent(evidence.baseline)}"
-    sent = (evidence.traffic or {}).get("total")  # runs of before it was counted have none
+    sent = (evidence.traffic or {}).get("total") if statement.across_devices else None  # a simulation sends nothing
     traffic = "" if sent is None else f"; {bytes_text(sent)} sent and received"
     facts = [
         ("Top-1", _measure("top1", last), people + beaten),
@@ -153,7 +194,7 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     if statement.has_guarantee:
         facts[3] = ("ε of the store", epsilon_text(statement.epsilon_store), f"all private runs on it{_of(statement)}")
     if model:
-        sizes = ", ".join(f"{key} {value}" for key, value in model.items() if key != "kind")
+        sizes = ", ".join(f"{key} {value}" for key, value in model.items() if key not in ("kind", "initial"))
         kind = str(model.get("kind", "")).replace("_", " ")
         facts.append(("Model", kind.upper() if sizes else "own", sizes or kind))
     return facts
@@ -298,7 +339,7 @@ def _perplexity(evidence: Evidence) -> Drawing:
     if missing := made - len(points):
         words += f" Not finite, so not drawn, at {missing} of the evaluations."
     words += _add_other(lines, evidence, measured(evidence.other_record, "perplexity"))
-    figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, from_zero=False, widen=True)
+    figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, widen=True)
     diverged = "It was not finite at any evaluation: the model diverged."
     return figure.drawing(words, diverged if made else "No evaluation was made.")
 
@@ -343,7 +384,7 @@ def _diagnostics(evidence: Evidence, lines: Lines) -> list[Drawing]:
         Figure("clipped_share", "Share of users clipped", "share", clipped, percent=True).drawing(
             "Users of whose update anything was cut off.", ""
         ),
-        Figure("loss", "Training loss", "mean loss", loss, from_zero=False).drawing(
+        Figure("loss", "Training loss", "mean loss", loss).drawing(
             "Mean over the round's users, in their last local epoch.", ""
         ),
     ]

@@ -30,8 +30,10 @@ INTERNAL = "Internal: exact figures of private data, do not publish"
 def test_a_private_run_leads_with_its_epsilon():
     page = render(make_evidence())
     assert "<title>forum-lstm: ε = 4.63 at δ = 1e-6, per user</title>" in page
-    assert "<h1>ε\u00a0=\u00a04.63 at δ\u00a0=\u00a01e-6, per user</h1>" in page
-    assert sections(page) == ["statement", "progress", "suggestions", "evaluation", "audit", "recipe"]
+    assert "<h1>ε\u00a0=\u00a04.63 at δ\u00a0=\u00a01e-\u20606, per user</h1>" in page
+    shown = ["meaning", "evaluation", "suggestions", "progress", "statement", "audit", "recipe"]
+    assert sections(page) == shown
+    assert re.findall(r'<a href="#(\w+)">', page) == shown  # the contents
     assert list(figures(page)) == ["accuracy", "perplexity", "epsilon", "bounds"]
     words = text_of(page)
     assert "This run satisfies (4.63, 1e-6)-differential privacy" in words
@@ -167,7 +169,7 @@ def test_a_baseline_and_another_run_are_drawn_and_named():
 @pytest.mark.parametrize("record", [[], make_record(every=0)], ids=["empty", "never evaluated"])
 def test_a_run_without_evaluations(record):
     page = render(make_evidence(record=record))
-    assert sections(page) == ["statement", "progress", "suggestions", "audit", "recipe"]
+    assert sections(page) == ["meaning", "suggestions", "progress", "statement", "audit", "recipe"]
     assert "No evaluation was made in this run." in page
     assert list(figures(page)) == (["epsilon", "bounds"] if record else ["bounds"])
     assert ("No round was recorded." in page) == (not record)
@@ -279,7 +281,19 @@ def test_a_clip_norm_that_changes_has_a_figure():
     assert "clip_norm" not in figures(render(make_evidence(record=record)))
 
 
-def test_traffic_is_told_where_it_was_counted():
-    sent = {"down": 1e6, "up": 1e6, "round": 4e8, "total": 2.4e10}
-    assert "of 60 planned; 24 GB sent and received" in text_of(render(make_evidence(traffic=sent)))
-    assert "sent and received" not in text_of(render(make_evidence(traffic={"up": 1e6})))
+def test_traffic_is_shown_where_devices_sent_it():
+    sent, devices = {"down": 1e6, "up": 1e6, "round": 4e8, "total": 2.4e10}, make_statement(across_devices=True)
+    words = "of 60 planned; 24 GB sent and received"
+    assert words in text_of(render(make_evidence(traffic=sent, statement=devices)))
+    assert "sent and received" not in text_of(render(make_evidence(traffic={"up": 1e6}, statement=devices)))
+    assert "sent and received" not in text_of(render(make_evidence(traffic=sent)))  # a simulation sends nothing
+
+
+def test_date_and_data_are_in_the_head():
+    words = text_of(render(make_evidence(date="17 November 2026")))
+    assert "Report of the run “forum-lstm”, written on 17 November 2026" in words
+    assert "(LSTM) that started untrained and was trained on the text of 20,000 users (declared), 200 in each" in words
+    assert "their text is protected as stated here" in words
+    public = text_of(render(make_public_run()))
+    assert "their text is not protected." in public
+    assert "written on" not in public

@@ -56,7 +56,6 @@ class Figure:
     lines: Sequence[Line]
     levels: Sequence[Level] = ()
     percent: bool = False
-    from_zero: bool = True
     widen: bool = False  # to a logarithmic scale, where values differ much
     band: bool = False  # shade between the first line and the last
     bound: bool = False  # round numbers up, as those of an ε are
@@ -142,7 +141,7 @@ def _set_axes(axes: Axes, figure: Figure) -> None:
     else:
         style.numbers(axes.yaxis, 5, percent=figure.percent)
         room = (high - low) * 0.08 or abs(high) * 0.1 or 0.1
-        axes.set_ylim(min(0, low) if figure.from_zero else low - room, high + room)
+        axes.set_ylim(min(0, low), high + room)
 
 
 def _label_ends(axes: Axes, figure: Figure) -> None:
