@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sottovoce.files import Json
 
@@ -121,13 +121,13 @@ def _redirect_closed(terminals: Sequence[int]) -> None:
 
 @contextmanager
 def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """Show rounds, with rate and ε spent of the budget."""
-    facts = _facts_of_rounds()
+    """Show rounds: time left, ε spent of the budget, loss, accuracy next to the baselines, and rate."""
+    facts, live = _facts_of_rounds(), sys.stderr.isatty()
 
     def round_done(progress: Progress) -> None:
-        text = facts(progress)
-        if progress.seconds or sys.stderr.isatty():  # no line before the first round
-            show(progress.round, progress.rounds, text, progress.evaluation is not None)
+        shown = Shown(facts(progress), progress.seconds_left, progress.evaluation is not None)
+        if progress.seconds or live:  # no line before the first round
+            show(progress.round, progress.rounds, shown)
 
     with _progress(f"{name}: round", quiet) as show:
         yield round_done
@@ -140,36 +140,78 @@ def progress_of_steps(name: str, *, quiet: bool = False) -> Iterator[Callable[[i
         yield show
 
 
+class Shown(NamedTuple):
+    """What is shown of a step next to its number. Without a terminal, a step that is `due` has a line of its own."""
+
+    facts: str = ""
+    seconds_left: float | None = None
+    due: bool = False
+
+
+NOTHING_MORE = Shown()
+
+
 @contextmanager
 def _progress(name: str, quiet: bool) -> Iterator[Callable[..., None]]:
     """A live bar; without a terminal a line at the first step, when it is due, at the end, and every ten seconds."""
     if quiet:
-        yield lambda done, total, facts="", due=False: None
+        yield lambda done, total, shown=NOTHING_MORE: None
         return
     if not sys.stderr.isatty():
         last = -math.inf
 
-        def print_line(done: int, total: int, facts: str = "", due: bool = False) -> None:
+        def print_line(done: int, total: int, shown: Shown = NOTHING_MORE) -> None:
             nonlocal last
-            if due or done == total or time.monotonic() - last > 10:
-                print(f"{name} {done} of {total}  {facts}".rstrip(), file=sys.stderr, flush=True)
+            if shown.due or done == total or time.monotonic() - last > 10:
+                left = f"  {duration(shown.seconds_left)} left" if shown.seconds_left and done < total else ""
+                print(f"{name} {done} of {total}  {shown.facts}{left}".rstrip(), file=sys.stderr, flush=True)
                 last = time.monotonic()
 
         yield print_line
         return
+    with _live_bar(name) as update:
+        yield update
+
+
+@contextmanager
+def _live_bar(name: str) -> Iterator[Callable[..., None]]:
+    """A bar that counts down the time left between two steps: as the steps say, or else by the time they took."""
     from rich import progress as bars
     from rich.console import Console
+    from rich.text import Text
+
+    begun, ends = time.monotonic(), math.nan
+
+    class Left(bars.ProgressColumn):
+        def render(self, task: bars.Task) -> Text:
+            left = "" if math.isnan(ends) else f"{duration(max(ends - time.monotonic(), 0))} left"
+            return Text(left, style="progress.remaining")
 
     text = bars.TextColumn
-    left = (text("{task.description}"), bars.BarColumn(bar_width=None), bars.MofNCompleteColumn())
-    columns = (*left, bars.TimeRemainingColumn(), text("{task.fields[facts]}"))
-    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
+    columns = (text("{task.description}"), bars.BarColumn(bar_width=None), bars.MofNCompleteColumn(), Left())
+    with bars.Progress(*columns, text("{task.fields[facts]}"), console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=None, facts="")
-        yield lambda done, total, facts="", due=False: bar.update(task, completed=done, total=total, facts=facts)
+
+        def update(done: int, total: int | None, shown: Shown = NOTHING_MORE) -> None:
+            nonlocal ends
+            now, left = time.monotonic(), shown.seconds_left
+            if left is None and total and done:
+                left = (now - begun) / done * (total - done)
+            ends = math.nan if left is None else now + left
+            bar.update(task, completed=done, total=total, facts=shown.facts)
+
+        yield update
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: 1:02:03, or 2:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def _facts_of_rounds() -> Callable[[Progress], str]:
-    """ε, users a second and the last accuracy. The first round of a process compiles, so its rate would mislead."""
+    """The first round of a process compiles, so its rate would mislead. The last accuracy stays."""
     rounds, accuracy = -1, ""
 
     def facts(progress: Progress) -> str:
@@ -178,11 +220,13 @@ def _facts_of_rounds() -> Callable[[Progress], str]:
         rate = "  compiling" if rounds == 0 else ""
         if rounds > 1:
             rate = f"  {progress.users / progress.seconds:.3g} users/s"
+        baselines = progress.baselines.short if progress.baselines else ""
         if progress.evaluation:
-            accuracy = f"  top-1 {progress.evaluation.top1:.1%}"
+            accuracy = f"  top-1 {progress.evaluation.top1:.1%}{baselines and f' ({baselines})'}"
+        loss = "" if progress.loss is None else f"  loss {progress.loss:.3g}"
         budget = ""
         if progress.budget is not None and math.isfinite(progress.epsilon):
             budget = f" of {shown_epsilon(progress.budget, 6)}"
-        return f"ε {shown_epsilon(progress.epsilon)}{budget}{rate}{accuracy}"
+        return f"ε {shown_epsilon(progress.epsilon)}{budget}{loss}{accuracy}{rate}"
 
     return facts

@@ -60,11 +60,12 @@ class Context:
 
 
 class Opened(NamedTuple):
-    """The users of a run, those held out, and the objects of its recipe."""
+    """The users of a run, those held out, the objects of its recipe, and how long a round takes, if it was measured."""
 
     store: Store
     test: Store | None
     assembly: Assembly
+    seconds_a_round: float | None = None
 
 
 def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False) -> Opened:
@@ -84,7 +85,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
     check_also(recipe, context.also_evaluate_on)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
-        store, test, assembly = open_run(recipe, draft, context)
+        store, test, assembly, _ = open_run(recipe, draft, context)
         mechanism = assembly.algorithm.mechanism
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)

@@ -46,7 +46,7 @@ from sottovoce.training.variants.central import Central
 class Progress:
     """Where a run is after a round, and once before the first (with `users` and `seconds` 0).
 
-    `users` and `seconds` are private: show them to the owner only.
+    `users`, `seconds` and `loss` are private: show them to the owner only.
     """
 
     round: int
@@ -56,7 +56,29 @@ class Progress:
     users: int
     seconds: float
     evaluation: Evaluation | None
+    loss: float | None = None  # of the round's users, while they trained
+    seconds_left: float | None = None  # from all rounds so far
     baselines: Baselines | None = None
+
+
+class _Clock:
+    """How long the rounds that are left will take, from all that this process did.
+
+    The first one compiles: once there is another, it does not count. Before it, a round takes what was measured.
+    """
+
+    def __init__(self, rounds: int, seconds: float | None):
+        self._left, self._seconds, self._begun, self._done = rounds, seconds, time.perf_counter(), 0
+
+    def round_done(self) -> None:
+        now, self._left, self._done = time.perf_counter(), self._left - 1, self._done + 1
+        self._seconds = (now - self._begun) / max(self._done - 1, 1)
+        if self._done == 1:
+            self._begun = now
+
+    @property
+    def seconds_left(self) -> float | None:
+        return None if self._seconds is None else self._left * self._seconds
 
 
 @dataclass(frozen=True)
@@ -138,7 +160,7 @@ class Training:
         header = self.ledger.header
         if header.get("recipe") != recipe.sha256():
             raise SottoError(f"the recipe of {run.path} was edited after the run began; put it back, or start anew")
-        self.store, self.test, self.assembly = opened or open_run(recipe, run, context)
+        self.store, self.test, self.assembly, self.seconds_a_round = opened or open_run(recipe, run, context)
         self.recipe = self.assembly.recipe
         self.baselines = Baselines.of(run)
         secrets = Secrets.load_any(run.secrets)
@@ -243,8 +265,9 @@ class Training:
         last = self.recipe.run.rounds
         # A round over devices is never the same again: one that is not kept would have to be paid for twice.
         checkpoint_every = 1 if self.context.across_devices else self.recipe.run.checkpoint_every
+        clock = _Clock(last - self.state.round, self.seconds_a_round)
         if observer:
-            observer(self._progress(users=0, seconds=0.0, evaluation=None))
+            observer(self._progress(clock))
         before = time.perf_counter()
         try:
             for state, played in self._rounds():
@@ -254,8 +277,9 @@ class Training:
                 seconds = time.perf_counter() - before
                 due = self._evaluate_if_due()
                 evaluation = due or evaluation
-                self._write_round(played, clip_norms, seconds, due)
-                progress = self._progress(played.users, seconds, due)
+                loss = self._write_round(played, clip_norms, seconds, due)
+                clock.round_done()
+                progress = self._progress(clock, users=played.users, seconds=seconds, evaluation=due, loss=loss)
                 stopping = stop()
                 if stopping or state.round % checkpoint_every == 0 or state.round == last:
                     self._checkpoint()
@@ -290,7 +314,8 @@ class Training:
 
     def _write_round(
         self, played: RoundResult, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
-    ) -> None:
+    ) -> float | None:
+        """Write a round to record and diagnostics; return the loss of its users."""
         entry: Json = {
             "round": self.state.round,
             "epsilon": to_json_number(self.payments.epsilon(self.state.round)),
@@ -303,12 +328,30 @@ class Training:
             if self.context.also_evaluate_on is not None:
                 entry["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
         self.run_folder.record.append(entry)
-        self.run_folder.diagnostics.append({"round": self.state.round, **played.diagnostics(), "seconds": seconds})
+        diagnostics = played.diagnostics()
+        self.run_folder.diagnostics.append({"round": self.state.round, **diagnostics, "seconds": seconds})
+        return diagnostics.get("loss")
 
-    def _progress(self, users: int, seconds: float, evaluation: Evaluation | None) -> Progress:
-        epsilon, budget = self.payments.epsilon(self.state.round), self.recipe.privacy.epsilon
-        rounds = self.recipe.run.rounds
-        return Progress(self.state.round, rounds, epsilon, budget, users, seconds, evaluation, self.baselines)
+    def _progress(
+        self,
+        clock: _Clock,
+        users: int = 0,
+        seconds: float = 0.0,
+        evaluation: Evaluation | None = None,
+        loss: float | None = None,
+    ) -> Progress:
+        return Progress(
+            round=self.state.round,
+            rounds=self.recipe.run.rounds,
+            epsilon=self.payments.epsilon(self.state.round),
+            budget=self.recipe.privacy.epsilon,
+            users=users,
+            seconds=seconds,
+            evaluation=evaluation,
+            loss=loss,
+            seconds_left=clock.seconds_left,
+            baselines=self.baselines,
+        )
 
     def _checkpoint(self) -> None:
         self.run_folder.record.sync()

@@ -55,6 +55,12 @@ class Baselines(Facts, sparse=True):
         }
         return {name: score for name, score in named.items() if score is not None}
 
+    @property
+    def short(self) -> str:
+        """Their top-1 in a few words, for a line; empty where none was measured."""
+        named = {"start": self.start_model, f"“{self.token}”": self.constant}
+        return ", ".join(f"{name} {score.top1:.1%}" for name, score in named.items() if score is not None)
+
     def no_better(self, top1: float) -> str | None:
         """A sentence for a model that is no better than a baseline, with what to do; None for one that is."""
         reached = {name: score.top1 for name, score in self.scores.items() if top1 <= score.top1}

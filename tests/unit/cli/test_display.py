@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 
 import pytest
 
@@ -18,6 +20,8 @@ from sottovoce.cli.display import (
     shown_epsilon,
 )
 from sottovoce.commands.train import Progress
+from sottovoce.evaluation.prediction import Evaluation
+from sottovoce.runs.baselines import Baselines, Score
 
 
 def test_a_cost_is_rounded_up_and_what_was_shown_down():
@@ -60,8 +64,48 @@ def test_rounds_are_shown_as_lines_where_there_is_no_terminal(capsys):
     assert "round 1 of 9  ε 0.5 of 2" in err
     assert "round 9 of 9" in err
     assert "20 users/s" in err
+    assert "left" not in err
     with progress_of_rounds("run", quiet=True) as show:
         show(Progress(9, 9, 1.5, 2.0, 10, 0.5, None))
     with progress_of_steps("audit") as step:
         step(3, 3)
     assert capsys.readouterr().err == "audit: 3 of 3\n"
+
+
+BASELINES = Baselines("base english", Score(200, 0.117, 0.2, 0.3, 180.0), "text", ".", Score(200, 0.05, 0.1, 0.2, 1.0))
+SCORES = Evaluation(200, 900, 0.123, 0.2, 0.3, 0.1, 210.0, 200.0, 0.05)
+
+
+def test_a_line_has_loss_accuracy_next_to_the_baselines_and_the_time_left(capsys):
+    with progress_of_rounds("run") as show:
+        show(Progress(0, 40, 0.0, 8.0, 0, 0.0, None, None, 4000.0, BASELINES))
+        show(Progress(10, 40, 2.5, 8.0, 50, 5.0, SCORES, 5.312, 3725.0, BASELINES))
+    line = "run: round 10 of 40  ε 2.5 of 8  loss 5.31  top-1 12.3% (start 11.7%, “.” 5.0%)  1:02:05 left\n"
+    assert capsys.readouterr().err == line
+
+
+def test_on_a_terminal_the_time_left_is_there_before_the_first_round_and_counts_down(monkeypatch):
+    terminal, now = FakeTerminal(), 100.0
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with progress_of_rounds("run") as show:
+        show(Progress(0, 40, 0.0, 8.0, 0, 0.0, None, None, 4000.0, BASELINES))
+        now = 110.0
+    shown = terminal.getvalue()
+    assert "0/40" in shown
+    assert "1:06:30 left" in shown
+
+
+def test_steps_of_one_length_tell_the_time_left(monkeypatch):
+    terminal, now = FakeTerminal(), 100.0
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with progress_of_steps("evaluate") as step:
+        now = 130.0
+        step(3, 12)
+    assert "1:30 left" in terminal.getvalue()
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
