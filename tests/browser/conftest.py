@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typing_world import keyboard, make_run, plant, settle
 
-from sottovoce.web.keyboard.export import export_run
+from sottovoce.commands.export import export_run
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from typing_world import make_run
 
 from family import FAMILY, of_family
 from sottovoce.cli.main import main
+from sottovoce.commands import convert
+from sottovoce.commands.export import export_run, find_export, read_manifest
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.web.keyboard import convert
-from sottovoce.web.keyboard.export import export_run, find_export, read_manifest
 
 pytestmark = pytest.mark.browser
 

@@ -12,9 +12,9 @@ from typing_world import SECRETS, keyboard, picture, settle
 
 from sottovoce.cli.main import main
 from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.export import export_run
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import suggest
-from sottovoce.web.keyboard.export import export_run
 
 pytestmark = pytest.mark.browser
 
@@ -198,9 +198,9 @@ def test_a_port_that_is_taken_is_refused(exports, capsys):
 
 
 def test_a_model_with_eight_bits_types_in_the_page(watched, runs, tmp_path):
+    from sottovoce.commands.convert import open_session, run_session
     from sottovoce.data.vocabulary import Vocabulary
     from sottovoce.evaluation.suggestions import offer
-    from sottovoce.web.keyboard.convert import open_session, run_session
 
     manifest = export_run(runs[1], tmp_path / "small", weights="8bit")
     session = open_session((tmp_path / "small" / "sequence.onnx").read_bytes())

@@ -21,7 +21,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a run's model as ONNX, after comparing it with JAX."""
-    from sottovoce.web.keyboard.export import export_run
+    from sottovoce.commands.export import export_run
 
     del format
     manifest = export_run(run, out, weights=weights)

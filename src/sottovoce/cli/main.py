@@ -17,7 +17,7 @@ from sottovoce.files import FULL
 
 LONGEST_ERROR = 1200  # characters
 BEFORE_AND_WHILE_TRAINING = ("demo", "prepare", "init", "plan", "base", "train", "resume", "federate")
-ABOUT_RUNS = ("evaluate", "audit", "release", "report", "compare", "watch")
+ABOUT_RUNS = ("evaluate", "audit", "release", "verify", "report", "compare", "watch")
 OTHERS = ("export", "keyboard", "reproduce", "bench")
 
 app = cyclopts.App(

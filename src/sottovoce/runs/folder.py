@@ -22,8 +22,10 @@ from sottovoce.files import (
     write_aside,
 )
 from sottovoce.runs.record import Lines
+from sottovoce.runs.signature import MANIFEST
 
-WEIGHTS, VOCABULARY = "weights.safetensors", "vocabulary.txt"
+WEIGHTS, VOCABULARY, STATEMENT = "weights.safetensors", "vocabulary.txt", "privacy.json"
+RECIPE = "training.toml"  # of a release: its run's recipe, without the paths
 
 
 class RunFolder:
@@ -38,12 +40,13 @@ class RunFolder:
         self.secrets = path / "secrets"
         self.model = path / "model"
         self.card_file = self.model / "card.json"
-        self.statement_file = path / "privacy.json"
+        self.statement_file = path / STATEMENT
         self.report_file = path / "report.html"
         self.baselines_file = path / "baselines.json"
         self.registry_file = path / "canaries.json"  # the canaries that were planted: public
         self.audits = path / "audit"  # computed from private text: for the owner alone
         self.own_store = path / "store"  # the synthetic population, where the recipe asks for one
+        self.is_release = False
         self._again = f"`sotto resume {path}` writes it again"
 
     @staticmethod
@@ -61,10 +64,30 @@ class RunFolder:
     def open(path: str | Path) -> RunFolder:
         run = RunFolder(Path(path))
         if not run.recipe_file.is_file():
-            released = (run.path / WEIGHTS).is_file() and run.statement_file.is_file()
+            released = is_release(run.path)
             instead = "it is a released model; give the folder of its run" if released else "`sotto train` makes one"
             raise SottoError(f"{str(path)!r} holds no run: there is no recipe.toml; {instead}")
         return run
+
+    @staticmethod
+    def of_release(path: Path) -> RunFolder:
+        """What `sotto release` wrote: the files of a run that are public, all in one folder."""
+        release = RunFolder(path)
+        release.model, release.card_file = path, path / "card.json"
+        release.recipe_file = path / RECIPE
+        release.is_release, release._again = True, "get the release again"
+        return release
+
+    @staticmethod
+    def open_model(path: str | Path) -> RunFolder:
+        """The folder of a run or of a release, to read its model."""
+        if not is_release(Path(path)):
+            return RunFolder.open(path)
+        release = RunFolder.of_release(Path(path))
+        if not release.recipe_file.is_file():
+            missing = f"{str(path)!r} is a release without {RECIPE}, which names the model's sizes"
+            raise SottoError(f"{missing}: give the folder of its run, or release it again")
+        return release
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -104,7 +127,8 @@ class RunFolder:
         """
         path = self.model / name
         if not path.is_file():
-            raise SottoError(f"{self.path} has no finished model yet; go on with `sotto resume {self.path}`")
+            then = self._again if self.is_release else f"go on with `sotto resume {self.path}`"
+            raise SottoError(f"{self.path} has no finished model yet; {then}")
         statement, card = self.read_statement(), self.read_card()
         hashes = statement.get("files", {})
         if hashes and card.get("privacy") != statement:
@@ -136,6 +160,12 @@ class RunFolder:
 
     def write_json(self, path: Path, value: Json) -> None:
         write_aside(path, pretty(value))
+
+
+def is_release(path: Path) -> bool:
+    """Is it a folder as `sotto release` writes it? Some of its files may be missing."""
+    there = {name for name in (WEIGHTS, STATEMENT, "ledger.jsonl", MANIFEST) if (path / name).is_file()}
+    return not (path / "recipe.toml").exists() and (STATEMENT in there or "ledger.jsonl" in there) and len(there) > 1
 
 
 def load_arrays(path: Path, then: str) -> dict[str, np.ndarray]:

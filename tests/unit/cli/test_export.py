@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sottovoce.errors import SottoError
 
-EXPORT = "sottovoce.web.keyboard.export.export_run"
+EXPORT = "sottovoce.commands.export.export_run"
 MANIFEST = {
     "model": {"kind": "lstm", "parameters": 1_346_144},
     "graphs": {"step": {"bytes": 5_400_000}, "sequence": {"bytes": 5_500_000}},

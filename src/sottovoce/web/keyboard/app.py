@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.accounting import rounded_up
+from sottovoce.commands.export import CANARIES, VOCABULARY, find_export, read_manifest
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
-from sottovoce.web.keyboard.export import CANARIES, VOCABULARY, find_export, read_manifest
 from sottovoce.web.keyboard.vendor import check_vendored
 from sottovoce.web.server import local_app, missing
 

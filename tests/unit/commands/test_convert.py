@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from family import of_family
+from sottovoce.commands import convert
 from sottovoce.errors import SottoError
-from sottovoce.web.keyboard import convert
 
 
 @cache

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from sottovoce.build.assembly import weights_of
+from sottovoce.commands import convert
+from sottovoce.commands.export import export_run, find_export, read_manifest
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.models import registry
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
-from sottovoce.web.keyboard import convert
-from sottovoce.web.keyboard.export import export_run, find_export, read_manifest
 
 SIZES = {"embedding": 6, "hidden": 8}
 WORDS = Vocabulary.from_words(["red", "green"])
@@ -113,7 +113,7 @@ def test_the_cost_of_8_bits_is_unknown_without_the_store(run, tmp_path, monkeypa
 
 def test_accuracy_counts_words_and_not_the_unknown_one(run, tmp_path, monkeypatch):
     """Of four targets one is unknown: a graph that always expects `red` is right in two."""
-    from sottovoce.web.keyboard import export
+    from sottovoce.commands import export
 
     class Users:
         users, vocabulary = 1, WORDS

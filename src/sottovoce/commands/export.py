@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.commands import convert
+from sottovoce.commands.convert import BOUND, GRAPHS
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
@@ -21,8 +23,6 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import coarse_count
-from sottovoce.web.keyboard import convert
-from sottovoce.web.keyboard.convert import BOUND, GRAPHS
 
 MANIFEST, VOCABULARY, CANARIES = "manifest.json", "vocabulary.txt", "canaries.json"
 WEIGHTS = ("float32", "8bit")

@@ -1,0 +1,46 @@
+"""`sotto verify`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from sottovoce.cli.display import print_json, print_table, shown_epsilon
+from sottovoce.cli.options import Json, option
+
+
+def verify(
+    folder: Annotated[Path, option("Folder of a release.")],
+    *,
+    signer: Annotated[str | None, option("Fingerprint that the owner gave you: only their signature counts.")] = None,
+    json: Json = False,
+) -> None:
+    """Check the files and the signature of a release, and compute its ε again by three accountants.
+
+    Exit status 1 if a check fails. It needs neither a GPU nor jax nor the private text.
+    """
+    from sottovoce.commands.verify import FAILED, verify_release
+
+    found = verify_release(folder, signer=signer)
+    if json:
+        print_json(found.to_json())
+    else:
+        for check in found.checks:
+            print(f"{check.name:9}  {check.result:9}  {check.found}")
+        if found.epsilons:
+            claim = {"claimed by the statement": shown_epsilon(found.claimed or 0.0, 4)}
+            computed = {one.accountant: _shown(one.epsilon) for one in found.epsilons}
+            print_table(f"ε at δ = {found.delta:g}", claim | computed)
+        for note in found.notes:
+            print(f"note: {note}")
+        print("\n- ".join(["not proved by this:", *found.not_proved]))
+        failed = [check.name for check in found.checks if check.result == FAILED]
+        unsigned = "" if found.signer else "; it is not signed"
+        print(f"FAILED: {', '.join(failed)}" if failed else f"no check failed{unsigned}")
+    if not found.verified:
+        sys.exit(1)
+
+
+def _shown(epsilon: float | None) -> str:
+    return "no answer for these rounds" if epsilon is None else shown_epsilon(epsilon, 4)

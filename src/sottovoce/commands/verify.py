@@ -1,0 +1,222 @@
+"""Verify a release: its files, its signature, and its ε, computed again. It needs neither jax nor the training code."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian, Spent
+from sottovoce.accounting.cross_check import dp_accounting_epsilon
+from sottovoce.errors import SettingError, SottoError
+from sottovoce.files import Facts, read_sealed
+from sottovoce.reporting.statement import Statement
+from sottovoce.runs import signature
+from sottovoce.runs.folder import RunFolder, is_release
+from sottovoce.runs.ledger import RELEASE, read_ledger
+
+T = TypeVar("T")
+
+PASSED, FAILED, ABSENT = "passed", "failed", "not there"
+NOT_PROVED = (
+    "that the model was trained as the statement says, with this noise: only its owner's machine shows that",
+    "that the ledger lists all uses of these people's text: others may be in another store or in no ledger",
+    "that declared constants were not counted from the data, and that text called public is public",
+    "who the signer is: compare the fingerprint with one that the owner gave you in another way",
+)
+_UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, SottoError)
+_ROUNDING = 1e-6  # the same charges in another order, on another machine
+_AGREE = 0.02  # by how much the accountant of dp-accounting may lie above a claim: it rounds more coarsely
+
+
+@dataclass(frozen=True)
+class Check(Facts):
+    """One check, its result (`passed`, `failed` or `not there`), and what was found."""
+
+    name: str
+    result: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Accounted(Facts):
+    """The ε of the ledger by one accountant; None where it has no answer."""
+
+    accountant: str
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class Verification(Facts):
+    """What `sotto verify` found. `verified`: no check failed."""
+
+    folder: str
+    verified: bool
+    signer: str | None  # fingerprint of the key that signed; None without a valid signature
+    claimed: float | None
+    delta: float | None
+    checks: tuple[Check, ...]
+    epsilons: tuple[Accounted, ...]
+    notes: tuple[str, ...]
+    not_proved: tuple[str, ...] = NOT_PROVED
+
+
+def verify_release(folder: str | Path, *, signer: str | None = None) -> Verification:
+    """Check the folder of a release, and compute its ε from the events of its ledger by three accountants.
+
+    Args:
+        folder: what `sotto release` wrote.
+        signer: the fingerprint of the owner's key (`SHA256:…`). A release of another key, or without signature, fails.
+    """
+    folder = Path(folder)
+    if not is_release(folder):
+        raise SottoError(f"{str(folder)!r} is not a release; give the folder that `sotto release` wrote")
+    if signer is not None and not signer.startswith("SHA256:"):
+        raise SettingError("{signer!r} must be a fingerprint: SHA256: and 43 letters and digits", signer=signer)
+    signed = signature.check_folder(folder, signature.RELEASE)
+    checks = [_files(signed), _signature(signed, signer)]
+    release = RunFolder.of_release(folder)
+    statement, why = _try(lambda: Statement.from_json(read_sealed(release.statement_file)))
+    charged, damage = _try(lambda: _charges(release.ledger_file))
+    checks.append(_judged("statement", _statement_faults(release, statement, why), "says the same as the card"))
+    checks.append(_judged("ledger", _ledger_faults(charged, damage, statement), "has the statement's charges"))
+    epsilons: list[Accounted] = []
+    if statement is not None and charged is not None:
+        accounted, failed = _try(lambda: _accounted(charged, statement.delta))
+        epsilons = accounted or []
+        checks.append(_judged("epsilon", _epsilon_faults(epsilons, statement, failed), _follows(statement)))
+    return Verification(
+        folder=str(folder),
+        verified=all(check.result != FAILED for check in checks),
+        signer=signed.signer,
+        claimed=statement.epsilon if statement else None,
+        delta=statement.delta if statement else None,
+        checks=tuple(checks),
+        epsilons=tuple(epsilons),
+        notes=tuple(_notes(signed, statement)),
+    )
+
+
+def _try(read: Callable[[], T]) -> tuple[T | None, str]:
+    """What a file holds, or why it cannot be read: a damaged file is a failed check, not a wrong command."""
+    try:
+        return read(), ""
+    except _UNREADABLE as error:
+        return None, " ".join(f"{error}".split()) or type(error).__name__
+
+
+def _judged(name: str, faults: Iterator[str], fine: str) -> Check:
+    found = list(faults)
+    return Check(name, FAILED if found else PASSED, "; ".join(found) or fine)
+
+
+def _files(signed: signature.Signed) -> Check:
+    if signed.unsigned:
+        return Check("files", ABSENT, f"there is no {signature.MANIFEST}: added or changed files would not be found")
+    return _judged("files", iter(signed.file_faults), "are those that were signed, and there are no others")
+
+
+def _signature(signed: signature.Signed, signer: str | None) -> Check:
+    if signed.unsigned and signer is None:
+        return Check("signature", ABSENT, "this release is not signed: anyone may have made or changed it")
+    faults = ["this release is not signed"] if signed.unsigned else list(signed.signature_faults)
+    if signer is not None and not faults and signed.signer != signer:
+        faults.append(f"it was signed by {signed.signer}, not by {signer}")
+    whose = "the signer that you named" if signer else "compare it with the fingerprint that the owner gave you"
+    return _judged("signature", iter(faults), f"by {signed.signer}: {whose}")
+
+
+def _statement_faults(release: RunFolder, statement: Statement | None, why: str) -> Iterator[str]:
+    if statement is None:
+        yield f"cannot read privacy.json ({why})"
+        return
+    if not statement.has_guarantee:
+        yield "it gives no guarantee: ε is infinite"
+    if statement.secrets == "seeded":
+        yield "the noise follows from the seed of the recipe: anyone who knows it can undo the noise"
+    card, why = _try(release.read_card)
+    if card is None:
+        yield f"cannot read card.json ({why})"
+    elif card.get("privacy") != _try(release.read_statement)[0]:
+        yield "card.json says otherwise"
+    if not statement.files:
+        yield "it names no hash of weights and vocabulary"
+    for name in statement.files or ():
+        _, why = _try(lambda name=name: release.model_file(name))
+        if why:
+            yield f"{name} is not the file that it names"
+
+
+def _charges(path: Path) -> tuple[str, Spent]:
+    ledger = read_ledger(path)
+    if ledger.kind != RELEASE or len(ledger.runs) != 1:
+        raise SottoError(f"{path.name} is not the ledger of a release")
+    return ledger.runs[0], ledger.spent
+
+
+def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: Statement | None) -> Iterator[str]:
+    if charged is None:
+        yield f"cannot read ledger.jsonl ({damage})"
+        return
+    if statement is None:
+        return
+    run, spent = charged
+    if run != statement.run:
+        yield "it is the ledger of another run"
+    listed: Counter[accounting.Event] = Counter()
+    for event, count in statement.charged:
+        listed[event] += count
+    if statement.charged and dict(spent) != dict(listed):
+        yield "its charges are not those of the statement"
+    rounds = [(event, count) for event, count in spent if isinstance(event, SampledGaussian)]
+    mechanism, factors = statement.mechanism, [factor for _, factor in statement.mechanism.noise_schedule] or [1.0]
+    described = [(mechanism.nominal_noise_multiplier or mechanism.noise_multiplier) * factor for factor in factors]
+    most = max((event.noise_multiplier for event, _ in rounds), default=0.0)
+    if most > max(described) * (1 + _ROUNDING):
+        yield f"it charges rounds of noise multiplier {most:g}, and the statement describes {max(described):g}"
+    if mechanism.noise_std < mechanism.noise_multiplier * mechanism.sensitivity * (1 - _ROUNDING):
+        yield "the standard deviation of the noise is less than noise multiplier times sensitivity"
+    rate = min((event.user_rate for event, _ in rounds), default=1.0)
+    if rate < statement.declared.user_rate * (1 - _ROUNDING):
+        yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
+    if statement.turns is None and sum(count for _, count in rounds) < statement.rounds_done:
+        yield f"it charges fewer rounds than the {statement.rounds_done} that were done"
+
+
+def _accounted(charged: tuple[str, Spent], delta: float) -> list[Accounted]:
+    _, spent = charged
+    found = [Accounted(accounting.accountant_name("pld"), accounting.epsilon(spent, delta, "pld"))]
+    found.append(Accounted("PLD of dp-accounting alone", dp_accounting_epsilon(spent, delta)))
+    return [*found, Accounted(accounting.accountant_name("rdp"), accounting.epsilon(spent, delta, "rdp"))]
+
+
+def _epsilon_faults(epsilons: list[Accounted], statement: Statement, why: str) -> Iterator[str]:
+    if not epsilons:
+        yield f"it cannot be computed ({why})"
+        return
+    ours, theirs, _ = (one.epsilon for one in epsilons)
+    claimed = accounting.rounded_up(statement.epsilon, 4)
+    # Each is an upper bound: a claim holds if one of them is below it.
+    if ours is None or not ours <= statement.epsilon * (1 + _ROUNDING):
+        yield f"ε = {claimed} is claimed, and the ledger comes to {accounting.rounded_up(ours or math.inf, 4)}"
+    elif theirs is not None and not theirs <= statement.epsilon * (1 + _AGREE):
+        yield f"ε = {claimed} is claimed, and dp-accounting computes {accounting.rounded_up(theirs, 4)}"
+
+
+def _follows(statement: Statement) -> str:
+    return f"ε = {accounting.rounded_up(statement.epsilon, 4)} at δ = {statement.delta:g} follows from the ledger"
+
+
+def _notes(signed: signature.Signed, statement: Statement | None) -> Iterator[str]:
+    if signed.not_signed:
+        yield f"not part of the release, and not signed: {', '.join(signed.not_signed)}"
+    if statement is None:
+        return
+    if statement.delta * statement.declared.users >= 1:
+        yield f"δ = {statement.delta:g} is not below 1/users = {1 / statement.declared.users:.2g}: it is too large"
+    if not_run := [audit.audit for audit in statement.audits if audit.result == "not run"]:
+        yield f"not audited by {' and '.join(not_run)}"

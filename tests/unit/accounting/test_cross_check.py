@@ -1,0 +1,29 @@
+"""dp-accounting's own PLD accountant agrees with ours, or says that it has no answer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sottovoce.accounting import Covered, NonPrivate, SampledGaussian, ThresholdedHistogram, epsilon
+from sottovoce.accounting.cross_check import dp_accounting_epsilon
+
+ROUND = SampledGaussian(1.2, "poisson", 0.25)
+TURN = SampledGaussian(4.0, "fixed", 1.0, cohort=1, users=1)
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [[(ROUND, 6), (ThresholdedHistogram(2.0, 1e-6), 1)], [(TURN, 3), (Covered(4.0), 5)]],
+    ids=["sampled, with a histogram", "in turn"],
+)
+def test_it_agrees_with_ours(spent):
+    assert dp_accounting_epsilon(spent, 1e-4) == pytest.approx(epsilon(spent, 1e-4), rel=0.005)
+
+
+def test_without_an_answer_it_is_none_and_without_protection_infinite():
+    assert dp_accounting_epsilon([(SampledGaussian(3.0, "fixed", 0.1, cohort=10, users=100), 2)], 1e-4) is None
+    assert dp_accounting_epsilon([(ROUND, 10**6)], 1e-4) is None
+    assert dp_accounting_epsilon([(ROUND, 1), (NonPrivate(), 1)], 1e-4) == math.inf
+    assert dp_accounting_epsilon([], 1e-4) == 0

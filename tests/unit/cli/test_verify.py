@@ -1,0 +1,40 @@
+"""`sotto verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sottovoce.cli.main import main
+from sottovoce.commands.verify import FAILED, PASSED, Accounted, Check, Verification
+
+VERIFY = "sottovoce.commands.verify.verify_release"
+FINE = Verification(
+    "out", True, "SHA256:abc", 2.0, 1e-6, (Check("files", PASSED, "are those"),),
+    (Accounted("PLD", 2.0), Accounted("other", None)), ("a note",), ("everything",),
+)  # fmt: skip
+BROKEN = Verification("out", False, None, None, None, (Check("files", FAILED, "weights was changed"),), (), ())
+
+
+def test_checks_epsilons_and_what_is_not_proved_are_printed(sotto, stub, capsys):
+    verify = stub(VERIFY, FINE)
+    sotto(["verify", "out", "--signer", "SHA256:abc"])
+    assert (verify.places, verify.names) == ((Path("out"),), {"signer": "SHA256:abc"})
+    out = capsys.readouterr().out
+    for shown in ("files      passed     are those", "ε at δ = 1e-06", "no answer", "note: a note", "- everything"):
+        assert shown in out
+    assert out.endswith("no check failed\n")
+
+
+def test_a_failed_check_has_status_1(stub, capsys):
+    stub(VERIFY, BROKEN)
+    with pytest.raises(SystemExit, match="1"):
+        main(["verify", "out"])
+    assert capsys.readouterr().out.endswith("FAILED: files\n")
+
+
+def test_json_is_one_object_and_bad_input_one_line(stub, answer, refusal, tmp_path):
+    assert "is not a release" in refusal("verify", tmp_path)
+    stub(VERIFY, FINE)
+    assert answer("verify", "out")["epsilons"][1] == {"accountant": "other", "epsilon": None}

@@ -1,0 +1,208 @@
+"""Every attack on a release that its folder can show is a failed check; what cannot be read is one too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import make_statement
+
+from sottovoce.accounting import SampledGaussian, epsilon
+from sottovoce.commands.verify import ABSENT, FAILED, PASSED, verify_release
+from sottovoce.errors import SottoError
+from sottovoce.files import pretty, sealed, sha256_of
+from sottovoce.reporting.statement import Statement
+from sottovoce.runs import signature
+from sottovoce.runs.ledger import write_release
+
+ROUND = SampledGaussian(0.8125, "poisson", 0.01)
+CHARGED = ((ROUND, 60),)
+OURS = epsilon(CHARGED, 1e-6)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("owner", "thief"):
+        signature._make_key(folder / name)
+    return {name: signature.load_key(folder / name) for name in ("owner", "thief")}
+
+
+def write(folder: Path, statement: Statement, key) -> None:
+    """A release as `sotto release` writes it, around a model of four bytes."""
+    folder.mkdir(exist_ok=True)
+    (folder / "weights.safetensors").write_bytes(b"1234")
+    (folder / "vocabulary.txt").write_bytes(b"a\n")
+    files = {name: sha256_of(folder / name) for name in ("weights.safetensors", "vocabulary.txt")}
+    written = sealed(replace(statement, files=files).to_json())
+    (folder / "privacy.json").write_bytes(pretty(written))
+    (folder / "card.json").write_bytes(pretty(sealed({"name": "a model", "privacy": written})))
+    write_release(folder / "ledger.jsonl", statement.run, statement.charged)
+    if key is not None:
+        signature.sign_folder(folder, key, signature.RELEASE)
+
+
+STATEMENT = make_statement(charged=CHARGED, epsilon=OURS, run="b1946ac9")
+# The standard deviation as the mechanism has it: sensitivity times multiplier.
+STATEMENT = replace(STATEMENT, mechanism=replace(STATEMENT.mechanism, noise_std=0.075 * 0.8125))
+
+
+@pytest.fixture
+def release(tmp_path, keys):
+    write(tmp_path / "release", STATEMENT, keys["owner"])
+    return tmp_path / "release"
+
+
+def results(found):
+    return {check.name: check.result for check in found.checks}
+
+
+def test_a_release_as_it_was_written_passes_and_has_three_epsilons(release, keys):
+    owner = signature.fingerprint(keys["owner"].public_key())
+    found = verify_release(release, signer=owner)
+    assert found.verified
+    assert set(results(found).values()) == {PASSED}
+    assert found.signer == owner
+    ours, theirs, renyi = (one.epsilon for one in found.epsilons)
+    assert ours == OURS == found.claimed
+    assert theirs == pytest.approx(OURS, rel=0.01)
+    assert OURS < renyi < 2 * OURS
+    assert found.not_proved
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def link(path: Path) -> None:
+    """The same contents, elsewhere."""
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def store_ledger(folder: Path) -> None:
+    (folder / "ledger.jsonl").write_bytes(b'{"run": "x", "count": 1}\n')
+
+
+def other_card(folder: Path) -> None:
+    (folder / "card.json").write_bytes(pretty(sealed({"privacy": {}})))
+
+
+def swap_ledger(folder: Path) -> None:
+    write_release(folder / "ledger.jsonl", "b1946ac9", [(SampledGaussian(2.0, "poisson", 0.01), 60)])
+
+
+ATTACKS = {
+    "weights": (lambda f: (f / "weights.safetensors").write_bytes(b"1235"), {"files", "statement"}),
+    "swapped ledger": (swap_ledger, {"files", "ledger"}),
+    "added": (lambda f: (f / "pytorch_model.bin").write_bytes(b""), {"files"}),
+    "removed statement": (lambda f: (f / "privacy.json").unlink(), {"files", "statement"}),
+    "removed ledger": (lambda f: (f / "ledger.jsonl").unlink(), {"files", "ledger"}),
+    "removed card": (lambda f: (f / "card.json").unlink(), {"files", "statement"}),
+    "card of another": (other_card, {"files", "statement"}),
+    "torn statement": (lambda f: (f / "privacy.json").write_bytes(b'{"private": tr'), {"files", "statement"}),
+    "deep statement": (lambda f: (f / "privacy.json").write_bytes(b"[" * 10**5), {"files", "statement"}),
+    "ledger of a store": (store_ledger, {"files", "ledger"}),
+    "linked ledger": (lambda f: link(f / "ledger.jsonl"), {"files"}),
+    "no signature": (lambda f: (f / signature.SIGNATURE).unlink(), {"signature"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_change_after_the_signature_fails(release, attack, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
+    change, failed = ATTACKS[attack]
+    change(release)
+    found = verify_release(release)
+    assert not found.verified
+    assert {name for name, result in results(found).items() if result == FAILED} >= failed
+
+
+def mechanism(**changes):
+    return replace(STATEMENT, mechanism=replace(STATEMENT.mechanism, **changes))
+
+
+LIES = {
+    "an ε below the ledger's": (replace(STATEMENT, epsilon=0.9 * OURS), "epsilon"),
+    "no guarantee": (replace(STATEMENT, private=False), "statement"),
+    "seeded noise": (replace(STATEMENT, secrets="seeded"), "statement"),
+    "less noise than charged": (mechanism(noise_multiplier=0.4), "ledger"),
+    "a smaller standard deviation": (mechanism(noise_std=0.03), "ledger"),
+    "a higher rate than charged": (
+        replace(STATEMENT, declared=replace(STATEMENT.declared, user_rate=0.05)),
+        "ledger",
+    ),
+    "rounds that were not charged": (replace(STATEMENT, rounds_done=61), "ledger"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_that_its_owner_signed_fails_too(tmp_path, keys, lie, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
+    statement, check = LIES[lie]
+    write(tmp_path / "release", statement, keys["owner"])
+    found = verify_release(tmp_path / "release")
+    assert {name for name, result in results(found).items() if result == FAILED} == {check}, found
+
+
+def test_a_claim_that_dp_accounting_does_not_confirm_fails(release, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: 1.1 * OURS)
+    found = verify_release(release)
+    assert results(found)["epsilon"] == FAILED
+    assert "dp-accounting computes" in found.checks[-1].found
+
+
+def test_another_signer_or_none_fails_where_one_is_named(release, keys, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
+    owner, thief = (signature.fingerprint(keys[name].public_key()) for name in ("owner", "thief"))
+    signature.sign_folder(release, keys["thief"], signature.RELEASE)
+    assert verify_release(release).signer == thief
+    found = verify_release(release, signer=owner)
+    assert [check.found for check in found.checks if check.result == FAILED] == [
+        f"it was signed by {thief}, not by {owner}"
+    ]
+    for name in (signature.MANIFEST, signature.SIGNATURE, signature.SIGNER):  # stripped
+        (release / name).unlink()
+    unsigned = verify_release(release)
+    assert unsigned.verified
+    assert unsigned.signer is None
+    assert (results(unsigned)["files"], results(unsigned)["signature"]) == (ABSENT, ABSENT)
+    assert not verify_release(release, signer=owner).verified
+
+
+def test_what_is_no_release_is_bad_input(tmp_path, release):
+    for path in (tmp_path, tmp_path / "nowhere", release / "card.json"):
+        with pytest.raises(SottoError, match="is not a release"):
+            verify_release(path)
+    with pytest.raises(SottoError, match="must be a fingerprint"):
+        verify_release(release, signer="my key")
+
+
+def test_a_large_delta_and_audits_that_were_not_run_are_noted(tmp_path, keys, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
+    write(tmp_path / "release", replace(STATEMENT, delta=1e-3), None)
+    (tmp_path / "release" / ".gitattributes").write_bytes(b"")
+    notes = " ".join(verify_release(tmp_path / "release").notes)
+    assert "it is too large" in notes
+    assert "not signed: .gitattributes" in notes
+
+
+def test_neither_jax_nor_the_training_code_is_imported(release):
+    """In a process of its own, by the command."""
+    code = (
+        "import sys; from sottovoce.cli.main import main\n"
+        "try: main(['verify', sys.argv[1], '--json'])\n"
+        "except SystemExit as ended: assert not ended.code, ended.code\n"
+        "rooms = ('training', 'local', 'models', 'privacy', 'build', 'kernels', 'federation', 'multiprocess')\n"
+        "names = ('jax', 'jaxlib', 'equinox', 'optax', *(f'sottovoce.{room}' for room in rooms))\n"
+        "found = [name for name in names if name in sys.modules]\n"
+        "assert not found, found"
+    )
+    shutil.copytree(release, release.parent / "copy")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(release.parent / "copy")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verified"] is True
