@@ -159,7 +159,7 @@ def _place(argument: Any) -> str:
 def _value(argument: Any) -> str:
     """How the value of an option is written: nothing for a flag."""
     hint, more = _without_none(argument.hint), ""
-    if get_origin(hint) is list:
+    if get_origin(hint) in (list, tuple):
         hint, more = get_args(hint)[0], " ..."
     if get_origin(hint) is Literal:
         return "|".join(map(str, get_args(hint))) + more
@@ -170,7 +170,8 @@ def _default(argument: Any) -> str:
     default = argument.field_info.default
     if argument.required:
         return "required"
-    return "" if default in (None, False, argument.field_info.empty) else f"`{default}`"
+    shown = " ".join(default) if isinstance(default, tuple) else default
+    return "" if default in (None, False, argument.field_info.empty) else f"`{shown}`"
 
 
 def _title(path: tuple[str, ...]) -> str:

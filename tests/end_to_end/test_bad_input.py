@@ -235,7 +235,7 @@ def test_text_that_is_not_utf_8_is_refused_with_its_line(refused: Refused, world
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_bytes(b'{"user": "ann", "text": "milk"}\n{"user": "bob", "text": "caf\xe9"}\n')
     line = refused("prepare", corpus, "--out", tmp_path / "store", "--vocabulary", world.words)
-    assert_says(line, "corpus.jsonl:2:", "UTF-8", "iconv")
+    assert_says(line, "corpus.jsonl:2:", "UTF-8", "--encoding")
     assert_says(refused("evaluate", world.run, "--corpus", corpus), "corpus.jsonl:2:", "UTF-8")
 
 

@@ -83,7 +83,8 @@ def test_with_hardly_any_noise_the_words_are_the_most_frequent_in_their_order(so
     corpus.write_text("".join(json.dumps({"user": n, "text": text}) + "\n" for n, text in enumerate(wrote)))
     size = len(FRAME) + 5
     told = ("--epsilon", 100, "--delta", 1e-3, "--words-per-user", 8, "--vocabulary-size", size, "--test-users", 0)
-    assert sotto("prepare", corpus, "--out", out, "--private-vocabulary", *told, "--json").status == 0
+    one_each = ("--every-record-is-a-user", "--private-vocabulary", "--json")
+    assert sotto("prepare", corpus, "--out", out, *one_each, *told).status == 0
     assert (out / "vocabulary.txt").read_text().split()[len(FRAME) :] == WORDS[7:2:-1]
 
 
@@ -104,8 +105,8 @@ def test_the_public_list_is_extended_by_words_that_it_lacks(sotto: Sotto, corpus
 def test_a_draw_that_shows_nothing_is_paid_for_too(sotto: Sotto, tmp_path: Path) -> None:
     """That no word passed is an answer about the users: an error would leave its charge nowhere."""
     corpus, out = tmp_path / "corpus.jsonl", tmp_path / "store"
-    corpus.write_text("".join(json.dumps({"user": n, "text": f"zz{letters(n)}!"}) + "\n" for n in range(30)))
-    outcome = sotto("prepare", corpus, "--out", out, *PRICE)
+    corpus.write_text("".join(json.dumps({"user": n, "text": f"zz{letters(n)}!"}) + "\n" for n in range(99)))
+    outcome = sotto("prepare", corpus, "--out", out, *PRICE, "--words-per-user", 4)
     assert outcome.status == 0
     assert "warning: no word is shared by enough users" in outcome.out
     assert "drawing noise" in outcome.err

@@ -32,7 +32,7 @@ class Texts:
     public: Annotated[
         Paths, option("Public text, in a column of its own: a store of plain text, .txt or .tokens files, or a corpus.")
     ] = None
-    user_field: UserField = "user"
+    user_field: UserField = ("user",)
     text_field: TextField = "text"
 
     def __post_init__(self) -> None:

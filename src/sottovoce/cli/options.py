@@ -30,7 +30,10 @@ Paths = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=(
 Numbers = Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())]
 Strings = Annotated[list[str] | None, Parameter(negative=())]
 Settings = Annotated[Strings, option("Change a value of the recipe: section.key=value. May be repeated.", "--set")]
-UserField = Annotated[str, option("Field or column of the corpus that names the user.")]
+UserField = Annotated[
+    tuple[str, ...],
+    Parameter(help="Field that names the user. Repeat it for several owners.", negative=(), show_default=" ".join),
+]
 TextField = Annotated[str, option("Field or column of the corpus that holds the text.")]
 
 

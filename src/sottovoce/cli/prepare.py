@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from sottovoce.cli.options import Flag, Json, TextField, UserField, log, option
 from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
+    from sottovoce.data.grouping import Grouping
     from sottovoce.data.vocabulary import Vocabulary
 
 
@@ -22,13 +23,23 @@ if TYPE_CHECKING:
 class Grouped:
     """How text is grouped by user."""
 
-    user_field: UserField = "user"
+    user_field: UserField = ("user",)
     text_field: TextField = "text"
     min_tokens: Annotated[int, option("Leave out users with fewer.")] = 1
     tokens_per_user: Annotated[int, option("Cut users to this many.")] = 1600
     test_users: Annotated[float, option("Share of users, whole, to hold out for evaluation.")] = 0.1
     split_key: Annotated[str, option("Key of the hash that decides who is held out.")] = "sottovoce"
     plain_text: Annotated[Flag, option("Public text without users: no private run may train on it.")] = False
+    owners_per_record: Annotated[int, option("Drop records that more users own; others count for each.")] = 1
+    every_record_is_a_user: Annotated[Flag, option("Each record is another person's, not a message's id.")] = False
+    delimiter: Annotated[str | None, option("Of tables: one character, or tab. By default it is found.")] = None
+    encoding: Annotated[str | None, option("Of text files, such as latin-1. By default UTF-8 or UTF-16.")] = None
+
+    def grouping(self) -> Grouping:
+        from sottovoce.data.grouping import Grouping
+
+        delimiter = "\t" if self.delimiter in ("tab", "\\t") else self.delimiter
+        return Grouping(**asdict(replace(self, delimiter=delimiter)))
 
 
 @Parameter(name="*")
@@ -65,10 +76,11 @@ class Words:
 
 
 GROUPED, WORDS = Grouped(), Words()
+_MISTAKES = ("records_dropped", "look_alike_users", "nameless_records", "guessed_lines")  # not shown if there are none
 
 
 def prepare(
-    *files: Annotated[Path, option("Corpus files.")],
+    *files: Annotated[Path, option("Files, folders or patterns.")],
     out: Annotated[Path, option("Folder of the new store.")],
     words: Words = WORDS,
     grouped: Grouped = GROUPED,
@@ -76,14 +88,13 @@ def prepare(
 ) -> None:
     """Turn text by user into a store to train on.
 
-    Reads .jsonl, .csv, .tsv (each also .gz or .zst) and .parquet. Every user is one user, however many records and
-    files hold them. With --plain-text, public text for pre-training: any files, whose lines are read as they are.
+    Reads .jsonl, .csv, .tsv (each also .gz or .zst), .parquet, and folders of them. Every user is one user, however
+    many records and files hold them. With --plain-text, public text for pre-training: any files, whose lines are read
+    as they are.
     """
-    from sottovoce.data.grouping import Grouping
-
     if not files:
         raise SottoError("name at least one corpus file, for example `sotto prepare corpus.jsonl --out store`")
-    grouping = Grouping(**asdict(grouped))
+    grouping = grouped.grouping()
     if words.private_vocabulary:
         from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
 
@@ -99,10 +110,13 @@ def prepare(
 
         vocabulary, facts = words.open()
         summary = preparation.prepare(files, out, vocabulary, grouping, facts)
+    for warning in summary.warnings:
+        log(f"warning: {warning}")
     if json:
         print_json(summary.to_json() | ({"vocabulary": facts} if words.private_vocabulary else {}))
         return
-    print_table(f"Store {out}", {name.replace("_", " "): _format(fact) for name, fact in summary.to_json().items()})
+    shown = {name: fact for name, fact in summary.to_json().items() if fact or name not in _MISTAKES}
+    print_table(f"Store {out}", {name.replace("_", " "): _format(fact) for name, fact in shown.items()})
     if words.private_vocabulary:
         _print_found(facts)
     if grouped.plain_text:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
+from sottovoce.data.corpus import Corpus, InMemory
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, new_store, write_store
 from sottovoce.data.private_vocabulary import count_users
@@ -75,7 +76,7 @@ class PrivateVocabulary:
 
 
 def prepare_privately(
-    paths: str | Path | Iterable[str | Path],
+    corpus: Corpus,
     out: str | Path,
     wanted: PrivateVocabulary,
     grouping: Grouping | None = None,
@@ -90,17 +91,20 @@ def prepare_privately(
     grouping = grouping or Grouping()
     if grouping.plain_text:
         raise SottoError("plain text has no users whose words could be hidden; leave --private-vocabulary out")
-    files = grouping.files(paths)
+    sources = grouping.sources(corpus)
+    if any(isinstance(source, InMemory) and source.once for source in sources):
+        raise SottoError("a private vocabulary reads the corpus twice, and this one can be read once; give a list")
     with new_store(Path(out)) as folder:
         log("finding the noise for ε")
         histogram = wanted.histogram()
         base = Vocabulary.public(wanted.size) if wanted.extend_public else Vocabulary.from_tokens(())
         log("counting the users of every word")
-        counts = count_users(folder.parent / "words", files, grouping, histogram.names_per_user, base.words)
+        counts = count_users(folder.parent / "words", sources, grouping, histogram.names_per_user, base.words)
+        refuse_hopeless(histogram.threshold, counts.users)
         log("drawing noise")
         StoreLedger(folder / "ledger.jsonl").charge(PREPARATION, "private vocabulary", histogram.event(), 1)
         places = wanted.size - Vocabulary.frame_size
-        words = histogram.release(counts)[: places // _SHARE_OF_NEW if wanted.extend_public else places]
+        words = histogram.release(counts.by_word)[: places // _SHARE_OF_NEW if wanted.extend_public else places]
         del counts  # exact, and large
         facts = {
             "source": "private",
@@ -116,5 +120,23 @@ def prepare_privately(
         log("writing the store")
         listed = base.words[Vocabulary.frame_size : wanted.size - len(words)]
         vocabulary = Vocabulary.from_words((*listed, *words), wanted.size)
-        summary = write_store(folder, files, grouping, vocabulary, facts)
+        summary = write_store(folder, sources, grouping, vocabulary, facts)
     return summary, facts
+
+
+def refuse_hopeless(threshold: int, users: int) -> None:
+    """Refuse a draw that can show no word, before it is paid for.
+
+    The rule looks at the number of users alone, rounded up to two digits: at no word, and hardly at one person. Its
+    answer is the owner's, as the counts are, and leaves no file.
+    """
+    unit = 10 ** max(len(str(users)) - 2, 0)
+    if -(-users // unit) * unit < threshold:
+        raise SettingError(
+            f"nothing would be found: a word is shown if about {threshold:,} users bring it, and there are not so many "
+            "to train on. Nothing was charged. Raise {epsilon.name} or {delta.name}, lower {words_per_user.name}, or "
+            "take a public list",
+            epsilon=None,
+            delta=None,
+            words_per_user=None,
+        )

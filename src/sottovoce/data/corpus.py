@@ -1,84 +1,131 @@
-"""Streaming readers: any number of files, one record at a time, never a whole file.
+"""Text with its owners, one record at a time: from files, folders, tables or records in memory.
 
 A corpus is private: no error repeats any of it. Field names count as private too: the first line of a table may be a
-person's text, and a JSON object may have people's names as keys. The schema of a parquet file is no person's text.
+person's text, and a JSON object may have people's names as keys. The schema of parquet or Arrow is no person's text.
 """
 
 from __future__ import annotations
 
+import ast
 import csv
-import gzip
-import io
 import json
-import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from sottovoce.data import lines
+from sottovoce.data.census import Census
+from sottovoce.data.lines import ONE_OBJECT, PACKED, format_of, must_be_file, one_line, opened, readable
 from sottovoce.data.words import tokenise
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
-Paths = str | Path | Iterable[str | Path]
 Row = Mapping[str, Any]
+Record = tuple[tuple[str, ...], str]  # the owners, and the text
+# Paths, folders and patterns; a table (pandas, polars, pyarrow, datasets); or records: (user, text) or mappings.
+Corpus = str | Path | Iterable[Any]
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PLAIN_TEXT = (".txt", ".tokens")
-PACKED = (".gz", ".zst")
-MANY_BLANK = 64  # blank lines, after which more are expected: looking ahead costs as much as reading some
-_BUFFER = 2**18
-LONGEST_LINE = 64 * 2**20  # bytes: a longer line is a file without line ends, which may not fit in memory
+_SNIFFED = (",", ";", "\t", "|")
+_WILD = "*?["
 _ALLOWED = (
     "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz or .zst), or .parquet; plain text without users is "
     "for `sotto prepare --plain-text` and, as .txt or .tokens, for `sotto evaluate --public`"
 )
-_NOT_UTF8 = "text is not UTF-8; convert the file first, such as with iconv -f LATIN1 -t UTF-8"
-_ONE_OBJECT = "put one whole object on each line (jq -c '.[]')"
+_LONGEST_LIST = 10_000  # letters of a field that may be a list of owners
 
 
-def records(paths: Paths, user_field: str = "user", text_field: str = "text") -> Iterator[tuple[str, str]]:
-    """The (user, text) pairs of a corpus, in order. Paths and formats are checked at the call, before any reading."""
-    if user_field == text_field:
-        raise SettingError(
-            "{user_field.name} and {text_field.name} are both {}; name two different fields",
-            repr(user_field),
-            user_field=user_field,
-            text_field=text_field,
-        )
-    files = corpus_files(paths)
-    return (record for path in files for record in _read(path, user_field, text_field))
+@dataclass(frozen=True)
+class Reading:
+    """Which fields name the owners and hold the text, and how tables are written, where that is given."""
+
+    users: tuple[str, ...] = ("user",)
+    text: str = "text"
+    delimiter: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.text in self.users:
+            raise SettingError(
+                "{user_field.name} and {text_field.name} are both {}; name two different fields",
+                repr(self.text),
+                user_field=self.text,
+                text_field=self.text,
+            )
+        if not self.users or len(set(self.users)) < len(self.users):
+            raise SettingError("{user_field.name} must name one field or several different ones", user_field=self.users)
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise SettingError(
+                "{delimiter!r} must be one character other than a quote or a line end, such as ';' or tab",
+                delimiter=self.delimiter,
+            )
+        if not lines.known_encoding(self.encoding):
+            text = "{encoding!r} is not known; use a name such as utf-8, utf-16 or latin-1"
+            raise SettingError(text, encoding=self.encoding)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (*self.users, self.text)
 
 
-def pieces(paths: Paths, tokens: int) -> Iterator[tuple[str, str]]:
-    """Plain text as records: each line under the name of its piece. A new piece begins after `tokens` tokens."""
-    files = corpus_files(paths, plain_text=True)
-    return (record for number, path in enumerate(files) for record in _pieces_of(path, number, tokens))
+AS_USUAL = Reading()
 
 
-def _pieces_of(path: Path, number: int, tokens: int) -> Iterator[tuple[str, str]]:
-    piece = held = 0
-    with closing(_numbered_lines(path)) as text:
-        for _, line in text:
-            words = line.split()
-            for start in range(0, len(words), tokens):  # a file may be one long line
-                part = " ".join(words[start : start + tokens])
-                if held >= tokens:
-                    piece, held = piece + 1, 0
-                held += len(tokenise(part)) + 2  # begin and end
-                yield f"{number} {piece}", part
+@dataclass(frozen=True)
+class InMemory:
+    """A table or records of a Python program. `once`: they can be read only once, such as those of a generator."""
+
+    given: Any
+    kind: str
+    once: bool = False
+
+    def __str__(self) -> str:
+        return f"the {self.kind}"
+
+    @property
+    def size(self) -> int:
+        return getattr(self.given, "nbytes", 2**31)
 
 
-def corpus_files(paths: Paths, *, plain_text: bool = False) -> list[Path]:
-    """The files of a corpus: each exists, is named once and, unless it is plain text, has a known format."""
-    files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
-    if not files:
-        raise SottoError("the corpus names no file; give at least one path")
+Source = Path | InMemory
+
+
+def sources(corpus: Corpus, *, plain_text: bool = False) -> list[Source]:
+    """What a corpus is read from. Files exist, are named once and, unless they are plain text, have a known format."""
+    if isinstance(corpus, (str, Path)):
+        return _files([corpus], plain_text)
+    if not hasattr(corpus, "__arrow_c_stream__"):
+        if not isinstance(corpus, Iterable) or isinstance(corpus, (Mapping, bytes)):
+            kind = type(corpus).__name__
+            raise SottoError(f"the corpus is of type {kind}; give paths, a table, or records (user, text)")
+        once, records = isinstance(corpus, Iterator), iter(corpus)
+        first = next(records, None)
+        if first is None:
+            raise SottoError("the corpus names no file; give at least one path")
+        if isinstance(first, (str, Path)) and not hasattr(corpus, "columns"):
+            return _files([first, *records], plain_text)
+        if once:
+            return _in_memory(chain([first], records), type(corpus).__name__, True, plain_text)
+    return _in_memory(corpus, type(corpus).__name__, isinstance(corpus, Iterator), plain_text)
+
+
+def _in_memory(given: Any, kind: str, once: bool, plain_text: bool) -> list[Source]:
+    if plain_text:
+        raise SottoError(f"plain text is read from files, not from {kind}; give paths")
+    return [InMemory(given, kind, once)]
+
+
+def _files(paths: Iterable[str | Path], plain_text: bool) -> list[Source]:
+    files = [file for path in paths for file in _expanded(Path(path), plain_text)]
     seen: set[Path] = set()
     for path in files:
-        _must_be_file(path)
-        kind, packed = _format(path)
-        known = kind in (*JSON_LINES, *DELIMITERS) or (kind == ".parquet" and not packed)
+        must_be_file(path)
+        kind, packed = format_of(path)
+        known = _holds_records(path)
         if plain_text and known:
             raise SottoError(f"{path} holds records, not plain text; leave --plain-text out to keep its users apart")
         if not known and not plain_text:
@@ -86,233 +133,296 @@ def corpus_files(paths: Paths, *, plain_text: bool = False) -> list[Path]:
         if path.resolve() in seen:
             raise SottoError(f"{path} is named twice, its users' text would count double; name each file once")
         seen.add(path.resolve())
-    return files
+    return list(files)
+
+
+def _expanded(path: Path, plain_text: bool) -> list[Path]:
+    """The files of a folder or a pattern, in order. Hidden ones, and in a folder those of other formats, are not."""
+    if path.is_dir():
+        found = [file for file in path.rglob("*") if _holds_records(file) != plain_text]
+    elif not path.exists() and any(letter in str(path) for letter in _WILD):
+        start = Path(path.anchor)
+        found, path = list(start.glob(str(path.relative_to(start)))), start
+    else:
+        return [path]
+    files = [f for f in found if f.is_file() and not any(part.startswith(".") for part in f.relative_to(path).parts)]
+    if not files:
+        raise SottoError(f"no file to read in {path}; {_ALLOWED}")
+    return sorted(files)
+
+
+def _holds_records(path: Path) -> bool:
+    kind, packed = format_of(path)
+    return kind in (*JSON_LINES, *DELIMITERS) or (kind == ".parquet" and not packed)
 
 
 def is_plain_text(path: str | Path) -> bool:
     """By the name of the file."""
-    return _format(Path(path))[0] in PLAIN_TEXT
+    return format_of(Path(path))[0] in PLAIN_TEXT
 
 
-def lines(path: str | Path) -> Generator[str, None, None]:
-    """The lines of a UTF-8 file with their ends, unpacked if the name ends in .gz or .zst."""
-    with _opened(Path(path)) as reader:
-        yield from iter(reader.next, "")
+def size_of(source: Source) -> int:
+    """The bytes of text in a source, about: packed text grows about fivefold."""
+    if isinstance(source, InMemory):
+        return source.size
+    return source.stat().st_size * (5 if source.suffix.lower() in (*PACKED, ".parquet") else 1)
 
 
-def _numbered_lines(path: Path) -> Generator[tuple[int, str], None, None]:
+def records(corpus: list[Source], reading: Reading = AS_USUAL, census: Census | None = None) -> Iterator[Record]:
+    """The owners and the text of each record, in order."""
+    counted = census or Census()
+    return (record for source in corpus for record in _read(source, reading, counted))
+
+
+def pieces(
+    corpus: list[Source], tokens: int, encoding: str | None = None, census: Census | None = None
+) -> Iterator[Record]:
+    """Plain text as records: each line under the name of its piece. A new piece begins after `tokens` tokens."""
+    counted = census or Census()
+    files = enumerate(path for path in corpus if isinstance(path, Path))
+    return (record for number, path in files for record in _pieces_of(path, number, tokens, encoding, counted))
+
+
+def _pieces_of(path: Path, number: int, tokens: int, encoding: str | None, census: Census) -> Iterator[Record]:
+    piece = held = 0
+    with closing(_numbered_lines(path, encoding, census)) as text:
+        for _, line in text:
+            words = line.split()
+            for start in range(0, len(words), tokens):  # a file may be one long line
+                part = " ".join(words[start : start + tokens])
+                if held >= tokens:
+                    piece, held = piece + 1, 0
+                held += len(tokenise(part)) + 2  # begin and end
+                yield (f"{number} {piece}",), part
+
+
+def _numbered_lines(path: Path, encoding: str | None, census: Census) -> Generator[tuple[int, str], None, None]:
     """The lines that are not blank, with their numbers from 1."""
-    blank = 0
-    with _opened(path) as reader:
-        while line := reader.next():
-            if not line.isspace():
-                blank = 0
-                yield reader.number, line
-                continue
-            blank += 1
-            if blank % MANY_BLANK == 0:
-                reader.skip_blank()
+    with opened(path, encoding, position=census.position) as reader:
+        while line := reader.next_filled():
+            yield reader.number, line
 
 
-class _LineReader:
-    """The lines of an open file. `number` is the number of the last line."""
-
-    def __init__(self, path: Path, stream: io.BufferedReader) -> None:
-        self.number = 0
-        self._path, self._stream = path, stream
-
-    def next(self) -> str:
-        """The next line with its end; empty at the end of the file."""
-        raw = self._stream.readline(LONGEST_LINE + 1)
-        if not raw:
-            return ""
-        self.number += 1
-        if len(raw) > LONGEST_LINE:
-            raise _error(self._path, self.number, f"a line of more than {LONGEST_LINE} bytes; {_ONE_OBJECT}")
-        try:
-            # Only the first line can begin with a byte order mark. A mark alone is a blank line.
-            return raw.decode("utf-8-sig" if self.number == 1 else "utf-8") or "\n"
-        except UnicodeDecodeError:
-            raise _error(self._path, self.number, _NOT_UTF8) from None
-
-    def skip_blank(self, blanks: bytes | None = None) -> None:
-        """Skip all blank lines that come next: a small packed file can hold a billion of them."""
-        while ahead := self._stream.peek():
-            blank = ahead[: len(ahead) - len(ahead.lstrip(blanks))]
-            whole = blank.rfind(b"\n") + 1
-            if not whole:
-                return
-            self.number += blank.count(b"\n", 0, whole)
-            self._stream.read(whole)
-            if whole < len(ahead):
-                return
-
-
-@contextmanager
-def _opened(path: Path) -> Generator[_LineReader, None, None]:
-    _must_be_file(path)
-    with _readable(path), _open(path) as stream:
-        yield _LineReader(path, stream)
-
-
-def _read(path: Path, user_field: str, text_field: str) -> Iterator[tuple[str, str]]:
-    kind, _ = _format(path)
-    if kind == ".parquet":
-        rows = _parquet(path, user_field, text_field)
+def _read(source: Source, reading: Reading, census: Census) -> Iterator[Record]:
+    kind = "" if isinstance(source, InMemory) else format_of(source)[0]
+    if isinstance(source, InMemory):
+        rows = _in_program(source, reading)
+    elif kind == ".parquet":
+        rows = _parquet(source, reading, census)
     elif kind in DELIMITERS:
-        rows = _separated(path, DELIMITERS[kind], user_field, text_field)
+        rows = _separated(source, DELIMITERS[kind], reading, census)
     else:
-        rows = _json_lines(path, user_field, text_field)
+        rows = _json_lines(source, reading, census)
     # Files are closed here, also on error: a reader left to garbage collection may close after its file is gone.
     with closing(rows):
         for place, row in rows:
             try:
-                user, text = row[user_field], row[text_field]
+                found = [(field, row[field]) for field in reading.users]
+                text = row[reading.text]
             except KeyError as error:
-                raise _missing(path, place, str(error.args[0]), f"it has {_fields(len(row))}") from None
-            if type(user) is int:
-                user = str(user)
-            if type(user) is not str or not user or user.isspace():
-                needed = "every record needs a user, as text or a whole number"
-                raise _error(path, place, f"the user in {user_field!r} is {_show(user)}; {needed}")
+                raise _missing(source, place, str(error.args[0]), f"it has {_fields(len(row))}") from None
+            owners = _owners(found, f"{source}:{place}", kind in DELIMITERS)
             if type(text) is not str:
-                raise _error(path, place, f"the text in {text_field!r} is {_show(text)}; it must be a string")
-            yield user, text
+                raise _error(source, place, f"the text in {reading.text!r} is {_show(text)}; it must be a string")
+            yield owners, text
+
+
+def _owners(found: Sequence[tuple[str, object]], place: str, in_table: bool) -> tuple[str, ...]:
+    """The different owners of one record, in order. One of several fields may be empty, but not all."""
+    owners: list[str] = []
+    for field, value in found:
+        listed = _listed(value) if in_table else value
+        for user in listed if isinstance(listed, (list, tuple)) else [listed]:
+            name = str(user) if type(user) is int else user
+            if type(name) is str and name and not name.isspace():
+                owners.append(name)
+            elif len(found) == 1 or not (name is None or isinstance(name, str)):
+                needed = "every record needs a user, as text or a whole number"
+                raise SottoError(f"{place}: the user in {field!r} is {_show(user)}; {needed}")
+    if not owners:
+        fields = " and ".join(repr(field) for field, _ in found)
+        raise SottoError(f"{place}: no user in {fields}; every record needs a user, as text or a whole number")
+    return tuple(dict.fromkeys(owners))
+
+
+def _listed(value: object) -> object:
+    """A field of a table that holds a list, as JSON or as Python writes it; any other field as it is."""
+    if not (isinstance(value, str) and value[:1] == "[" and value[-1:] == "]" and len(value) <= _LONGEST_LIST):
+        return value
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            found = parse(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and all(type(each) in (str, int) for each in found):
+            return found
+    return value
 
 
 # Objects become tuples of pairs, in which repeated names are seen. `json.loads` would make a decoder for every line.
 _DECODER = json.JSONDecoder(object_pairs_hook=tuple)
 
 
-def _json_lines(path: Path, *fields: str) -> Generator[tuple[int, Row], None, None]:
-    with closing(_numbered_lines(path)) as text:
+def _json_lines(path: Path, reading: Reading, census: Census) -> Generator[tuple[int, Row], None, None]:
+    with closing(_numbered_lines(path, reading.encoding, census)) as text:
         for number, line in text:
             try:
                 row = _DECODER.decode(line)
             except (ValueError, RecursionError) as error:
                 column = error.colno if isinstance(error, json.JSONDecodeError) else None
                 where = f"from column {column} on" if column else "too deep or long"
-                raise _error(path, number, f"not JSON ({where}); {_ONE_OBJECT}") from None
+                raise _error(path, number, f"not JSON ({where}); {ONE_OBJECT}") from None
             if not isinstance(row, tuple):
-                raise _error(path, number, f"a JSON {type(row).__name__}, not an object; {_ONE_OBJECT}")
-            _refuse_repeated(f"{path}:{number}", [name for name, _ in row], fields)
+                raise _error(path, number, f"a JSON {type(row).__name__}, not an object; {ONE_OBJECT}")
+            _refuse_repeated(f"{path}:{number}", [name for name, _ in row], reading.fields)
             yield number, dict(row)
 
 
-def _separated(path: Path, delimiter: str, *fields: str) -> Generator[tuple[int, Row], None, None]:
+def _separated(path: Path, usual: str, reading: Reading, census: Census) -> Generator[tuple[int, Row], None, None]:
     # The limit is one for the whole process, and the standard one is shorter than a long post.
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    header: list[str] | None = None
-    number, blank = 1, 0
+    csv.field_size_limit(max(csv.field_size_limit(), lines.LONGEST_LINE))
+    number = 1
     try:
-        with _opened(path) as reader:
-            for row in csv.reader(iter(reader.next, ""), delimiter=delimiter, strict=True):
+        with opened(path, reading.encoding, guess=True, position=census.position) as reader:
+            first = reader.next_filled()
+            number = reader.number
+            delimiter = reading.delimiter or _delimiter(first, usual, reading.fields)
+            rows = csv.reader(chain([first], iter(reader.next, "")) if first else (), delimiter=delimiter, strict=True)
+            header: list[str] | None = None
+            blank = 0
+            for row in rows:
                 start, number = number, reader.number + 1
                 if not row:  # between rows: within quotes, blank lines are text
                     blank += 1
-                    if blank % MANY_BLANK == 0:
+                    if blank % lines.MANY_BLANK == 0:
                         reader.skip_blank(b"\r\n")
                         number = reader.number + 1
                     continue
                 blank = 0
                 if header is None:
-                    header = row
-                    _refuse_repeated(f"{path}:{start}", header, fields)
-                    for field in fields:
-                        if field not in header:
-                            named = f"its first line names {_fields(len(header))}"
-                            raise _missing(path, start, field, f"{named}; a table begins with a line of names")
+                    header = _header(path, start, row, reading.fields)
                 elif len(row) > len(header):  # going on would cut the text at its first comma
                     found = f"{len(row)} fields where the header names {len(header)}"
                     raise _error(path, start, f"{found}; put quotes around fields that contain {delimiter!r}")
                 else:
                     yield start, dict(zip(header, row, strict=False))
+            census.guessed_lines += reader.guessed
     except csv.Error as error:
         quotes = "is a quote not closed? Quote a field that contains quotes, and double those inside"
-        raise _error(path, number, f"{_one_line(error)}; {quotes}") from None
+        raise _error(path, number, f"{one_line(error)}; {quotes}") from None
 
 
-def _parquet(path: Path, *fields: str) -> Generator[tuple[str, Row], None, None]:
+def _delimiter(first: str, usual: str, fields: Sequence[str]) -> str:
+    """The delimiter with which the first line names the fields; else the one with which it names most."""
+    headers = {each: _names(next(csv.reader([first], delimiter=each), [])) for each in (usual, *_SNIFFED)}
+    return max(headers, key=lambda each: (set(fields) <= set(headers[each]), len(headers[each])))
+
+
+def _header(path: Path, place: int, row: Sequence[str], fields: Sequence[str]) -> list[str]:
+    header = _names(row)
+    _refuse_repeated(f"{path}:{place}", header, fields)
+    for field in fields:
+        if field not in header:
+            named = f"its first line names {_fields(len(header))}"
+            raise _missing(path, place, field, f"{named}; a table begins with a line of names")
+    return header
+
+
+def _names(row: Iterable[str]) -> list[str]:
+    return [name.strip() for name in row]
+
+
+def _parquet(path: Path, reading: Reading, census: Census) -> Generator[tuple[str, Row], None, None]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    number = 0
     try:
         # A buffer size makes the reader take a column piece by piece; without one it holds a whole row group.
-        with _readable(path), parquet.ParquetFile(path, buffer_size=2**20) as file:
-            schema = file.schema_arrow
-            _refuse_repeated(path, schema.names, fields)
-            for field in fields:
-                if field not in schema.names:
-                    listed = ", ".join(map(repr, schema.names[:12])) + (", …" if len(schema.names) > 12 else "")
-                    found = f"it has {listed or 'no field at all'}{did_you_mean(field, schema.names)}"
-                    raise _missing(path, "row 1", field, found)
-                _must_be_text(path, field, schema.field(field).type, whole_numbers=field == fields[0])
-            for batch in file.iter_batches(batch_size=1024, columns=list(fields)):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", row
-    except UnicodeDecodeError:
-        raise _error(path, f"after row {number}", _NOT_UTF8) from None
+        with readable(path), parquet.ParquetFile(path, buffer_size=2**20) as file, census.position.within(path, int):
+            _check_schema(path, file.schema_arrow, reading)
+            yield from _rows(path, file.iter_batches(batch_size=1024, columns=list(reading.fields)))
     except pa.ArrowException as error:
         kind = type(error).__name__
         raise SottoError(f"{path} is not a whole parquet file ({kind}); write or copy it again") from None
 
 
-def _must_be_text(path: Path, field: str, kind: Any, *, whole_numbers: bool) -> None:
+def _in_program(source: InMemory, reading: Reading) -> Generator[tuple[str, Row], None, None]:
+    given = source.given
+    if hasattr(given, "__arrow_c_stream__"):
+        yield from _arrow(source, reading)
+    elif hasattr(given, "columns"):  # a table of a library without Arrow's interface, such as pandas before 2.2
+        _refuse_missing(source, list(given.columns), reading.fields)
+        columns = zip(*(given[field] for field in reading.fields), strict=True)
+        yield from ((f"row {n}", dict(zip(reading.fields, row, strict=True))) for n, row in enumerate(columns, 1))
+    else:
+        for number, record in enumerate(given, 1):
+            if isinstance(record, (tuple, list)) and len(record) == 2 and len(reading.users) == 1:
+                yield f"record {number}", {reading.users[0]: record[0], reading.text: record[1]}
+            elif isinstance(record, Mapping):
+                yield f"record {number}", record
+            else:
+                needed = "give (user, text) or a mapping with both fields"
+                raise _error(source, f"record {number}", f"a {type(record).__name__}; {needed}")
+
+
+def _arrow(source: InMemory, reading: Reading) -> Generator[tuple[str, Row], None, None]:
+    import pyarrow as pa
+
+    try:
+        with pa.RecordBatchReader.from_stream(source.given) as batches:
+            _check_schema(source, batches.schema, reading)
+            yield from _rows(source, (batch.select(list(reading.fields)) for batch in batches))
+    except pa.ArrowException as error:
+        found = f"cannot be read as a table of text ({type(error).__name__})"
+        raise SottoError(f"{source} {found}; every column must hold values of one type") from None
+
+
+def _check_schema(source: Source, schema: Any, reading: Reading) -> None:
+    _refuse_repeated(str(source), schema.names, reading.fields)
+    _refuse_missing(source, schema.names, reading.fields)
+    for field in reading.fields:
+        _must_be_text(source, field, schema.field(field).type, owners=field != reading.text)
+
+
+def _rows(source: Source, batches: Iterable[Any]) -> Iterator[tuple[str, Row]]:
+    number = 0
+    try:
+        for batch in batches:
+            for start in range(0, batch.num_rows, 1024):
+                for row in batch.slice(start, 1024).to_pylist():
+                    number += 1
+                    yield f"row {number}", row
+    except UnicodeDecodeError:
+        raise _error(source, f"after row {number}", "text is not UTF-8; write the table again from text") from None
+
+
+def _refuse_missing(source: Source, names: Sequence[str], fields: Iterable[str]) -> None:
+    for field in fields:
+        if field not in names:
+            listed = ", ".join(map(repr, names[:12])) + (", …" if len(names) > 12 else "")
+            found = f"it has {listed or 'no field at all'}{did_you_mean(field, map(str, names))}"
+            raise _missing(source, "row 1", field, found)
+
+
+def _must_be_text(source: Source, field: str, kind: Any, *, owners: bool) -> None:
     """Refuse other types here: an error of a failed conversion would show a value."""
     from pyarrow import types
 
-    value = kind.value_type if types.is_dictionary(kind) else kind
+    listed = owners and (types.is_list(kind) or types.is_large_list(kind))
+    value = kind.value_type if types.is_dictionary(kind) or listed else kind
     text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
-    if not (text or types.is_null(value) or (whole_numbers and types.is_integer(value))):
-        allowed = "strings or whole numbers" if whole_numbers else "strings"
-        raise SottoError(f"{path}: the column {field!r} holds {value}; it must hold {allowed}")
+    if not (text or types.is_null(value) or (owners and types.is_integer(value))):
+        allowed = "strings or whole numbers, or lists of them" if owners else "strings"
+        raise SottoError(f"{source}: the column {field!r} holds {value}; it must hold {allowed}")
 
 
-def _format(path: Path) -> tuple[str, str]:
-    """`a.jsonl.gz` -> (".jsonl", ".gz"), `a.csv` -> (".csv", "")."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = suffixes.pop() if suffixes and suffixes[-1] in PACKED else ""
-    return (suffixes[-1] if suffixes else ""), packed
+def _error(source: Source, place: int | str, what: str) -> SottoError:
+    return SottoError(f"{source}:{place}: {what}")
 
 
-def _open(path: Path) -> io.BufferedReader:
-    match _format(path)[1]:
-        case ".gz":
-            return io.BufferedReader(cast(io.RawIOBase, gzip.open(path, "rb")), _BUFFER)
-        case ".zst":
-            import pyarrow as pa
-
-            return io.BufferedReader(pa.input_stream(str(path), compression="zstd"), _BUFFER)
-        case _:
-            return cast(io.BufferedReader, path.open("rb", _BUFFER))
-
-
-def _must_be_file(path: Path) -> None:
-    if path.is_dir():
-        raise SottoError(f"{path} is a folder; name the files in it")
-    if not path.exists():
-        raise SottoError(f"{path} does not exist; check the path")
-
-
-@contextmanager
-def _readable(path: Path) -> Generator[None, None, None]:
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        # Python's own message has the first bytes of the file in it.
-        reason = "not gzip, or damaged" if isinstance(error, gzip.BadGzipFile) else _one_line(error)
-        raise SottoError(f"cannot read {path} ({reason}); check that it is whole and yours to read") from None
-
-
-def _error(path: Path, place: int | str, what: str) -> SottoError:
-    return SottoError(f"{path}:{place}: {what}")
-
-
-def _missing(path: Path, place: int | str, field: str, found: str) -> SottoError:
+def _missing(source: Source, place: int | str, field: str, found: str) -> SottoError:
     template = "{}:{}: no field {!r}; {}; name the fields with {user_field.name} and {text_field.name}"
-    return SettingError(template, path, place, field, found, user_field=None, text_field=None)
+    return SettingError(template, source, place, field, found, user_field=None, text_field=None)
 
 
 def _fields(count: int) -> str:
@@ -320,7 +430,7 @@ def _fields(count: int) -> str:
     return f"{count or 'no'} field{'' if count == 1 else 's'}, whose names are not shown: they may be private"
 
 
-def _refuse_repeated(place: Path | str, names: Sequence[str], fields: Iterable[str]) -> None:
+def _refuse_repeated(place: str, names: Sequence[str], fields: Iterable[str]) -> None:
     """With two values under one name, the user or the text is ambiguous. Names that differ in case are different."""
     for field in fields:
         if names.count(field) > 1:
@@ -332,7 +442,3 @@ def _show(value: object) -> str:
     if value is None or isinstance(value, str):
         return "null" if value is None else "empty"
     return f"a value of type {type(value).__name__}"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())

@@ -7,17 +7,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.corpus import PACKED, Paths, corpus_files, pieces, records
+from sottovoce.data.census import Census
+from sottovoce.data.corpus import Corpus, Reading, Source, pieces, records, size_of, sources
 from sottovoce.data.store import LARGEST_USER
 from sottovoce.errors import SettingError, SottoError
 
 PART_BYTES = 2**27
 BUFFER_TOKENS = 2**24
 PROGRESS_EVERY = 1000
+MOST_OWNERS = 64
+# From so many users on, so large a share with one record each suggests that records, not people, were named as users.
+SUSPECTED_FROM, SUSPECTED_SHARE = 100, 0.9
+
+Progress = Callable[[int, int], None]  # records read, and bytes of their files
 
 
 @dataclass(frozen=True)
@@ -26,15 +33,32 @@ class Grouping:
 
     Every rule looks at one user alone: neither the order of the input nor one person joining moves any other user.
     With `plain_text` there are no users: pieces of text take their place, and protect no person.
+
+    Args:
+        user_field: names the user. Several fields, or a field that holds a list, name all owners of a record.
+        text_field: holds the text.
+        min_tokens: users with fewer are left out.
+        tokens_per_user: users are cut to this many.
+        test_users: the share of users held out.
+        split_key: the key of the hash that decides who is held out.
+        plain_text: public text without users.
+        owners_per_record: a record of more owners is dropped; any other is in the text of each of its owners.
+        every_record_is_a_user: nearly all users have one record each, and this is as it should be.
+        delimiter: of tables; without it, the one with which their first line names the fields.
+        encoding: of text files; without it UTF-8, or UTF-16 where a file begins so.
     """
 
-    user_field: str = "user"
+    user_field: str | tuple[str, ...] = "user"
     text_field: str = "text"
     min_tokens: int = 1
     tokens_per_user: int = 1600
     test_users: float = 0.1
     split_key: str = "sottovoce"
     plain_text: bool = False
+    owners_per_record: int = 1
+    every_record_is_a_user: bool = False
+    delimiter: str | None = None
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         length, least = self.tokens_per_user, self.min_tokens
@@ -44,29 +68,70 @@ class Grouping:
             "{min_tokens} is above {tokens_per_user}, to which users are cut; change one of them": least > length,
             "{test_users} must be in [0, 1); it is the share of users held out": not 0 <= self.test_users < 1,
             "{split_key.name} is empty; give any text, it decides which users are held out": not self.split_key,
+            f"{{owners_per_record}} must be in [1, {MOST_OWNERS}]; records of more owners are dropped": not 1
+            <= self.owners_per_record
+            <= MOST_OWNERS,
         }
         for template, applies in refused.items():
             if applies:
                 raise SettingError(template, **asdict(self))
 
-    def files(self, paths: Paths) -> list[Path]:
-        return corpus_files(paths, plain_text=self.plain_text)
+    @cached_property
+    def reading(self) -> Reading:
+        fields = (self.user_field,) if isinstance(self.user_field, str) else tuple(self.user_field)
+        return Reading(fields, self.text_field, self.delimiter, self.encoding)
 
-    def records(self, files: list[Path], progress: Callable[[int], None] | None = None) -> Iterator[tuple[str, str]]:
-        """The (user, text) pairs of a corpus. `progress` is called with the number of records read."""
+    def sources(self, corpus: Corpus) -> list[Source]:
+        return sources(corpus, plain_text=self.plain_text)
+
+    def records(
+        self, corpus: list[Source], census: Census | None = None, progress: Progress | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """The (user, text) pairs of a corpus: a record comes once for each owner, or not at all.
+
+        Guarantee: whether a record counts is decided by the record alone, by the number of its owners. So the records
+        of one user say nothing of those of another.
+        """
+        census = census or Census()
         if self.plain_text:
-            found = pieces(files, self.tokens_per_user)
+            found = pieces(corpus, self.tokens_per_user, self.encoding, census)
         else:
-            found = records(files, self.user_field, self.text_field)
-        number = 0
-        for number, record in enumerate(found, 1):
-            yield record
-            if progress and number % PROGRESS_EVERY == 0:
-                progress(number)
-        if not number:
-            raise SottoError(f"no record in {', '.join(map(str, files))}; a corpus needs at least one")
-        if progress and number % PROGRESS_EVERY:
-            progress(number)
+            found = records(corpus, self.reading, census)
+        for census.records, (owners, text) in enumerate(found, 1):
+            if len(owners) <= self.owners_per_record:
+                for owner in owners:
+                    yield owner, text
+            else:
+                census.dropped += 1
+            if progress and census.records % PROGRESS_EVERY == 0:
+                progress(census.records, census.position.bytes)
+        if census.records == census.dropped:
+            self._refuse_empty(corpus, census)
+        if progress:
+            progress(census.records, census.position.bytes)
+
+    def _refuse_empty(self, corpus: list[Source], census: Census) -> None:
+        if not census.records:
+            raise SottoError(f"no record in {', '.join(map(str, corpus))}; a corpus needs at least one")
+        text = "every record has more owners than {owners_per_record} allows; name the one who wrote it"
+        raise SettingError(text, owners_per_record=self.owners_per_record)
+
+    def check_users(self, users: int, single: int) -> None:
+        """Refuse a corpus whose users look like records, where `single` of its users have one record.
+
+        The rule is about how a corpus is laid out, and coarse: nine of ten users. Its answer is the owner's alone, as
+        the counts are, and leaves no file.
+        """
+        if self.plain_text or self.every_record_is_a_user or users < SUSPECTED_FROM:
+            return
+        if single >= SUSPECTED_SHARE * users:
+            raise SettingError(
+                "nearly every user has one record: {user_field} may name messages, not people, and then no person is "
+                "protected. Name the field of the person; or, if each record is another person's, give "
+                "{every_record_is_a_user.name}",
+                user_field=" ".join(self.reading.users),
+                every_record_is_a_user=True,
+            )
 
     def name(self, user: str) -> bytes:
         """A user's name in the store: 16 bytes that sort and split the users, and do not reveal the id."""
@@ -93,7 +158,7 @@ class Spill:
 
     def __init__(self, folder: Path, parts: int, *, wide: bool) -> None:
         folder.mkdir(mode=0o700)
-        self.records = 0
+        self.single = 0  # users with one record, once all users have come back
         self._folder, self._parts = folder, parts
         self._code = "I" if wide else "H"
         self._buffers = [(bytearray(), array("I"), array(self._code)) for _ in range(parts)]
@@ -104,7 +169,6 @@ class Spill:
         names += name
         lengths.append(len(ids))
         tokens.extend(ids)
-        self.records += 1
         self._buffered += len(ids) + 10  # a name and a length take as much as ten tokens
         if self._buffered >= BUFFER_TOKENS:
             self._flush()
@@ -128,7 +192,9 @@ class Spill:
         order = np.lexsort((names[:, 1], names[:, 0]))  # stable: a user's records stay in order of appearance
         names = names[order]
         changes = np.flatnonzero((names[1:] != names[:-1]).any(axis=1)) + 1
-        for first, last in zip([0, *changes.tolist()], [*changes.tolist(), len(order)], strict=True):
+        bounds = [0, *changes.tolist(), len(order)]
+        self.single += int(np.sum(np.diff(bounds) == 1))
+        for first, last in pairwise(bounds):
             rows = order[first:last]
             totals = np.cumsum(lengths[rows])
             needed = rows[: int(np.searchsorted(totals, limit)) + 1]
@@ -149,7 +215,6 @@ class Spill:
         self._buffered = 0
 
 
-def parts_for(files: list[Path]) -> int:
-    """How many parts keep each near PART_BYTES: packed text grows about fivefold, tokens take half of their text."""
-    text = sum(file.stat().st_size * (5 if file.suffix.lower() in (*PACKED, ".parquet") else 1) for file in files)
-    return min(4096, 1 + text // 2 // PART_BYTES)
+def parts_for(corpus: list[Source]) -> int:
+    """How many parts keep each near PART_BYTES: tokens take half of their text."""
+    return min(4096, 1 + sum(map(size_of, corpus)) // 2 // PART_BYTES)

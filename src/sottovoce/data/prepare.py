@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.corpus import Paths
-from sottovoce.data.grouping import Grouping, Spill, parts_for
+from sottovoce.data.census import Census
+from sottovoce.data.corpus import Corpus, Source
+from sottovoce.data.grouping import Grouping, Progress, Spill, parts_for
 from sottovoce.data.rows import SplitWriter
 from sottovoce.data.store import DECLARED, FORMAT, VOCABULARY_FILE, Store, VocabularySource, write_facts
 from sottovoce.data.vocabulary import LONGEST_COUNTED, Vocabulary
@@ -21,13 +22,17 @@ from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import Facts, made_aside
 
 PREPARATION_FILE = "preparation.json"
+FEW_USERS = 2_000
+MUCH_UNKNOWN = 0.15
 
 
 @dataclass(frozen=True)
 class PreparationSummary(Facts):
     """What became of a corpus. Exact counts of private text: for the owner, not for a report.
 
-    `tokens_cut` are of the users kept; the tokens of users dropped are in `tokens_seen` only.
+    `tokens_cut` are of the users kept; the tokens of users dropped are in `tokens_seen` only. `records_dropped` have
+    too many owners; `look_alike_users` have an id much like another's; `nameless_records` have a user such as "null";
+    `guessed_lines` of tables are not UTF-8 and were read as Windows-1252.
     """
 
     records: int
@@ -43,15 +48,41 @@ class PreparationSummary(Facts):
     train_tokens: int
     test_users: int
     test_tokens: int
+    records_dropped: int = 0
+    single_record_users: int = 0
+    look_alike_users: int = 0
+    nameless_records: int = 0
+    guessed_lines: int = 0
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the owner should look at before training, a sentence each."""
+        found = {
+            f"{self.train_users:,} users to train on are few: below about {FEW_USERS:,}, the noise that hides one "
+            "person hides most of what can be learned": self.train_users < FEW_USERS,
+            f"{self.look_alike_users:,} user ids differ from another id only in case, spaces, the domain of an address "
+            "or a final .0: a person with two ids is protected for each id apart. Merge the ids of one "
+            "person first": self.look_alike_users > 0,
+            f"{self.nameless_records:,} records have a user such as null or unknown: they count as one user, and those "
+            "who wrote them are not protected one by one. Leave them out": self.nameless_records > 0,
+            f"{self.records_dropped:,} of {self.records:,} records are left out: they have more owners than "
+            "are allowed": self.records_dropped > 0,
+            f"{self.unknown_rate:.0%} of the words are not in the vocabulary. For another language give a public word "
+            "list of it; for names and slang find words privately, or take a larger vocabulary": self.unknown_rate
+            > MUCH_UNKNOWN,
+            f"{self.guessed_lines:,} lines are not UTF-8 and were read as Windows-1252. If letters are wrong, give the "
+            "encoding": self.guessed_lines > 0,
+        }
+        return [sentence for sentence, applies in found.items() if applies]
 
 
 def prepare(
-    paths: Paths,
+    corpus: Corpus,
     out: str | Path,
     vocabulary: Vocabulary,
     grouping: Grouping | None = None,
     source: VocabularySource = DECLARED,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> PreparationSummary:
     """Write the store of a corpus to the new folder `out`.
 
@@ -59,13 +90,17 @@ def prepare(
     keyed hash of the user's id: neither the order of the input nor one person joining moves any other user.
 
     Args:
+        corpus: paths, folders or patterns; a table; or records, as pairs (user, text) or mappings.
+        out: the folder of the store. It must be new.
+        vocabulary: the tokens that the store may hold.
+        grouping: which fields, who is kept, who is held out.
         source: where the vocabulary is from.
-        progress: called with the number of records read.
+        progress: called with the number of records read, and of bytes of their files.
     """
     grouping = grouping or Grouping()
-    files = grouping.files(paths)
+    sources = grouping.sources(corpus)
     with new_store(Path(out)) as folder:
-        return write_store(folder, files, grouping, vocabulary, source, progress)
+        return write_store(folder, sources, grouping, vocabulary, source, progress)
 
 
 @contextmanager
@@ -82,17 +117,21 @@ def new_store(out: Path) -> Generator[Path, None, None]:
 
 def write_store(
     folder: Path,
-    files: list[Path],
+    corpus: list[Source],
     grouping: Grouping,
     vocabulary: Vocabulary,
     source: VocabularySource = DECLARED,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> PreparationSummary:
     """Write the store of a corpus into the empty folder of `new_store`."""
-    spill = Spill(folder.parent / "spill", parts_for(files), wide=vocabulary.size + LONGEST_COUNTED >= 2**16)
-    for user, text in grouping.records(files, progress):
-        spill.add(grouping.name(user), vocabulary.encode_measured(text))
-    summary = _write_splits(folder, spill, vocabulary, grouping)
+    spill = Spill(folder.parent / "spill", parts_for(corpus), wide=vocabulary.size + LONGEST_COUNTED >= 2**16)
+    census = Census()
+    for user, text in grouping.records(corpus, census, progress):
+        name = grouping.name(user)
+        census.meet(user, name)
+        spill.add(name, vocabulary.encode_measured(text))
+    summary = _write_splits(folder, spill, census, vocabulary, grouping)
+    grouping.check_users(summary.users_seen, summary.single_record_users)
     vocabulary.save(folder / VOCABULARY_FILE)
     facts = {
         "format": FORMAT,
@@ -115,7 +154,7 @@ def write_store(
 
 
 def collect(
-    paths: Paths, vocabulary: Vocabulary, grouping: Grouping | None = None, tokens_per_user: int | None = None
+    corpus: Corpus, vocabulary: Vocabulary, grouping: Grouping | None = None, tokens_per_user: int | None = None
 ) -> Store:
     """A corpus that fits in memory, grouped as `prepare` groups it but not split.
 
@@ -126,7 +165,7 @@ def collect(
         grouping = replace(grouping, tokens_per_user=tokens_per_user)
     cap = grouping.tokens_per_user if grouping.plain_text else tokens_per_user
     users: dict[bytes, array[int]] = {}
-    for user, text in grouping.records(grouping.files(paths)):
+    for user, text in grouping.records(grouping.sources(corpus)):
         tokens = users.setdefault(grouping.name(user), array("I"))
         if cap is None or len(tokens) < cap:
             tokens.extend(vocabulary.encode_measured(text))
@@ -136,7 +175,9 @@ def collect(
     return replace(store, people=not grouping.plain_text)
 
 
-def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: Grouping) -> PreparationSummary:
+def _write_splits(
+    store: Path, spill: Spill, census: Census, vocabulary: Vocabulary, grouping: Grouping
+) -> PreparationSummary:
     seen = cut = tokens_seen = tokens_cut = unknown = largest = 0
     with (
         SplitWriter(store / "train.arrow", vocabulary.size) as train,
@@ -161,7 +202,7 @@ def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: G
         found = f"holds out all {kept} users that have {{min_tokens}}"
         raise SettingError(f"{{test_users}} {found}; lower {{test_users.name}}, or give more users", **asdict(grouping))
     return PreparationSummary(
-        records=spill.records,
+        records=census.records,
         users_seen=seen,
         users_kept=kept,
         users_dropped=seen - kept,
@@ -174,4 +215,9 @@ def _write_splits(store: Path, spill: Spill, vocabulary: Vocabulary, grouping: G
         train_tokens=train.tokens,
         test_users=test.users,
         test_tokens=test.tokens,
+        records_dropped=census.dropped,
+        single_record_users=spill.single,
+        look_alike_users=0 if grouping.plain_text else census.look_alikes,
+        nameless_records=0 if grouping.plain_text else census.nameless,
+        guessed_lines=census.guessed_lines,
     )

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.grouping import Grouping, Spill, parts_for
+from sottovoce.data.corpus import Source
+from sottovoce.data.grouping import Grouping, Progress, Spill, parts_for
 from sottovoce.data.words import is_word, tokenise
 from sottovoce.errors import SettingError
 
 _NO_WORD = 0  # begin, end, marks, placeholders and known words
 
 
+@dataclass(frozen=True)
+class WordCounts:
+    """How many users there are to train on, and how many of them bring each word. Exact, so private."""
+
+    users: int
+    by_word: dict[str, int]
+
+
 def count_users(
     folder: Path,
-    files: list[Path],
+    corpus: list[Source],
     grouping: Grouping,
     words_per_user: int,
     known: Collection[str] = (),
-    progress: Callable[[int], None] | None = None,
-) -> dict[str, int]:
+    progress: Progress | None = None,
+) -> WordCounts:
     """For each word, how many of the users to train on bring it; a user brings at most `words_per_user`, each once.
 
     Guarantee: a user added or removed changes at most `words_per_user` counts, each by one. Which words a user brings
@@ -32,16 +42,20 @@ def count_users(
     if words_per_user < 1:
         raise SettingError("{words_per_user} must be at least 1: the words of one user", words_per_user=words_per_user)
     ids = _Ids(known)
-    spill = Spill(folder, parts_for(files), wide=True)
-    for user, text in grouping.records(files, progress):
+    spill = Spill(folder, parts_for(corpus), wide=True)
+    for user, text in grouping.records(corpus, progress=progress):
         name = grouping.name(user)
         if not grouping.holds_out(name):
             spill.add(name, [_NO_WORD, *map(ids.__getitem__, tokenise(text)), _NO_WORD])
     counts = np.zeros(len(ids.words), np.int64)
+    seen = kept = 0
     for name, total, tokens in spill.users(grouping.tokens_per_user):
+        seen += 1
         if total >= grouping.min_tokens:
+            kept += 1
             counts[_words_of(name, tokens, words_per_user)] += 1
-    return {ids.words[number]: int(counts[number]) for number in np.flatnonzero(counts)}
+    grouping.check_users(seen, spill.single)
+    return WordCounts(kept, {ids.words[number]: int(counts[number]) for number in np.flatnonzero(counts)})
 
 
 class _Ids(dict[str, int]):

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.data.corpus import lines
+from sottovoce.data.lines import lines
 from sottovoce.data.tokenizer import Specials
 from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, is_word, tokenise
 from sottovoce.errors import SettingError, SottoError

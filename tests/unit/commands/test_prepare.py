@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
-from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
+from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately, refuse_hopeless
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
@@ -63,14 +63,51 @@ def test_users_bring_fewer_words_to_a_list_that_is_extended() -> None:
 
 def test_a_draw_that_finds_no_word_is_charged_too(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"user": n, "text": f"word{n}"}) + "\n" for n in range(20)))
+    corpus.write_text("".join(json.dumps({"user": n, "text": "word" + chr(192 + n)}) + "\n" for n in range(50)))
     stages: list[str] = []
     wanted = PrivateVocabulary(1.0, 1e-6, words_per_user=2)
     summary, facts = prepare_privately(corpus, tmp_path / "store", wanted, log=stages.append)
-    assert (summary.users_seen, facts["words_found"], facts["words_per_user"]) == (20, 0, 2)
+    assert (summary.users_seen, facts["words_found"], facts["words_per_user"]) == (50, 0, 2)
     assert StoreLedger(tmp_path / "store" / "ledger.jsonl").spent(PREPARATION) == [(wanted.histogram().event(), 1)]
     assert Store.open(tmp_path / "store").vocabulary_source == facts
     assert len(stages) == 4
+
+
+def test_a_draw_that_can_find_no_word_is_refused_before_it_is_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of users alone, in two digits: that all of them share a word changes nothing."""
+    monkeypatch.setattr(StoreLedger, "charge", lambda *_: pytest.fail("it was paid for"))
+    people = [(f"user {n}", "tea") for n in range(30)]
+    with pytest.raises(SottoError, match=r"about 33 users .* Nothing was charged"):
+        prepare_privately(people, tmp_path / "store", PrivateVocabulary(1.0, 1e-6, words_per_user=2))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("users", "threshold", "refused"), [(3_201, 3_300, False), (3_299, 3_301, True), (9, 10, True)]
+)
+def test_the_rule_for_hopeless_draws_is_coarse(users: int, threshold: int, refused: bool) -> None:
+    if refused:
+        with pytest.raises(SottoError, match="nothing would be found"):
+            refuse_hopeless(threshold, users)
+    else:
+        refuse_hopeless(threshold, users)
+
+
+def test_records_named_as_users_are_refused_before_words_are_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoreLedger, "charge", lambda *_: pytest.fail("it was paid for"))
+    messages = [(f"message {n}", "tea") for n in range(200)]
+    with pytest.raises(SottoError, match="every_record_is_a_user"):
+        prepare_privately(messages, tmp_path / "store", PrivateVocabulary(1.0, 1e-6, words_per_user=2))
+
+
+def test_a_generator_cannot_be_read_twice(tmp_path: Path) -> None:
+    people = ((f"user {n}", "tea") for n in range(50))
+    with pytest.raises(SottoError, match="reads the corpus twice"):
+        prepare_privately(people, tmp_path / "store", PrivateVocabulary(1.0, 1e-6))
 
 
 def test_plain_text_has_no_users_whose_words_are_hidden(tmp_path: Path) -> None:

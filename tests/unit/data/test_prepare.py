@@ -3,6 +3,8 @@
 import gzip
 import json
 import random
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,9 @@ from sottovoce.errors import SottoError
 
 LETTERS = Vocabulary.from_words("abcdefgh")
 Records = list[tuple[str, str]]
+
+
+SINGLE = Grouping(every_record_is_a_user=True)
 
 
 def write(path: Path, rows: Records) -> Path:
@@ -85,6 +90,7 @@ def test_counts_include_begin_and_end(tmp_path: Path) -> None:
         train_tokens=12,
         test_users=0,
         test_tokens=0,
+        single_record_users=2,
     )
 
 
@@ -119,9 +125,10 @@ def test_user_ids_are_not_in_the_store(tmp_path: Path) -> None:
 def test_one_person_joining_moves_nobody_else(tmp_path: Path) -> None:
     rows = population(300)
     before = tmp_path / "before"
-    prepare(write(tmp_path / "1.jsonl", rows), before, LETTERS, Grouping(test_users=0.3))
+    grouping = Grouping(test_users=0.3, every_record_is_a_user=True)
+    prepare(write(tmp_path / "1.jsonl", rows), before, LETTERS, grouping)
     after = tmp_path / "after"
-    prepare(write(tmp_path / "2.jsonl", [("newcomer", "a"), *rows]), after, LETTERS, Grouping(test_users=0.3))
+    prepare(write(tmp_path / "2.jsonl", [("newcomer", "a"), *rows]), after, LETTERS, grouping)
     old, new = streams(before), streams(after)
     for split in ("train", "test"):
         assert old[split].items() <= new[split].items()
@@ -132,7 +139,7 @@ def test_one_person_joining_moves_nobody_else(tmp_path: Path) -> None:
 def test_the_share_held_out_is_the_share_asked_for(tmp_path: Path) -> None:
     """3,000 users at 0.3: 900 expected, standard deviation 25; five of them on either side."""
     corpus = write(tmp_path / "c.jsonl", population(3000))
-    summary = prepare(corpus, tmp_path / "store", LETTERS, Grouping(test_users=0.3))
+    summary = prepare(corpus, tmp_path / "store", LETTERS, Grouping(test_users=0.3, every_record_is_a_user=True))
     assert 775 < summary.test_users < 1025
     # The order in the store and the split are independent: test users are not one end of the sorted names.
     names = list(streams(tmp_path / "store")["test"])
@@ -143,7 +150,7 @@ def test_the_share_held_out_is_the_share_asked_for(tmp_path: Path) -> None:
 def test_a_larger_share_keeps_the_smaller_ones_test_users(tmp_path: Path) -> None:
     corpus = write(tmp_path / "c.jsonl", population(200))
     for share in (0.1, 0.4):
-        prepare(corpus, tmp_path / f"{share}", LETTERS, Grouping(test_users=share))
+        prepare(corpus, tmp_path / f"{share}", LETTERS, Grouping(test_users=share, every_record_is_a_user=True))
     assert streams(tmp_path / "0.1")["test"].items() < streams(tmp_path / "0.4")["test"].items()
 
 
@@ -152,7 +159,8 @@ def test_another_key_holds_out_other_users(tmp_path: Path) -> None:
     corpus = write(tmp_path / "c.jsonl", rows)
     held = []
     for key in ("one", "two" * 100):
-        prepare(corpus, tmp_path / key[:3], LETTERS, Grouping(test_users=0.5, split_key=key))
+        grouping = Grouping(test_users=0.5, split_key=key, every_record_is_a_user=True)
+        prepare(corpus, tmp_path / key[:3], LETTERS, grouping)
         held.append({len(tokens) for tokens in streams(tmp_path / key[:3])["test"].values()})
         assert json.loads((tmp_path / key[:3] / "store.json").read_text())["split_key"] == key
     assert held[0] != held[1]
@@ -174,7 +182,7 @@ def test_the_order_between_users_does_not_matter(tmp_path: Path, monkeypatch: py
         files,
         tmp_path / "two",
         LETTERS,
-        progress=lambda _: spilt.append(len(list(tmp_path.glob(".two-*/spill/*.tokens")))),
+        progress=lambda *_: spilt.append(len(list(tmp_path.glob(".two-*/spill/*.tokens")))),
     )
     assert spilt[-1] > 10
     for name in ("train.arrow", "test.arrow", "store.json", "vocabulary.txt", "preparation.json"):
@@ -261,9 +269,13 @@ def test_collect_without_a_cap_is_as_long_as_its_longest_user(tmp_path: Path) ->
 
 def test_progress_counts_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping_module, "PROGRESS_EVERY", 4)
-    told: list[int] = []
-    prepare(write(tmp_path / "c.jsonl", population(10)), tmp_path / "s", LETTERS, progress=told.append)
-    assert told == [4, 8, 10]
+    seen: list[tuple[int, int]] = []
+    corpus = write(tmp_path / "c.jsonl", population(10))
+    prepare(corpus, tmp_path / "s", LETTERS, progress=lambda *counts: seen.append(counts))
+    assert [records for records, _ in seen] == [4, 8, 10]
+    sizes = [read for _, read in seen]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == corpus.stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -302,7 +314,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     if moment == "writing":
         monkeypatch.setattr(prepare_module.Vocabulary, "save", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        prepare(corpus, tmp_path / "store", LETTERS, progress=interrupt if moment == "reading" else None)
+        prepare(corpus, tmp_path / "store", LETTERS, SINGLE, progress=interrupt if moment == "reading" else None)
     assert list(tmp_path.iterdir()) == [corpus]
 
 
@@ -340,3 +352,86 @@ def test_a_store_is_never_overwritten(tmp_path: Path) -> None:
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     with pytest.raises(SottoError, match="is a file"):
         prepare(corpus, corpus, LETTERS)
+
+
+def test_nearly_as_many_users_as_records_must_be_meant(tmp_path: Path) -> None:
+    """Of 200 users, twenty with a second record are one in ten: from there on the corpus is taken as it is."""
+    messages = population(200)
+    for more in (0, 20):
+        with pytest.raises(SottoError, match=r"user_field=user may name messages.*every_record_is_a_user") as caught:
+            prepare([*messages, *messages[:more]], tmp_path / "store", LETTERS)
+        assert "\n" not in str(caught.value)
+        assert not list(tmp_path.iterdir())
+    assert prepare([*messages, *messages[:21]], tmp_path / "usual", LETTERS).single_record_users == 179
+    assert prepare(messages, tmp_path / "meant", LETTERS, SINGLE).single_record_users == 200
+    assert prepare(messages[:99], tmp_path / "few", LETTERS).users_seen == 99
+
+
+OWNED = [
+    (["ann"], "a"),
+    (["ann", "bob"], "b"),
+    (["bob", "bob"], "c"),
+    (["cyd", "bob", "ann"], "d"),
+    (["cyd"], "e"),
+    (["cyd", "dan"], "f"),
+]
+
+
+def rows_of(tmp_path: Path, records: Sequence[tuple[list[str], str]], owners: int) -> dict[str, list[int]]:
+    folder = tmp_path / f"{owners}-{len(list(tmp_path.iterdir()))}"
+    prepare(records, folder, LETTERS, Grouping(test_users=0, owners_per_record=owners))
+    return streams(folder)["train"]
+
+
+def test_each_owner_has_a_record_and_those_of_too_many_have_none(tmp_path: Path) -> None:
+    name = {user: Grouping().name(user).hex() for user in ("ann", "bob", "cyd", "dan")}
+    alone, two = rows_of(tmp_path, OWNED, 1), rows_of(tmp_path, OWNED, 2)
+    assert alone == {name[user]: LETTERS.encode(text) for user, text in (("ann", "a"), ("bob", "c"), ("cyd", "e"))}
+    assert {user: [t for t in two[name[user]] if t > LETTERS.encode("a")[0]] for user in name} == {
+        user: [token for letter in letters for token in LETTERS.encode(letter) if token > LETTERS.encode("a")[0]]
+        for user, letters in {"ann": "ab", "bob": "bc", "cyd": "ef", "dan": "f"}.items()
+    }
+
+
+@pytest.mark.parametrize("gone", ["ann", "bob", "cyd", "dan"])
+def test_a_person_who_leaves_with_all_their_records_changes_nobody_elses_text(tmp_path: Path, gone: str) -> None:
+    """The records of one owner are all that counts, so those shared with the one who left were never there."""
+    before = rows_of(tmp_path, OWNED, 1)
+    after = rows_of(tmp_path, [(owners, text) for owners, text in OWNED if gone not in owners], 1)
+    del_name = Grouping().name(gone).hex()
+    assert after == {name: tokens for name, tokens in before.items() if name != del_name}
+
+
+@pytest.mark.parametrize("gone", range(len(OWNED)))
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_one_record_less_changes_the_text_of_its_owners_alone(tmp_path: Path, gone: int, most: int) -> None:
+    before = rows_of(tmp_path, OWNED, most)
+    after = rows_of(tmp_path, OWNED[:gone] + OWNED[gone + 1 :], most)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    owners = {Grouping().name(user).hex() for user in OWNED[gone][0]}
+    assert changed == (owners if len(owners) <= most else set())
+
+
+def test_records_of_too_many_owners_are_counted_and_a_corpus_of_them_alone_is_refused(tmp_path: Path) -> None:
+    assert prepare(OWNED, tmp_path / "store", LETTERS, Grouping(test_users=0)).records_dropped == 3
+    with pytest.raises(SottoError, match="more owners than owners_per_record=1 allows"):
+        prepare([(["ann", "bob"], "a")] * 3, tmp_path / "other", LETTERS)
+
+
+def test_what_the_owner_should_look_at(tmp_path: Path) -> None:
+    table = tmp_path / "c.csv"
+    people = ["user,text", "Ann@work.example,a", "ann@home.example,b", "null,c", "nan,d", '"[""x"", ""y""]",e']
+    table.write_bytes("\n".join([*people, "bob,zzz zzz \xe9t\xe9"]).encode("latin-1"))
+    summary = prepare(table, tmp_path / "store", LETTERS, Grouping(test_users=0))
+    assert (summary.look_alike_users, summary.nameless_records, summary.guessed_lines) == (1, 2, 1)
+    found = "\n".join(summary.warnings)
+    for words in ("5 users to train on are few", "1 user ids differ", "2 records have a user such as null"):
+        assert words in found
+    for words in ("1 of 6 records are left out", "of the words are not in the vocabulary", "1 lines are not UTF-8"):
+        assert words in found
+    assert "ann" not in found.lower().replace("cannot", "")
+
+
+def test_nothing_to_look_at() -> None:
+    facts = dict.fromkeys((field.name for field in fields(PreparationSummary)), 0)
+    assert PreparationSummary(**{**facts, "train_users": 2_000, "unknown_rate": 0.15}).warnings == []

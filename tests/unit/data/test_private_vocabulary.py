@@ -14,7 +14,7 @@ from sottovoce.data.private_vocabulary import count_users
 from sottovoce.errors import SottoError
 
 Records = list[tuple[str, str]]
-EVERYBODY = Grouping(test_users=0)
+EVERYBODY = Grouping(test_users=0, every_record_is_a_user=True)
 
 
 def counts(
@@ -22,7 +22,7 @@ def counts(
 ) -> Counter:
     corpus = folder / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"user": user, "text": text}) + "\n" for user, text in rows))
-    return Counter(count_users(folder / "work", [corpus], grouping, words_per_user, **more))
+    return Counter(count_users(folder / "work", [corpus], grouping, words_per_user, **more).by_word)
 
 
 def test_a_user_brings_each_word_once_and_only_words(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_only_the_text_that_will_be_in_the_store_counts(tmp_path: Path) -> None:
 
 
 def test_held_out_users_bring_nothing(tmp_path: Path) -> None:
-    half = Grouping(test_users=0.5)
+    half = Grouping(test_users=0.5, every_record_is_a_user=True)
     rows = [(f"user {number}", f"word{chr(97 + number // 26)}{chr(97 + number % 26)}") for number in range(200)]
     kept = {text for user, text in rows if not half.holds_out(half.name(user))}
     assert 60 < len(kept) < 140

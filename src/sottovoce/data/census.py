@@ -1,0 +1,61 @@
+"""What a pass over a corpus met: counts that show its owner mistakes which void the guarantee.
+
+All counts are exact and private: they are the owner's, as the rest of `preparation.json`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from hashlib import blake2b
+
+from sottovoce.data.lines import Position
+
+MOST_FORMS = 2**18
+_NOBODY = {"nan", "none", "null", "n/a", "undefined", "unknown", "anonymous", "[deleted]", "[removed]"}
+_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\ufeff"))
+
+
+class Census:
+    """Counts of one pass, in constant memory.
+
+    `dropped` are records of too many owners, `nameless` those of a user such as "null", `guessed_lines` lines of tables
+    that are not UTF-8.
+    """
+
+    def __init__(self) -> None:
+        self.records = self.dropped = self.nameless = self.guessed_lines = 0
+        self.position = Position()
+        self._last, self._nobody = "", False
+        self._share = 1  # one in so many forms is kept
+        self._first: dict[int, bytes] = {}  # the form of an id, and the first name that has it
+        self._alike: dict[bytes, int] = {}  # another name of the same form
+
+    def meet(self, user: str, name: bytes) -> None:
+        """One record of a user."""
+        if user == self._last:  # most often a user's records follow one another
+            self.nameless += self._nobody
+            return
+        form = plain_form(user)
+        self._last, self._nobody = user, form in _NOBODY
+        self.nameless += self._nobody
+        key = int.from_bytes(blake2b(form.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        if key % self._share:
+            return
+        if self._first.setdefault(key, name) != name:
+            self._alike[name] = key
+        if len(self._first) + len(self._alike) > MOST_FORMS:  # ids of one form are kept or left out together
+            self._share *= 2
+            self._first = {key: name for key, name in self._first.items() if key % self._share == 0}
+            self._alike = {name: key for name, key in self._alike.items() if key % self._share == 0}
+
+    @property
+    def look_alikes(self) -> int:
+        """Users whose id differs from another's only in its form; of very many users an estimate."""
+        return len(self._alike) * self._share
+
+
+def plain_form(user: str) -> str:
+    """An id without what often differs between two ids of one person: case, spaces, an address's domain, a final .0."""
+    folded = unicodedata.normalize("NFKC", user).casefold().translate(_INVISIBLE)
+    bare = "".join(folded.split()).lstrip("@")
+    return (bare.partition("@")[0] or bare).removesuffix(".0")

@@ -1,0 +1,37 @@
+"""The bytes of files that are read, in any encoding, and how far."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from sottovoce.data.lines import Position, lines, opened
+from sottovoce.errors import SottoError
+
+TEXT = "".join(f"line {number} é\n" for number in range(50_000))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_the_position_goes_to_the_size_of_the_file(tmp_path: Path, packed: bool, encoding: str) -> None:
+    path = tmp_path / ("a.txt.gz" if packed else "a.txt")
+    path.write_bytes(gzip.compress(TEXT.encode(encoding)) if packed else TEXT.encode(encoding))
+    position, seen = Position(), []
+    for _ in range(2):
+        with opened(path, position=position) as reader:
+            while reader.next():
+                if reader.number % 10_000 == 0:
+                    seen.append(position.bytes)
+    size = path.stat().st_size
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 4
+    assert 0 < seen[0] < size
+    assert position.bytes == 2 * size
+
+
+def test_lines_are_strict_where_nobody_asked_to_guess(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(SottoError, match=r"words\.txt:1: text is not UTF-8"):
+        list(lines(tmp_path / "words.txt"))
