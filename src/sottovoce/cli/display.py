@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,6 +133,11 @@ def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[
         yield round_done
 
 
+def progress_on_terminal(name: str, *, quiet: bool = False) -> AbstractContextManager[Callable[[int, int], None]]:
+    """Show steps on a terminal, and nothing elsewhere."""
+    return progress_of_steps(name, quiet=quiet or not sys.stderr.isatty())
+
+
 @contextmanager
 def progress_of_steps(name: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Show steps that are all alike."""
@@ -180,7 +185,8 @@ def _live_bar(name: str) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.text import Text
 
-    begun, ends = time.monotonic(), math.nan
+    begun = before = time.monotonic()
+    ends, last = math.nan, 0
 
     class Left(bars.ProgressColumn):
         def render(self, task: bars.Task) -> Text:
@@ -193,8 +199,11 @@ def _live_bar(name: str) -> Iterator[Callable[..., None]]:
         task = bar.add_task(name, total=None, facts="")
 
         def update(done: int, total: int | None, shown: Shown = NOTHING_MORE) -> None:
-            nonlocal ends
+            nonlocal begun, before, ends, last
             now, left = time.monotonic(), shown.seconds_left
+            if done <= last:  # the steps begin again
+                begun = before
+            before, last = now, done
             if left is None and total and done:
                 left = (now - begun) / done * (total - done)
             ends = math.nan if left is None else now + left

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_columns, print_json, print_rows, print_table
+from sottovoce.cli.display import print_columns, print_json, print_rows, print_table, progress_on_terminal
 from sottovoce.cli.options import Flag, Json, Paths, Run, TextField, UserField, log, option
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
@@ -84,9 +84,10 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure how well a run's model predicts the next word of people it has not seen."""
+    from sottovoce.commands.baselines import public_baselines
     from sottovoce.commands.evaluate import Personalise, evaluate_run, open_public, open_users
     from sottovoce.data.grouping import Grouping
-    from sottovoce.evaluation.prediction import averages
+    from sottovoce.evaluation.prediction import averages, observed
 
     if other and texts.public:
         raise SottoError("--beside and --public are two tables; ask for one at a time")
@@ -97,20 +98,33 @@ def evaluate(
     public = open_public(run, texts.public, fields) if texts.public else None
     users = open_users(run, texts.corpus or (), texts.store, texts.split or "test", fields)
     training = Personalise(measures.epochs, measures.learning_rate) if measures.personalise else None
-    found = evaluate_run(run, users, suggestions=measures.shown, personalise=training, other=other)
-    spread, parts = found.spread if measures.internal else {}, _parts(found, measures)
     found_public = average = None
-    if public is not None:
-        found_public = evaluate_run(run, public, suggestions=measures.shown)
-        average = averages([found.evaluation, found_public.evaluation])
+    with progress_on_terminal(f"evaluate {run.name}", quiet=json) as step, observed(step):
+        found = evaluate_run(run, users, suggestions=measures.shown, personalise=training, other=other)
+        if public is not None:
+            found_public = evaluate_run(run, public, suggestions=measures.shown)
+            average = averages([found.evaluation, found_public.evaluation])
+    baselines = public_baselines(users, run)
+    spread, parts = found.spread if measures.internal else {}, _parts(found, measures)
     if json:
         answer = {**_json(found), **parts, **spread}
+        if baselines:
+            token, constant, unigram = baselines
+            answer["baselines"] = {
+                "token": users.vocabulary.text_of(token),
+                "constant": constant.to_json(),
+                "unigram": unigram.to_json(),
+            }
         if found_public and average:
             answer["public"] = _json(found_public)
             answer |= {name: value if math.isfinite(value) else None for name, value in average.items()}
         print_json(answer)
         return
-    rows = _rows(found) | {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
+    rows = _rows(found)
+    if baselines:
+        rows[f"  always “{users.vocabulary.text_of(baselines.token)}”: top-1"] = f"{baselines.constant.top1:.2%}"
+        rows["  a unigram of public text: perplexity"] = f"{baselines.unigram.perplexity:.4g}"
+    rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
     if found_public and average:
         rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
         print_columns(f"Evaluation of {run}", {"users": rows, "public": _rows(found_public)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -83,7 +82,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
     if scores:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
         for name, score in result.baselines.scores.items() if result.baselines else ():
-            perplexity = f", {score.perplexity:.4g}" if math.isfinite(score.perplexity) else ""
+            perplexity = "" if score.perplexity is None else f", {score.perplexity:.4g}"
             rows[f"  {name}"] = f"{score.top1:.2%}{perplexity}"
     if result.traffic:
         sent = {name: bytes_text(count) for name, count in result.traffic.items()}

@@ -11,10 +11,11 @@ from sottovoce.commands.initial_model import Start
 from sottovoce.data.demo import demo_texts, demo_vocabulary
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.evaluation.baselines import Frequencies, evaluate_baselines
+from sottovoce.evaluation.baselines import Frequencies, Measured, evaluate_baselines
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.recipe import Recipe
 from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import of_held_out
 
 _OTHER_SEED, _OTHER_PEOPLE = 1, 200  # synthetic people who are in no population
@@ -43,10 +44,12 @@ def measure_baselines(recipe: Recipe, start: Start, test: Store | None) -> Basel
     )
 
 
-def constant_baseline(test: Store) -> float:
-    """Top-1 of always suggesting the same frequent token of public text; 0 where no public text has these words."""
-    frequencies = public_frequencies(test.vocabulary)
-    return evaluate_baselines(frequencies, test, range(test.users)).constant.top1 if frequencies else 0.0
+def public_baselines(users: Store, run: str | Path | None = None) -> Measured | None:
+    """The baselines on all of some users; None where no public text has their words. `run`: whose base may have it."""
+    recipe = None if run is None else RunFolder(Path(run)).recipe_file
+    initial = Recipe.load(recipe).model.initial if recipe is not None and recipe.is_file() else None
+    frequencies = public_frequencies(users.vocabulary, initial)
+    return None if frequencies is None else evaluate_baselines(frequencies, users, range(users.users))
 
 
 def evaluated_users(recipe: Recipe, test: Store | None) -> range:

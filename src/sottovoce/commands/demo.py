@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sottovoce.accounting import rounded_up
-from sottovoce.commands.baselines import constant_baseline
+from sottovoce.commands.baselines import public_baselines
 from sottovoce.commands.evaluate import evaluate_run
 from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import prepare_demo
@@ -62,7 +62,8 @@ def run_demo(
         if result.ended == "stopped":
             return None
         results.append(replace(result, evaluation=evaluate_run(result.path).evaluation))
-    baseline = constant_baseline(Store.open(store, "test"))
+    public = public_baselines(Store.open(store, "test"))
+    baseline = public.constant.top1 if public else 0.0
     report_run(results[0].path, baseline=baseline, other=results[1].path)
     report_run(results[1].path, baseline=baseline)
     log("report   done")

@@ -8,7 +8,9 @@ docs/reference/metrics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -75,6 +77,19 @@ class TokenKinds(NamedTuple):
         return cls(jnp.asarray(unknown), jnp.asarray(tokenizer.starts_word))
 
 
+_observer: ContextVar[Callable[[int, int], None] | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observed(step: Callable[[int, int], None]) -> Generator[None, None, None]:
+    """Within it, `step(done, all)` is called after each block of users that is measured."""
+    before = _observer.set(step)
+    try:
+        yield
+    finally:
+        _observer.reset(before)
+
+
 _CHUNK = 64  # tokens evaluated at once: bounds memory at users x 64 x vocabulary
 
 
@@ -118,6 +133,8 @@ def blocks_of(store: Store, rows: Sequence[int] | None, block: int = 0) -> Itera
         tokens[: len(chosen), :columns] = users.tokens[:, :columns]
         lengths = np.pad(users.lengths, (0, block - len(chosen)))
         yield jnp.asarray(tokens), jnp.asarray(lengths), len(chosen)
+        if step := _observer.get():
+            step(min(start + block, len(chosen_rows)), len(chosen_rows))
 
 
 def evaluate(model: LanguageModel, store: Store, rows: Sequence[int] | None = None) -> Evaluation:

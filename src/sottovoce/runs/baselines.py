@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import Facts, in_file, read_sealed
+from sottovoce.files import Facts, read_sealed
 from sottovoce.runs.folder import RunFolder
 
 NOTHING = "nothing"
@@ -21,7 +20,7 @@ class Score(Facts):
     top1: float
     top3: float
     top5: float
-    perplexity: float = field(metadata=in_file(null=math.inf))
+    perplexity: float | None  # None where it is infinite
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -56,7 +55,7 @@ def test_a_finished_run_shows_its_cost_and_the_next_step(result, capsys, tmp_pat
 
 
 def test_baselines_are_shown_and_a_model_that_is_no_better_is_called_so(result, capsys):
-    start, constant = Score(200, 0.117, 0.2, 0.3, 180.0), Score(200, 0.05, 0.1, 0.15, math.inf)
+    start, constant = Score(200, 0.117, 0.2, 0.3, 180.0), Score(200, 0.05, 0.1, 0.15, None)
     print_result(result(baselines=Baselines("base english", start, "text", ".", constant)), json=False)
     page = capsys.readouterr().out
     for words in ("the start, base english", "11.70%, 180", "always “.”", "5.00%"):

@@ -9,7 +9,7 @@ import pytest
 from tiny_run import make_store
 
 from sottovoce import bases
-from sottovoce.commands.baselines import constant_baseline, evaluated_users, measure_baselines, public_frequencies
+from sottovoce.commands.baselines import evaluated_users, measure_baselines, public_baselines, public_frequencies
 from sottovoce.commands.initial_model import Start
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.stores import prepare_demo
@@ -77,4 +77,4 @@ def test_the_synthetic_population_is_counted_on_other_synthetic_people(tmp_path:
     prepare_demo(tmp_path / "store", 40)
     test = Store.open(tmp_path / "store", "test")
     assert public_frequencies(test.vocabulary).source == "synthetic messages"
-    assert 0.03 < constant_baseline(test) < 0.3
+    assert 0.03 < public_baselines(test).constant.top1 < 0.3

@@ -26,7 +26,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(demo, "report_run", lambda path, **more: done.reports.append((path.name, more)))
     monkeypatch.setattr(demo, "prepare_demo", lambda out, users: SimpleNamespace(train_users=users, test_users=9))
     monkeypatch.setattr(demo.Store, "open", lambda folder, split="train": split)
-    monkeypatch.setattr(demo, "constant_baseline", lambda test: 0.07)
+    monkeypatch.setattr(demo, "public_baselines", lambda test: SimpleNamespace(constant=SimpleNamespace(top1=0.07)))
     return done
 
 

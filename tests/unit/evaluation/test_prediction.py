@@ -13,6 +13,7 @@ from sottovoce.evaluation.prediction import (
     average_perplexity,
     count_hits,
     evaluate,
+    observed,
     spread,
     summarise,
 )  # fmt: skip
@@ -133,3 +134,11 @@ def test_spread_over_users(vocabulary):
     store = Store.from_users([[BOS, 50, 50], [BOS, 50, 52]], vocabulary, tokens_per_user=5)
     found = spread(count_hits(Parrot(vocabulary.size), store))
     assert found["top1_p5"] < found["top1_p95"] <= 0.5
+
+
+def test_every_block_is_told_to_an_observer(model, store):
+    steps = []
+    with observed(lambda done, users: steps.append((done, users))):
+        count_hits(model, store, range(5), block=2)
+    count_hits(model, store, range(5), block=2)
+    assert steps == [(2, 5), (4, 5), (5, 5)]

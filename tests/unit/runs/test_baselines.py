@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 
@@ -12,11 +11,11 @@ from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RunFolder
 
 
-def score(top1: float, perplexity: float = 100.0) -> Score:
+def score(top1: float, perplexity: float | None = 100.0) -> Score:
     return Score(200, top1, 0.2, 0.3, perplexity)
 
 
-FULL = Baselines("base english", score(0.117), "the text of base english", ".", score(0.05, math.inf), score(0.03))
+FULL = Baselines("base english", score(0.117), "the text of base english", ".", score(0.05, None), score(0.03))
 
 
 def test_they_are_read_as_they_were_written(tmp_path):
