@@ -133,7 +133,7 @@ def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[
         yield round_done
 
 
-def progress_on_terminal(name: str, *, quiet: bool = False) -> AbstractContextManager[Callable[[int, int], None]]:
+def progress_on_terminal(name: str, *, quiet: bool = False) -> AbstractContextManager[Callable[..., None]]:
     """Show steps on a terminal, and nothing elsewhere."""
     return progress_of_steps(name, quiet=quiet or not sys.stderr.isatty())
 
@@ -201,10 +201,10 @@ def _live_bar(name: str) -> Iterator[Callable[..., None]]:
         def update(done: int, total: int | None, shown: Shown = NOTHING_MORE) -> None:
             nonlocal begun, before, ends, last
             now, left = time.monotonic(), shown.seconds_left
-            if done <= last:  # the steps begin again
+            if done < last:  # the steps begin again
                 begun = before
             before, last = now, done
-            if left is None and total and done:
+            if left is None and total and 0 < done < total:
                 left = (now - begun) / done * (total - done)
             ends = math.nan if left is None else now + left
             bar.update(task, completed=done, total=total, facts=shown.facts)

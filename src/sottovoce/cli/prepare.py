@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_json, print_table, shown_epsilon
+from sottovoce.cli.display import Shown, print_json, print_table, progress_on_terminal, shown_epsilon
 from sottovoce.cli.options import Flag, Json, TextField, UserField, log, option
 from sottovoce.errors import SottoError
 
@@ -109,7 +110,8 @@ def prepare(
         from sottovoce.data import prepare as preparation
 
         vocabulary, facts = words.open()
-        summary = preparation.prepare(files, out, vocabulary, grouping, facts)
+        with _reading_progress(files, grouping, out, quiet=json) as progress:
+            summary = preparation.prepare(files, out, vocabulary, grouping, facts, progress)
     for warning in summary.warnings:
         log(f"warning: {warning}")
     if json:
@@ -123,6 +125,16 @@ def prepare(
         print(f"next: sotto base train {out} --out BASE")
         return
     print(f"next: sotto init {out} --out mine.toml")
+
+
+@contextmanager
+def _reading_progress(
+    files: Sequence[Path], grouping: Grouping, out: Path, quiet: bool
+) -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how much of the files is read, in megabytes."""
+    megabytes = sum(each.stat().st_size for each in grouping.sources(files) if isinstance(each, Path)) / 1e6
+    with progress_on_terminal(f"prepare {out.name}, MB", quiet=quiet) as step:
+        yield lambda records, read: step(round(read / 1e6), max(round(megabytes), 1), Shown(f"{records:,} records"))
 
 
 def _print_found(facts: Mapping[str, Any]) -> None:
