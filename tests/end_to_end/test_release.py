@@ -26,7 +26,9 @@ from sottovoce.runs.hash_chain import chained
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")
-PUBLIC = {"weights.safetensors", "vocabulary.txt", "card.json", "privacy.json", "ledger.jsonl", "canaries.json"}
+MODEL = {"weights.safetensors", "vocabulary.txt", "card.json", "training.toml"}
+EVIDENCE = {"privacy.json", "ledger.jsonl", "canaries.json", "baselines.json", "report.html", "README.md"}
+PUBLIC = MODEL | EVIDENCE | {"SHA256SUMS", "SHA256SUMS.sig", "signer.pub"}
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +87,12 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     ]
     assert "audited by canaries before its release" in statement["prose"]
     assert "It was not audited by rounds." in statement["prose"]
-    # Whoever has the folder alone works out the same ε.
+    # Anyone who has the folder alone checks it, and computes the same ε.
     check = told.out.partition("with: sotto ")[2].splitlines()[0].split()
     judged = sotto(*check, "--json").json()
-    assert judged["epsilon"] == pytest.approx(statement["epsilon"], rel=1e-6)
-    assert judged["ledgers"][0]["releases"] == statement["rounds_planned"]
+    assert judged["verified"]
+    assert {one["result"] for one in judged["checks"]} == {"passed"}
+    assert judged["epsilons"][2]["epsilon"] == pytest.approx(statement["epsilon"], rel=1e-6)
     # The keys are gone, and so is the salt; the rest of the run is as it was.
     assert not (ready / "secrets").exists()
     assert {name: body for name, body in kept.items() if not name.startswith("secrets")} == files_of(ready)

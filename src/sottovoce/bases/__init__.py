@@ -39,6 +39,7 @@ class Base(Facts):
     perplexity: float
     files: dict[str, str]
     trained_on: str = PUBLIC
+    language: str | None = None  # a code such as "en"
 
     def fits(self, kind: str, settings: Mapping[str, Any], words: str) -> bool:
         """Can a model of these settings, over a vocabulary of this fingerprint, take its weights?"""

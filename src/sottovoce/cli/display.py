@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from sottovoce.commands.train import Progress
 
 
+def confirmed(question: str) -> bool:
+    """Ask a person who sits at a terminal. Without one nothing is asked, and the answer is yes."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def print_json(value: Mapping[str, Any] | Sequence[Json]) -> None:
     print(json.dumps(value, allow_nan=False, ensure_ascii=False))
 

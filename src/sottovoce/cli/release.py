@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from sottovoce.cli.display import print_json
+from sottovoce.cli.display import confirmed, print_json, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Run, option
+
+if TYPE_CHECKING:
+    from sottovoce.commands.release import Release
 
 
 def release(
@@ -16,27 +20,59 @@ def release(
     out: Annotated[Path, option("New folder for what may be public.")],
     most_exposure: Annotated[float | None, option("Bits by which a secret of one user may be exposed.")] = None,
     require_audit: Annotated[Flag, option("Refuse a model that was not audited by rounds and by canaries.")] = False,
+    license: Annotated[str, option("Licence of the model, for its README.md: apache-2.0.")] = "other",
+    language: Annotated[str | None, option("Language of the model, for its README.md: en.")] = None,
+    key: Annotated[Path | None, option("Ed25519 key that signs (default: yours, made on first use).")] = None,
+    yes: Annotated[Flag, option("Do not ask.")] = False,
+    dry_run: Annotated[Flag, option("Show what would be written; change nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Copy weights, vocabulary, card, statement and charges out of a run, if no check speaks against it.
+    """Write what may be public of a run into a signed folder, if no check speaks against it.
 
     The run must be private, its ledger whole, and no audit may contradict the claim. The run's secrets, the keys of its
     noise, are then erased, and it cannot be resumed any more. Otherwise: exit status 1, every reason, and no change.
     """
     from sottovoce.commands.release import release_run
-    from sottovoce.reporting.statement_text import would_have_seen
+    from sottovoce.commands.release_folder import Publication
 
-    result = release_run(run, out, most_exposure=most_exposure, require_audit=require_audit)
+    publication = Publication(license, language, key)
+    released = partial(
+        release_run, run, out, most_exposure=most_exposure, require_audit=require_audit, publication=publication
+    )
+    result = released(dry_run=True)
+    if not result.reasons and not dry_run:
+        if not json:
+            _show_plan(result)
+        if not yes and not json and not confirmed(f"release {run}?"):
+            return print("nothing was released or changed")
+        result = released(dry_run=False)
     if json:
         print_json(result.to_json())
-    elif result.released:
-        print(f"released: {out}")
-        print(f"anyone who has it finds its ε with: {result.check}")
-        for one in result.audits:
-            noticed = "" if one.would_notice is None else f"; it {would_have_seen(one.would_notice)}"
-            print(f"audit by {one.audit}: {one.result}{noticed}")
-        print(f"the secrets of {run} are erased; erase copies of them too")
-    else:
+    elif result.reasons:
         print("\n- ".join([f"not released: {run}", *result.reasons]))
-    if not result.released:
-        sys.exit(1)
+    elif result.released:
+        _show_released(result, run)
+    else:
+        _show_plan(result)
+        print("nothing was released or changed (--dry-run)")
+    return sys.exit(1) if result.reasons else None
+
+
+def _show_plan(plan: Release) -> None:
+    print(f"to be released: {plan.out}, with ε = {shown_epsilon(plan.epsilon)} at δ = {plan.delta:g}")
+    print(f"files: {', '.join(plan.files)}")
+    for note in plan.notes:
+        print(f"note: {note}")
+    print(f"signed by: {plan.signer}")
+    print("anyone who gets the folder has the model for good; the run's secrets are erased, and it cannot be resumed")
+
+
+def _show_released(result: Release, run: Path) -> None:
+    from sottovoce.reporting.statement_text import would_have_seen
+
+    print(f"released: {result.out}")
+    print(f"anyone who has it checks it with: {result.check}")
+    for one in result.audits:
+        noticed = "" if one.would_notice is None else f"; it {would_have_seen(one.would_notice)}"
+        print(f"audit by {one.audit}: {one.result}{noticed}")
+    print(f"the secrets of {run} are erased; erase copies of them too")

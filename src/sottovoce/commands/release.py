@@ -1,4 +1,4 @@
-"""Release a run: copy what may be public, if its ledger is whole and no audit contradicts its claim."""
+"""Release a run: a signed folder of what may be public, if its ledger is whole and no audit contradicts its claim."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from sottovoce import accounting
 from sottovoce.accounting import Covered
 from sottovoce.audit.results import Audits, CanariesResult, RoundsResult
 from sottovoce.commands.insert_canaries import read_registry
-from sottovoce.commands.stores import TURNS_BY_PLACE, store_folder
+from sottovoce.commands.release_folder import Publication, ReleaseFolder, store_ledger
+from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SettingError, SottoError
-from sottovoce.files import Facts, made_aside, sealed
+from sottovoce.files import Facts, made_aside
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import AuditOutcome, read_statement, with_store_total
-from sottovoce.reporting.statement_text import with_prose
+from sottovoce.reporting.statement import AuditOutcome, read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.budget import total_of
 from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
-from sottovoce.runs.ledger import PREPARATION, Ledger, StoreLedger, write_release
+from sottovoce.runs.ledger import PREPARATION, Ledger
 from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.signature import RELEASE, fingerprint, owner_key, owner_key_file, sign_folder
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024
 AUDITS = ("rounds", "canaries")
 _ROUNDING = 1e-6  # the same charges in another order
 
 
+BY_DEFAULT = Publication()
+
+
 @dataclass(frozen=True)
 class Release(Facts):
-    """Whether a run was released, and why not."""
+    """Whether a run was released, and why not; of a rehearsal, what would be written."""
 
     run: str
     released: bool
@@ -43,15 +47,34 @@ class Release(Facts):
     reasons: tuple[str, ...]
     audits: tuple[AuditOutcome, ...]
     not_run: tuple[str, ...]
-    check: str  # the command by which anyone with the released folder computes the ε of its statement
+    check: str = ""  # the command by which anyone with the released folder checks it
+    epsilon: float = math.inf
+    delta: float = math.nan
+    files: tuple[str, ...] = ()
+    signer: str = ""  # fingerprint of the key, or where a new one is made
+    notes: tuple[str, ...] = ()
 
 
 def release_run(
-    path: str | Path, out: str | Path, *, most_exposure: float | None = None, require_audit: bool = False
+    path: str | Path,
+    out: str | Path,
+    *,
+    most_exposure: float | None = None,
+    require_audit: bool = False,
+    publication: Publication = BY_DEFAULT,
+    dry_run: bool = False,
 ) -> Release:
-    """Copy weights, words, card, statement and charges into a new folder, and erase the run's secrets.
+    """Write what may be public of a run into a new, signed folder, and erase the run's secrets.
 
-    Nothing is copied or erased where there is a reason against it: `reasons` then lists all of them.
+    Nothing is written or erased where there is a reason against it: `reasons` then lists all of them.
+
+    Args:
+        path: the run's folder.
+        out: the folder to make.
+        most_exposure: bits by which a planted secret of one user may be exposed.
+        require_audit: refuse a model that was not audited by rounds and by canaries.
+        publication: licence, language and key.
+        dry_run: only say what would be written.
     """
     run = RunFolder.open(path)
     out = Path(out)
@@ -59,8 +82,7 @@ def release_run(
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     if most_exposure is not None and not most_exposure > 0:
         raise SettingError("{most_exposure:g} must be above 0; it is in bits, often 10", most_exposure=most_exposure)
-    privacy = Recipe.of(run).privacy
-    check = f"sotto plan --ledger {out / 'ledger.jsonl'} --delta {privacy.delta} --accountant {privacy.accountant}"
+    key = None if publication.key is None and not owner_key_file().exists() else owner_key(publication.key)
     with run.locked():
         audits: list[AuditOutcome] = []
         reasons: list[str] = []
@@ -76,26 +98,26 @@ def release_run(
         missing = tuple(audit.audit for audit in audits if audit.result == "not run")
         if require_audit:
             reasons += [f"no audit by {name} of this model: sotto audit {name} {path}" for name in missing]
-        if not reasons:
-            _write(run, out, tuple(audits))
-    return Release(run.path.resolve().name, not reasons, str(out), tuple(reasons), tuple(audits), missing, check)
-
-
-def _write(run: RunFolder, out: Path, audits: tuple[AuditOutcome, ...]) -> None:
-    with made_aside(out) as draft:
-        for name in (WEIGHTS, VOCABULARY):
-            (draft / name).write_bytes(run.model_file(name).read_bytes())
-        # Later runs on the same people count: the total is the one of today.
-        recipe, statement = Recipe.of(run), replace(read_statement(run), audits=audits)
-        statement = with_store_total(statement, _store_ledger(run, recipe).spent(), recipe.privacy.accountant)
-        written = sealed(with_prose(statement))
-        run.write_json(draft / "privacy.json", written)
-        run.write_json(draft / "card.json", sealed({**run.read_card(), "privacy": written}))
-        write_release(draft / "ledger.jsonl", statement.run, statement.charged)
-        if run.registry_file.exists():
-            (draft / run.registry_file.name).write_bytes(run.registry_file.read_bytes())
-        # Before the folder has its name: what is released never exists at the same time as the keys of its noise.
-        Secrets.erase(run.secrets)
+        signer = f"a new key, {owner_key_file()}" if key is None else fingerprint(key.public_key())
+        found = Release(
+            run.path.resolve().name, False, str(out), tuple(reasons), tuple(audits), missing, signer=signer
+        )
+        if reasons:
+            return found
+        statement = read_statement(run)
+        found = replace(found, epsilon=statement.epsilon, delta=statement.delta)
+        if dry_run:
+            draft = ReleaseFolder(run, out, publication, signer)
+            return replace(found, files=draft.files, notes=draft.notes)
+        key = owner_key(publication.key)
+        draft = ReleaseFolder(run, out, publication, fingerprint(key.public_key()))
+        with made_aside(out) as folder:
+            draft.write(folder, tuple(audits))
+            sign_folder(folder, key, RELEASE)
+            # Before the folder has its name: what is released never exists at the same time as the keys of its noise.
+            Secrets.erase(run.secrets)
+    check = f"sotto verify {out} --signer {draft.signer}"
+    return replace(found, released=True, files=draft.files, signer=draft.signer, notes=draft.notes, check=check)
 
 
 def _faults(run: RunFolder) -> Iterator[str]:
@@ -118,7 +140,7 @@ def _faults(run: RunFolder) -> Iterator[str]:
         yield f"the ledger has no entry for round {ledger.rounds + 1}, and the model is of round {rounds}"
     if statement.charges != len(ledger.entries):
         yield f"the statement counts {statement.charges} charges, and the ledger has {len(ledger.entries)}"
-    people = _store_ledger(run, recipe)
+    people = store_ledger(run, recipe)
     # A round that another charge covers was paid for with that one.
     paid = [(event, count) for event, count in ledger.spent() if not isinstance(event, Covered)]
     if missing := total_of(paid) - total_of(people.spent(statement.run)):
@@ -147,10 +169,6 @@ def _faults(run: RunFolder) -> Iterator[str]:
         yield f"{WEIGHTS} is not the model of the last checkpoint, or that is not of round {rounds}; {again}"
     elif run.secrets.exists():  # a first release erases them
         checkpoints.check_origin(run, ledger, saved)
-
-
-def _store_ledger(run: RunFolder, recipe: Recipe) -> StoreLedger:
-    return StoreLedger(store_folder(recipe, run) / "ledger.jsonl")
 
 
 def _trained(run: RunFolder, weights: dict[str, np.ndarray], ledger: Ledger) -> dict[str, np.ndarray]:

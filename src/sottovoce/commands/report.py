@@ -33,9 +33,11 @@ def report_run(
     model: LanguageModel | None = None,
     baseline: float | None = None,
     other: str | Path | None = None,
+    out: Path | None = None,
 ) -> Path:
     """Write `report.html` into a run's folder; with `internal`, `report-internal.html` for the owner alone.
 
+    It is written to `out` instead where that is named.
     `other` is another run to draw in the same figures; where its words are the same, both are measured on the held-out
     users of the run's store, by band and by group.
     """
@@ -45,7 +47,7 @@ def report_run(
     other_run = RunFolder.open(other) if other is not None else None
     evidence = Evidence(
         name=run.path.resolve().name,
-        recipe=_public_recipe(run, card),
+        recipe=public_recipe(run, card),
         statement=_statement_of_today(run),
         record=run.record.read(),
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
@@ -57,7 +59,7 @@ def report_run(
         other=OtherRun(other_run.path.resolve().name, other_run.record.read()) if other_run else None,
         date=f"{date.today():%-d %B %Y}",
     )
-    target = run.path / "report-internal.html" if internal else run.report_file
+    target = out or (run.path / "report-internal.html" if internal else run.report_file)
     write_aside(target, render(evidence).encode(), private=internal)
     return target
 
@@ -72,7 +74,7 @@ def read_findings(run: RunFolder, name: str = "RUN") -> list[Finding]:
     return findings(read_statement(run), Audits.from_json(files, digest(run.load_weights())), name)
 
 
-def _public_recipe(run: RunFolder, card: Card) -> dict[str, Json]:
+def public_recipe(run: RunFolder, card: Card) -> dict[str, Json]:
     """A page for others shows no paths of this machine."""
     recipe = Recipe.of(run).to_dict()
     for section, key in (("data", "store"), ("model", "initial"), ("local", "public")):

@@ -17,6 +17,7 @@ class Card(Facts):
     code: str = ""  # model and objective, in words
     own_model: bool = False  # a model of the caller's, which the recipe does not describe
     kind: str | None = None  # of model, where the recipe names it
+    model: Json | None = None  # of a release: the settings of its kind
     trained_on: str | None = None  # "public" or "people"; None in cards of before
     parameters: int = 0
     trained_parameters: int | None = None  # where a part is frozen, fewer; None in cards of before

@@ -1,0 +1,129 @@
+"""The folder of a release: the files of a run that may be public, and a README for people who find them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from sottovoce import bases
+from sottovoce.build.assembly import model_settings
+from sottovoce.commands.export import export_run
+from sottovoce.commands.report import public_recipe, report_run
+from sottovoce.commands.stores import store_folder
+from sottovoce.errors import SettingError, SottoError
+from sottovoce.files import sealed, write_aside
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.model_card import Described, model_card
+from sottovoce.reporting.statement import AuditOutcome, Statement, read_statement, with_store_total
+from sottovoce.reporting.statement_text import with_prose
+from sottovoce.runs.baselines import Baselines
+from sottovoce.runs.card import Card
+from sottovoce.runs.folder import RECIPE, STATEMENT, VOCABULARY, WEIGHTS, RunFolder
+from sottovoce.runs.ledger import StoreLedger, write_release
+from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
+
+README, ONNX, REPORT = "README.md", "onnx", "report.html"
+_LICENSE = re.compile(r"[\w.+-]{1,64}", re.ASCII)
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What an owner adds to a release: under which licence and key it is published."""
+
+    license: str = "other"  # as Hugging Face names licences, for example apache-2.0
+    language: str | None = None  # a code such as en; that of the base with the same vocabulary unless given
+    key: Path | None = None  # that of the owner unless given
+
+    def __post_init__(self) -> None:
+        if not _LICENSE.fullmatch(self.license):
+            raise SettingError("{license!r} must be the short name of a licence: apache-2.0", license=self.license)
+        if self.language is not None and not _LANGUAGE.fullmatch(self.language):
+            raise SettingError("{language!r} must be the code of a language: en, de, pt-BR", language=self.language)
+
+
+@dataclass
+class ReleaseFolder:
+    """What is written for a run that may be released. `notes` says what is left out, and why."""
+
+    run: RunFolder
+    out: Path
+    publication: Publication
+    signer: str
+    notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.card = Card.from_json(self.run.read_card())
+        own, files = self.card.own_model, [WEIGHTS, VOCABULARY, "card.json", STATEMENT, "ledger.jsonl", RECIPE]
+        files += [self.run.registry_file.name] * self.run.registry_file.exists()
+        files += [self.run.baselines_file.name] * self.run.baselines_file.exists()
+        if own:
+            self.notes += ("no report.html and no ONNX: the model is your own; `sotto report` needs it from Python",)
+        else:
+            files.append(REPORT)
+        self.onnx = not own and all(find_spec(name) for name in ("jax2onnx", "onnxruntime"))
+        if not own and not self.onnx:
+            self.notes += ("no ONNX: that needs `pip install 'sottovoce[export]'`",)
+        files += [f"{ONNX}/"] * self.onnx
+        self.files = (*files, README, MANIFEST, SIGNATURE, SIGNER)
+
+    def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
+        run, recipe = self.run, Recipe.of(self.run)
+        for name in (WEIGHTS, VOCABULARY):
+            write_aside(draft / name, run.model_file(name).read_bytes())
+        # Later runs on the same people count: the total is the one of today.
+        statement = replace(read_statement(run), audits=audits)
+        statement = with_store_total(statement, store_ledger(run, recipe).spent(), recipe.privacy.accountant)
+        written = sealed(with_prose(statement))
+        run.write_json(draft / STATEMENT, written)
+        model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
+        run.write_json(draft / "card.json", sealed({**run.read_card(), "model": model or None, "privacy": written}))
+        write_release(draft / "ledger.jsonl", statement.run, statement.charged)
+        public = public_recipe(run, self.card)
+        if self.card.own_model:
+            del public["model"]
+        write_aside(draft / RECIPE, Recipe.from_dict(public).to_toml().encode())
+        for file in (run.registry_file, run.baselines_file):
+            if file.exists():
+                write_aside(draft / file.name, file.read_bytes())
+        if REPORT in self.files:
+            report_run(run.path, out=draft / REPORT)
+        if self.onnx:
+            self._export(draft)
+        write_aside(draft / README, model_card(self._described(statement, model)).encode())
+
+    def _export(self, draft: Path) -> None:
+        try:
+            export_run(self.run.path, draft / ONNX)
+        except SottoError as error:  # such as a model that ONNX does not compute alike: the release is whole without it
+            self.onnx, self.notes = False, (*self.notes, f"no ONNX: {error}")
+            self.files = tuple(name for name in self.files if name != f"{ONNX}/")
+
+    def _described(self, statement: Statement, model: dict[str, object]) -> Described:
+        run, recipe, initial = self.run, Recipe.of(self.run), Recipe.of(self.run).model.initial
+        cards = [bases.read_base(folder) for name in bases.shipped() if (folder := bases.find(name))]
+        same_words = [card.language for card in cards if card.words == statement.vocabulary.fingerprint]
+        started = statement.start is not None and initial not in (None, bases.NO_BASE)
+        last = [line for line in run.record.read() if line["round"] == statement.rounds_done and "evaluation" in line]
+        return Described(
+            name=self.out.resolve().name,
+            card=self.card,
+            statement=statement,
+            model=model,
+            license=self.publication.license,
+            signer=self.signer,
+            language=self.publication.language or next(iter(same_words), None),
+            base_model=Path(recipe.model.initial or "").name if started else None,
+            base=next((card for card in cards if started and card.name == initial), None),
+            evaluation=last[-1]["evaluation"] if last else None,
+            baselines=Baselines.of(run),
+            onnx=self.onnx,
+        )
+
+
+def store_ledger(run: RunFolder, recipe: Recipe) -> StoreLedger:
+    """What was charged to the people of a run's store."""
+    return StoreLedger(store_folder(recipe, run) / "ledger.jsonl")

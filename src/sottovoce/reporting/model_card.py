@@ -1,0 +1,140 @@
+"""The README.md of a release, in the format of Hugging Face's model cards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sottovoce.bases import Base
+from sottovoce.files import Json
+from sottovoce.reporting.statement import Statement
+from sottovoce.reporting.statement_text import epsilon_text, paragraphs, percent, plain
+from sottovoce.runs.baselines import Baselines
+from sottovoce.runs.card import Card
+
+TAGS = ("differential-privacy", "user-level-privacy", "federated-learning", "next-word-prediction", "sottovoce")
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a README is about: only facts that may be public."""
+
+    name: str
+    card: Card
+    statement: Statement
+    model: Json  # kind and sizes
+    license: str
+    signer: str  # fingerprint
+    language: str | None = None
+    base_model: str | None = None
+    base: Base | None = None  # the card of the base, where it is in the package
+    evaluation: Json | None = None  # of held-out users, as the record has it
+    baselines: Baselines | None = None
+    onnx: bool = False
+
+
+def model_card(about: Described) -> str:
+    sections = ("\n".join(lines) for lines in (_front(about), _what(about), _how_good(about), _how(about), _use(about)))
+    return "\n\n".join(sections) + "\n"
+
+
+def _front(about: Described) -> Iterator[str]:
+    """The YAML that Hugging Face reads. A JSON string is a YAML string too."""
+    yield "---"
+    yield f"license: {json.dumps(about.license)}"
+    if about.language:
+        yield f"language: {json.dumps(about.language)}"
+    if about.base_model:
+        yield f"base_model: {json.dumps(about.base_model, ensure_ascii=False)}"
+    yield "library_name: sottovoce"
+    yield "pipeline_tag: text-generation"
+    yield "tags:"
+    yield from (f"- {tag}" for tag in TAGS)
+    yield "---"
+
+
+def _what(about: Described) -> Iterator[str]:
+    statement, card = about.statement, about.card
+    yield f"# {about.name}"
+    yield ""
+    yield (
+        f"A next-word model of {card.parameters:,} parameters over {card.vocabulary:,} tokens, trained on the text of "
+        f"many people with user-level differential privacy: **ε = {epsilon_text(statement.epsilon)} at "
+        f"δ = {plain(statement.delta)}**."
+    )
+    yield ""
+    yield "## What is promised"
+    for text in paragraphs(statement):
+        yield ""
+        yield text
+    yield ""
+    yield "Not covered:"
+    yield from (f"- {text}" for text in statement.not_covered)
+
+
+def _how_good(about: Described) -> Iterator[str]:
+    yield "## How good it is"
+    yield ""
+    if about.evaluation is None:
+        yield "It was not measured on held-out users."
+        return
+    yield f"On about {about.evaluation['users']:,} held-out users, who are not protected by the guarantee:"
+    yield ""
+    yield "| | top-1 | top-3 | perplexity |"
+    yield "| --- | ---: | ---: | ---: |"
+    rows = {"**this model**": about.evaluation}
+    if about.baselines is not None:
+        rows |= {name: score.to_json() for name, score in about.baselines.scores.items()}
+    for name, score in rows.items():
+        figures = (percent(score["top1"]), percent(score["top3"]), plain(score["perplexity"]))
+        yield f"| {name} | {' | '.join(figures)} |"
+
+
+def _how(about: Described) -> Iterator[str]:
+    statement = about.statement
+    declared, mechanism = statement.declared, statement.mechanism
+    yield "## How it was trained"
+    yield ""
+    sizes = ", ".join(f"{name} {value}" for name, value in about.model.items() if name != "kind")
+    facts = {
+        "model": f"{about.model.get('kind', about.card.code)} ({sizes})" if sizes else about.card.code,
+        "start": "fresh weights" if statement.start is None else statement.start.source,
+        "people": f"{declared.users:,} declared; about {plain(declared.cohort)} join each round ({statement.sampling})",
+        "rounds": f"{statement.rounds_done} of {statement.rounds_planned} planned",
+        "clip norm, noise multiplier": f"{plain(mechanism.clip_norm)}, {plain(mechanism.noise_multiplier)}",
+        "vocabulary": statement.vocabulary.source,
+        "software": ", ".join(f"{name} {version}" for name, version in statement.software.items()),
+    }
+    if about.base is not None:
+        facts["text of the start"] = f"{about.base.text}; {about.base.licence}"
+    yield "| | |"
+    yield "| --- | --- |"
+    yield from (f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts.items())
+    yield ""
+    yield "`training.toml` has all settings, `report.html` the evidence on one page."
+
+
+def _use(about: Described) -> Iterator[str]:
+    yield "## Use it"
+    yield ""
+    yield "```python"
+    yield "import sottovoce as sv"
+    yield ""
+    yield f"model = sv.load_model({about.name!r})"
+    yield 'model.suggest("how are")'
+    yield "```"
+    if about.onnx:
+        yield ""
+        yield "`onnx/` has the model for other programs, with a manifest that names its inputs and outputs."
+    yield ""
+    yield "## Check it"
+    yield ""
+    yield "```bash"
+    yield f"sotto verify {about.name} --signer {about.signer}"
+    yield "```"
+    yield ""
+    yield (
+        "This README could be anyone's: take the fingerprint from the owner in another way. `sotto verify` checks files "
+        "and signature, and computes ε from `ledger.jsonl` by three accountants."
+    )
