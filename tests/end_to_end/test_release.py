@@ -105,7 +105,7 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     scores = [repr(float(score))[:12].encode() for score in saved_canary_scores(saved)]
     private += [score for score in scores if len(score) == 12]
     assert len(private) > 30
-    private += [b"guesses", b"correct", b"shown"]  # what the audit of the run's own rounds found
+    private += [b'"guesses"', b'"correct"', b'"shown"']  # what the audit of the run's own rounds found
     private.append((ready / "diagnostics.jsonl").read_bytes().splitlines()[0])
     private.append(str(tmp_path).encode())
     for path in out.iterdir():
@@ -319,7 +319,7 @@ def test_where_copies_went_on_a_release_has_one_epsilon(sotto: Sotto, world: Wor
         statement = parse_json((tmp_path / f"out-{name}/privacy.json").read_text())
         check = told.out.partition("with: sotto ")[2].splitlines()[0].split()
         judged = sotto(*check, "--json").json()
-        assert judged["epsilon"] == pytest.approx(statement["epsilon"], rel=1e-9)
+        assert judged["epsilons"][2]["epsilon"] == pytest.approx(statement["epsilon"], rel=1e-9)
         assert statement["epsilon"] > alone * 1.05
         assert statement["charged_beside"] == 2
         assert parse_json((tmp_path / f"out-{name}/card.json").read_text())["privacy"] == statement

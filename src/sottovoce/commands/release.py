@@ -46,7 +46,7 @@ class Release(Facts):
     out: str
     reasons: tuple[str, ...]
     audits: tuple[AuditOutcome, ...]
-    not_run: tuple[str, ...]
+    not_run: tuple[str, ...] = ()
     check: str = ""  # the command by which anyone with the released folder checks it
     epsilon: float = math.inf
     delta: float = math.nan

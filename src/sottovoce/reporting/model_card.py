@@ -135,6 +135,6 @@ def _use(about: Described) -> Iterator[str]:
     yield "```"
     yield ""
     yield (
-        "This README could be anyone's: take the fingerprint from the owner in another way. `sotto verify` checks files "
-        "and signature, and computes ε from `ledger.jsonl` by three accountants."
+        "This README could be anyone's: take the fingerprint from the owner in another way. `sotto verify` checks the "
+        "files and the signature, and computes ε from `ledger.jsonl` by three accountants."
     )

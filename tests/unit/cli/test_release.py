@@ -2,30 +2,89 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from sottovoce.cli.main import main
 from sottovoce.commands.release import Release
+from sottovoce.commands.release_folder import Publication
 from sottovoce.reporting.statement import AuditOutcome
 
 RELEASE = "sottovoce.commands.release.release_run"
 AUDITS = (AuditOutcome("rounds", "passed", would_notice=0.9), AuditOutcome("canaries", "not run"))
-RELEASED = Release("run", True, "out", (), AUDITS, ("canaries",), "sotto plan --ledger out/ledger.jsonl")
+RELEASED = Release("run", True, "out", (), AUDITS, ("canaries",), "sotto verify out")
+PLAN = Release(
+    "run", False, "out", (), AUDITS, epsilon=2.0, delta=1e-6, files=("README.md",), signer="SHA256:a",
+    notes=("no ONNX",),
+)  # fmt: skip
 KEPT = Release("run", False, "out", ("no audit", "no guarantee"), (), (), "")
+DEFAULTS = {"most_exposure": None, "require_audit": False, "publication": Publication()}
 
 
-def test_a_release_names_its_check_and_its_audits(sotto, stub, capsys):
-    release = stub(RELEASE, RELEASED)
-    sotto(["release", "run", "--out", "out", "--most-exposure", "8", "--require-audit"])
-    assert release.places == (Path("run"), Path("out"))
-    assert release.names == {"most_exposure": 8.0, "require_audit": True}
+@pytest.fixture
+def release(monkeypatch):
+    """A run that passes the gate: a rehearsal gives the plan. The calls are kept."""
+    calls = []
+
+    def answer(*places, dry_run, **names):
+        calls.append((places, dry_run, names))
+        return PLAN if dry_run else RELEASED
+
+    monkeypatch.setattr(RELEASE, answer)
+    return calls
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A person at a terminal, who types this."""
+
+    def type_in(answer):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        monkeypatch.setattr("sys.stderr", Terminal(""))
+
+    return type_in
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_release_shows_its_plan_its_check_and_its_audits(sotto, release, capsys):
+    given = ["--most-exposure", "8", "--require-audit", "--license", "mit", "--language", "de", "--key", "k"]
+    sotto(["release", "run", "--out", "out", *given])
+    names = {"most_exposure": 8.0, "require_audit": True, "publication": Publication("mit", "de", Path("k"))}
+    assert release == [((Path("run"), Path("out")), rehearsal, names) for rehearsal in (True, False)]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["released: out", "anyone who has it finds its ε with: sotto plan --ledger out/ledger.jsonl"]
-    assert lines[2].startswith("audit by rounds: passed; it ")
-    assert lines[3] == "audit by canaries: not run"
-    assert "secrets of run are erased" in lines[4]
+    assert lines[:4] == [
+        "to be released: out, with ε = 2 at δ = 1e-06", "files: README.md", "note: no ONNX", "signed by: SHA256:a",
+    ]  # fmt: skip
+    assert lines[5:7] == ["released: out", "anyone who has it checks it with: sotto verify out"]
+    assert lines[7].startswith("audit by rounds: passed; it ")
+    assert lines[8] == "audit by canaries: not run"
+    assert "secrets of run are erased" in lines[9]
+
+
+def test_a_rehearsal_releases_nothing(sotto, release, capsys):
+    sotto(["release", "run", "--out", "out", "--dry-run"])
+    assert [rehearsal for _, rehearsal, _ in release] == [True]
+    assert "files: README.md" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("typed", "calls"), [("y\n", 2), ("yes\n", 2), ("\n", 1), ("no\n", 1), ("", 1)])
+def test_a_person_at_a_terminal_is_asked(sotto, release, terminal, capsys, typed, calls):
+    terminal(typed)
+    sotto(["release", "run", "--out", "out"])
+    assert len(release) == calls
+    assert ("nothing was released" in capsys.readouterr().out) == (calls == 1)
+
+
+def test_with_yes_nobody_is_asked(sotto, release, terminal):
+    terminal("n\n")
+    sotto(["release", "run", "--out", "out", "--yes"])
+    assert len(release) == 2
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -40,10 +99,14 @@ def test_what_is_not_released_has_all_reasons_and_status_1(stub, capsys, json):
         assert out == "not released: run\n- no audit\n- no guarantee\n"
 
 
-def test_the_options_have_defaults_and_json_is_one_object(stub, answer):
-    release = stub(RELEASE, RELEASED)
+def test_the_options_have_defaults_and_json_is_one_object(release, answer):
     assert answer("release", "run", "--out", "out")["not_run"] == ["canaries"]
-    assert release.names == {"most_exposure": None, "require_audit": False}
+    assert [names for _, _, names in release] == [DEFAULTS, DEFAULTS]
+
+
+@pytest.mark.parametrize("given", [("--license", "a: b"), ("--language", "English")])
+def test_a_licence_and_a_language_have_short_names(refusal, given):
+    assert f"{given[0]} '{given[1]}' must be" in refusal("release", "run", "--out", "out", *given)
 
 
 def test_a_folder_without_a_run_is_refused(refusal, tmp_path):

@@ -1,0 +1,86 @@
+"""What the folder of a release holds. The runs have done no round, and what would load a model is replaced."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sottovoce.commands import release_folder
+from sottovoce.commands.release_folder import Publication, ReleaseFolder
+from sottovoce.errors import SottoError
+from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RECIPE, RunFolder
+
+NO_ONNX = "no ONNX: that needs `pip install 'sottovoce[export]'`"
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch):
+    """No report and no ONNX, which need a model and a converter."""
+    monkeypatch.setattr(release_folder, "report_run", lambda path, out: out.write_text("report"))
+    monkeypatch.setattr(release_folder, "find_spec", lambda name: None)
+
+
+def write(run: RunFolder, tmp_path: Path, publication: Publication = release_folder.Publication()) -> ReleaseFolder:  # noqa: B008
+    made = ReleaseFolder(run, tmp_path / "model", publication, "SHA256:abc")
+    (tmp_path / "draft").mkdir()
+    made.write(tmp_path / "draft", ())
+    return made
+
+
+def test_every_file_that_is_announced_is_written_and_no_other(run, tmp_path):
+    made = write(run, tmp_path)
+    signing = {"SHA256SUMS", "SHA256SUMS.sig", "signer.pub"}
+    assert {path.name for path in (tmp_path / "draft").iterdir()} == set(made.files) - signing
+    assert made.notes == (NO_ONNX,)
+
+
+def test_the_card_has_the_architecture_and_the_recipe_no_path(run, tmp_path):
+    write(run, tmp_path)
+    card = json.loads((tmp_path / "draft/card.json").read_text())
+    assert card["model"] == {"kind": "lstm", "embedding": 4, "hidden": 5}
+    recipe = tomllib.loads((tmp_path / "draft" / RECIPE).read_text())
+    assert recipe["data"]["store"] == "store"
+    assert Recipe.load(tmp_path / "draft" / RECIPE).privacy == Recipe.of(run).privacy
+    for path in (tmp_path / "draft").iterdir():
+        assert str(tmp_path).encode() not in path.read_bytes()
+
+
+def test_the_readme_has_the_licence_and_the_language(run, tmp_path):
+    write(run, tmp_path, Publication("mit", "de"))
+    text = (tmp_path / "draft/README.md").read_text()
+    assert text.startswith('---\nlicense: "mit"\nlanguage: "de"\nlibrary_name')
+    assert "# model\n" in text
+
+
+def test_onnx_is_written_where_it_can_be_and_a_failure_is_noted(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(release_folder, "find_spec", lambda name: True)
+
+    def export(path, out):
+        out.mkdir()
+
+    monkeypatch.setattr(release_folder, "export_run", export)
+    made = write(run, tmp_path)
+    assert "onnx/" in made.files
+    assert (tmp_path / "draft/onnx").is_dir()
+
+    def fail(path, out):
+        raise SottoError("it differs from JAX")
+
+    monkeypatch.setattr(release_folder, "export_run", fail)
+    (tmp_path / "again").mkdir()
+    made.write(tmp_path / "again", ())
+    assert "onnx/" not in made.files
+    assert made.notes == ("no ONNX: it differs from JAX",)
+
+
+def test_a_model_of_the_callers_own_has_no_report(run, tmp_path):
+    card = run.read_card() | {"own_model": True, "code": "Mine of the caller"}
+    run.save_statement(run.read_statement(), card)
+    made = write(run, tmp_path)
+    assert "report.html" not in made.files
+    assert "the model is your own" in made.notes[0]
+    assert json.loads((tmp_path / "draft/card.json").read_text())["model"] is None

@@ -1,0 +1,68 @@
+"""The README of a release: YAML that Hugging Face reads, then the facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import make_record, make_statement
+
+from sottovoce.reporting.model_card import TAGS, Described, model_card
+from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.card import Card
+
+yaml = pytest.importorskip("yaml")
+
+STATEMENT = make_statement()
+ABOUT = Described(
+    name="keyboard-model",
+    card=Card(parameters=1_346_144, vocabulary=10_000),
+    statement=STATEMENT,
+    model={"kind": "lstm", "embedding": 96, "hidden": 256},
+    license="apache-2.0",
+    signer="SHA256:abc",
+    language="en",
+    base_model="english",
+    evaluation=make_record()[-1]["evaluation"],
+    baselines=Baselines(token="the", constant=Score(200, 0.04, 0.1, 0.2, 900.0)),
+    onnx=True,
+)
+
+
+def front(text: str) -> dict:
+    _, matter, _ = text.split("---\n", 2)
+    return yaml.safe_load(matter)
+
+
+def test_the_front_matter_is_what_hugging_face_reads():
+    assert front(model_card(ABOUT)) == {
+        "license": "apache-2.0",
+        "language": "en",
+        "base_model": "english",
+        "library_name": "sottovoce",
+        "pipeline_tag": "text-generation",
+        "tags": list(TAGS),
+    }
+    bare = front(model_card(replace(ABOUT, license="other", language=None, base_model=None)))
+    assert set(bare) == {"license", "library_name", "pipeline_tag", "tags"}
+
+
+def test_a_name_cannot_add_a_key():
+    assert front(model_card(replace(ABOUT, base_model='a"\nlicense: mit')))["license"] == "apache-2.0"
+
+
+def test_it_has_epsilon_unit_training_accuracy_and_baselines():
+    text = model_card(ABOUT)
+    for shown in (
+        "**ε = 4.63 at δ = 1e-6**", "any one person", "| **this model** |", "| always “the” | 4.0% |",
+        "lstm (embedding 96, hidden 256)", "20,000 declared", "| clip norm, noise multiplier | 15, 0.8125 |",
+        "sotto verify keyboard-model --signer SHA256:abc", "sv.load_model('keyboard-model')", "`onnx/`", "Not covered:",
+    ):  # fmt: skip
+        assert shown in text, shown
+    assert all(reason in text for reason in STATEMENT.not_covered)
+
+
+def test_what_was_not_measured_is_not_there():
+    text = model_card(replace(ABOUT, evaluation=None, baselines=None, onnx=False))
+    assert "It was not measured on held-out users." in text
+    assert "onnx" not in text
