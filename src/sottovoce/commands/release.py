@@ -99,9 +99,7 @@ def release_run(
         if require_audit:
             reasons += [f"no audit by {name} of this model: sotto audit {name} {path}" for name in missing]
         signer = f"a new key, {owner_key_file()}" if key is None else fingerprint(key.public_key())
-        found = Release(
-            run.path.resolve().name, False, str(out), tuple(reasons), tuple(audits), missing, signer=signer
-        )
+        found = Release(run.path.resolve().name, False, str(out), tuple(reasons), tuple(audits), missing, signer=signer)
         if reasons:
             return found
         statement = read_statement(run)
