@@ -65,5 +65,5 @@ def test_findings_name_the_audits_that_were_not_run(run):
 
 def test_a_recipe_on_a_page_has_names_in_place_of_paths(begun, store):
     run = begun("private")
-    shown = report._public_recipe(run, read_card(run))
+    shown = report.public_recipe(run, read_card(run))
     assert shown["data"]["store"] == Path(store).name
