@@ -144,6 +144,8 @@ def write_store(
             "test": {"users": summary.test_users, "tokens": summary.test_tokens},
         },
         "people": not grouping.plain_text,
+        "owners_per_record": grouping.owners_per_record,
+        "every_record_is_a_user": grouping.every_record_is_a_user,
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
     }

@@ -65,6 +65,8 @@ class Store:
     path: Path | None = None
     vocabulary_source: VocabularySource = field(default_factory=lambda: DECLARED)
     people: bool = True
+    owners_per_record: int = 1
+    every_record_is_a_user: bool = False
     public: PublicText | None = None
     first: int = 0
     named: str | None = None
@@ -95,6 +97,8 @@ class Store:
             path=folder,
             vocabulary_source=facts.get("vocabulary", DECLARED),
             people=facts.get("people", True),
+            owners_per_record=facts.get("owners_per_record", 1),
+            every_record_is_a_user=facts.get("every_record_is_a_user", False),
         )
         written = (facts["splits"][split]["users"], facts["vocabulary_size"])
         if written != (store.users, store.vocabulary.size):
@@ -179,6 +183,16 @@ class Store:
             raise SottoError(f"{self.path} has {tokens:,} tokens of public text; from 1 to {MOST_PUBLIC:,} can be used")
         stream = np.concatenate([batch.values.astype(np.int32) for batch in self.rows.batches])
         return PublicText(stream, self.vocabulary.fingerprint, self.fingerprint)
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What a statement lists as not covered because of how records became users."""
+        found = {
+            f"what up to {self.owners_per_record} people own together: it is in the text of each of "
+            "them": self.owners_per_record > 1,
+            "a person with several records: every record counts as one user": self.every_record_is_a_user,
+        }
+        return tuple(sentence for sentence, applies in found.items() if applies)
 
     @property
     def users(self) -> int:
@@ -276,6 +290,8 @@ def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
         "vocabulary_size": train.vocabulary.size,
         "vocabulary": dict(train.vocabulary_source),
         "people": train.people,
+        "owners_per_record": train.owners_per_record,
+        "every_record_is_a_user": train.every_record_is_a_user,
         "splits": {split: {"users": store.users} for split, store in splits.items()},
     }
     write_facts(folder, facts)

@@ -266,6 +266,7 @@ class RunFacts:
     canaries: Json | None = None  # what the ledger says of them
     across_devices: bool = False  # users were trained where their text is
     users_at_once: int = 1  # in one program
+    not_covered: tuple[str, ...] = ()  # because of how records became users
     files: dict[str, str] | None = None
 
 
@@ -341,6 +342,7 @@ def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Sta
 def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple[str, ...]:
     return (
         *NOT_COVERED,
+        *about.not_covered,
         *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else []),
         *([STARTED_FROM] if about.start is not None else []),
         *mechanism.sampler.not_covered,

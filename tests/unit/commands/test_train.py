@@ -10,6 +10,8 @@ from sottovoce.commands import train
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.train import Training
 from sottovoce.data import store as stores
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.local.objective import plain
@@ -146,3 +148,16 @@ def test_a_run_is_evaluated_every_few_rounds_and_at_the_end(run, monkeypatch, ev
     training.state = training.state._replace(round=done)
     training._evaluate_if_due()
     assert measured == ([2] if due else [])
+
+
+def test_the_statement_names_what_the_grouping_of_records_leaves_uncovered(recipe, store, tmp_path, no_rounds):
+    people = [([f"u{n}", f"u{n + 1}"], "red green blue " * 4) for n in range(40)]
+    shared = Grouping(tokens_per_user=16, test_users=0.1, owners_per_record=2, every_record_is_a_user=True)
+    prepare(people, tmp_path / "shared", Store.open(store).vocabulary, shared)
+    before = sottovoce.train(recipe, tmp_path / "usual").statement.not_covered
+    changed = recipe.replace(data={"store": str(tmp_path / "shared")})
+    after = sottovoce.train(changed, tmp_path / "run").statement.not_covered
+    assert set(after) - set(before) == {
+        "what up to 2 people own together: it is in the text of each of them",
+        "a person with several records: every record counts as one user",
+    }
