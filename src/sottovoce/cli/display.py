@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sottovoce.commands.live_line import duration, facts_of_rounds
 from sottovoce.files import Json
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _redirect_closed(terminals: Sequence[int]) -> None:
 @contextmanager
 def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """Show rounds: time left, ε spent of the budget, loss, accuracy next to the baselines, and rate."""
-    facts, live = _facts_of_rounds(), sys.stderr.isatty()
+    facts, live = facts_of_rounds(), sys.stderr.isatty()
 
     def round_done(progress: Progress) -> None:
         shown = Shown(facts(progress), progress.seconds_left, progress.evaluation is not None)
@@ -218,32 +219,3 @@ def _live_bar(name: str) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, total=total, facts=shown.facts)
 
         yield update
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:02:03, or 2:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def _facts_of_rounds() -> Callable[[Progress], str]:
-    """The first round of a process compiles, so its rate would mislead. The last accuracy stays."""
-    rounds, accuracy = -1, ""
-
-    def facts(progress: Progress) -> str:
-        nonlocal rounds, accuracy
-        rounds += 1
-        rate = "  compiling" if rounds == 0 else ""
-        if rounds > 1:
-            rate = f"  {progress.users / progress.seconds:.3g} users/s"
-        baselines = progress.baselines.short if progress.baselines else ""
-        if progress.evaluation:
-            accuracy = f"  top-1 {progress.evaluation.top1:.1%}{baselines and f' ({baselines})'}"
-        loss = "" if progress.loss is None else f"  loss {progress.loss:.3g}"
-        budget = ""
-        if progress.budget is not None and math.isfinite(progress.epsilon):
-            budget = f" of {shown_epsilon(progress.budget, 6)}"
-        return f"ε {shown_epsilon(progress.epsilon)}{budget}{loss}{accuracy}{rate}"
-
-    return facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -16,6 +17,7 @@ from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
+from sottovoce.commands.live_line import live_line
 from sottovoce.commands.new_run import Context, Given, Opened, begin, check_also, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
@@ -59,6 +61,12 @@ class Progress:
     loss: float | None = None  # of the round's users, while they trained
     seconds_left: float | None = None  # from all rounds so far
     baselines: Baselines | None = None
+
+    @property
+    def public(self) -> dict[str, float]:
+        """The figures that the run's public record has of this round: ε and, where it was measured, accuracy."""
+        measured = of_held_out(self.evaluation.to_json()) if self.evaluation else {}
+        return {"epsilon": self.epsilon} | {name: value for name, value in measured.items() if isinstance(value, float)}
 
 
 class _Clock:
@@ -108,6 +116,7 @@ def train(
     out: str | Path,
     *,
     observer: Observer | None = None,
+    progress: bool | None = None,
     stop: Stop = never,
     **given: Unpack[Given],
 ) -> RunResult:
@@ -117,6 +126,8 @@ def train(
         recipe: a recipe, the path of one, or the name of a shipped one.
         out: the folder to make.
         observer: is called after every round, and once before the first.
+        progress: whether to show the rounds in a live line, on a terminal or in a notebook; by default, if there is no
+            observer.
         stop: is asked after every round. If it returns True the run stops there and can be resumed.
         given: what a recipe cannot name.
             model: a model of your own, in place of the recipe's.
@@ -126,18 +137,38 @@ def train(
             coordinator: reaches the users on devices; data.store is then the folder of their federation.
     """
     context = Context(**given)
-    return _train(RunFolder(Path(out)), context, observer, stop, begin(recipe, Path(out), context))
+    with _observed(Path(out).name, observer, progress) as observe:
+        return _train(RunFolder(Path(out)), context, observe, stop, begin(recipe, Path(out), context))
 
 
 def resume(
-    path: str | Path, *, observer: Observer | None = None, stop: Stop = never, **given: Unpack[Given]
+    path: str | Path,
+    *,
+    observer: Observer | None = None,
+    progress: bool | None = None,
+    stop: Stop = never,
+    **given: Unpack[Given],
 ) -> RunResult:
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped.
 
     Args:
         path: the folder of the run. For the others see `train`: give what was given there.
     """
-    return _train(RunFolder.open(path), Context(**given), observer, stop)
+    with _observed(Path(path).name, observer, progress) as observe:
+        return _train(RunFolder.open(path), Context(**given), observe, stop)
+
+
+@contextmanager
+def _observed(name: str, observer: Observer | None, progress: bool | None) -> Iterator[Observer | None]:
+    shown = observer is None if progress is None else progress
+    with live_line(name) if shown else nullcontext() as show:
+        observers = [each for each in (show, observer) if each is not None]
+
+        def observe(one: Progress) -> None:
+            for each in observers:
+                each(one)
+
+        yield observe if observers else None
 
 
 def _train(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from tiny_run import make_store
 
@@ -161,3 +163,20 @@ def test_the_statement_names_what_the_grouping_of_records_leaves_uncovered(recip
         "what up to 2 people own together: it is in the text of each of them",
         "a person with several records: every record counts as one user",
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "observed"),
+    [
+        ({}, True, False),
+        ({"progress": False}, False, False),
+        ({"observer": True}, False, True),
+        ({"observer": True, "progress": True}, True, True),
+    ],
+)
+def test_a_live_line_is_shown_unless_another_observes(recipe, tmp_path, monkeypatch, no_rounds, given, shown, observed):
+    lines, seen = [], []
+    monkeypatch.setattr(train, "live_line", lambda name: nullcontext(lines.append))
+    chosen = given | ({"observer": seen.append} if "observer" in given else {})
+    sottovoce.train(recipe, tmp_path / "run", **chosen)
+    assert (len(lines), len(seen)) == (int(shown), int(observed))

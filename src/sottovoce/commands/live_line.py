@@ -1,0 +1,78 @@
+"""The rounds of a run in one line: time left, ε spent of the budget, loss, accuracy next to the baselines, and rate."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from sottovoce.commands.train import Progress
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: 1:02:03, or 2:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def facts_of_rounds() -> Callable[[Progress], str]:
+    """The first round of a process compiles, so its rate would mislead. The last accuracy stays."""
+    from sottovoce.accounting import rounded_up
+
+    rounds, accuracy = -1, ""
+
+    def facts(progress: Progress) -> str:
+        nonlocal rounds, accuracy
+        rounds += 1
+        rate = "  compiling" if rounds == 0 else ""
+        if rounds > 1:
+            rate = f"  {progress.users / progress.seconds:.3g} users/s"
+        baselines = progress.baselines.short if progress.baselines else ""
+        if progress.evaluation:
+            accuracy = f"  top-1 {progress.evaluation.top1:.1%}{baselines and f' ({baselines})'}"
+        loss = "" if progress.loss is None else f"  loss {progress.loss:.3g}"
+        budget = ""
+        if progress.budget is not None and math.isfinite(progress.epsilon):
+            budget = f" of {rounded_up(progress.budget, 6)}"
+        return f"ε {rounded_up(progress.epsilon)}{budget}{loss}{accuracy}{rate}"
+
+    return facts
+
+
+@contextmanager
+def live_line(name: str) -> Iterator[Callable[[Progress], None]]:
+    """Show the rounds of a run in a line that changes, on a terminal or in a notebook; elsewhere nothing."""
+    output = _where()
+    if output is None:
+        yield lambda progress: None
+        return
+    facts, shown = facts_of_rounds(), 0
+
+    def show(progress: Progress) -> None:
+        nonlocal shown
+        left = progress.seconds_left
+        time = f"  {duration(left)} left" if left is not None and progress.round < progress.rounds else ""
+        line = f"{name}: round {progress.round} of {progress.rounds}{time}  {facts(progress)}"
+        line = line[: shutil.get_terminal_size((120, 24)).columns - 1]
+        output.write("\r" + line.ljust(shown))
+        output.flush()
+        shown = len(line)
+
+    try:
+        yield show
+    finally:
+        if shown:
+            output.write("\n")
+
+
+def _where() -> TextIO | None:
+    """A notebook shows standard output as text, and standard error as an alarm."""
+    notebook = sys.modules.get("IPython")
+    if notebook is not None and notebook.get_ipython() is not None:
+        return sys.stdout
+    return sys.stderr if sys.stderr.isatty() else None
