@@ -54,9 +54,14 @@ def test_a_line_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch
 def test_an_error_in_the_run_ends_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    with pytest.raises(KeyboardInterrupt), live_line("mine") as show:
-        show(progress(1, users=30, seconds=2.0))
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with live_line("mine") as show:
+            show(progress(1, users=30, seconds=2.0))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert screen.getvalue().endswith("\n")
 
 
