@@ -28,4 +28,4 @@ def init(
     if out is None:
         return print(made.text, end="")
     print(f"wrote {out}: {made.users:,} people declared, a number that becomes public")
-    return print(f"next: sotto train {out} --out RUN")
+    return print(f"next: sotto plan {out}, then sotto train {out} --out RUN")

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_json, print_table, shown_epsilon
-from sottovoce.cli.options import Json, Paths, option
+from sottovoce.accounting.events import REPLACED
+from sottovoce.cli.display import print_json, print_rows, print_table, shown_epsilon
+from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
 
 if TYPE_CHECKING:
+    from sottovoce.planning.grid import Choice, Grid
     from sottovoce.planning.plan import Plan
 
 
@@ -54,22 +56,56 @@ class Training:
 
 
 NOTHING = Training()
+# What others state (docs/how-to/choose-epsilon.md has the sources).
+OTHERS = (
+    "Google's Gboard: ε from 0.994 to 13.69 at δ = 1e-10, for each user, of 30 language models",
+    "Apple: ε from 2 to 8 for each contribution of a user, one or two a day; noise is added on the phone",
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Timing:
+    """How the hours of a recipe are found."""
+
+    settings: Settings = None
+    no_bench: Annotated[Flag, option("Do not time this machine: hours are then not known.")] = False
+    tokens_per_user: Annotated[int, option("Tokens of the made-up users that are timed.")] = 480
+
+
+TIMING = Timing()
 
 
 def plan(
+    recipe: Annotated[str | None, option("A TOML file, or the name of a shipped recipe.")] = None,
     *,
-    delta: Annotated[list[float], Parameter(consume_multiple=True, negative=()), option("δ: one or more, < 1/users.")],
+    delta: Annotated[
+        list[float] | None, Parameter(consume_multiple=True, negative=()), option("δ: one or more, < 1/users.")
+    ] = None,
     training: Training = NOTHING,
+    timing: Timing = TIMING,
     accountant: Annotated[Accountant | None, option("pld (default) is tight, rdp fast, moments the papers'.")] = None,
     ledger: Annotated[Paths, option("Ledgers of runs, stores or releases, or their folders: ε of all of them.")] = None,
     json: Json = False,
 ) -> None:
     """Compute what a private training costs before paying for it, or what ledgers add up to.
 
-    Give the noise to learn ε, or ε to learn the noise. Give ledgers to learn the ε of what was released already.
+    Give a recipe to compare ε from 1 to 8 and three cohorts: noise, hours on this machine, expected accuracy. Or give
+    numbers: the noise to learn ε, or ε to learn the noise. Or give ledgers to learn the ε of what was released already.
     """
+    given = [f"--{name.replace('_', '-')}" for name, value in asdict(training).items() if value is not None]
+    if recipe is not None:
+        named = {"--delta": delta, "--accountant": accountant, "--ledger": ledger}
+        given += [name for name, value in named.items() if value is not None]
+        if others := [name for name in given if name != "--users-per-second"]:
+            raise SottoError(f"a recipe is planned with its own values; change them with --set, not {others[0]}")
+        _plan_recipe(recipe, timing, training.users_per_second, json)
+        return
+    if timing != TIMING:
+        raise SottoError("--set, --no-bench and --tokens-per-user go with a recipe; name one, or leave them out")
+    if delta is None:
+        raise SottoError("a plan needs --delta, well below 1/users; or name a recipe")
     if ledger is not None:
-        given = [f"--{name.replace('_', '-')}" for name, value in asdict(training).items() if value is not None]
         if given:
             raise SottoError(f"--ledger is about what was released, {', '.join(given)} about a plan; leave one out")
         _print_totals(ledger, delta, accountant, json)
@@ -78,7 +114,7 @@ def plan(
     del values["noise_std"]
     size = {name: values.pop(name) for name in ("users", "cohort", "rounds")}
     if missing := [f"--{name}" for name, value in size.items() if value is None]:
-        raise SottoError(f"a plan needs {', '.join(missing)} too; or give --ledger, for what was released")
+        raise SottoError(f"a plan needs {', '.join(missing)} too; or name a recipe, or give --ledger")
 
     from sottovoce.planning.plan import make_plan
 
@@ -89,6 +125,75 @@ def plan(
         print_json(made.to_json())
     else:
         _print_plan(made)
+
+
+def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> None:
+    from sottovoce import recipe as recipes
+    from sottovoce.planning.grid import plan_recipe
+
+    if rate is not None and not 0 < rate < math.inf:
+        raise SottoError(f"--users-per-second {rate:g} must be a positive number")
+    if timing.tokens_per_user < 1:
+        raise SottoError(f"--tokens-per-user {timing.tokens_per_user} must be at least 1")
+    recipe = recipes.Recipe.load(name).with_settings(timing.settings or ())
+    made, timed = plan_recipe(recipe), ""
+    if rate is None and not timing.no_bench:
+        from sottovoce.commands.bench import users_per_second  # it loads jax
+
+        if not json:
+            log("timing this machine, about 20 seconds ...")
+        rate = users_per_second(recipe, timing.tokens_per_user)
+        timed = f", timed here with {timing.tokens_per_user} tokens a user"
+    made = made.at(rate)
+    if json:
+        print_json({**made.to_json(), "others": list(OTHERS)})
+        return
+    _print_grid(name, made)
+    hours = "not known without a rate; leave --no-bench out to measure it, or give --users-per-second"
+    print(f"Hours: {hours if rate is None else f'at {rate:.3g} users a second{timed}'}")
+    print(f"next: sotto train {name} --out RUN")
+
+
+def _print_grid(name: str, made: Grid) -> None:
+    from sottovoce.planning.expectation import CHECKED
+
+    about = f"{made.users:,} users, {made.rounds:,} rounds, δ = {made.delta:g}"
+    print_rows(f"{name}: {about}", [_choice_row(choice, made) for choice in made.choices])
+    own, mark = shown_epsilon(made.epsilon), " (*)" if any(made.is_own(choice) for choice in made.choices) else ""
+    if made.epsilon_replaced is None or made.relation == REPLACED:
+        print(f"The recipe{mark}: ε = {own} ({made.relation.replace('-', ' ')}). State the relation with it.")
+    else:
+        replaced = shown_epsilon(made.epsilon_replaced)
+        print(f"The recipe{mark}: ε = {own} if a user is added or removed, {replaced} if one is replaced by another.")
+        print(
+            "Tell a reviewer the first, with δ and with its relation; the second to compare with an ε of that relation."
+        )
+    print("What others state:")
+    for other in OTHERS:
+        print(f"  {other}")
+    print("Expected top-1 is not known:" if made.not_known else "Expected top-1:")
+    for line in made.not_known or CHECKED:
+        print(f"  {line}")
+    for warning in made.warnings:
+        print(f"warning: {warning}")
+
+
+def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
+    expected = choice.expected
+    return {
+        "ε": f"{'* ' if made.is_own(choice) else ''}{choice.epsilon:g}",
+        "cohort": f"{choice.cohort:,}",
+        "z": f"{choice.noise_multiplier:.3g}",
+        "σ": "" if choice.noise_std is None else f"{choice.noise_std:.2g}",
+        "time": "" if choice.hours is None else _duration(choice.hours),
+        "top-1": "not known" if expected is None else f"{expected.top1:.1%}",
+        "range": "" if expected is None else f"{100 * expected.low:.1f}–{100 * expected.high:.1f}",
+        "verdict": "" if expected is None else expected.verdict,
+    }
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.0f} min" if hours >= 1 / 60 else "< 1 min"
 
 
 def _print_plan(made: Plan) -> None:

@@ -36,6 +36,7 @@ from sottovoce.training.round import play_round
 from sottovoce.training.server import ServerState
 
 REPEATS = 5
+VOCABULARY, TOKENS, USERS_ON_CPU = 10_000, 480, 16  # of users whose rate is timed: those of the recipe `small`
 DIFFERENT_USERS = 1000  # of a population on disk: they take turns
 
 
@@ -43,7 +44,7 @@ DIFFERENT_USERS = 1000  # of a population on disk: they take turns
 class Workload:
     """A recipe, and made-up users for it, each with as many tokens as the recipe's users have."""
 
-    recipe: str
+    recipe: str | Recipe  # the name of a shipped one, or any
     vocabulary: int
     tokens: int
     cohort: int
@@ -135,6 +136,33 @@ def measure(
     )
 
 
+def users_per_second(recipe: Recipe, tokens: int = TOKENS, seconds: float = 20.0) -> float:
+    """How many users a second this machine trains with a recipe, in whole rounds of made-up users.
+
+    Args:
+        recipe: whose model and local training are timed; its store is not read.
+        tokens: of each user.
+        seconds: about how long it takes, compilation included. At least one round is timed.
+    """
+    begun = time.perf_counter()
+    if recipe.local.objective != "plain" or recipe.run.algorithm == "central":
+        raise SottoError("only plain FedAvg and FedSGD can be timed here; use --no-bench, or give --users-per-second")
+    plain = {"weight_cap": 1.0, "total_weight": 0.0, "min_weight": 0.0}  # made-up users weigh the same
+    recipe = recipe.replace(privacy=plain, audit={"users": 0, "secrets": 0})
+    cohort = max(1, round(recipe.privacy.cohort))
+    if jax.default_backend() == "cpu":  # as fast in a small cohort as in a large one
+        cohort = min(cohort, USERS_ON_CPU)
+    workload = Workload(recipe, VOCABULARY, tokens, cohort)
+    store = make_users(workload, cohort)
+    play = play_next(_assemble(workload, cohort, recipe.run.block, recipe.run.kernels, store=store), store)
+    play()  # it compiles
+    rates, took = [], 0.0
+    while not rates or (len(rates) < REPEATS and time.perf_counter() + took < begun + seconds):
+        users, took, _ = _users_and_seconds(play)
+        rates.append(users / took)
+    return median(rates)
+
+
 def measure_each(
     name: str, cohorts: Sequence[int | None], populations: Sequence[int | None], block: int = 0, kernels: str = "auto"
 ) -> Iterator[Measurement]:
@@ -184,7 +212,8 @@ def _assemble(
     privacy = {"users": store.users, "cohort": cohort, "sampling": sampling, "accountant": "rdp", "secrets": "seeded"}
     privacy |= {"noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True}
     run = {"block": block, "kernels": kernels, "devices": devices}
-    return assemble(Recipe.load(workload.recipe).replace(privacy=privacy, run=run), store)
+    recipe = workload.recipe if isinstance(workload.recipe, Recipe) else Recipe.load(workload.recipe)
+    return assemble(recipe.replace(privacy=privacy, run=run), store)
 
 
 def make_users(workload: Workload, cohort: int) -> Store:

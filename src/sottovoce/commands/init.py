@@ -18,8 +18,7 @@ MEASURED = (2_000, 30_000)  # declared users for which the recipe `small` was ch
 DELTA = 1e-5
 _TEMPLATE = """\
 # A recipe for {store}, written by `sotto init`. Change what you like; keys that are not here have defaults.
-# What it costs, before you train:
-#   sotto plan --users {users} --cohort {cohort} --rounds {rounds} --epsilon {epsilon:g} --delta {delta:g}
+# What it costs and what to expect, before you train: sotto plan FILE
 
 [data]
 store = {quoted}

@@ -10,8 +10,9 @@ from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
 from sottovoce.errors import SettingError
 from sottovoce.files import Facts, Json
+from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import Sampler, build_sampler
-from sottovoce.recipe import Recipe
+from sottovoce.recipe import Privacy
 
 CURVE_POINTS = 50
 BYTES_PER_PARAMETER = 4  # float32
@@ -71,7 +72,7 @@ def make_plan(
         given = "both are given" if epsilon is not None else "neither is given"
         text = "give either {noise_multiplier.name} or {epsilon.name}, the budget it is chosen for; {}"
         raise SettingError(text, given, noise_multiplier=noise_multiplier, epsilon=epsilon)
-    _check_numbers(users, cohort, rounds)
+    check_numbers(users, cohort, rounds)
     for name, value in (
         ("clip_norm", clip_norm),
         ("parameters", parameters),
@@ -95,11 +96,12 @@ def make_plan(
     replaced = None  # the moments accountant has none
     if accountant != "moments":
         replaced = accounting.epsilon(spent, delta, accountant, replaced=True)
-    noise_std = signal = None
+    std = signal = None
     if clip_norm is not None:
-        noise_std = _noise_std(sampling, users, cohort, total_weight or users, clip_norm, noise_multiplier)
+        declared = Privacy(users=users, total_weight=total_weight or users, clip_norm=clip_norm)
+        std = noise_std(declared, cohort, noise_multiplier)
         if parameters is not None:
-            signal = clip_norm / (noise_std * math.sqrt(parameters)) if noise_std else math.inf
+            signal = clip_norm / (std * math.sqrt(parameters)) if std else math.inf
     return Plan(
         epsilon=total,
         delta=delta,
@@ -118,22 +120,19 @@ def make_plan(
         device_rounds_expected=rounds * (cohort / users),
         device_rounds_most=sampler.participations(rounds),
         user_updates=rounds * cohort,
-        noise_std=noise_std,
+        noise_std=std,
         signal_to_noise=signal,
         bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,
         hours=None if users_per_second is None else rounds * cohort / users_per_second / 3600,
-        warnings=_warnings(users, delta, total, signal),
+        warnings=privacy_warnings(users, delta, total, signal),
     )
 
 
-def _noise_std(sampling: str, users: int, cohort: int, weight: float, clip_norm: float, z: float) -> float:
-    """σ on every coordinate, as the mechanism of a run with these constants has it."""
-    from sottovoce.build.mechanism import build_mechanism  # it loads jax, and only this figure needs it
-
-    declared = {"sampling": sampling, "users": users, "cohort": cohort, "total_weight": weight}
-    recipe = Recipe().replace(privacy={**declared, "clip_norm": clip_norm, "noise_multiplier": z})
-    mechanism = build_mechanism(recipe, ["all"])
-    return mechanism.noise_std(1, mechanism.clipping.clip_norms)[0]
+def noise_std(privacy: Privacy, cohort: float, noise_multiplier: float) -> float:
+    """σ on every coordinate of the average update, as the mechanism of a run with these constants has it."""
+    rate, total = cohort / privacy.users, privacy.total_weight or float(privacy.users)
+    weights = {"expected_weight": rate * total, "least_weight": rate * (privacy.min_weight or total)}
+    return noise_multiplier * ESTIMATORS.build(privacy.estimator, **weights).sensitivity(privacy.clip_norm)
 
 
 def _by_round(curve: accounting.Curve, sampler: Sampler, rounds: int) -> list[tuple[int, float]]:
@@ -143,7 +142,7 @@ def _by_round(curve: accounting.Curve, sampler: Sampler, rounds: int) -> list[tu
     return points if last == rounds else [*points, (rounds, total)]
 
 
-def _check_numbers(users: int, cohort: int, rounds: int) -> None:
+def check_numbers(users: int, cohort: int, rounds: int) -> None:
     for name, value in {"users": users, "cohort": cohort, "rounds": rounds}.items():
         if not 1 <= value <= MOST_ROUNDS or value != int(value):
             shown = value if abs(value) <= MOST_ROUNDS else "so large a number"
@@ -153,7 +152,8 @@ def _check_numbers(users: int, cohort: int, rounds: int) -> None:
         raise SettingError(text, cohort=cohort, users=users)
 
 
-def _warnings(users: int, delta: float, epsilon: float, signal: float | None) -> list[str]:
+def privacy_warnings(users: int, delta: float, epsilon: float, signal: float | None = None) -> list[str]:
+    """What is wrong with a plan that can be computed all the same."""
     found = []
     if delta >= 1 / users:
         found.append(

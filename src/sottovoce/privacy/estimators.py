@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sottovoce.errors import SottoError
 from sottovoce.privacy.registry import Block, Registry
+
+if TYPE_CHECKING:  # a plan asks for a sensitivity, and does without jax
+    from jaxtyping import Array, Float
 
 Update = Any
 
@@ -55,6 +54,8 @@ class FixedDenominator(Estimator):
         _positive("expected_weight (qW)", self.expected_weight)
 
     def estimate(self, total: Update, weight: Float[Array, ""]) -> Update:
+        import jax
+
         # Not by `weight`, which is private: that would change the sensitivity.
         return jax.tree.map(lambda leaf: leaf / self.expected_weight, total)
 
@@ -81,6 +82,9 @@ class ClippedDenominator(Estimator):
         _positive("least_weight (qW_min)", self.least_weight)
 
     def estimate(self, total: Update, weight: Float[Array, ""]) -> Update:
+        import jax
+        import jax.numpy as jnp
+
         denominator = jnp.maximum(weight, self.least_weight)
         return jax.tree.map(lambda leaf: leaf / denominator, total)
 
@@ -95,6 +99,9 @@ class TrueAverage(Estimator):
     bounded = False
 
     def estimate(self, total: Update, weight: Float[Array, ""]) -> Update:
+        import jax
+        import jax.numpy as jnp
+
         return jax.tree.map(lambda leaf: jnp.where(weight > 0, leaf / jnp.where(weight > 0, weight, 1), 0), total)
 
     def sensitivity(self, norm_bound: float) -> float:
@@ -111,6 +118,8 @@ WEIGHT_STEP = 2.0**-24
 
 def user_weight(tokens: Any, weight_cap: float) -> Any:
     """w_k = min(n_k / ŵ, 1), cut to a whole multiple of `WEIGHT_STEP` so that weights add up exactly."""
+    import jax.numpy as jnp
+
     return jnp.floor(jnp.minimum(tokens / weight_cap, 1.0) / WEIGHT_STEP) * WEIGHT_STEP
 
 

@@ -28,7 +28,8 @@ def test_without_a_file_the_recipe_alone_is_on_standard_output(made, sotto, caps
 def test_with_a_file_the_next_command_is_named(made, sotto, capsys, tmp_path):
     sotto(["init", "store", "--users", "4000", "--out", str(tmp_path / "mine.toml")])
     assert made.names == {"users": 4000, "out": tmp_path / "mine.toml"}
-    assert f"next: sotto train {tmp_path / 'mine.toml'} --out RUN" in capsys.readouterr().out
+    path = tmp_path / "mine.toml"
+    assert f"next: sotto plan {path}, then sotto train {path} --out RUN" in capsys.readouterr().out
 
 
 def test_the_answer_is_one_json_object(made, answer):

@@ -31,3 +31,80 @@ def test_a_noise_gives_the_cohort_that_makes_it():
 def test_a_noise_goes_with_the_clip_norm_alone(given):
     with pytest.raises(SottoError, match="it goes with --clip-norm"):
         Training(noise_std=0.1, **given).with_cohort()
+
+
+MINE = """
+[model]
+initial = "english"
+[local]
+learning_rate = 3.0
+[server]
+learning_rate = 1.5
+[privacy]
+users = 3900
+cohort = 500
+clip_norm = 3.0
+epsilon = 8.0
+delta = 1e-5
+accountant = "moments"
+[run]
+rounds = 40
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    return path
+
+
+def test_a_recipe_is_timed_and_planned(mine, stub, sotto, capsys):
+    timed = stub("sottovoce.commands.bench.users_per_second", 10.0)
+    sotto(["plan", str(mine), "--tokens-per-user", "160"])
+    out, err = capsys.readouterr()
+    assert timed.places[1] == 160
+    assert "timing this machine" in err
+    assert "free" in out
+    assert "costs about a point" in out
+    assert "drowned" in out
+    assert "10 users a second, timed here with 160 tokens a user" in out
+    assert "Gboard" in out
+    assert "Apple" in out
+    assert f"next: sotto train {mine} --out RUN" in out
+
+
+@pytest.mark.parametrize(("more", "rate"), [(["--no-bench"], None), (["--users-per-second", "5"], 5.0)])
+def test_a_machine_is_not_timed_where_a_rate_is_given_or_not_wanted(mine, stub, answer, more, rate):
+    stub("sottovoce.commands.bench.users_per_second", AssertionError("it was timed"))
+    found = answer("plan", mine, *more)
+    assert found["users_per_second"] == rate
+    assert (found["choices"][0]["hours"] is None) == (rate is None)
+    assert len(found["others"]) == 2
+
+
+def test_without_a_rate_and_outside_what_was_measured_a_plan_says_so(mine, sotto, capsys):
+    sotto(["plan", str(mine), "--no-bench", "--set", "model.initial=none"])
+    out = capsys.readouterr().out
+    assert "not known without a rate" in out
+    assert "Expected top-1 is not known:\n  model.initial = 'none'" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--delta", "1e-5"], "change them with --set, not --delta"),
+        (["--users", "100"], "change them with --set, not --users"),
+        (["--ledger", "x"], "change them with --set, not --ledger"),
+        (["--set", "privacy.mode=none"], "no ε to plan"),
+        (["--users-per-second", "0"], "must be a positive number"),
+        (["--tokens-per-user", "0"], "must be at least 1"),
+    ],
+)
+def test_what_does_not_go_with_a_recipe_is_refused(mine, refusal, arguments, words):
+    assert words in refusal("plan", mine, *arguments)
+
+
+def test_numbers_need_delta_and_no_settings_of_a_recipe(refusal):
+    assert "needs --delta" in refusal("plan", "--users", "100")
+    assert "go with a recipe" in refusal("plan", "--delta", "1e-5", "--no-bench")

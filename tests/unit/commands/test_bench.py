@@ -10,6 +10,7 @@ from sottovoce.kernels import cuda
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip
+from sottovoce.recipe import Recipe
 from sottovoce.training import cohort_sum
 from sottovoce.training.types import Task
 
@@ -118,3 +119,37 @@ def test_a_population_that_cannot_be_made_is_refused_before_anything_is_measured
 def test_kernels_are_for_the_device_and_the_sizes_they_were_written_for():
     model = jax.eval_shape(lambda: LSTM(10_000, key=jax.random.key(0)))
     assert cuda.products(FedAvg(FlatClip(1.0), True), model) is None  # no GPU here
+
+
+def clocked(monkeypatch, seconds_a_round):
+    """Rounds that take as long as a false clock says."""
+    now = 0.0
+
+    def play():
+        nonlocal now
+        now += seconds_a_round
+        return None, 16
+
+    monkeypatch.setattr(bench, "make_users", lambda workload, cohort: None)
+    monkeypatch.setattr(bench, "_assemble", lambda *given, **named: None)
+    monkeypatch.setattr(bench, "play_next", lambda assembly, store: play)
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: now)
+    return lambda: now
+
+
+@pytest.mark.parametrize(("a_round", "took"), [(0.5, 3.0), (8.0, 16.0), (30.0, 60.0)])
+def test_a_rate_is_timed_within_its_seconds_or_in_one_round(monkeypatch, a_round, took):
+    clock = clocked(monkeypatch, a_round)
+    assert bench.users_per_second(Recipe.load("small"), seconds=20.0) == pytest.approx(16 / a_round)
+    assert clock() == took
+
+
+def test_a_recipe_that_reads_public_text_is_not_timed():
+    with pytest.raises(SottoError, match="--no-bench"):
+        bench.users_per_second(Recipe.load("small").replace(local={"objective": "rehearsal"}))
+
+
+@pytest.mark.slow
+def test_any_recipe_can_be_timed():
+    recipe = Recipe.load("demo").replace(privacy={"cohort": 4.0, "weight_cap": 100.0, "total_weight": 50.0})
+    assert bench.users_per_second(recipe, tokens=40, seconds=0.0) > 0

@@ -1,0 +1,143 @@
+"""A recipe before it is paid for: what each ε and each cohort would cost, and what accuracy to expect."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from sottovoce import accounting
+from sottovoce.errors import SottoError
+from sottovoce.files import Facts
+from sottovoce.planning.expectation import Expectation, expect, not_measured
+from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
+from sottovoce.privacy.sampling import Sampler, build_sampler
+from sottovoce.privacy.schedule import build_schedule
+from sottovoce.recipe import Recipe
+
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+COHORTS = (0.5, 1.0, 2.0)  # times the recipe's
+
+
+@dataclass(frozen=True)
+class Choice(Facts):
+    """One ε with one cohort. What is not known is None."""
+
+    epsilon: float
+    cohort: int
+    noise_multiplier: float
+    noise_std: float | None  # of the first round; None where the clip norm adapts
+    hours: float | None
+    expected: Expectation | None
+
+
+@dataclass(frozen=True)
+class Grid(Facts):
+    """The choices around a recipe, and ε of the recipe itself under both relations."""
+
+    users: int
+    cohort: int
+    rounds: int
+    delta: float
+    epsilon: float
+    epsilon_replaced: float | None  # the moments accountant has none
+    relation: str
+    accountant: str
+    users_per_second: float | None
+    choices: list[Choice]
+    not_known: list[str]  # why there is no expected accuracy for the recipe itself
+    warnings: list[str]
+
+    def is_own(self, choice: Choice) -> bool:
+        """Is it what the recipe itself asks for?"""
+        return choice.cohort == self.cohort and math.isclose(choice.epsilon, self.epsilon, rel_tol=1e-2)
+
+    def at(self, users_per_second: float | None) -> Grid:
+        """The same, with the hours that it takes at a measured rate."""
+        hours = None if users_per_second is None else self.rounds / users_per_second / 3600
+        choices = [replace(each, hours=hours and each.cohort * hours) for each in self.choices]
+        return replace(self, users_per_second=users_per_second, choices=choices)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """ε and noise of a recipe with other cohorts and other noise."""
+
+    recipe: Recipe
+
+    @property
+    def accountant(self) -> str:
+        chosen = self.recipe.privacy.accountant
+        return accounting.DEFAULT_ACCOUNTANT if chosen == "auto" else chosen
+
+    def sampler(self, cohort: float) -> Sampler:
+        return build_sampler(self.recipe.privacy.sampling, cohort=cohort, users=self.recipe.privacy.users)
+
+    def events(self, cohort: float, noise_multiplier: float = 1.0) -> accounting.Spent:
+        factors = build_schedule(self.recipe.privacy.noise_schedule).stretches(self.recipe.run.rounds)
+        return self.sampler(cohort).events([(noise_multiplier * factor, count) for factor, count in factors])
+
+    def noise_multiplier(self, cohort: float, epsilon: float) -> float:
+        return accounting.calibrate(self.events(cohort), epsilon, self.recipe.privacy.delta, self.accountant)
+
+    def epsilon(self, cohort: float, noise_multiplier: float, replaced: bool = False) -> float:
+        spent = self.events(cohort, noise_multiplier)
+        return accounting.epsilon(spent, self.recipe.privacy.delta, self.accountant, replaced=replaced)
+
+    def noise_std(self, cohort: float, noise_multiplier: float) -> float | None:
+        privacy = self.recipe.privacy
+        if privacy.adaptive_quantile is not None:
+            return None
+        return noise_std(privacy, cohort, noise_multiplier * build_schedule(privacy.noise_schedule)(1))
+
+
+def plan_recipe(recipe: Recipe) -> Grid:
+    """What a recipe would cost, and what else could be chosen: ε from 1 to 8, and half or twice its cohort.
+
+    The recipe is that of a private run; its store is not read. `Grid.at` adds hours, for a measured rate.
+    """
+    _check(recipe)
+    privacy, costs = recipe.privacy, _Costs(recipe)
+    z, epsilons = privacy.noise_multiplier, set(EPSILONS)
+    if z is None:
+        assert privacy.epsilon is not None
+        epsilons.add(privacy.epsilon)
+        z = costs.noise_multiplier(privacy.cohort, privacy.epsilon)
+    epsilon = costs.epsilon(privacy.cohort, z)
+    cohorts = sorted({min(privacy.users, max(1, round(privacy.cohort * times))) for times in COHORTS})
+    return Grid(
+        users=privacy.users,
+        cohort=round(privacy.cohort),
+        rounds=recipe.run.rounds,
+        delta=privacy.delta,
+        epsilon=epsilon,
+        epsilon_replaced=None if costs.accountant == "moments" else costs.epsilon(privacy.cohort, z, replaced=True),
+        relation=costs.sampler(privacy.cohort).relation,
+        accountant=accounting.accountant_name(costs.accountant),
+        users_per_second=None,
+        choices=[_choice(costs, cohort, each) for cohort in cohorts for each in sorted(epsilons)],
+        not_known=not_measured(recipe),
+        warnings=privacy_warnings(privacy.users, privacy.delta, epsilon),
+    )
+
+
+def _choice(costs: _Costs, cohort: int, epsilon: float) -> Choice:
+    recipe = costs.recipe.replace(privacy={"cohort": cohort})
+    z = costs.noise_multiplier(cohort, epsilon)
+    std = costs.noise_std(cohort, z)
+    expected = None if std is None or not_measured(recipe) else expect(recipe, std)
+    return Choice(epsilon, cohort, z, std, None, expected)
+
+
+def _check(recipe: Recipe) -> None:
+    privacy = recipe.privacy
+    if privacy.mode != "private":
+        raise SottoError(f"privacy.mode={privacy.mode!r} promises nothing, so there is no ε to plan; use 'private'")
+    for name, value in (("privacy.users", privacy.users), ("privacy.cohort", privacy.cohort)):
+        if not value:
+            raise SottoError(
+                f"{name} is not set, and a plan needs it; set it in the recipe, or with --set {name}=NUMBER"
+            )
+    if privacy.epsilon is None and privacy.noise_multiplier is None:
+        raise SottoError("the recipe has neither privacy.epsilon nor privacy.noise_multiplier; set one of them")
+    check_numbers(privacy.users, max(1, round(privacy.cohort)), recipe.run.rounds)
+    accounting.check(_Costs(recipe).accountant, _Costs(recipe).sampler(privacy.cohort).relation)

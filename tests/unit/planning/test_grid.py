@@ -1,0 +1,120 @@
+"""The choices around a recipe: noise as a run would have it, nothing read from the store, no jax."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sottovoce import accounting
+from sottovoce.build.mechanism import build_mechanism, resolve
+from sottovoce.errors import SottoError
+from sottovoce.planning.grid import EPSILONS, plan_recipe
+from sottovoce.planning.plan import noise_std
+from sottovoce.recipe import Recipe
+
+# The fast accountant: what is tested is the grid.
+MINE = Recipe.load("small").replace(data={"store": "nowhere"}, privacy={"users": 3900, "accountant": "moments"})
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return plan_recipe(MINE)
+
+
+def test_every_epsilon_is_paired_with_three_cohorts(grid):
+    pairs = [(choice.cohort, choice.epsilon) for choice in grid.choices]
+    assert pairs == [(cohort, epsilon) for cohort in (250, 500, 1000) for epsilon in EPSILONS]
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_the_noise_of_a_choice_is_that_of_its_run(grid, number):
+    choice = grid.choices[number]
+    run = resolve(MINE.replace(privacy={"cohort": choice.cohort, "epsilon": choice.epsilon}))
+    mechanism = build_mechanism(run, ["one"])
+    assert choice.noise_multiplier == mechanism.noise_multiplier
+    assert choice.noise_std == pytest.approx(mechanism.noise_std(1, mechanism.clipping.clip_norms)[0])
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"estimator": "clipped_denominator", "min_weight": 3000.0}, {"total_weight": 3e3}]
+)
+def test_noise_is_the_mechanisms_for_every_estimator(more):
+    recipe = MINE.replace(privacy={"noise_multiplier": 1.5, **more})
+    mechanism = build_mechanism(recipe, ["one"])
+    expected = mechanism.noise_std(1, mechanism.clipping.clip_norms)[0]
+    assert noise_std(recipe.privacy, recipe.privacy.cohort, 1.5) == pytest.approx(expected)
+
+
+def test_the_recipes_own_epsilon_is_given_under_both_relations(monkeypatch):
+    monkeypatch.setattr("sottovoce.planning.grid.EPSILONS", ())
+    monkeypatch.setattr("sottovoce.planning.grid.COHORTS", (1.0,))
+    grid = plan_recipe(MINE.replace(privacy={"accountant": "auto"}))
+    assert grid.epsilon == pytest.approx(8, rel=1e-2)
+    assert len(grid.choices) == 1
+    assert grid.epsilon_replaced is not None
+    assert grid.epsilon_replaced > grid.epsilon
+    assert grid.relation == "add-or-remove-one-user"
+
+
+def test_a_recipe_with_its_noise_is_planned_too():
+    grid = plan_recipe(MINE.replace(privacy={"noise_multiplier": 2.0, "accountant": "moments"}))
+    run = build_mechanism(MINE.replace(privacy={"noise_multiplier": 2.0}), ["one"])
+    assert grid.epsilon == accounting.epsilon(run.events(40), 1e-5, "moments")
+    assert grid.epsilon_replaced is None
+
+
+def test_an_epsilon_of_the_recipes_own_is_a_row():
+    grid = plan_recipe(MINE.replace(privacy={"epsilon": 6.0, "cohort": 3900.0}))
+    assert [choice.epsilon for choice in grid.choices if choice.cohort == 3900] == [1, 2, 4, 6, 8]
+    assert {choice.cohort for choice in grid.choices} == {1950, 3900}
+    assert {choice.expected is None for choice in grid.choices if choice.cohort == 3900} == {True}  # not measured
+
+
+def test_hours_follow_from_a_rate(grid):
+    timed = grid.at(10.0)
+    assert timed.choices[0].hours == pytest.approx(40 * 250 / 10 / 3600)
+    assert timed.users_per_second == 10
+    assert grid.choices[0].hours is None
+    assert grid.at(None).choices == grid.choices
+
+
+def test_where_the_clip_adapts_no_noise_is_claimed():
+    grid = plan_recipe(MINE.replace(privacy={"adaptive_quantile": 0.5}))
+    assert {choice.noise_std for choice in grid.choices} == {None}
+    assert {choice.expected for choice in grid.choices} == {None}
+    assert grid.not_known == ["privacy.adaptive_quantile = 0.5 was not measured"]
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"mode": "none"}, "no ε to plan"),
+        ({"users": 0}, "privacy.users is not set"),
+        ({"cohort": 0.0}, "privacy.cohort is not set"),
+        ({"cohort": 5000.0}, "must be at most"),
+        ({"epsilon": None}, "neither privacy.epsilon"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(section, words):
+    values = MINE.to_dict()
+    values["privacy"] = {name: value for name, value in {**values["privacy"], **section}.items() if value is not None}
+    with pytest.raises(SottoError, match=words):
+        plan_recipe(Recipe.from_dict(values))
+
+
+def test_planning_does_without_jax():
+    code = (
+        "import sys; from sottovoce.planning.grid import plan_recipe; from sottovoce.recipe import Recipe\n"
+        "plan_recipe(Recipe.load('small').replace(privacy={'users': 3900, 'accountant': 'moments'}))\n"
+        "assert 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_answer_is_plain_json(grid):
+    read = json.loads(json.dumps(grid.to_json(), allow_nan=False))
+    assert read["choices"][0]["expected"]["verdict"] == "drowned"
+    assert read["not_known"] == []
