@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from sottovoce.commands.audit_rounds import audit_rounds
     from sottovoce.commands.audit_tails import audit_tails
     from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run
+    from sottovoce.commands.load_model import load_model
     from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
     from sottovoce.commands.release import release_run
     from sottovoce.commands.report import report_run
     from sottovoce.commands.train import resume, train
+    from sottovoce.commands.verify import verify_release
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.prepare import prepare
     from sottovoce.data.store import Store
@@ -53,6 +55,7 @@ _HOMES = {
     "audit_tails": "commands.audit_tails",
     "evaluate": "evaluation.prediction",
     "evaluate_run": "commands.evaluate",
+    "load_model": "commands.load_model",
     "load_run": "commands.evaluate",
     "make_plan": "planning.plan",
     "plain": "local.objective",
@@ -63,6 +66,7 @@ _HOMES = {
     "resume": "commands.train",
     "suggest": "evaluation.suggestions",
     "train": "commands.train",
+    "verify_release": "commands.verify",
 }
 
 __all__ = [
@@ -86,6 +90,7 @@ __all__ = [
     "audit_tails",
     "evaluate",
     "evaluate_run",
+    "load_model",
     "load_run",
     "make_plan",
     "plain",
@@ -96,6 +101,7 @@ __all__ = [
     "resume",
     "suggest",
     "train",
+    "verify_release",
 ]
 
 

@@ -27,7 +27,7 @@ from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")
 MODEL = {"weights.safetensors", "vocabulary.txt", "card.json", "training.toml"}
-EVIDENCE = {"privacy.json", "ledger.jsonl", "canaries.json", "baselines.json", "report.html", "README.md"}
+EVIDENCE = {"privacy.json", "ledger.jsonl", "record.jsonl", "canaries.json", "baselines.json"} | {"report.html", "README.md"}
 PUBLIC = MODEL | EVIDENCE | {"SHA256SUMS", "SHA256SUMS.sig", "signer.pub"}
 
 

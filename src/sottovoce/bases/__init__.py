@@ -56,6 +56,12 @@ def find(name: str) -> Path | None:
     return _room() / name if name in shipped() else None
 
 
+def is_base(folder: Path) -> bool:
+    """Is it the folder of a base? A release and a run have a statement too."""
+    there = [(folder / name).is_file() for name in (CARD, WEIGHTS, VOCABULARY)]
+    return all(there) and not (folder / "privacy.json").exists() and not (folder / "recipe.toml").exists()
+
+
 def read_base(folder: Path) -> Base:
     try:
         return Base.from_json(read_sealed(folder / CARD))

@@ -19,6 +19,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.reporting.compare import MOST_RUNS, Compared, Comparison, render_comparison
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.folder import RunFolder, names_of
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.record import coarse_count, of_held_out
 
 
@@ -34,15 +35,16 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
         raise SottoError("a run is named twice; name each once")
     if users < 0:
         raise SottoError(f"--users {users} must not be negative; 0 measures on all held-out users")
-    runs = [RunFolder.open(path) for path in paths]
+    runs = [RunFolder.open_model(path) for path in paths]
     compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
-    held_out = held_out_users(Recipe.of(runs[0]), runs[0])
+    first = next((run for run in runs if not run.is_release), runs[0])  # a release does not know its users
+    held_out = held_out_users(Recipe.of(first), first)
     if held_out is None:
         return Comparison(compared, "", internal, [("Not measured", "There are no held-out users at hand.")])
     rows = range(min(users, held_out.users) if users else held_out.users)
     apart = []
     for place, run in enumerate(runs):
-        if read_card(run).own_model or _store(run) != _store(runs[0]):
+        if read_card(run).own_model or not _of_same_people(run, first):
             apart.append(compared[place].name)
         else:
             compared[place] = _measure(run, compared[place], held_out, rows, internal=internal)
@@ -50,7 +52,7 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
         f"Other people than those of {compared[0].name}, or a model of the caller's; as recorded: {', '.join(apart)}."
     )
     notes = [("Measured by themselves", text)] if apart else []
-    about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(runs[0]).name}”"
+    about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(first).name}”"
     return Comparison(compared, about if len(apart) < len(runs) else "", internal, notes)
 
 
@@ -68,6 +70,13 @@ def _read(run: RunFolder, name: str) -> Compared:
         budget=recipe.privacy.epsilon,
         findings=tuple(read_findings(run)),
     )
+
+
+def _of_same_people(run: RunFolder, first: RunFolder) -> bool:
+    """Was a run trained on the store of the first? That of a release was if it is among those charged to the store."""
+    if not run.is_release:
+        return _store(run) == _store(first)
+    return bool(StoreLedger(_store(first) / "ledger.jsonl").spent(read_statement(run).run))
 
 
 def _store(run: RunFolder) -> Path:

@@ -1,4 +1,4 @@
-"""Evaluate a run's model on users or on public text, and load it."""
+"""Evaluate the model of a run or of a release on users or on public text, and load it."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def evaluate_run(
     """How well a run's model predicts the next words of users.
 
     Args:
-        path: the run's folder.
-        users: whose text is predicted; the users held out from the run's store by default.
+        path: the folder of a run or of a release.
+        users: whose text is predicted; the users held out from the run's store by default. A release has none.
         model: a model of your own, where the run has one.
         suggestions: if not 0, also the keystrokes saved by a keyboard that suggests this many words.
         personalise: also what each user gains by training the model on the first half of their text.
         other: another run, whose model is measured on the same users.
     """
-    run = RunFolder.open(path)
+    run = RunFolder.open_model(path)
     recipe = Recipe.of(run)
     released, vocabulary = load_run(run, model)
     training = personalise.training(recipe, vocabulary) if personalise else None
@@ -107,7 +107,7 @@ def open_users(
     fields: Grouping = BY_USER,
 ) -> Store:
     """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default."""
-    run = RunFolder.open(path)
+    run = RunFolder.open_model(path)
     if corpus:
         return collect(corpus, load_vocabulary(run), fields)
     return open_split(Recipe.of(run), run, split) if store is None else Store.open(store, split)
@@ -115,7 +115,7 @@ def open_users(
 
 def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping = BY_USER) -> Store:
     """Public text in the words of a run: what a store of plain text holds out, files of plain text, or a corpus."""
-    run = RunFolder.open(path)
+    run = RunFolder.open_model(path)
     vocabulary = load_vocabulary(run)
     folders = [each for each in text if Path(each).is_dir()]
     if folders and len(text) > 1:
@@ -158,7 +158,7 @@ def _load_other(run: RunFolder, vocabulary: Vocabulary, path: str | Path) -> Lan
 
 def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:
     """The model a run ended with, and its vocabulary. A run of your own model needs one to fill."""
-    run = path if isinstance(path, RunFolder) else RunFolder.open(path)
+    run = path if isinstance(path, RunFolder) else RunFolder.open_model(path)
     weights = run.load_weights()
     vocabulary = load_vocabulary(run)
     like = model if model is not None else build_model(Recipe.of(run), vocabulary.size)

@@ -1,11 +1,13 @@
-"""The model of a run as a folder for other programs: ONNX graphs, the vocabulary and a manifest."""
+"""The model of a run or of a release as a folder for other programs: ONNX graphs, the vocabulary and a manifest."""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
     """
     if weights not in WEIGHTS:
         raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)
-    run, out = RunFolder.open(path), Path(out)
+    run, out = RunFolder.open_model(path), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     model, vocabulary = load_run(run)
@@ -98,16 +100,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None) -> Path:
-    """The export at a path: the folder itself, or that of a run, which is made if it is missing or stale."""
+    """The export at a path: the folder itself, or that of a run or a release, which is made if it is missing or stale."""
     folder = Path(path)
     if (folder / MANIFEST).is_file():
         return folder
-    run = RunFolder.open(folder)
+    run = RunFolder.open_model(folder)
     kept = run.path / "onnx"
+    if run.is_release and not (kept / MANIFEST).is_file():  # it is signed: nothing is added to it
+        kept = Path(mkdtemp(prefix="sotto-onnx-")) / "onnx"
+        atexit.register(shutil.rmtree, kept.parent, ignore_errors=True)
     of = checkpoints.digest(run.load_weights())
     if (kept / MANIFEST).is_file():
         if read_manifest(kept).get("of") == of:
             return kept
+        if run.is_release:
+            raise DamagedRun(f"{kept} is of other weights than the release; get the release again")
         shutil.rmtree(kept)  # the run was trained further since
     log(f"exporting {run.path}")
     export_run(run.path, kept)

@@ -97,7 +97,7 @@ def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder
 
 def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -> Start:
     """From a file of weights with `card.json` and `vocabulary.txt` in its folder, as `sotto release` writes them."""
-    card = _read_card(file)
+    card = read_card_of(file)
     kind = card.get("kind")
     if kind is not None and kind != recipe.model.kind:
         raise SottoError(f"the card of {file} says kind {kind!r}, and model.kind={recipe.model.kind!r}; use that kind")
@@ -150,7 +150,7 @@ def _fitted(
         ) from None
 
 
-def _read_card(file: Path) -> Json:
+def read_card_of(file: Path) -> Json:
     """The card of a file of weights; the files that it names must be those that were written."""
     path = file.parent / "card.json"
     if not path.is_file():

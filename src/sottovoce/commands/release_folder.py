@@ -58,8 +58,7 @@ class ReleaseFolder:
     def __post_init__(self) -> None:
         self.card = Card.from_json(self.run.read_card())
         own, files = self.card.own_model, [WEIGHTS, VOCABULARY, "card.json", STATEMENT, "ledger.jsonl", RECIPE]
-        files += [self.run.registry_file.name] * self.run.registry_file.exists()
-        files += [self.run.baselines_file.name] * self.run.baselines_file.exists()
+        files += [file.name for file in self._copied if file.exists()]
         if own:
             self.notes += ("no report.html and no ONNX: the model is your own; `sotto report` needs it from Python",)
         else:
@@ -69,6 +68,11 @@ class ReleaseFolder:
             self.notes += ("no ONNX: that needs `pip install 'sottovoce[export]'`",)
         files += [f"{ONNX}/"] * self.onnx
         self.files = (*files, README, MANIFEST, SIGNATURE, SIGNER)
+
+    @property
+    def _copied(self) -> tuple[Path, ...]:
+        """Public files that not every run has."""
+        return self.run.registry_file, self.run.baselines_file, self.run.record.path
 
     def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
         run, recipe = self.run, Recipe.of(self.run)
@@ -86,7 +90,7 @@ class ReleaseFolder:
         if self.card.own_model:
             del public["model"]
         write_aside(draft / RECIPE, Recipe.from_dict(public).to_toml().encode())
-        for file in (run.registry_file, run.baselines_file):
+        for file in self._copied:
             if file.exists():
                 write_aside(draft / file.name, file.read_bytes())
         if REPORT in self.files:

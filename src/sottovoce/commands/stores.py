@@ -71,6 +71,9 @@ def prepare_demo(
 
 
 def store_folder(recipe: Recipe, run: RunFolder) -> Path:
+    """Where the users of a run are. A release does not say: the name in its recipe is no path of this machine."""
+    if run.is_release:
+        raise SottoError(f"{run.path} is a release, and has no users to measure on; give --corpus or --store")
     return run.own_store if has_own_store(recipe) else Path(recipe.data.store)
 
 
@@ -113,6 +116,8 @@ def open_split(recipe: Recipe, run: RunFolder, split: str) -> Store:
 
 def held_out_users(recipe: Recipe, run: RunFolder) -> Store | None:
     """The held-out users of a run's store or federation; None where there are none, or the folder is gone."""
+    if run.is_release:
+        return None
     folder = store_folder(recipe, run)
     if not folder.exists():
         return None

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from tiny_run import make_recipe, make_store
 
+from sottovoce.commands import release_folder
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.train import Training
 from sottovoce.recipe import Recipe
+from sottovoce.runs import signature
 from sottovoce.runs.folder import RunFolder
 
 
@@ -49,3 +51,15 @@ def begun(tmp_path: Path, recipe: Recipe) -> Callable[..., RunFolder]:
 @pytest.fixture
 def run(begun: Callable[..., RunFolder]) -> RunFolder:
     return begun()
+
+
+@pytest.fixture
+def release(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The signed release of the run, without report and ONNX."""
+    monkeypatch.setattr(release_folder, "report_run", lambda path, out: out.write_text("report"))
+    monkeypatch.setattr(release_folder, "find_spec", lambda name: None)
+    out = tmp_path / "release"
+    out.mkdir()
+    release_folder.ReleaseFolder(run, out, release_folder.Publication(), "SHA256:abc").write(out, ())
+    signature.sign_folder(out, signature.owner_key(), signature.RELEASE)
+    return out

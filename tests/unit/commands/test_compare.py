@@ -41,6 +41,15 @@ def test_a_run_on_another_store_is_not_measured_with_the_others(run, begun, tmp_
     assert text.endswith("as recorded: other.")
 
 
+def test_a_release_is_measured_with_the_runs_of_its_store(run, release, begun, tmp_path):
+    found = compare_runs([release, run.path])
+    assert found.runs[0].evaluation == found.runs[1].evaluation is not None
+    (tmp_path / "elsewhere").mkdir()
+    other = begun("other", data={"store": str(make_store(tmp_path / "elsewhere", seed=4))})
+    assert compare_runs([other.path, release]).runs[1].evaluation is None  # its users may be held out there
+    assert compare_runs([release]).notes[0][0] == "Not measured"
+
+
 def test_without_held_out_users_nothing_is_measured(run, store):
     store.rename(store.with_name("gone"))
     found = compare_runs([run.path])

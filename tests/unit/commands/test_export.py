@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.models import registry
 from sottovoce.recipe import Recipe
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import RECIPE, RunFolder
 
 SIZES = {"embedding": 6, "hidden": 8}
 WORDS = Vocabulary.from_words(["red", "green"])
@@ -132,3 +133,24 @@ def test_accuracy_counts_words_and_not_the_unknown_one(run, tmp_path, monkeypatc
     model = registry.build("lstm", WORDS.size, SIZES, jax.random.key(1))
     found = export._accuracy(run, model, {"always red": red, "always unknown": WORDS.specials[2]}, WORDS)
     assert (found["always red"], found["always unknown"]) == (0.5, 0.0)
+
+
+def test_a_release_is_exported_elsewhere(run, tmp_path, monkeypatch):
+    """It is signed: an export inside would be an added file. One that was signed with it is used."""
+    release = tmp_path / "release"
+    shutil.copytree(run.model, release)
+    shutil.copy(run.recipe_file, release / RECIPE)
+    shutil.copy(run.statement_file, release / "privacy.json")
+    before = sorted(path.name for path in release.iterdir())
+    found = find_export(release)
+    assert read_manifest(found)["name"] == "release"
+    assert release not in found.parents
+    assert sorted(path.name for path in release.iterdir()) == before
+    export_run(release, release / "onnx")
+    assert find_export(release) == release / "onnx"
+    save(run, 2)
+    for path in run.model.iterdir():
+        shutil.copy(path, release)
+    shutil.copy(run.statement_file, release / "privacy.json")
+    with pytest.raises(DamagedRun, match="of other weights than the release"):
+        find_export(release)

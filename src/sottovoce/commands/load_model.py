@@ -1,0 +1,72 @@
+"""Load the model of a release, a run or a base, with its vocabulary, to use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sottovoce import bases
+from sottovoce.build.assembly import build_model
+from sottovoce.build.assembly import load_model as with_weights
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.initial_model import load_base_weights, read_card_of
+from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.errors import SottoError
+from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.evaluation.suggestions import Suggestion, suggest
+from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import Statement, read_statement
+from sottovoce.runs.folder import RunFolder
+
+
+@dataclass(frozen=True, repr=False)
+class Loaded:
+    """A model with its vocabulary, and its privacy statement; None for a base, which is of public text."""
+
+    model: LanguageModel
+    vocabulary: Vocabulary
+    statement: Statement | None = None
+
+    def suggest(self, text: str, count: int = 3, typed: str = "") -> list[Suggestion]:
+        """The likeliest next words after a text, with their probabilities.
+
+        Args:
+            text: what was written so far.
+            count: how many words.
+            typed: the first letters of the next word.
+        """
+        return suggest(self.model, self.vocabulary, text, count, typed)
+
+    def evaluate(self, users: Store | str | Path, split: str = "test") -> Evaluation:
+        """How well it predicts the next words of the users of a store, or of a split of the store in a folder."""
+        store = users if isinstance(users, Store) else Store.open(users, split)
+        if store.vocabulary.fingerprint != self.vocabulary.fingerprint:
+            raise SottoError(f"the store {store.path} has another vocabulary than the model; prepare it with the model's")
+        return evaluate(self.model, store)
+
+    def __repr__(self) -> str:
+        size = f"{parameter_count(self.model):,} parameters, {self.vocabulary.size:,} tokens"
+        return f"<{type(self.model).__name__}: {size}>"
+
+
+def load_model(path: str | Path, *, model: LanguageModel | None = None) -> Loaded:
+    """Load a model to use it.
+
+    The files must be those that its card names. Whether the folder is the owner's, `sotto verify` tells.
+
+    Args:
+        path: the folder of a release, of a run or of a base, or the name of a base in the package.
+        model: a model of your own to fill, where the run had one.
+    """
+    folder = bases.find(str(path)) or Path(path)
+    if bases.is_base(folder):
+        base = bases.read_base(folder)
+        read_card_of(folder / bases.WEIGHTS)
+        vocabulary = Vocabulary.load(folder / bases.VOCABULARY)
+        like = build_model(Recipe.from_dict({"model": {"kind": base.kind, **base.model}}), vocabulary.size)
+        return Loaded(with_weights(like, load_base_weights(folder / bases.WEIGHTS)), vocabulary)
+    run = RunFolder.open_model(folder)
+    loaded, vocabulary = load_run(run, model)
+    return Loaded(loaded, vocabulary, read_statement(run))
