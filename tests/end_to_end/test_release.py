@@ -27,8 +27,8 @@ from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")
 MODEL = {"weights.safetensors", "vocabulary.txt", "card.json", "training.toml"}
-EVIDENCE = {"privacy.json", "ledger.jsonl", "record.jsonl", "canaries.json", "baselines.json"} | {"report.html", "README.md"}
-PUBLIC = MODEL | EVIDENCE | {"SHA256SUMS", "SHA256SUMS.sig", "signer.pub"}
+EVIDENCE = {"privacy.json", "ledger.jsonl", "record.jsonl", "canaries.json", "baselines.json", "report.html"}
+PUBLIC = MODEL | EVIDENCE | {"README.md", "SHA256SUMS", "SHA256SUMS.sig", "signer.pub"}
 
 
 @pytest.fixture(scope="module")

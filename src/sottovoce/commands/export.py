@@ -100,7 +100,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None) -> Path:
-    """The export at a path: the folder itself, or that of a run or a release, which is made if it is missing or stale."""
+    """The export at a path: the folder itself, or that of a run or a release, which is made if there is none of it."""
     folder = Path(path)
     if (folder / MANIFEST).is_file():
         return folder

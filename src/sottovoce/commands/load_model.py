@@ -43,7 +43,7 @@ class Loaded:
         """How well it predicts the next words of the users of a store, or of a split of the store in a folder."""
         store = users if isinstance(users, Store) else Store.open(users, split)
         if store.vocabulary.fingerprint != self.vocabulary.fingerprint:
-            raise SottoError(f"the store {store.path} has another vocabulary than the model; prepare it with the model's")
+            raise SottoError(f"the store {store.path} has another vocabulary than the model; prepare another")
         return evaluate(self.model, store)
 
     def __repr__(self) -> str:
