@@ -14,8 +14,10 @@ from sottovoce.planning import expectation
 from sottovoce.planning.expectation import MEASURED, expect, not_measured
 from sottovoce.recipe import Recipe
 
-TABLE = Path(__file__).parents[3] / "docs" / "results" / "small.csv"
-RUNS = list(csv.DictReader(TABLE.read_text().splitlines()))
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RUNS, FRESH = (
+    list(csv.DictReader((RESULTS / name).read_text().splitlines())) for name in ("small.csv", "small-checks.csv")
+)
 SMALL = Recipe.load("small").replace(privacy={"users": 3900})
 Arrays = dict[str, np.ndarray]
 
@@ -63,8 +65,21 @@ def test_the_range_holds_runs_that_were_left_out_of_the_fit():
         (left_out,) = formula(values, arrays([run]))
         found = expect(recipe_of(run), float(run["noise_std"]))
         held += abs(float(run["top1"]) - left_out) <= 50 * (found.high - found.low)
-    assert held == 71
-    assert len(RUNS) == 72
+    assert held == len(RUNS) == 72
+
+
+def test_fresh_runs_end_where_they_were_expected():
+    """What the plan and the page say of them."""
+    errors = []
+    for run in FRESH:
+        recipe = recipe_of(run).replace(privacy={"users": int(run["users"])})
+        assert not_measured(recipe) == []
+        found = expect(recipe, float(run["noise_std"]))
+        assert found.low <= float(run["top1"]) / 100 <= found.high
+        errors.append(abs(float(run["top1"]) - 100 * found.top1))
+    assert len(errors) == 18
+    assert np.median(errors) == pytest.approx(0.2, abs=0.02)
+    assert max(errors) == pytest.approx(1.12, abs=0.01)
 
 
 def test_the_formula_of_the_package_is_the_one_that_was_fitted():
