@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_json
+from sottovoce.cli.display import print_json, print_rows
 from sottovoce.cli.options import Flag, Json, option
 from sottovoce.errors import SottoError
 
@@ -15,16 +15,15 @@ from sottovoce.errors import SottoError
 def compare(
     runs: Annotated[list[Path], Parameter(negative=(), help="Folders of runs, measured on the users of the first.")],
     *,
-    out: Annotated[Path | None, option("HTML file to write: one page that opens anywhere and prints.")] = None,
+    out: Annotated[Path | None, option("HTML file to write too: one page that opens anywhere and prints.")] = None,
     users: Annotated[int, option("How many held-out users to measure on, at most; 0 for all.")] = 1000,
     internal: Annotated[Flag, option("Also figures of people's text and of single users: for the owner only.")] = False,
     json: Json = False,
 ) -> None:
-    """Compare runs: utility against ε, curves, head words, what was proved and found."""
+    """Compare runs: a table here; with --out a page with accuracy against ε, curves, head words, proofs and attacks."""
     from sottovoce.commands.compare import compare_runs, write_comparison
+    from sottovoce.reporting.draw.style import short
 
-    if out is None and not json:
-        raise SottoError("name a file for the page, --out comparison.html, or ask for --json")
     if out is not None and out.suffix != ".html":
         raise SottoError(f"--out {out} must end in .html; it is a page, and replaces what is there")
     if out is not None and not out.parent.is_dir():
@@ -34,5 +33,11 @@ def compare(
         write_comparison(comparison, out)
     if json:
         print_json(comparison.to_json())
-    else:
+        return
+    shown = ("Run", "ε", "Top-1", "Perplexity", "Rounds")  # what a narrow terminal has room for
+    rows = [{name: short(row[name].replace(" at δ", ", δ"), 24) for name in shown} for row in comparison.rows()]
+    print_rows(f"Measured on {comparison.people}" if comparison.people else "As recorded in each run", rows)
+    for title, text in comparison.notices():
+        print(f"{title}: {text}")
+    if out is not None:
         print(out)

@@ -18,6 +18,7 @@ from sottovoce.files import write_aside
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.compare import MOST_RUNS, Compared, Comparison, render_comparison
 from sottovoce.reporting.statement import read_statement
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.record import coarse_count, of_held_out
@@ -69,6 +70,7 @@ def _read(run: RunFolder, name: str) -> Compared:
         record=run.record.read(),
         budget=recipe.privacy.epsilon,
         findings=tuple(read_findings(run)),
+        baselines=Baselines.of(run),
     )
 
 

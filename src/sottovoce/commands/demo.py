@@ -64,7 +64,7 @@ def run_demo(
         results.append(replace(result, evaluation=evaluate_run(result.path).evaluation))
     public = public_baselines(Store.open(store, "test"))
     baseline = public.constant.top1 if public else 0.0
-    report_run(results[0].path, baseline=baseline, other=results[1].path)
-    report_run(results[1].path, baseline=baseline)
+    report_run(results[0].path, other=results[1].path)
+    report_run(results[1].path)
     log("report   done")
     return DemoResult(results[0], results[1], baseline)

@@ -16,6 +16,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.reporting.findings import Finding, findings
 from sottovoce.reporting.report import Evidence, OtherRun, render
 from sottovoce.reporting.statement import Statement, read_statement, with_store_total
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
@@ -31,7 +32,6 @@ def report_run(
     *,
     internal: bool = False,
     model: LanguageModel | None = None,
-    baseline: float | None = None,
     other: str | Path | None = None,
     out: Path | None = None,
 ) -> Path:
@@ -51,7 +51,7 @@ def report_run(
         statement=_statement_of_today(run),
         record=run.record.read(),
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
-        baseline=baseline,
+        baselines=Baselines.of(run),
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(read_findings(run)),
         costs=_costs(run, other_run, model) if other_run else None,

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from string import ascii_uppercase
+from itertools import cycle
 
 from sottovoce.files import Json
 from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_spread
 from sottovoce.reporting.draw.panels import Row, draw_histograms
-from sottovoce.reporting.draw.style import COLOURS, to_svg
+from sottovoce.reporting.draw.style import COLOURS, INK, short, to_svg
 from sottovoce.reporting.draw.utility import Spot, draw_utility
 from sottovoce.reporting.findings import Finding, public
 from sottovoce.reporting.pages import Drawing, Table, render_page
-from sottovoce.reporting.report import finite_points, last_evaluation, measured
+from sottovoce.reporting.report import finite_points, last_evaluation, levels_of, measured
 from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain
+from sottovoce.runs.baselines import Baselines, Score
 
-MOST_RUNS = len(ascii_uppercase)
+MOST_RUNS = 26
 PERCENTILES = (5, 25, 50, 75, 95)
 
 
@@ -36,6 +37,7 @@ class Compared:
     within: float | None = None  # half the interval of its top-1
     head_words: dict[str, list[float]] | None = None
     spread: dict[str, float] | None = None  # over single users: internal
+    baselines: Baselines | None = None
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,42 @@ class Comparison:
     internal: bool = False
     notes: Sequence[tuple[str, str]] = ()
 
+    @property
+    def baselines(self) -> dict[str, Score]:
+        """Those of all runs, by name; where runs have another score for one, by name and run."""
+        found: dict[str, Score] = {}
+        for run in self.runs:
+            for name, score in (run.baselines.scores if run.baselines else {}).items():
+                found[name if found.get(name, score) == score else f"{name} ({run.name})"] = score
+        return found
+
+    def rows(self) -> list[dict[str, str]]:
+        """The runs and the baselines as a table."""
+        return [*(_run_row(run) for run in self.runs), *(_score_row(*named) for named in self.baselines.items())]
+
+    def notices(self) -> list[tuple[str, str]]:
+        """What a reader must know: title and text."""
+        notices = list(self.notes)
+        private = [run for run in self.runs if run.statement.has_guarantee]
+        for fact, words in (("delta", "δ"), ("relation", "what may change between two data sets")):
+            if len({str(getattr(run.statement, fact)) for run in private}) > 1:
+                text = f"The runs differ in {words}: their ε cannot be compared as they are."
+                notices.append(("Unlike guarantees", text + (_replaced(private) if fact == "relation" else "")))
+        if projected := [run.name for run in private if run.statement.is_unfinished]:
+            text = f"ε is projected, for all planned rounds, of: {', '.join(projected)}."
+            notices.append(("Unfinished runs", text))
+        if seeded := [run.name for run in private if run.statement.secrets == "seeded"]:
+            text = f"Noise and sampling follow from a seed; anyone who knows it can undo them, in: {', '.join(seeded)}."
+            notices.append(("Seeded secrets", text))
+        return notices
+
     def to_json(self) -> Json:
         return {
             "internal": self.internal,
             "people": self.people or None,
-            "notes": [text for _, text in _notices(self)],
+            "notes": [text for _, text in self.notices()],
             "runs": [_run_json(run, self.internal) for run in self.runs],
+            "baselines": {name: score.to_json() for name, score in self.baselines.items()},
         }
 
 
@@ -89,11 +121,12 @@ def _view(comparison: Comparison) -> Json:
         "title": ", ".join(run.name for run in runs),
         "count": len(runs),
         "internal": internal,
-        "notices": _notices(comparison),
+        "notices": comparison.notices(),
         "people": comparison.people,
-        "runs": [_run_row(letter, run) for letter, _, run in _lettered(runs)],
-        "utility": _utility(runs),
-        "curves": _curves(runs),
+        "rows": comparison.rows(),
+        "colours": [colour for colour, _ in _coloured(runs)],
+        "utility": _utility(comparison),
+        "curves": _curves(comparison),
         "head_words": _head_words(runs),
         "audits": _audits(runs, internal),
         "spread": _spread(runs) if internal else None,
@@ -101,9 +134,8 @@ def _view(comparison: Comparison) -> Json:
     }
 
 
-def _lettered(runs: Sequence[Compared]) -> Iterator[tuple[str, str, Compared]]:
-    for place, run in enumerate(runs):
-        yield ascii_uppercase[place], COLOURS[place % len(COLOURS)], run
+def _coloured(runs: Sequence[Compared]) -> Iterator[tuple[str, Compared]]:
+    return zip(cycle(COLOURS), runs)
 
 
 def _measured(run: Compared) -> tuple[int, Json]:
@@ -113,22 +145,6 @@ def _measured(run: Compared) -> tuple[int, Json]:
     return last_evaluation(run.record)
 
 
-def _notices(comparison: Comparison) -> list[tuple[str, str]]:
-    runs, notices = comparison.runs, list(comparison.notes)
-    private = [run for run in runs if run.statement.has_guarantee]
-    for fact, words in (("delta", "δ"), ("relation", "what may change between two data sets")):
-        if len({str(getattr(run.statement, fact)) for run in private}) > 1:
-            text = f"The runs differ in {words}: their ε cannot be compared as they are."
-            notices.append(("Unlike guarantees", text + (_replaced(private) if fact == "relation" else "")))
-    if projected := [run.name for run in private if run.statement.is_unfinished]:
-        text = f"ε is projected, for all planned rounds, of: {', '.join(projected)}."
-        notices.append(("Unfinished runs", text))
-    if seeded := [run.name for run in private if run.statement.secrets == "seeded"]:
-        text = f"Noise and sampling follow from the seed; anyone who knows it can undo them, in: {', '.join(seeded)}."
-        notices.append(("Seeded secrets", text))
-    return notices
-
-
 def _replaced(runs: Sequence[Compared]) -> str:
     """ε under the relation that every guarantee has, of those that are shown under another."""
     known = [run for run in runs if run.statement.epsilon_replaced is not None]
@@ -136,22 +152,31 @@ def _replaced(runs: Sequence[Compared]) -> str:
     return f" When one user is replaced by another, {figures}." if known else ""
 
 
-def _run_row(letter: str, run: Compared) -> dict[str, str]:
+def _run_row(run: Compared) -> dict[str, str]:
     statement, (at, evaluation) = run.statement, _measured(run)
-    guarantee, top1, perplexity = "no guarantee", finite(evaluation.get("top1")), finite(evaluation.get("perplexity"))
+    guarantee, top1 = "no guarantee", finite(evaluation.get("top1"))
     if statement.has_guarantee:
         projected = ", projected" if statement.is_unfinished else ""
         guarantee = f"{epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}{projected}"
     return {
-        "letter": letter,
-        "name": run.name,
-        "model": run.model,
-        "epsilon": guarantee,
-        "rounds": f"{statement.rounds_done:,} of {statement.rounds_planned:,}",
-        "top1": _with_interval(top1, run.within),
-        "perplexity": "–" if perplexity is None else plain(perplexity if perplexity < 1000 else round(perplexity)),
-        "measured": "together" if run.evaluation is not None else f"by itself, round {at:,}" if evaluation else "never",
+        "Run": run.name,
+        "ε": guarantee,
+        "Top-1": _with_interval(top1, run.within),
+        "Perplexity": _perplexity(evaluation.get("perplexity")),
+        "Measured": "together" if run.evaluation is not None else f"by itself, round {at:,}" if evaluation else "never",
+        "Rounds": f"{statement.rounds_done:,} of {statement.rounds_planned:,}",
+        "Model": run.model,
     }
+
+
+def _score_row(name: str, score: Score) -> dict[str, str]:
+    shown = {"Top-1": percent(score.top1, 2), "Perplexity": _perplexity(score.perplexity)}
+    return {"Run": name, "ε": "public text", **shown, "Measured": "before training", "Rounds": "", "Model": ""}
+
+
+def _perplexity(value: float | None) -> str:
+    number = finite(value)
+    return "–" if number is None else plain(number if number < 1000 else round(number))
 
 
 def _with_interval(value: float | None, within: float | None) -> str:
@@ -160,42 +185,51 @@ def _with_interval(value: float | None, within: float | None) -> str:
     return percent(value, 2) + (f" ± {100 * within:.2f}" if within is not None else "")
 
 
-def _utility(runs: Sequence[Compared]) -> Drawing | None:
+def _utility(comparison: Comparison) -> Drawing | None:
     spots, rows = [], []
-    for letter, colour, run in _lettered(runs):
+    for colour, run in _coloured(comparison.runs):
         top1 = finite(_measured(run)[1].get("top1"))
         if top1 is None:
             continue
         private = run.statement.has_guarantee
         epsilon = run.statement.epsilon if private else None
-        spots.append(Spot(letter, colour, epsilon, top1, run.within, private and run.statement.is_unfinished))
+        spots.append(Spot(run.name, colour, epsilon, top1, run.within, private and run.statement.is_unfinished))
         shown = epsilon_text(epsilon) if private else "no guarantee"
-        rows.append((f"{letter}: {run.name}", [shown, _with_interval(top1, run.within)]))
+        rows.append((run.name, [shown, _with_interval(top1, run.within)]))
     if not spots:
         return None
-    words = "Top-1 on held-out users against the ε that is proved; dashed: runs without a guarantee."
+    words = "Top-1 on held-out users against the ε that is proved. Dashed: runs without a guarantee"
+    if levels := levels_of(comparison.baselines, "top1"):
+        words += ", and what public text alone gives"
+        spots += [Spot(level.label, INK, None, level.value) for level in levels]
+        rows += [(level.label, ["public text", percent(level.value, 2)]) for level in levels]
+    words += "."
+    if len([spot for spot in spots if spot.epsilon is not None]) > 1:
+        words += " The line joins the runs that no other beats at the same ε or less."
     if any(spot.within is not None for spot in spots):
         words += " Bars and bands: 95% confidence, over users."
     if any(spot.projected for spot in spots):
         words += " Open circles: ε is projected."
-    table = Table("Numbers of utility against privacy", "run", ["ε", "top-1"], rows)
-    return Drawing("Utility against privacy", words, draw_utility(spots), table)
+    table = Table("Numbers of top-1 against ε", "run", ["ε", "top-1"], rows)
+    return Drawing("Top-1 against ε", words, draw_utility(spots), table)
 
 
-def _curves(runs: Sequence[Compared]) -> list[Drawing]:
+def _curves(comparison: Comparison) -> list[Drawing]:
+    runs = comparison.runs
     budgets = sorted({run.budget for run in runs if run.budget is not None and run.statement.has_guarantee})
     several = len(budgets) > 1
     levels = [Level(f"budget {epsilon_text(budget, 6)}" if several else "budget", budget) for budget in budgets]
 
     def lines(key: str) -> list[Line]:
-        return [Line(letter, measured(run.record, key), colour) for letter, colour, run in _lettered(runs)]
+        return [Line(run.name, measured(run.record, key), colour) for colour, run in _coloured(runs)]
 
     spent = [
-        Line(letter, finite_points(run.record, "epsilon") if run.statement.has_guarantee else [], colour)
-        for letter, colour, run in _lettered(runs)
+        Line(run.name, finite_points(run.record, "epsilon") if run.statement.has_guarantee else [], colour)
+        for colour, run in _coloured(runs)
     ]
-    top1 = Figure("top1", "Top-1 by round", "share of targets", lines("top1"), percent=True)
-    perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), widen=True)
+    below, above = levels_of(comparison.baselines, "top1"), levels_of(comparison.baselines, "perplexity")
+    top1 = Figure("top1", "Top-1 by round", "share of targets", lines("top1"), below, percent=True)
+    perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), above, widen=True)
     epsilon = Figure("epsilon", "Privacy spent by round", "ε", spent, levels, bound=True)
     words = "ε spent after each round, of runs with a guarantee. A run claims the ε of all its planned rounds."
     nothing = "Nothing was recorded."
@@ -207,18 +241,18 @@ def _curves(runs: Sequence[Compared]) -> list[Drawing]:
 
 
 def _head_words(runs: Sequence[Compared]) -> Drawing | None:
-    known = [(letter, run.name, run.head_words) for letter, _, run in _lettered(runs) if run.head_words]
+    known = [(run.name, run.head_words) for run in runs if run.head_words]
     if not known:
         return None
-    sizes = list(known[0][2])
-    drawn = [Row(letter, [found[size] for size in sizes]) for letter, _, found in known]
+    sizes = list(known[0][1])
+    drawn = [Row(short(name), [found[size] for size in sizes]) for name, found in known]
     rows, means = [], []
-    for letter, name, found in known:
+    for name, found in known:
         for size in sizes:
             mean = sum(count * share for count, share in enumerate(found[size]))
-            rows.append((f"{letter}: {name}, top {size}", [f"{mean:.2f}", *(percent(share) for share in found[size])]))
-            means.append(f"{letter}: {mean:.2f} of ten in the top {size}.")
-    columns = ["mean", *(str(count) for count in range(len(known[0][2][sizes[0]])))]
+            rows.append((f"{name}, top {size}", [f"{mean:.2f}", *(percent(share) for share in found[size])]))
+            means.append(f"{name}: {mean:.2f} of ten in the top {size}.")
+    columns = ["mean", *(str(count) for count in range(len(known[0][1][sizes[0]])))]
     words = (
         "Of the ten likeliest words at each target, how many are among the 10, 50 or 100 most frequent of the held-out "
         "users' own; the line is the mean. A model that noise has blurred leans towards frequent words."
@@ -236,16 +270,16 @@ def _audits(runs: Sequence[Compared], internal: bool) -> Json:
         {"name": found[0].name, "kind": found[0].kind, "cells": [(one.result, one.was_run) for one in found]}
         for found in zip(*each, strict=True)
     ]
-    return {"columns": [f"{letter}: {run.name}" for letter, _, run in _lettered(runs)], "rows": rows}
+    return {"columns": [run.name for run in runs], "rows": rows}
 
 
 def _spread(runs: Sequence[Compared]) -> Drawing | None:
     lanes, rows = [], []
-    for letter, colour, run in _lettered(runs):
+    for colour, run in _coloured(runs):
         if run.spread:
             values = [run.spread[f"top1_p{share}"] for share in PERCENTILES]
-            lanes.append((letter, colour, values))
-            rows.append((f"{letter}: {run.name}", [percent(value) for value in values]))
+            lanes.append((short(run.name), colour, values))
+            rows.append((run.name, [percent(value) for value in values]))
     if not lanes:
         return None
     columns = [f"{share}th" if share != 50 else "median" for share in PERCENTILES]

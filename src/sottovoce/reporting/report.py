@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sottovoce.audit.results import Audits
@@ -12,7 +12,7 @@ from sottovoce.reporting.draw.lanes import draw_number_line
 from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
 from sottovoce.reporting.meaning import meaning_of
-from sottovoce.reporting.pages import Drawing, render_page
+from sottovoce.reporting.pages import Bar, Drawing, render_page
 from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import (
     bytes_text,
@@ -25,6 +25,7 @@ from sottovoce.reporting.statement_text import (
     percent,
     plain,
 )
+from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.record import coarse_count
 
 _MEASURES = (
@@ -59,7 +60,7 @@ class Evidence:
     statement: Statement
     record: Lines
     suggestions: list[tuple[str, list[tuple[str, float]]]]  # public prompt -> likely next words
-    baseline: float | None = None  # top-1 of always predicting the most frequent word
+    baselines: Baselines | None = None  # None for runs of an earlier version
     diagnostics: Lines | None = None  # exact figures of private data; given only for an internal report
     findings: tuple[Finding, ...] = ()  # what is proved and what audits found
     costs: Json | None = None  # accuracy by band and by group, with that of `other`
@@ -70,6 +71,11 @@ class Evidence:
     @property
     def other_record(self) -> Lines:
         return self.other.record if self.other else []
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Those of the baselines."""
+        return self.baselines.scores if self.baselines else {}
 
 
 def render(evidence: Evidence) -> str:
@@ -156,9 +162,9 @@ def _summary(evidence: Evidence) -> str:
 def _notices(evidence: Evidence) -> list[tuple[str, str]]:
     statement = evidence.statement
     notices = []
-    if statement.private and (evidence.other or evidence.baseline is not None):
-        text = "The baseline and the other run were measured without noise; the statement is not about them."
-        notices.append(("Comparison", text))
+    _, last = last_evaluation(evidence.record)
+    if evidence.baselines and last and (text := evidence.baselines.no_better(last["top1"])):
+        notices.append(("Not better than without training", f"{text[0].upper()}{text[1:]}."))
     if statement.is_unfinished:
         text = f"{statement.rounds_done:,} of {statement.rounds_planned:,} planned rounds are done."
         if statement.has_guarantee:
@@ -181,7 +187,8 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     _, last = last_evaluation(evidence.record)
     declared = statement.declared
     people = f"about {coarse_count(last['users']):,} held-out users" if "users" in last else "held-out users"
-    beaten = "" if evidence.baseline is None else f"; most frequent word: {percent(evidence.baseline)}"
+    best = max(evidence.scores.items(), key=lambda named: named[1].top1, default=None)
+    beaten = "" if best is None else f"; {best[0]}: {percent(best[1].top1)}"
     sent = (evidence.traffic or {}).get("total") if statement.across_devices else None  # a simulation sends nothing
     traffic = "" if sent is None else f"; {bytes_text(sent)} sent and received"
     facts = [
@@ -258,7 +265,24 @@ def _evaluation_table(evidence: Evidence) -> Json | None:
         for key, label, meaning in _MEASURES
         if key in last
     ]
-    return {"round": at, "users": coarse_count(last.get("users", 0)), "columns": columns, "rows": rows}
+    users = coarse_count(last.get("users", 0))
+    return {"round": at, "users": users, "bars": _bars(evidence, measured), "columns": columns, "rows": rows}
+
+
+def _bars(evidence: Evidence, measured: list[Json]) -> list[Bar]:
+    """Top-1 of the baselines, of this run and of the other: from 0 to the largest."""
+    found = [(name, score.to_json(), True) for name, score in evidence.scores.items()]
+    found += [("this run", measured[0], False)]
+    found += [(evidence.other.name, values, True) for values in measured[1:] if evidence.other]
+    largest = max(values["top1"] for _, values, _ in found) or 1
+    return [
+        Bar(name, values["top1"] / largest, percent(values["top1"]), _perplexity_of(values), quiet)
+        for name, values, quiet in found
+    ]
+
+
+def _perplexity_of(values: Json) -> str:
+    return "" if finite(values.get("perplexity")) is None else f"perplexity {_measure('perplexity', values)}"
 
 
 def _audit(evidence: Evidence) -> Json:
@@ -322,11 +346,9 @@ def _figures(evidence: Evidence) -> list[Drawing]:
 def _accuracy(evidence: Evidence) -> Drawing:
     colours = {"top-5": PALE, "top-3": MIDDLE, "top-1": DEEP}
     lines = [Line(name, measured(evidence.record, name.replace("-", "")), colour) for name, colour in colours.items()]
-    levels = []
     words = "Share of targets where the right token is among the one, three or five likeliest, on held-out users."
-    if evidence.baseline is not None:
-        levels.append(Level("baseline", evidence.baseline))
-        words += f" Dashed: always predicting the most frequent word, {percent(evidence.baseline)}."
+    if levels := levels_of(evidence.scores, "top1"):
+        words += f" Dashed: top-1 without training on people: {_named(levels, percent)}."
     words += _add_other(lines, evidence, measured(evidence.other_record, "top1"), "top-1 of ")
     figure = Figure("accuracy", "Accuracy by round", "share of targets", lines, levels, percent=True)
     return figure.drawing(words, "No evaluation was made in this run.")
@@ -338,10 +360,25 @@ def _perplexity(evidence: Evidence) -> Drawing:
     words = "How many tokens the model hesitates between, on held-out users. Lower is better."
     if missing := made - len(points):
         words += f" Not finite, so not drawn, at {missing} of the evaluations."
+    if levels := levels_of(evidence.scores, "perplexity"):
+        words += f" Dashed: without training on people: {_named(levels, plain)}."
     words += _add_other(lines, evidence, measured(evidence.other_record, "perplexity"))
-    figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, widen=True)
+    figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, levels, widen=True)
     diverged = "It was not finite at any evaluation: the model diverged."
     return figure.drawing(words, diverged if made else "No evaluation was made.")
+
+
+def levels_of(scores: dict[str, Score], key: str) -> list[Level]:
+    """The baselines, where they have a finite value. The top-1 of a unigram is at most that of a constant keyboard."""
+    return [
+        Level(name.removeprefix("the start, "), value)
+        for name, score in scores.items()
+        if finite(value := getattr(score, key)) is not None and not (key == "top1" and name.startswith("a unigram"))
+    ]
+
+
+def _named(levels: list[Level], shown: Callable[[float], str]) -> str:
+    return ", ".join(f"{level.label} {shown(level.value)}" for level in levels)
 
 
 def _epsilon(evidence: Evidence) -> Drawing:

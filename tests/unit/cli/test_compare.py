@@ -8,7 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 COMPARE, WRITE = "sottovoce.commands.compare.compare_runs", "sottovoce.commands.compare.write_comparison"
-FOUND = SimpleNamespace(to_json=lambda: {"runs": []})
+ROW = {"Run": "an-experiment-with-a-long-name-2", "ε": "6 at δ = 1e-5", "Top-1": "15.75% ± 0.42", "Perplexity": "120.5"}
+FOUND = SimpleNamespace(
+    to_json=lambda: {"runs": []},
+    people="about 200 held-out users",
+    rows=lambda: [{**ROW, "Measured": "together", "Rounds": "60 of 60", "Model": "lstm"}],
+    notices=lambda: [("Seeded secrets", "of one.")],
+)
 
 
 def test_runs_are_compared_and_the_page_is_named(sotto, stub, capsys, tmp_path):
@@ -18,7 +24,20 @@ def test_runs_are_compared_and_the_page_is_named(sotto, stub, capsys, tmp_path):
     assert compare.places == ([Path("one"), Path("two")],)
     assert compare.names == {"users": 5, "internal": True}
     assert write.places == (FOUND, page)
-    assert capsys.readouterr().out == f"{page}\n"
+    assert capsys.readouterr().out.endswith(f"\n{page}\n")
+
+
+def test_a_table_is_printed_that_fits_a_narrow_terminal(sotto, stub, capsys, monkeypatch):
+    stub(COMPARE, FOUND)
+    write = stub(WRITE)
+    monkeypatch.setenv("COLUMNS", "80")
+    sotto(["compare", "one"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Measured on about 200 held-out users")
+    cells = ["an-experime…-long-name-2", "6, δ = 1e-5", "15.75% ± 0.42", "120.5", "60 of 60"]
+    assert [cell.strip() for cell in lines[2].split("  ") if cell] == cells
+    assert lines[-1] == "Seeded secrets: of one."
+    assert write.calls == []
 
 
 def test_json_needs_no_page(stub, answer):
@@ -31,7 +50,6 @@ def test_json_needs_no_page(stub, answer):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "--out comparison.html"),
         (["--out", "record.jsonl"], "must end in .html"),
         (["--out", "nowhere/page.html"], "no folder nowhere"),
     ],

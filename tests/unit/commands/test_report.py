@@ -9,6 +9,7 @@ from sottovoce.accounting import SampledGaussian
 from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
 from sottovoce.reporting.statement import read_statement
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.ledger import StoreLedger
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)
@@ -33,12 +34,13 @@ def test_two_runs_in_the_same_words_are_measured_on_the_same_users(run, begun, m
     seen = []
     monkeypatch.setattr(report, "render", lambda evidence: seen.append(evidence) or "a page")
     other = begun("other", privacy={"mode": "none"})
-    report_run(run.path, other=other.path, baseline=0.25)
+    report_run(run.path, other=other.path)
     report_run(run.path)
     both, alone = seen
     assert both.other.name == "other"
     assert {row["lost"] for row in both.costs["by_band"] if row["users"]} == {0.0}  # both have the model of the seed
-    assert (both.baseline, alone.other, alone.costs, alone.diagnostics) == (0.25, None, None, None)
+    assert both.baselines == Baselines.of(run)
+    assert (alone.other, alone.costs, alone.diagnostics) == (None, None, None)
 
 
 def test_nothing_is_measured_where_there_are_no_held_out_users(run, begun, store):

@@ -12,6 +12,7 @@ from typing import Any
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.report import Evidence
 from sottovoce.reporting.statement import NOT_COVERED, Statement
+from sottovoce.runs.baselines import Baselines, Score
 
 ROUNDS = 60
 
@@ -97,6 +98,16 @@ SUGGESTIONS = [
 ]
 
 
+BASELINES = Baselines(
+    start="base english",
+    start_model=Score(200, 0.117, 0.21, 0.26, 310.2),
+    frequencies="the text of base english",
+    token=".",
+    constant=Score(200, 0.051, 0.1, 0.12, math.inf),
+    unigram=Score(200, 0.049, 0.1, 0.12, 1042.0),
+)
+
+
 def make_evidence(**changes: Any) -> Evidence:
     recipe = Recipe().replace(
         data={"store": "/data/forum"},
@@ -105,7 +116,7 @@ def make_evidence(**changes: Any) -> Evidence:
     )
     values: dict[str, Any] = {
         "name": "forum-lstm", "recipe": recipe.to_dict(), "statement": make_statement(), "record": make_record(),
-        "suggestions": SUGGESTIONS, "baseline": 0.051,
+        "suggestions": SUGGESTIONS, "baselines": BASELINES,
     }  # fmt: skip
     return Evidence(**(values | changes))
 

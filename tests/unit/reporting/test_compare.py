@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import figures, make_record, make_statement, sections, text_of
+from builders import BASELINES, figures, make_record, make_statement, sections, text_of
 
 from sottovoce.audit.results import Audits
 from sottovoce.reporting.compare import Compared, Comparison, render_comparison
+from sottovoce.reporting.draw.style import short
 from sottovoce.reporting.findings import HIDDEN, findings
+from sottovoce.runs.baselines import Score
 
 ATTACK = {"attacks": [{"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8, "tprs": {}}], "weights": None}
 AUDITS = Audits.from_json({"membership": ATTACK})
@@ -40,9 +43,9 @@ def test_a_comparison_has_its_figures_and_every_figure_its_numbers():
         assert figure.count("<svg") == figure.count("<table>") == 1
         assert figure.index("<svg") < figure.index("<table>")
     words = text_of(page)
-    assert "A forum 4.63 at δ = 1e-6 18.34% ± 0.42 120.5 together 60 of 60 lstm" in words
-    assert "B: twin <b> no guarantee 22.91% ± 0.42" in words
-    assert "A: forum, top 10 0.75 50.0% 25.0% 25.0%" in words
+    assert "forum 4.63 at δ = 1e-6 18.34% ± 0.42 120.5 together 60 of 60 lstm" in words
+    assert "twin <b> no guarantee 22.91% ± 0.42" in words
+    assert "forum, top 10 0.75 50.0% 25.0% 25.0%" in words
     assert "budget 5" in words
 
 
@@ -77,11 +80,29 @@ def test_the_page_is_escaped_fetches_nothing_and_is_the_same_every_time():
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("name", ["$x^2$", "a" * 300])
-def test_names_of_folders_reach_no_drawing(name):
+@pytest.mark.parametrize("name", ["$x^2$", "a$b", "x" * 150 + "-2", "名前", "line\nbreak"])
+@pytest.mark.filterwarnings("error")
+def test_any_name_of_a_folder_is_drawn_as_it_is(name):
     page = render_comparison(Comparison([make_run(name), make_run("twin", private=False)]))
     for svg in figures(page).values():
-        assert name not in "".join(svg.itertext())
+        drawn = " ".join("".join(svg.itertext()).split())
+        assert " ".join(short(name).split()) in drawn
+        assert len(name) < 20 or name not in svg.findtext(".//{http://www.w3.org/2000/svg}text", "")
+
+
+def test_baselines_are_rows_and_lines_of_every_figure():
+    other = replace(BASELINES, start_model=Score(200, 0.13, 0.2, 0.3, 250.0))
+    runs = [make_run(baselines=BASELINES), make_run("twin", baselines=other), make_run("old")]
+    comparison = Comparison(runs)
+    assert list(comparison.baselines) == ["always “.”", "a unigram", "the start, base english",
+                                          "the start, base english (twin)"]  # fmt: skip
+    assert [row["Top-1"] for row in comparison.rows()[3:]] == ["5.10%", "4.90%", "11.70%", "13.00%"]
+    assert comparison.to_json()["baselines"]["always “.”"]["perplexity"] == "infinity"
+    page = render_comparison(comparison)
+    labels = {name: "".join(svg.itertext()) for name, svg in figures(page).items()}
+    assert "always “.”" in labels["utility"]
+    assert "always “.”" in labels["top1"]
+    assert "a unigram" in labels["perplexity"]
 
 
 def test_guarantees_that_cannot_be_compared_are_noticed():

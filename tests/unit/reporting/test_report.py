@@ -140,10 +140,10 @@ def test_the_total_of_a_store_that_is_gone_is_not_shown_as_of_today():
 
 def test_the_headline_says_on_how_many_users():
     words = text_of(render(make_evidence()))
-    assert "about 200 held-out users; most frequent word: 5.1%" in words
+    assert "about 200 held-out users; the start, base english: 11.7%" in words
     assert "Perplexity 120.8 about 200 held-out users" in words
     assert "31,482" not in words  # how much they wrote
-    assert "200 held-out users Perplexity" in text_of(render(make_evidence(baseline=None)))
+    assert "200 held-out users Perplexity" in text_of(render(make_evidence(baselines=None)))
 
 
 def test_seeded_secrets_are_noticed():
@@ -160,10 +160,31 @@ def test_a_baseline_and_another_run_are_drawn_and_named():
     page = render(make_evidence(other=other))
     assert "Dotted: top-1 of the run twin &lt;public&gt;." in page
     assert "twin &lt;public&gt;, round 60" in page
-    assert "always predicting the most frequent word, 5.1%" in page
-    labels = {text.text for text in figures(page)["accuracy"].iter("{http://www.w3.org/2000/svg}text")}
-    assert {"top-1", "top-3", "top-5", "baseline", "other run"} <= labels
-    assert "baseline" not in render(make_evidence(baseline=None))
+    assert "without training on people: always “.” 5.1%, base english 11.7%." in page
+    labels = {
+        name: {text.text for text in figures(page)[name].iter("{http://www.w3.org/2000/svg}text")}
+        for name in ("accuracy", "perplexity")
+    }
+    assert {"top-1", "top-3", "top-5", "always “.”", "base english", "other run"} <= labels["accuracy"]
+    assert {"a unigram", "base english"} <= labels["perplexity"]
+    assert "without training" not in render(make_evidence(baselines=None))
+
+
+def test_top1_is_drawn_from_zero_with_what_no_training_gives():
+    page = render(make_evidence())
+    shown = re.findall(r'label">(.*?)</span>.*?width: ([\d.]+)%.*?<b>(.*?)</b>', page.split('id="evaluation"')[1])
+    assert [(name, value) for name, _, value in shown] == [
+        ("always “.”", "5.1%"), ("a unigram", "4.9%"), ("the start, base english", "11.7%"), ("this run", "18.5%"),
+    ]  # fmt: skip
+    widths = [float(width) / float(value[:-1]) for _, width, value in shown]
+    assert max(widths) == pytest.approx(min(widths), rel=0.01)  # in proportion: all begin at 0
+    assert "Not better than" not in page
+
+
+def test_a_model_that_is_no_better_than_its_start_is_named():
+    words = text_of(render(make_evidence(record=make_record(skill=0.3))))
+    assert "Not better than without training. The model is no better than the start, base english: top-1 " in words
+    assert "sotto plan" in words
 
 
 @pytest.mark.parametrize("record", [[], make_record(every=0)], ids=["empty", "never evaluated"])
@@ -250,7 +271,7 @@ def test_every_figure_by_round_has_its_numbers_underneath():
     assert len(drawn) == 6
     assert all(figure.index("</svg>") < figure.index("<table>") for figure in drawn)
     assert "round 5 15 20 30 35 45 50 60 top-5 18.3% " in text_of(drawn[0])
-    assert text_of(drawn[0]).endswith("baseline 5.1%")
+    assert text_of(drawn[0]).endswith("always “.” 5.1% base english 11.7%")
     assert "8 of the 12 rounds that are drawn." in drawn[0]
 
 

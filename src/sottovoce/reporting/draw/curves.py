@@ -29,7 +29,7 @@ _LABEL_GAP = 0.075  # least distance between two labels, as a share of the heigh
 
 @dataclass(frozen=True)
 class Line:
-    """A labelled series by round; labels are the report's own words, never a user's or a run's."""
+    """A labelled series by round. A label is the report's own words or the name of a run."""
 
     label: str
     points: Points
@@ -68,8 +68,8 @@ class Figure:
     def svg(self) -> str:
         """One `<svg>` element."""
         with style.drawing(_WIDE, _HIGH, self.name) as canvas:
-            labelled = bool(self.levels) or any(line.label for line in self.lines)
-            axes = canvas.add_axes((0.105, 0.155, 0.715 if labelled else 0.87, 0.735))
+            room = style.room_for(one.label for one in (*self.lines, *self.levels))
+            axes = canvas.add_axes((0.105, 0.155, 0.87 - room / _WIDE, 0.735))
             for line in self.lines:
                 _draw_line(axes, line)
             for level in self.levels:
@@ -156,7 +156,7 @@ def _label_ends(axes: Axes, figure: Figure) -> None:
     for index, height in zip(edge, style.spread([places[index][1] for index in edge], _LABEL_GAP), strict=True):
         places[index] = (1.0, height)
     for place, (_, text, colour) in zip(places, named, strict=True):
-        style.label(axes, text, place, (7, 0), xycoords="axes fraction", color=colour)
+        style.label(axes, style.short(text), place, (7, 0), xycoords="axes fraction", color=colour)
 
 
 def _thin(points: Points) -> list[tuple[int, float]]:

@@ -55,17 +55,18 @@ def draw_number_line(lanes: Sequence[Lane]) -> str:
 
 
 def draw_spread(lanes: Sequence[tuple[str, str, Sequence[float]]]) -> str:
-    """Letter, colour and the 5th, 25th, 50th, 75th and 95th percentile over users: a lane for each. One `<svg>`."""
-    with _lanes("spread", len(lanes), 0.42, 0.55) as (canvas, axes):
-        for place, (letter, colour, (p5, p25, p50, p75, p95)) in enumerate(lanes):
+    """Name, colour and the 5th, 25th, 50th, 75th and 95th percentile over users: a lane for each. One `<svg>`."""
+    room = style.room_for(name for name, _, _ in lanes) + 0.15
+    with _lanes("spread", len(lanes), 0.42, room) as (canvas, axes):
+        for place, (name, colour, (p5, p25, p50, p75, p95)) in enumerate(lanes):
             axes.plot([p5, p95], [place, place], color=colour, linewidth=1.4)
             axes.plot([p25, p75], [place, place], color=colour, linewidth=9, alpha=0.45, solid_capstyle="butt")
             axes.plot([p50], [place], "o", markersize=6, color=colour, markerfacecolor=PAPER, clip_on=False)
-            _name(axes, letter, place, color=colour, fontweight="bold")
+            _name(axes, name, place, color=colour)
         axes.set_xlim(left=0)
         style.numbers(axes.xaxis, 8, percent=True)
         axes.set_xlabel("top-1 of a user", loc="right", labelpad=1)
-        medians = " ".join(f"{letter}: median {100 * values[2]:.3g}%." for letter, _, values in lanes)
+        medians = " ".join(f"{name}: median {100 * values[2]:.3g}%." for name, _, values in lanes)
         return style.to_svg(canvas, "spread", "Top-1 over users", medians)
 
 

@@ -177,7 +177,8 @@ def draw_histograms(columns: Sequence[str], rows: Sequence[Row], finish: Callabl
     with style.drawing(wide, high, "histograms") as canvas:
         for down, row in enumerate(rows):
             bottom = high - 0.4 - (down + 1) * _CELL_HIGH
-            canvas.text(0.08 / wide, (bottom + 0.15) / high, row.label, va="center", fontsize=9, color=DEEP)
+            how = {"va": "center", "fontsize": 9, "color": DEEP, "parse_math": False}
+            canvas.text(0.08 / wide, (bottom + 0.15) / high, row.label, **how)
             for across, shares in enumerate(row.histograms):
                 left = margin + across * (_CELL_WIDE + 0.12)
                 axes = style.add_axes(canvas, left, bottom, _CELL_WIDE, _CELL_HIGH - 0.1)

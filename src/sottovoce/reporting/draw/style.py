@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, filterwarnings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ DASHES = (4, 3)
 PANEL_WIDE, PANEL_HIGH = 3.7, 2.7
 LEFT, BOTTOM, TOP = 0.55, 0.5, 0.45
 PAGE_WIDE = 8.4  # a figure of an SVG that takes the width of a page
+LETTER = 0.075  # inches: the width of a letter of a label
 _DOTS = 160  # an inch of a PNG
 
 _STYLE = {
@@ -57,7 +59,8 @@ def drawing(wide: float, high: float, name: str = "", *, grid: str = "y") -> Gen
     from matplotlib import style
     from matplotlib.figure import Figure as Canvas
 
-    with style.context(["default", {**_STYLE, "svg.hashsalt": name, "axes.grid.axis": grid}]):
+    with style.context(["default", {**_STYLE, "svg.hashsalt": name, "axes.grid.axis": grid}]), catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing")  # a page has fonts for names in any script
         yield Canvas(figsize=(wide, high), facecolor="none")
 
 
@@ -103,8 +106,25 @@ def heading(axes: Axes, text: str, x: float = -0.09) -> None:
 
 def label(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **how: Any) -> None:
     """Text some points away from a place: of the data, or of the axes with `xycoords`."""
-    defaults: Any = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
+    # Names are of people's folders and tokens: a $ in them is not mathematics.
+    defaults: Any = {"textcoords": "offset points", "va": "center", "annotation_clip": False, "parse_math": False}
     axes.annotate(text, at, xytext=offset, **(defaults | how))
+
+
+def short(text: str, most: int = 16) -> str:
+    """A name that fits in a figure. Names of runs are often alike at the beginning and differ at the end.
+
+    >>> short("an-experiment-with-noise-2")
+    'an-expe…-noise-2'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[: most - half - 1]}…{text[-half:]}"
+
+
+def room_for(labels: Iterable[str]) -> float:
+    """Inches that labels take to the right of an axis; 0 without labels."""
+    longest = max((len(short(text)) for text in labels), default=0)
+    return LETTER * longest + 0.12 if longest else 0.0
 
 
 def numbers(axis: Axis, most: int, *, percent: bool = False, integer: bool = False) -> None:

@@ -1,7 +1,4 @@
-"""Utility against privacy, as SVG.
-
-Runs are drawn by their letters: names of folders may be long, or contain markup that matplotlib reads.
-"""
+"""Utility against privacy, as SVG: a point for each run, and the best that is known for each ε."""
 
 from __future__ import annotations
 
@@ -15,14 +12,16 @@ from sottovoce.reporting.draw import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_RANGE = 4  # largest over smallest ε from which the axis is logarithmic
+_WIDE, _HIGH = 4.8, 3.4  # inches
+_RANGE = 20  # largest over smallest ε from which the axis is logarithmic
+_GAP = 0.06  # least distance between two names, as a share of the height
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A run: its ε (None: no guarantee), top-1, and half the interval of it where that is known."""
+    """A run or a baseline: its ε (None: no guarantee, or none needed), top-1, and half its interval where known."""
 
-    letter: str
+    name: str
     colour: str
     epsilon: float | None
     top1: float
@@ -30,37 +29,62 @@ class Spot:
     projected: bool = False  # the ε is of rounds that were not run yet
 
     def describe(self) -> str:
-        guarantee = "no guarantee" if self.epsilon is None else f"ε = {rounded_up(self.epsilon)}"
-        return f"{self.letter}: {guarantee}, top-1 {100 * self.top1:.3g}%."
+        guarantee = "" if self.epsilon is None else f"ε = {rounded_up(self.epsilon)}, "
+        return f"{self.name}: {guarantee}top-1 {100 * self.top1:.3g}%."
 
 
 def draw_utility(spots: Sequence[Spot]) -> str:
-    """Top-1 against ε; runs without a guarantee are dashed lines across. One `<svg>`."""
-    with style.drawing(style.PAGE_WIDE, 3.1, "utility") as canvas:
-        axes = canvas.add_axes((0.065, 0.15, 0.875, 0.73))
-        _set_axes(axes, spots, [spot.epsilon for spot in spots if spot.epsilon is not None])
-        for spot in spots:
-            if spot.epsilon is not None:
-                _draw_spot(axes, spot, spot.epsilon)
-        _draw_levels(axes, [spot for spot in spots if spot.epsilon is None])
+    """Top-1 against ε, both from 0; what has no ε is a dashed line across. One `<svg>`."""
+    points = [(spot, spot.epsilon) for spot in spots if spot.epsilon is not None]
+    levels = [spot for spot in spots if spot.epsilon is None]
+    room = style.room_for(spot.name for spot in levels)
+    with style.drawing(_WIDE, _HIGH, "utility") as canvas:
+        axes = canvas.add_axes((0.105, 0.14, 0.86 - room / _WIDE, 0.76))
+        _set_axes(axes, spots, [epsilon for _, epsilon in points])
+        _draw_levels(axes, levels)
+        best = frontier([(epsilon, spot.top1) for spot, epsilon in points])
+        if len(best) > 1:
+            axes.step(*zip(*best, strict=True), where="post", color=style.PALE, linewidth=1.2, zorder=1)
+        for spot, epsilon in points:
+            _draw_point(axes, spot, epsilon, above=(epsilon, spot.top1) in best)
         return style.to_svg(canvas, "utility", "Top-1 against ε", " ".join(spot.describe() for spot in spots))
 
 
-def _draw_spot(axes: Axes, spot: Spot, epsilon: float) -> None:
+def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of pairs of ε and top-1, those for which no other has as much top-1 at the same ε or less; the smallest first.
+
+    >>> frontier([(8, 0.15), (2, 0.12), (4, 0.11), (2, 0.1)])
+    [(2, 0.12), (8, 0.15)]
+    """
+    best: list[tuple[float, float]] = []
+    for epsilon, top1 in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not best or top1 > best[-1][1]:
+            best.append((epsilon, top1))
+    return best
+
+
+def _draw_point(axes: Axes, spot: Spot, epsilon: float, *, above: bool) -> None:
+    """The name of a point on the frontier stands above it to the left, where the line is not; the others' below it."""
     how: Any = {"fmt": "o", "markersize": 6, "capsize": 3, "elinewidth": 1.2, "clip_on": False, "color": spot.colour}
     error = None if spot.within is None else [spot.within]
     fill = style.PAPER if spot.projected else spot.colour
     axes.errorbar([epsilon], [spot.top1], yerr=error, markerfacecolor=fill, **how)
-    style.label(axes, spot.letter, (epsilon, spot.top1), (8, 6), va="baseline", color=spot.colour, fontweight="bold")
+    name, (across, _) = style.short(spot.name), _place(axes, (epsilon, spot.top1))
+    wide = style.LETTER * len(name) / (_WIDE * axes.get_position().width)  # of the name, as a share of the axes
+    left = across > wide if above else across + wide > 1
+    offset, align = ((-7 if left else 7, 8 if above and left else -9), "right" if left else "left")
+    style.label(axes, name, (epsilon, spot.top1), offset, ha=align, color=spot.colour)
+
+
+def _place(axes: Axes, point: tuple[float, float]) -> Any:
+    """As shares of the axes."""
+    return (axes.transData + axes.transAxes.inverted()).transform(point)
 
 
 def _set_axes(axes: Axes, spots: Sequence[Spot], epsilons: list[float]) -> None:
-    low = min(spot.top1 - (spot.within or 0) for spot in spots)
-    high = max(spot.top1 + (spot.within or 0) for spot in spots)
-    room = (high - low) * 0.12 or 0.01
-    axes.set_ylim(max(0, low - room), high + room)
+    axes.set_ylim(0, 1.15 * max(spot.top1 + (spot.within or 0) for spot in spots) or 0.1)
     axes.set_xlabel("ε", loc="right", labelpad=1)
-    style.heading(axes, "top-1, share of targets", x=-0.05)
+    style.heading(axes, "top-1, share of targets", x=-0.12)
     style.numbers(axes.yaxis, 5, percent=True)
     if not epsilons:
         axes.set_xticks([])
@@ -69,16 +93,14 @@ def _set_axes(axes: Axes, spots: Sequence[Spot], epsilons: list[float]) -> None:
         axes.set_xlim(min(epsilons) / 1.4, max(epsilons) * 1.4)
         style.powers(axes.xaxis, between=(1, 2, 5))
     else:
-        axes.set_xlim(0, max(epsilons) * 1.15)
+        axes.set_xlim(0, max(epsilons) * 1.1)
         style.numbers(axes.xaxis, 8)
 
 
 def _draw_levels(axes: Axes, spots: Sequence[Spot]) -> None:
-    low, high = axes.get_ylim()
-    heights = style.spread([(spot.top1 - low) / (high - low) for spot in spots], 0.08)
+    heights = style.spread([_place(axes, (1, spot.top1))[1] for spot in spots], _GAP)
     for spot, height in zip(spots, heights, strict=True):
         axes.axhline(spot.top1, color=spot.colour, linewidth=1.2, dashes=style.DASHES)
         if spot.within is not None:
             axes.axhspan(spot.top1 - spot.within, spot.top1 + spot.within, color=spot.colour, alpha=0.12, linewidth=0)
-        how = {"xycoords": "axes fraction", "fontweight": "bold"}
-        style.label(axes, spot.letter, (1, height), (8, 0), color=spot.colour, **how)
+        style.label(axes, style.short(spot.name), (1, height), (7, 0), xycoords="axes fraction", color=spot.colour)
