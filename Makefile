@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/p
 # What is installed is what requirements/ names, by hash; the ranges of pyproject.toml are for whoever installs the package.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo federation-demo test test-changed test-slow test-browser test-all lint format lock licences reference install clean
+.PHONY: help demo federation-demo test test-changed test-slow test-browser test-wheel test-all docs lint format lock licences reference install clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 20
@@ -36,7 +36,14 @@ test-slow: $(VENV)/dev ## the slower tests: every fault, long attacks, processes
 test-browser: $(VENV)/browser ## export, keyboard and watch, in a real browser; screenshots go to test-artefacts/
 	$(PYTEST) --dist loadfile -m browser tests/browser
 
-test-all: test test-slow test-browser ## every test there is
+test-wheel: $(VENV)/dev ## wheel and sdist into dist/: they install into a fresh environment, and the demo runs there
+	$(BIN)/python tools/try_wheel.py
+
+test-all: test test-slow test-browser test-wheel ## every test there is
+
+docs: $(VENV)/docs ## the documentation as a site, into site/; a link that leads nowhere is an error
+	rm -rf site
+	$(BIN)/python -m sphinx -q -n -W --keep-going docs site
 
 lint: $(VENV)/dev ## ruff, types, who may import whom, licences, and the generated reference
 	$(BIN)/ruff check .
@@ -53,7 +60,7 @@ format: $(VENV)/dev ## put the code in its usual form
 lock: $(VENV)/dev ## write requirements/ anew from the ranges; UPGRADE=--upgrade takes the newest
 	$(BIN)/python tools/lock.py $(UPGRADE)
 
-licences: $(VENV)/browser ## write docs/reference/licences.md
+licences: $(VENV)/browser $(VENV)/docs ## write docs/reference/licences.md
 	$(BIN)/python tools/licences.py
 
 reference: $(VENV)/dev ## write the pages of docs/reference that follow from the code
@@ -80,5 +87,9 @@ $(VENV)/browser: $(VENV)/dev requirements/browser.lock
 	$(BIN)/python -m sottovoce.web.keyboard.vendor
 	touch $@
 
+$(VENV)/docs: $(VENV)/ready requirements/docs.lock
+	$(PIP) --require-hashes -r requirements/docs.lock
+	touch $@
+
 clean: ## remove what was built
-	rm -rf $(VENV) demo federation-demo dist test-artefacts src/sottovoce/web/keyboard/vendor
+	rm -rf $(VENV) demo federation-demo dist site test-artefacts src/sottovoce/web/keyboard/vendor

@@ -29,7 +29,7 @@ COMPILE = (
     "-",
 )
 # The largest first: the others take their versions from it.
-EXTRAS = {"browser": ("dev", "keyboard", "browser"), "dev": ("dev",), "core": ()}
+EXTRAS = {"browser": ("dev", "keyboard", "browser"), "dev": ("dev",), "docs": ("docs",), "core": ()}
 
 
 def main() -> None:

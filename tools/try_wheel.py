@@ -1,0 +1,64 @@
+"""Build sdist and wheel into dist/, install the wheel into a fresh environment outside the tree, and run it there.
+
+The wheel is built from the sdist, so both are tried. What is installed are the versions of requirements/core.lock.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LARGEST = 1050  # MB of a plain install
+BASE = 4  # MB: the weights of the base are in the wheel
+
+
+def run(*command: object, where: Path) -> str:
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run([str(part) for part in command], cwd=where, env=clean, text=True, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise SystemExit(f"error: {' '.join(map(str, command))} ended with status {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def build(dist: Path, work: Path) -> Path:
+    shutil.rmtree(dist, ignore_errors=True)
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", dist, where=ROOT)
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as packed:
+        packed.extractall(work, filter="data")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", dist, where=next(work.iterdir()))
+    return next(dist.glob("*.whl"))
+
+
+def megabytes(folder: Path) -> int:
+    return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file()) // 1_000_000
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as found:
+        aside = Path(found)
+        (aside / "sdist").mkdir()
+        wheel = build(ROOT / "dist", aside / "sdist")
+        if wheel.stat().st_size > 2 * BASE * 1_000_000:
+            raise SystemExit(f"error: {wheel.name} has {wheel.stat().st_size:,} bytes; what does not belong is in it")
+        environment = aside / "environment"
+        run(sys.executable, "-m", "venv", environment, where=aside)
+        pip = (environment / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        run(*pip, "--require-hashes", "-r", ROOT / "requirements/core.lock", where=aside)
+        run(*pip, "--no-deps", wheel, where=aside)
+        size = megabytes(environment)
+        if size > LARGEST:
+            raise SystemExit(f"error: a plain install takes {size:,} MB; at most {LARGEST:,} MB are allowed")
+        print(run(environment / "bin/sotto", "demo", "--out", "demo", where=aside))
+        if not (aside / "demo/private/report.html").stat().st_size:
+            raise SystemExit("error: the demo wrote no report")
+        print(f"{wheel.name}: a plain install takes {size:,} MB, and the demo runs")
+
+
+if __name__ == "__main__":
+    main()
