@@ -14,6 +14,7 @@ import json, sys
 import jax, numpy as np
 from sottovoce.commands import bench
 from sottovoce.local.keys import local_key
+from sottovoce.training.types import Task
 
 assert len(jax.devices()) == 4
 workload = bench.Workload("demo", vocabulary=80, tokens=50, cohort=37)
@@ -33,7 +34,7 @@ for devices in (1, 4):
 flat = lambda tree: np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
 print(json.dumps({
     "sum": float(np.linalg.norm(flat(one.total) - flat(four.total)) / np.linalg.norm(flat(one.total))),
-    "model": float(np.abs(flat(a.model) - flat(b.model)).max()),
+    "model": float(np.abs(flat(a.params) - flat(b.params)).max()),
     "weight": [float(one.weight), float(four.weight)],
     "bits": [one.bits.tolist(), four.bits.tolist()],
     "norms": float(np.abs(one.norms - four.norms).max()),
