@@ -15,6 +15,7 @@ from small_world import call, results_of
 from tiny_run import WORDS, StopAfter, make_recipe, make_store
 
 import sottovoce
+from sottovoce.accounting import rounded_up
 from sottovoce.commands.evaluate import load_run
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
@@ -26,6 +27,7 @@ from sottovoce.reporting.statement import StartFacts
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 
@@ -240,15 +242,26 @@ def test_the_card_of_a_run_is_of_its_own_files(family, public, tmp_path):
         sottovoce.train(private(family.second, start), tmp_path / "run")
 
 
-def test_a_released_private_model_is_refused_to_a_private_run(family, tmp_path):
-    """Its secrets are gone: whose text it saw cannot be told, unless the ledger of these users names its run."""
+def test_a_private_run_starts_from_the_release_of_other_people(family, tmp_path):
+    """Each store pays for its own run; the statement, the ledger and the next release say where it began."""
     recipe = make_recipe(family.first).replace(run={"rounds": 1}, privacy={"secrets": "entropy"})
-    sottovoce.train(recipe, tmp_path / "private")
-    assert sottovoce.release_run(tmp_path / "private", tmp_path / "released").released
-    with pytest.raises(SottoError, match="cannot be told whether"):
-        sottovoce.train(private(family.second, tmp_path / "released"), tmp_path / "run")
+    first = sottovoce.train(recipe, tmp_path / "private").statement
+    release = sottovoce.release_run(tmp_path / "private", tmp_path / "released")
+    assert release.released
+    paid = (family.first / "ledger.jsonl").read_bytes()
+    second = sottovoce.train(private(family.second, tmp_path / "released", rounds=1), tmp_path / "run").statement
+    assert (family.first / "ledger.jsonl").read_bytes() == paid
+    assert StoreLedger(family.second / "ledger.jsonl").spent(second.run)
+    assert not StoreLedger(family.second / "ledger.jsonl").spent(first.run)
+    assert (second.start.trained_on, second.start.runs) == ("private", (first.run,))
+    assert f"with ε = {rounded_up(first.epsilon)} at δ = 0.001 for its own users" in prose(second)
+    assert f"signed by {release.signer}" in second.start.source
+    header = json.loads((tmp_path / "run/ledger.jsonl").read_text().splitlines()[0])
+    assert header["start"]["runs"] == [first.run]
+    assert not any(str(tmp_path) in text for text in (prose(second), json.dumps(header)))
+    # The same people would have to pay the sum.
     with pytest.raises(SottoError, match="ε would have to be added"):
-        sottovoce.train(private(family.first, tmp_path / "released"), tmp_path / "run")
+        sottovoce.train(private(family.first, tmp_path / "released"), tmp_path / "again")
     further = sottovoce.train(central(family.second, tmp_path / "released"), tmp_path / "further").statement
     assert "private start: " in further.start.source
 

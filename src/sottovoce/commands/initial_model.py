@@ -1,8 +1,8 @@
-"""The model that a run starts from: that of another run or a file of weights, if it fits and keeps the guarantee."""
+"""The model that a run starts from: of another run, a base, a release or a file, if it fits and keeps the guarantee."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,17 +15,22 @@ from sottovoce.accounting import rounded_up
 from sottovoce.bases import NO_BASE, PUBLIC
 from sottovoce.build.assembly import filled_model, load_model, model_settings, weights_of
 from sottovoce.commands.stores import has_own_store
+from sottovoce.commands.verify import FAILED, verify_release
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json, read_sealed, sha256_of
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import read_statement
+from sottovoce.runs import signature
 from sottovoce.runs.baselines import NOTHING
 from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
+from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder, is_release
 from sottovoce.runs.ledger import StoreLedger, first_line
 from sottovoce.runs.secrets import Secrets
+
+PRIVATE = "private"  # under "trained_on" of a start: it and all before it is private or of public text
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Start:
     """The model a run begins with, and what its ledger and its statement keep of where it came from."""
 
     model: LanguageModel
-    facts: dict[str, str] | None = None
+    facts: Json | None = None
     name: str = NOTHING  # for people to read
 
     @property
@@ -48,7 +53,8 @@ def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool =
     Only the owner knows where the weights of a `given` model come from: the statement says so.
 
     Guarantee: a private run starts from a model only if its run, or its owner's word that it is public, shows that it
-    does not depend on this run's users.
+    does not depend on this run's users; or if it and all before it is private, and no run of it was charged to these
+    users. A person who is among its users all the same has at most the sum of both ε.
     """
     if recipe.model.initial in (None, NO_BASE):
         if not given:
@@ -84,14 +90,12 @@ def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder
     if recipe.privacy.mode == "private":
         _refuse_same_people(run, store)
         source = f"public start: {weights}, declared public by the owner"
-    header = first_line(run.ledger_file)
-    facts = {
-        "weights": weights,
-        "run": header["run"],
-        "source": _private_source(run.read_statement(), weights) or source,
-    }
+    statement, header = run.read_statement(), first_line(run.ledger_file)
+    facts = {"weights": weights, "run": header["run"], "source": _private_source(statement, weights) or source}
     if run.read_card().get("trained_on") == PUBLIC:
         facts["trained_on"] = PUBLIC
+    elif statement["private"] and statement["secrets"] != "seeded" and _is_safe(statement.get("start")):
+        facts |= {"trained_on": PRIVATE, "runs": _runs_of(statement)}
     return Start(model, facts, f"run {run.path.name}")
 
 
@@ -105,17 +109,23 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
     if not words.is_file():
         raise SottoError(f"{file} has no {VOCABULARY} in its folder: its words cannot be compared; put it there")
     model = _fitted(fresh, load_base_weights(file), Vocabulary.load(words), store, str(file))
-    weights, statement = digest(weights_of(model)), _statement(card)
+    weights, statement, signer = digest(weights_of(model)), _statement(card), _check_signature(file.parent)
     public = card.get("trained_on") == PUBLIC and not statement.get("private")
     if recipe.privacy.mode == "private" and not public:
-        _refuse_people(file, statement, store)
+        _check_people(file, statement, store)
     source = (
         f"public start: {weights}, of public text by its card" if public else f"start: {weights}, of a weights file"
     )
-    trained_on = PUBLIC if public else "people or unknown"
-    source = _private_source(statement, weights) or source
+    facts = {
+        "weights": weights,
+        "trained_on": PUBLIC if public else "people or unknown",
+        "source": (_private_source(statement, weights) or source) + signer,
+    }
     name = f"base {file.parent.name}" if public else f"file {file.name}"
-    return Start(model, {"weights": weights, "trained_on": trained_on, "source": source}, name)
+    if is_release(file.parent) and statement.get("private") and _is_safe(statement.get("start")):
+        facts |= {"trained_on": PRIVATE, "runs": _runs_of(statement)}
+        name = f"release {file.parent.name}"
+    return Start(model, facts, name)
 
 
 def load_base_weights(file: Path) -> dict[str, np.ndarray]:
@@ -132,7 +142,8 @@ def _private_source(statement: Json, weights: str) -> str:
     if not statement.get("private"):
         return ""
     epsilon = rounded_up(statement["epsilon"])
-    return f"private start: {weights}, with ε = {epsilon} at δ = {statement['delta']:g} for its own users"
+    own = f"with ε = {epsilon} at δ = {statement['delta']:g} for its own users"
+    return f"private start: {weights}, {own} (a person who is among both has at most the sum of both ε)"
 
 
 def _fitted(
@@ -177,22 +188,52 @@ def _statement(card: Json) -> Json:
     return statement if isinstance(statement, dict) else {}
 
 
-def _refuse_people(file: Path, statement: Json, store: Store) -> None:
-    """A private run starts from a file only if it is of public text: without its run, nothing shows whose text it saw.
+def _check_signature(folder: Path) -> str:
+    """Who signed the folder of a release or a base, for the statement; empty where it is not signed."""
+    if not any((folder / name).exists() for name in (signature.MANIFEST, signature.SIGNATURE)):
+        return ""
+    signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
+    if faults := [*signed.file_faults, *signed.signature_faults]:
+        raise DamagedRun(f"{folder} is not as its owner signed it ({'; '.join(faults)}); get it again")
+    return f", signed by {signed.signer}"
 
-    A released private model may be of the same people. Its run's secrets, which would show it, are erased at release.
+
+def _check_people(file: Path, statement: Json, store: Store) -> None:
+    """A private run starts from a file of public text, or from a release: without its run, nothing else is known of it.
+
+    A release is private towards its own people, whoever they are: a person who is in this store too has at most the sum
+    of both ε. That holds for all that it started from, if that is public or private too.
     """
-    if not statement.get("private"):
+    if not is_release(file.parent):
         raise SottoError(
             f'the card of {file} does not say "trained_on": "public", so a private run must not start from it; take a '
-            f"model of public text, or name the folder of its run"
+            f"model of public text or a release, or name the folder of its run"
         )
-    if store.path is not None and StoreLedger(store.path / "ledger.jsonl").spent(statement.get("run")):
-        raise SottoError(_of_same_people(file, store))
-    raise SottoError(
-        f"{file} is a released private model: it cannot be told whether it was trained on the users of {store.path}; "
-        f"start from a model of public text"
-    )
+    found = verify_release(file.parent)
+    if failed := [f"{check.name}: {check.found}" for check in found.checks if check.result == FAILED]:
+        raise SottoError(f"{file.parent} is not a release to start from ({'; '.join(failed)}); get it again")
+    if not _is_safe(statement.get("start")):
+        raise SottoError(
+            f"{file.parent} is a release that started from a model without a guarantee, which may have seen the users of "
+            f"{store.path}; start from another model"
+        )
+    _refuse_charged(file.parent, _runs_of(statement), store)
+
+
+def _is_safe(start: Json | None) -> bool:
+    """Is a start, and all that came before it, of public text or private?"""
+    return start is None or start.get("trained_on") in (PUBLIC, PRIVATE)
+
+
+def _runs_of(statement: Json) -> list[str]:
+    """A private run, and the private runs from which it came."""
+    return [statement["run"], *(statement.get("start") or {}).get("runs", ())]
+
+
+def _refuse_charged(source: Path, runs: Iterable[str], store: Store) -> None:
+    """Refuse a start for which the same people were charged."""
+    if store.path is not None and any(StoreLedger(store.path / "ledger.jsonl").spent(run) for run in runs):
+        raise SottoError(_of_same_people(source, store))
 
 
 def _of_same_people(source: Path, store: Store) -> str:
@@ -204,7 +245,7 @@ def _of_same_people(source: Path, store: Store) -> str:
 
 def _refuse_same_people(source: RunFolder, store: Store) -> None:
     """The start of a private run must not depend on its users: neither the run it comes from nor any run before it."""
-    for run in _ancestors(source):
+    for run in _ancestors(source, store):
         if not _trained_on(run, store):
             continue
         if run.read_statement()["private"]:
@@ -215,33 +256,37 @@ def _refuse_same_people(source: RunFolder, store: Store) -> None:
         )
 
 
-def _ancestors(run: RunFolder) -> Iterator[RunFolder]:
-    """A run, the one it started from, and so on."""
-    while True:
+def _ancestors(run: RunFolder, store: Store) -> Iterator[RunFolder]:
+    """A run, the one it started from, and so on, until all before is public, or private towards others."""
+    while run.read_card().get("trained_on") != PUBLIC:
         yield run
         start, before = first_line(run.ledger_file).get("start"), Recipe.of(run).model.initial
         if start is None or before is None:
             return
-        if "run" not in start:  # a file of weights
-            if start.get("trained_on") == PUBLIC:
-                return
-            raise SottoError(
-                f"{run.path} started from weights that are not of public text by their card; start from another run"
-            )
         earlier = RunFolder(Path(before))
-        if not earlier.recipe_file.is_file() or first_line(earlier.ledger_file)["run"] != start["run"]:
-            raise SottoError(f"{run.path} started from a run that is no longer at {before}; put it back, or start anew")
+        there = "run" in start and earlier.recipe_file.is_file()
+        if not there or first_line(earlier.ledger_file)["run"] != start["run"]:
+            if not _is_safe(start):
+                gone = f"started from a run that is no longer at {before}; put it back, or start anew"
+                unknown = "started from weights that are not of public text by their card; start from another run"
+                raise SottoError(f"{run.path} {gone if 'run' in start else unknown}")
+            _refuse_charged(run.path, start.get("runs", ()), store)
+            return
         run = earlier
 
 
 def _trained_on(run: RunFolder, store: Store) -> bool:
     """Did a run use this store, or another one at its path?"""
-    recipe = Recipe.of(run)
+    recipe, header = Recipe.of(run), first_line(run.ledger_file)
     if not has_own_store(recipe) and store.path is not None and Path(recipe.data.store) == store.path.resolve():
         return True
     try:
         secrets = Secrets.load_any(run.secrets)
     except DamagedRun:
+        if read_statement(run).has_guarantee and recipe.privacy.secrets != "seeded":
+            # A release erased them. The ledger of a store says which runs its people were charged for.
+            _refuse_charged(run.path, [header["run"]], store)
+            return False
         text = f"the secrets of {run.path} are gone, so it is not known whom it was trained on; start from another run"
         raise SottoError(text) from None
-    return first_line(run.ledger_file)["store"] == secrets.blind(store.fingerprint)
+    return header["store"] == secrets.blind(store.fingerprint)

@@ -134,7 +134,8 @@ class StartFacts(Facts, sparse=True):
     source: str
     run: str | None = None
     weights: str | None = None
-    trained_on: str | None = None  # "public", where its card says so
+    trained_on: str | None = None  # "public", where its card says so; "private": with all before it
+    runs: tuple[str, ...] = ()  # the private runs that it comes from
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,7 @@ def make_statement(
         not_covered=_not_covered(recipe, mechanism, about),
         vocabulary=about.vocabulary,
         software={name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
-        start=None if about.start is None else StartFacts(**about.start),
+        start=None if about.start is None else StartFacts.from_json(dict(about.start)),
         canaries=None if about.canaries is None else CanarySummary(**about.canaries),
         turns=None if mechanism.sampler.amplifies else mechanism.sampler.participations(about.rounds_planned),
         across_devices=about.across_devices,

@@ -54,12 +54,21 @@ def run(begun: Callable[..., RunFolder]) -> RunFolder:
 
 
 @pytest.fixture
-def release(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The signed release of the run, without report and ONNX."""
+def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunFolder], Path]:
+    """Write the signed release of a run, without report and ONNX; the gate is not asked."""
     monkeypatch.setattr(release_folder, "report_run", lambda path, out: out.write_text("report"))
     monkeypatch.setattr(release_folder, "find_spec", lambda name: None)
-    out = tmp_path / "release"
-    out.mkdir()
-    release_folder.ReleaseFolder(run, out, release_folder.Publication(), "SHA256:abc").write(out, ())
-    signature.sign_folder(out, signature.owner_key(), signature.RELEASE)
-    return out
+
+    def make(run: RunFolder) -> Path:
+        out = tmp_path / f"release of {run.path.name}"
+        out.mkdir()
+        release_folder.ReleaseFolder(run, out, release_folder.Publication(), "SHA256:abc").write(out, ())
+        signature.sign_folder(out, signature.owner_key(), signature.RELEASE)
+        return out
+
+    return make
+
+
+@pytest.fixture
+def release(run: RunFolder, released: Callable[[RunFolder], Path]) -> Path:
+    return released(run)

@@ -12,7 +12,7 @@ from sottovoce.build.assembly import build_model, weights_of
 from sottovoce.commands.initial_model import find_start
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import pretty, sealed
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
@@ -127,14 +127,86 @@ def test_a_file_of_weights_starts_a_private_run_if_its_card_says_public_text(mod
         start_of(store, model_folder)
 
 
-def test_a_released_private_model_starts_no_private_run(run, model_folder, store, others):
+ENTROPY = {"privacy": {"secrets": "entropy"}}
+
+
+@pytest.fixture(autouse=True)
+def no_cross_check(monkeypatch):
+    """It takes seconds, and has tests of its own."""
+    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
+
+
+def test_a_release_of_other_people_starts_a_private_run_and_is_named(begun, released, others):
+    run = begun(**ENTROPY)
+    start = start_of(others, released(run))
+    name = first_line(run.ledger_file)["run"]
+    assert (start.facts["trained_on"], start.facts["runs"]) == ("private", [name])
+    assert start.name == "release release of run"
+    for said in ("private start: ", " for its own users", "the sum of both ε", "signed by SHA256:"):
+        assert said in start.facts["source"]
+    # Its run may be named too, when the secrets are gone.
+    Secrets.erase(run.secrets)
+    assert start_of(others, run.path).facts["runs"] == [name]
+
+
+def test_a_release_of_the_same_people_is_refused(begun, released, store, others, tmp_path):
+    run = begun(**ENTROPY)
+    release, moved = released(run), Path(shutil.copytree(store, tmp_path / "moved"))
+    for folder in (store, moved):
+        with pytest.raises(SottoError, match="ε would have to be added"):
+            start_of(folder, release)
+        with pytest.raises(SottoError, match="ε would have to be added"):
+            start_of(folder, release / "weights.safetensors")
+    Secrets.erase(run.secrets)
+    with pytest.raises(SottoError, match="ε would have to be added"):
+        start_of(moved, run.path)
+    # By way of a run on other people, or of its release, too.
+    second = begun("second", **ENTROPY, data={"store": str(others)}, model={"initial": str(release)})
+    for start in (second.path, released(second)):
+        with pytest.raises(SottoError, match="ε would have to be added"):
+            start_of(store, start)
+    # When the first release is gone, the ledgers still say it.
+    shutil.rmtree(release)
+    with pytest.raises(SottoError, match="ε would have to be added"):
+        start_of(store, second.path)
+
+
+def test_a_release_that_came_from_a_model_without_a_guarantee_is_refused(begun, released, store, others):
+    """That model may be of these people: nothing in the release shows whose it is."""
+    plain = begun("plain", **PLAIN)
+    second = begun("second", **ENTROPY, data={"store": str(others)}, model={"initial": str(plain.path)})
+    with pytest.raises(SottoError, match="started from a model without a guarantee"):
+        start_of(store, released(second))
+    with pytest.raises(SottoError, match="without privacy"):
+        start_of(store, second.path)
+
+
+def test_only_a_release_that_verifies_is_a_private_start(begun, released, run, others, model_folder):
+    with pytest.raises(SottoError, match="anyone who knows it can undo the noise"):
+        start_of(others, released(run))  # its secrets are seeded
     statement = {"private": True, "epsilon": 2.0, "delta": 1e-3, "run": first_line(run.ledger_file)["run"]}
     write_card(model_folder, privacy=statement)  # also where the card says public text
-    with pytest.raises(SottoError, match="ε would have to be added"):
-        start_of(store, model_folder)
-    with pytest.raises(SottoError, match="cannot be told whether"):
+    with pytest.raises(SottoError, match="name the folder of its run"):
         start_of(others, model_folder)
     assert "private start: " in start_of(others, model_folder, **PLAIN).facts["source"]
+    release = released(begun("fresh", **ENTROPY))
+    (release / "report.html").write_text("another")
+    with pytest.raises(DamagedRun, match=r"is not as its owner signed it \(report.html was changed\)"):
+        start_of(others, release)
+
+
+def test_an_unsigned_release_is_a_start_and_says_no_signer(begun, released, others):
+    release = released(begun(**ENTROPY))
+    for name in ("SHA256SUMS", "SHA256SUMS.sig", "signer.pub"):
+        (release / name).unlink()
+    assert "signed by" not in start_of(others, release).facts["source"]
+
+
+def test_a_run_on_public_text_needs_no_secrets(begun, others):
+    run = begun(**PLAIN)
+    run.save_statement(run.read_statement(), run.read_card() | {"trained_on": "public"})
+    Secrets.erase(run.secrets)
+    assert start_of(others, run.path).facts["trained_on"] == "public"
 
 
 @pytest.mark.parametrize(
