@@ -214,8 +214,8 @@ def _check_people(file: Path, statement: Json, store: Store) -> None:
         raise SottoError(f"{file.parent} is not a release to start from ({'; '.join(failed)}); get it again")
     if not _is_safe(statement.get("start")):
         raise SottoError(
-            f"{file.parent} is a release that started from a model without a guarantee, which may have seen the users of "
-            f"{store.path}; start from another model"
+            f"{file.parent} is a release that started from a model without a guarantee, which may have seen the users "
+            f"of {store.path}; start from another model"
         )
     _refuse_charged(file.parent, _runs_of(statement), store)
 
