@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.audit_tails import audit_tails
     from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run
     from sottovoce.commands.load_model import load_model
+    from sottovoce.commands.new_run import forecast
     from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
     from sottovoce.commands.release import release_run
     from sottovoce.commands.report import report_run
@@ -56,6 +57,7 @@ _HOMES = {
     "evaluate": "evaluation.prediction",
     "evaluate_run": "commands.evaluate",
     "load_model": "commands.load_model",
+    "forecast": "commands.new_run",
     "load_run": "commands.evaluate",
     "make_plan": "planning.plan",
     "plain": "local.objective",
@@ -91,6 +93,7 @@ __all__ = [
     "evaluate",
     "evaluate_run",
     "load_model",
+    "forecast",
     "load_run",
     "make_plan",
     "plain",

@@ -17,11 +17,11 @@ from sottovoce.recipe import Recipe
 WORDS = ["red", "green", "blue", "sky", "tree", "house"]
 
 
-def make_store(folder: Path, seed: int = 0, name: str = "store") -> Path:
+def make_store(folder: Path, seed: int = 0, name: str = "store", users: int = 40) -> Path:
     generator = np.random.default_rng(seed)
     corpus = folder / "corpus.jsonl"
     with open(corpus, "w") as file:
-        for user in range(40):
+        for user in range(users):
             text = " ".join(generator.choice(WORDS, size=12))
             file.write(json.dumps({"user": f"u{user}", "text": text}) + "\n")
     out = folder / name

@@ -85,6 +85,15 @@ def least_epsilon(epsilon: float) -> str:
     return rounded_down(epsilon)
 
 
+def at_once(ask: Callable[[], bool]) -> bool:
+    """Ask, where Ctrl-C stops at once and not after a round."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return ask()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def gentle_stop(
     message: str = "finishing this round, then saving; once more stops at once",
@@ -204,18 +213,22 @@ def _live_bar(name: str) -> Iterator[Callable[..., None]]:
 
     text = bars.TextColumn
     columns = (text("{task.description}"), bars.BarColumn(bar_width=None), bars.MofNCompleteColumn(), Left())
-    with bars.Progress(*columns, text("{task.fields[facts]}"), console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=None, facts="")
+    bar = bars.Progress(*columns, text("{task.fields[facts]}"), console=Console(stderr=True))
+    task = bar.add_task(name, total=None, facts="")
 
-        def update(done: int, total: int | None, shown: Shown = NOTHING_MORE) -> None:
-            nonlocal begun, before, ends, last
-            now, left = time.monotonic(), shown.seconds_left
-            if done < last:  # the steps begin again
-                begun = before
-            before, last = now, done
-            if left is None and total and 0 < done < total:
-                left = (now - begun) / done * (total - done)
-            ends = math.nan if left is None else now + left
-            bar.update(task, completed=done, total=total, facts=shown.facts)
+    def update(done: int, total: int | None, shown: Shown = NOTHING_MORE) -> None:
+        nonlocal begun, before, ends, last
+        now, left = time.monotonic(), shown.seconds_left
+        if done < last:  # the steps begin again
+            begun = before
+        before, last = now, done
+        if left is None and total and 0 < done < total:
+            left = (now - begun) / done * (total - done)
+        ends = math.nan if left is None or done == total else now + left
+        bar.update(task, completed=done, total=total, facts=shown.facts)
+        bar.start()  # at the first step: there may be a question before it
 
+    try:
         yield update
+    finally:
+        bar.stop()

@@ -3,39 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds, shown_epsilon
-from sottovoce.cli.options import ALONE, Flag, Json, Out, Processes, Recipe, Settings, option
+from cyclopts import Parameter
+
+from sottovoce.cli.display import (
+    at_once,
+    confirmed,
+    duration,
+    gentle_stop,
+    print_json,
+    print_table,
+    progress_of_rounds,
+    shown_epsilon,
+)
+from sottovoce.cli.options import ALONE, Flag, Json, Processes, Recipe, Settings, log, option
+from sottovoce.errors import SottoError
 from sottovoce.files import as_json
 
 if TYPE_CHECKING:
+    from sottovoce.commands.forecast import Forecast
     from sottovoce.commands.train import RunResult
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Beginning:
+    """What happens before a run begins."""
+
+    yes: Annotated[Flag, option("Do not ask before people are charged.")] = False
+    dry_run: Annotated[Flag, option("Show what a run would charge and how long it would take; charge nobody.")] = False
+
+
+ASK = Beginning()
 
 
 def train(
     recipe: Recipe,
     *,
-    out: Out,
+    out: Annotated[Path | None, option("Folder of the new run.")] = None,
     settings: Settings = None,
     start: Annotated[Path | None, option("A run, or a file of weights, to train further.", "--from")] = None,
     allow_large_delta: Annotated[Flag, option("Train although δ is not below 1/users.")] = False,
+    beginning: Beginning = ASK,
     several: Processes = ALONE,
     json: Json = False,
 ) -> None:
-    """Train the model of a recipe."""
+    """Train the model of a recipe.
+
+    First it shows what the run will charge to the people of the store, how long it will take, and what does not fit
+    together. On a terminal it then asks.
+    """
     from sottovoce import recipe as recipes
     from sottovoce.commands import train as command
+    from sottovoce.commands.forecast import Declined
+    from sottovoce.commands.new_run import forecast
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
     if start is not None:
         chosen = chosen.replace(model={"initial": str(start)})
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
-    play = partial(command.train, chosen)
-    train_with(several, play, out, store=chosen.data.store or None, json=json)
+    if beginning.dry_run:
+        found = forecast(chosen, out)
+        if json:
+            return print_json(found.to_json())
+        show_forecast(found, print)
+        return print("nobody was charged, and no run was made (--dry-run)")
+    if out is None:
+        raise SottoError("--out is missing: name the folder of the new run, or use --dry-run")
+    play = partial(command.train, chosen, confirm=partial(confirm, yes=beginning.yes, json=json))
+    try:
+        return train_with(several, play, out, store=chosen.data.store or None, json=json)
+    except Declined:
+        return print("nobody was charged, and no run was made")
+
+
+def confirm(forecast: Forecast, *, yes: bool, json: bool) -> bool:
+    """Show the forecast; ask at a terminal. Elsewhere a run goes on, whatever the store holds: how a command ends must
+    not tell anyone whether one person more is in the store.
+    """
+    if not json:
+        show_forecast(forecast, log)  # on standard error: it is for the owner, and no result
+    return yes or json or at_once(lambda: confirmed("start training?"))
+
+
+def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
+    show(f"starts from: {forecast.start}")
+    if forecast.private:
+        cost, total = shown_epsilon(forecast.epsilon), shown_epsilon(forecast.epsilon_store)
+        charged = f"ε = {cost} at δ = {forecast.delta:g} to {forecast.store}, whose total becomes {total}"
+        show(f"charges: {charged}; stopping early saves nothing")
+    else:
+        show("charges: nobody, as the run is not private (ε is infinite)")
+    work = f"{forecast.rounds:,} rounds of about {forecast.cohort:g} users"
+    if forecast.seconds is None:
+        show(f"takes: {work}; the time is known after the first round")
+    else:
+        show(f"takes: at most about {duration(forecast.seconds)} on this machine, for {work}")
+    for warning in (*forecast.mismatches, *forecast.warnings):
+        show(f"warning: {warning}")
 
 
 def train_with(

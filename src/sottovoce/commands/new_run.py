@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, TypedDict, Unpack
 
 import jax
 import numpy as np
 
 from sottovoce.build.assembly import Assembly, weights_of
 from sottovoce.commands.baselines import measure_baselines
+from sottovoce.commands.forecast import Confirm, Declined, Forecast, forecast_run
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start, with_base
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
@@ -42,6 +45,7 @@ class Given(TypedDict, total=False):
     group: Group | None
     also_evaluate_on: Store | None
     coordinator: Coordinator | None
+    confirm: Confirm | None
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Context:
     group: Group | None = None
     also_evaluate_on: Store | None = None  # public text
     coordinator: Coordinator | None = None  # where users are on devices
+    confirm: Confirm | None = None  # asked before anybody is charged
 
     @property
     def across_devices(self) -> bool:
@@ -90,6 +95,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)
         assembly = assembly.with_frozen_of(start.model)
+        seconds_a_round = _confirm(context, assembly, store, start, planned)
         if context.across_devices:
             check_frozen(assembly.algorithm.frozen)
         secrets = _new_secrets(assembly, store, start)
@@ -125,7 +131,40 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
             Lease(draft.secrets, store_folder(store)).acquire(ledger.chain)
     if has_own_store(recipe):  # it moved with the folder
         store = replace(store, path=RunFolder(out).own_store, named=store.fingerprint)
-    return Opened(store, test, assembly)
+    return Opened(store, test, assembly, seconds_a_round)
+
+
+def _confirm(context: Context, assembly: Assembly, store: Store, start: Start, planned: int) -> float | None:
+    """Ask the owner, if anyone is to be asked. Returns the seconds of a round, if they were measured.
+
+    Raises:
+        Declined: the run is not wanted. Nobody was charged.
+    """
+    if context.confirm is None:
+        return None
+    forecast = forecast_run(assembly, store, start, planned, context.group.count if context.group else 1)
+    if not context.confirm(forecast):
+        raise Declined("the run was not begun: nobody was charged")
+    return forecast.seconds_a_round
+
+
+def forecast(recipe: Recipe | str | Path, out: str | Path | None = None, **given: Unpack[Given]) -> Forecast:
+    """What a run of a recipe would charge and how long it would take. Nobody is charged, and no folder is made.
+
+    Args:
+        recipe: as for `train`, and so is what is `given`.
+        out: if named, it must be free for a run.
+    """
+    found: list[Forecast] = []
+
+    def keep(forecast: Forecast) -> bool:
+        found.append(forecast)
+        return False
+
+    context = replace(Context(**given), confirm=keep)
+    with TemporaryDirectory() as work, suppress(Declined):
+        begin(recipe, Path(work) / "run" if out is None else Path(out), context)
+    return found[0]
 
 
 def save_state(

@@ -135,8 +135,11 @@ def train(
             group: the processes that train together. This is the first; the others call `work_as_helper`.
             also_evaluate_on: public text. The model is evaluated on it whenever it is evaluated on held-out users.
             coordinator: reaches the users on devices; data.store is then the folder of their federation.
+            confirm: is asked with a `Forecast` before anybody is charged. Unless it is True, `Declined` is raised.
     """
     context = Context(**given)
+    if confirm := context.confirm:
+        context = replace(context, confirm=lambda forecast: not stop() and confirm(forecast))
     with _observed(Path(out).name, observer, progress) as observe:
         return _train(RunFolder(Path(out)), context, observe, stop, begin(recipe, Path(out), context))
 

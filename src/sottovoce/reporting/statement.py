@@ -333,11 +333,16 @@ def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Sta
     if not statement.private:
         return replace(statement, epsilon_store=math.inf, relation_store="none")
     relation = accounting.relation_of(event for event, _ in spent)
-    try:
-        epsilon = accounting.epsilon(spent, statement.delta, accountant)
-    except SottoError:  # a run that this accountant has no answer for
-        epsilon = math.inf
+    epsilon = store_total(spent, statement.delta, accountant)
     return replace(statement, epsilon_store=epsilon, relation_store=relation or "none")
+
+
+def store_total(spent: Spent, delta: float, accountant: str) -> float:
+    """ε of all that a store was charged."""
+    try:
+        return accounting.epsilon(spent, delta, accountant)
+    except SottoError:  # a run that this accountant has no answer for
+        return math.inf
 
 
 def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple[str, ...]:

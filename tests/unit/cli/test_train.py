@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from sottovoce.cli.options import Processes
-from sottovoce.cli.train import print_result
+from sottovoce.cli.train import confirm, print_result, show_forecast
+from sottovoce.commands.forecast import Declined, Forecast
 from sottovoce.runs.baselines import Baselines, Score
 
 TRAIN = "sottovoce.commands.train.train"
@@ -100,3 +104,69 @@ def test_a_recipe_that_is_not_there_is_refused(refusal, tmp_path):
     assert "nowhere" in refusal("train", "nowhere", "--out", tmp_path / "new")
     assert "run.round" in refusal("train", "demo", "--out", tmp_path / "new", "--set", "run.round=3")
     assert not (tmp_path / "new").exists()
+
+
+FORECAST = Forecast(
+    start="base english", store="people", private=True, epsilon=3.991, delta=1e-5, epsilon_store=6.651, users=3900,
+    cohort=500.0, rounds=40, noise_std=0.005, seconds=1500.0, warnings=("too noisy",), mismatches=("not 9,000",),
+)  # fmt: skip
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal, and what a person types there."""
+
+    def at(*, typed: str) -> None:
+        for name, stream in (("stdin", io.StringIO(typed)), ("stderr", sys.stderr)):
+            monkeypatch.setattr(stream, "isatty", lambda: True)
+            monkeypatch.setattr(sys, name, stream)
+
+    return at
+
+
+def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
+    show_forecast(FORECAST, print)
+    assert capsys.readouterr().out == (
+        "starts from: base english\n"
+        "charges: ε = 4 at δ = 1e-05 to people, whose total becomes 6.66; stopping early saves nothing\n"
+        "takes: at most about 25:00 on this machine, for 40 rounds of about 500 users\n"
+        "warning: not 9,000\n"
+        "warning: too noisy\n"
+    )
+    show_forecast(replace(FORECAST, private=False, seconds=None), print)
+    page = capsys.readouterr().out
+    assert "charges: nobody" in page
+    assert "the time is known after the first round" in page
+
+
+@pytest.mark.parametrize(("typed", "wanted"), [("y\n", True), ("YES\n", True), ("n\n", False), ("", False)])
+def test_at_a_terminal_the_owner_is_asked(terminal, typed, wanted):
+    terminal(typed=typed)
+    assert confirm(FORECAST, yes=False, json=False) is wanted
+
+
+def test_nobody_is_asked_with_yes_or_away_from_a_terminal(terminal, capsys):
+    assert confirm(FORECAST, yes=False, json=False)
+    assert "start training?" not in capsys.readouterr().err
+    terminal(typed="n\n")
+    assert confirm(FORECAST, yes=True, json=False)
+    assert confirm(FORECAST, yes=False, json=True)
+    assert "[y/N]" not in capsys.readouterr().err
+
+
+def test_a_dry_run_trains_nothing(sotto, stub, answer, capsys):
+    train, forecast = stub(TRAIN), stub("sottovoce.commands.new_run.forecast", FORECAST)
+    sotto(["train", "demo", "--dry-run"])
+    assert "whose total becomes 6.66" in capsys.readouterr().out
+    assert answer("train", "demo", "--dry-run", "--out", "here")["epsilon_store"] == 6.651
+    assert (train.calls, [places[1] for places, _ in forecast.calls]) == ([], [None, Path("here")])
+
+
+def test_a_run_that_is_declined_is_no_error(sotto, stub, capsys):
+    stub(TRAIN, Declined("no"))
+    sotto(["train", "demo", "--out", "here"])
+    assert capsys.readouterr().out == "nobody was charged, and no run was made\n"
+
+
+def test_a_run_needs_a_folder(refusal):
+    assert "--out is missing" in refusal("train", "demo")

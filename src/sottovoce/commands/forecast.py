@@ -1,0 +1,133 @@
+"""Before a run begins: what it will charge its people, how long it will take, and what does not fit together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from sottovoce import accounting
+from sottovoce.build.assembly import Assembly
+from sottovoce.commands.initial_model import Start
+from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
+from sottovoce.files import Facts
+from sottovoce.local.keys import local_key
+from sottovoce.models.contract import parameter_count, split
+from sottovoce.planning.plan import privacy_warnings
+from sottovoce.reporting.statement import store_total
+from sottovoce.runs.payments import store_ledger
+from sottovoce.runs.record import coarse_count
+from sottovoce.training.strategy import FederatedAveraging
+from sottovoce.training.types import Task
+
+SMALLEST_EPSILON = 0.1  # below it, no run that we measured learned anything
+
+
+class Declined(SottoError):
+    """The owner did not want the run: nobody was charged."""
+
+
+@dataclass(frozen=True)
+class Forecast(Facts):
+    """What a run will cost. For the owner alone: warnings and the store's total are about people."""
+
+    start: str
+    store: str
+    private: bool
+    epsilon: float
+    delta: float
+    epsilon_store: float  # of all runs on the store, this one included
+    users: int  # declared
+    cohort: float
+    rounds: int
+    noise_std: float
+    seconds: float | None  # if all people write as much as they may; None where it is not known
+    warnings: tuple[str, ...]
+    mismatches: tuple[str, ...]  # beyond a factor of two
+
+    @property
+    def seconds_a_round(self) -> float | None:
+        return None if self.seconds is None else self.seconds / self.rounds
+
+
+Confirm = Callable[[Forecast], bool]
+
+
+def forecast_run(assembly: Assembly, store: Store, start: Start, planned: int, processes: int = 1) -> Forecast:
+    """The forecast of a run that is about to begin. It reads the store's ledger, and writes nothing."""
+    mechanism, privacy, accountant = assembly.algorithm.mechanism, assembly.recipe.privacy, assembly.accountant
+    epsilon = epsilon_store = math.inf
+    if assembly.is_private:
+        charged = mechanism.events(planned)
+        epsilon = accounting.epsilon([*assembly.before, *charged], privacy.delta, accountant)
+        epsilon_store = store_total([*store_ledger(store).spent(), *charged], privacy.delta, accountant)
+    clip_norms = mechanism.clip_norms(1, mechanism.start())
+    noise_std = mechanism.noise_std(1, clip_norms)[0]
+    a_round = _seconds_a_round(assembly, store, start)
+    return Forecast(
+        start=start.name,
+        store=str(store.path),
+        private=assembly.is_private,
+        epsilon=epsilon,
+        delta=privacy.delta,
+        epsilon_store=epsilon_store,
+        users=privacy.users,
+        cohort=privacy.cohort,
+        rounds=planned,
+        noise_std=noise_std,
+        seconds=None if a_round is None else a_round * planned / processes,
+        warnings=tuple(_warnings(assembly, epsilon, noise_std)),
+        mismatches=tuple(_mismatches(assembly, store)),
+    )
+
+
+def _warnings(assembly: Assembly, epsilon: float, noise_std: float) -> Iterator[str]:
+    """What the recipe alone shows."""
+    privacy = assembly.recipe.privacy
+    if not assembly.is_private:
+        return
+    length = noise_std * math.sqrt(parameter_count(assembly.params))
+    signal = privacy.clip_norm / length if length else None
+    yield from privacy_warnings(privacy.users, privacy.delta, epsilon, signal)
+    if epsilon < SMALLEST_EPSILON:
+        yield f"ε = {accounting.rounded_up(epsilon)} is so small that noise hides all there is to learn"
+    if privacy.cohort > privacy.users / 2:
+        yield (
+            f"more than half of the declared users ({privacy.cohort:g} of {privacy.users:,}) join every round, so that "
+            f"sampling hides nobody; a smaller cohort needs less noise for the same ε"
+        )
+
+
+def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
+    """Declared users against those of the store, of whose number only two digits count."""
+    declared, people = assembly.recipe.privacy.users, coarse_count(store.users)
+    if not isinstance(assembly.strategy, FederatedAveraging) or 0.5 < people / declared < 2:
+        return
+    yield (
+        f"the store has about {people:,} users to train on, and privacy.users declares {declared:,}: cohorts will be "
+        f"{people / declared:.2g} times as large as planned, and the noise is for the declared number; correct "
+        f"privacy.users, or take the store that was meant"
+    )
+
+
+def _seconds_a_round(assembly: Assembly, store: Store, start: Start) -> float | None:
+    """Timed on made-up users who write as much as users may. Programs that it compiles are those of the run."""
+    summing, algorithm = assembly.sum_updates, assembly.algorithm
+    if not isinstance(assembly.strategy, FederatedAveraging) or store.public is not None:
+        return None
+    count = max(1, min(summing.block * summing.devices, round(assembly.recipe.privacy.cohort)))
+    tokens = np.full(store.tokens_per_user, store.vocabulary.size - 1)
+    people = Store.from_users([tokens] * count, store.vocabulary, store.tokens_per_user)
+    clip_norms = algorithm.mechanism.clip_norms(1, algorithm.mechanism.start())
+    task = Task(split(start.model)[0], np.arange(count), clip_norms, local_key(bytes(8)))
+    seconds = 0.0
+    for _ in range(2):  # the first compiles
+        begun = time.perf_counter()
+        jax.block_until_ready(summing(algorithm, task, people).total)
+        seconds = time.perf_counter() - begun
+    return seconds * assembly.recipe.privacy.cohort / count
