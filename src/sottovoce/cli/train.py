@@ -104,6 +104,8 @@ def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
         show(f"takes: {work}; the time is known after the first round")
     else:
         show(f"takes: at most about {duration(forecast.seconds)} on this machine, for {work}")
+    if expected := forecast.expected:
+        show(f"expected: top-1 of {expected.low:.1%} to {expected.high:.1%}; noise: {expected.verdict}")
     for warning in (*forecast.mismatches, *forecast.warnings):
         show(f"warning: {warning}")
 

@@ -18,6 +18,7 @@ from sottovoce.errors import SottoError
 from sottovoce.files import Facts
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import parameter_count, split
+from sottovoce.planning.expectation import DROWNED, Expectation, expect, not_measured
 from sottovoce.planning.plan import privacy_warnings
 from sottovoce.reporting.statement import store_total
 from sottovoce.runs.payments import store_ledger
@@ -46,6 +47,7 @@ class Forecast(Facts):
     cohort: float
     rounds: int
     noise_std: float
+    expected: Expectation | None  # accuracy; None where no such run was measured
     seconds: float | None  # if all people write as much as they may; None where it is not known
     warnings: tuple[str, ...]
     mismatches: tuple[str, ...]  # beyond a factor of two
@@ -68,6 +70,7 @@ def forecast_run(assembly: Assembly, store: Store, start: Start, planned: int, p
         epsilon_store = store_total([*store_ledger(store).spent(), *charged], privacy.delta, accountant)
     clip_norms = mechanism.clip_norms(1, mechanism.start())
     noise_std = mechanism.noise_std(1, clip_norms)[0]
+    expected = expect(assembly.recipe, noise_std) if epsilon < math.inf and not not_measured(assembly.recipe) else None
     a_round = _seconds_a_round(assembly, store, start)
     return Forecast(
         start=start.name,
@@ -80,20 +83,26 @@ def forecast_run(assembly: Assembly, store: Store, start: Start, planned: int, p
         cohort=privacy.cohort,
         rounds=planned,
         noise_std=noise_std,
+        expected=expected,
         seconds=None if a_round is None else a_round * planned / processes,
-        warnings=tuple(_warnings(assembly, epsilon, noise_std)),
+        warnings=tuple(_warnings(assembly, epsilon, noise_std, expected)),
         mismatches=tuple(_mismatches(assembly, store)),
     )
 
 
-def _warnings(assembly: Assembly, epsilon: float, noise_std: float) -> Iterator[str]:
+def _warnings(assembly: Assembly, epsilon: float, noise_std: float, expected: Expectation | None) -> Iterator[str]:
     """What the recipe alone shows."""
     privacy = assembly.recipe.privacy
     if not assembly.is_private:
         return
     length = noise_std * math.sqrt(parameter_count(assembly.params))
     signal = privacy.clip_norm / length if length else None
-    yield from privacy_warnings(privacy.users, privacy.delta, epsilon, signal)
+    yield from privacy_warnings(privacy.users, privacy.delta, epsilon, None if expected else signal)
+    if expected and expected.verdict == DROWNED:
+        yield (
+            f"the noise drowns what people write: the model is expected to be no better than its base, with a top-1 of "
+            f"{expected.low:.1%} to {expected.high:.1%}; more users or a larger cohort help (`sotto plan`)"
+        )
     if epsilon < SMALLEST_EPSILON:
         yield f"ε = {accounting.rounded_up(epsilon)} is so small that noise hides all there is to learn"
     if privacy.cohort > privacy.users / 2:

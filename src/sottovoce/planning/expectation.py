@@ -22,6 +22,7 @@ NOISE, BY_NOISE, BY_ROUNDS, BY_CLIP = 0.365, 1.641, 0.566, -0.333
 SPREAD, SPREAD_OF_COST = 0.25, 0.2  # points, and points for each point of cost
 BASE = {"english": (0.136, 0.142)}  # top-1 of a base on the people of these runs: Reddit users, bloggers
 MOST_COST = 7.0  # points: no run had more noise
+DROWNED = "drowned"  # the verdict on a model that is no better than its base
 # Settings that were varied, and from where to where. Other settings are those of the recipe `small`.
 MEASURED = {
     "privacy.users": (2_000, 30_000),
@@ -68,7 +69,7 @@ def expect(recipe: Recipe, noise_std: float) -> Expectation:
     top1 = clean - cost
     low = max(0.0, top1 - spread) if cost <= MOST_COST else 0.0
     _, base = BASE[str(recipe.model.initial)]
-    verdict = _verdict(cost) if top1 > 100 * base else "drowned"
+    verdict = _verdict(cost) if top1 > 100 * base else DROWNED
     return Expectation(top1 / 100, low / 100, (top1 + spread) / 100, cost / 100, verdict)
 
 

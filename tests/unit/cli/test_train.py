@@ -14,6 +14,7 @@ import pytest
 from sottovoce.cli.options import Processes
 from sottovoce.cli.train import confirm, print_result, show_forecast
 from sottovoce.commands.forecast import Declined, Forecast
+from sottovoce.planning.expectation import Expectation
 from sottovoce.runs.baselines import Baselines, Score
 
 TRAIN = "sottovoce.commands.train.train"
@@ -106,9 +107,11 @@ def test_a_recipe_that_is_not_there_is_refused(refusal, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+EXPECTED = Expectation(0.15, 0.148, 0.152, 0.01, "costs about a point")
 FORECAST = Forecast(
     start="base english", store="people", private=True, epsilon=3.991, delta=1e-5, epsilon_store=6.651, users=3900,
-    cohort=500.0, rounds=40, noise_std=0.005, seconds=1500.0, warnings=("too noisy",), mismatches=("not 9,000",),
+    cohort=500.0, rounds=40, noise_std=0.005, expected=EXPECTED, seconds=1500.0, warnings=("too noisy",),
+    mismatches=("not 9,000",),
 )  # fmt: skip
 
 
@@ -130,6 +133,7 @@ def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
         "starts from: base english\n"
         "charges: ε = 4 at δ = 1e-05 to people, whose total becomes 6.66; stopping early saves nothing\n"
         "takes: at most about 25:00 on this machine, for 40 rounds of about 500 users\n"
+        "expected: top-1 of 14.8% to 15.2%; noise: costs about a point\n"
         "warning: not 9,000\n"
         "warning: too noisy\n"
     )

@@ -11,7 +11,10 @@ from tiny_run import make_store
 import sottovoce
 from sottovoce.commands.forecast import Declined
 from sottovoce.commands.new_run import forecast
+from sottovoce.commands.stores import prepare_demo
 from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.planning.expectation import DROWNED
 from sottovoce.recipe import Recipe
 
 
@@ -67,6 +70,18 @@ def test_what_does_not_fit_together_is_named(recipe: Recipe, store: Path):
     assert "so small" in noisy
     assert "promises next to nothing" in " ".join(forecast(recipe.replace(privacy={"noise_multiplier": 0.3})).warnings)
     assert "more than half" in " ".join(forecast(recipe.replace(privacy={"cohort": 30})).warnings)
+
+
+def test_accuracy_is_expected_where_such_runs_were_measured_and_a_drowned_one_named(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.forecast._seconds_a_round", lambda *inputs: None)
+    prepare_demo(tmp_path / "store", 45, vocabulary=Vocabulary.public(), tokens=80)
+    small = Recipe.load("small").replace(data={"store": str(tmp_path / "store")}, privacy={"users": 3900})
+    good, bad = (forecast(small.replace(privacy={"epsilon": epsilon})) for epsilon in (8.0, 0.2))
+    assert 0.14 < good.expected.low < good.expected.high < 0.18
+    assert good.warnings == ()
+    assert bad.expected.verdict == DROWNED
+    assert "no better than its base" in " ".join(bad.warnings)
+    assert "average update" not in " ".join(bad.warnings)
 
 
 def test_a_run_that_is_not_private_charges_nobody(recipe: Recipe, store: Path):
