@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from cyclopts import Parameter
+
 from sottovoce.cli.display import print_json
 from sottovoce.cli.options import Json, log, option
 
@@ -14,12 +16,21 @@ def init(
     *,
     out: Annotated[Path | None, option("File to write (default: the recipe is printed).")] = None,
     users: Annotated[int | None, option("Number of people to declare (default: the count, rounded down).")] = None,
+    noisy_count: Annotated[
+        float | bool | None, Parameter(negative=(), show_default=False), option("Declare a noisy count; ε is charged.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Write a first recipe for a store, with a comment on every setting."""
-    from sottovoce.commands.init import write_recipe
+    """Write a first recipe for a store, with a comment on every setting.
 
-    made = write_recipe(store, users=users, out=out)
+    The number of people that it declares becomes public. `--users` names it. `--noisy-count` draws it with noise, for
+    ε = 0.1 or the ε that follows it, which is charged to the store once.
+    """
+    from sottovoce.commands.init import write_recipe
+    from sottovoce.commands.noisy_count import EPSILON
+
+    epsilon = EPSILON if noisy_count is True else noisy_count or None
+    made = write_recipe(store, users=users, noisy_count=epsilon, out=out)
     if json:
         facts = {"users": made.users, "notes": list(made.notes), "recipe": made.text}
         return print_json(facts | {"out": None if out is None else str(out)})

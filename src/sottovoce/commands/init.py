@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sottovoce import bases
 from sottovoce.build.assembly import filled_model, model_settings
+from sottovoce.commands.noisy_count import count_users
 from sottovoce.data.store import Store
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import write_aside
@@ -60,12 +61,15 @@ class FirstRecipe:
     notes: tuple[str, ...]
 
 
-def write_recipe(store: str | Path, *, users: int | None = None, out: Path | None = None) -> FirstRecipe:
+def write_recipe(
+    store: str | Path, *, users: int | None = None, noisy_count: float | None = None, out: Path | None = None
+) -> FirstRecipe:
     """A recipe for the people of a store.
 
     Args:
         store: made by `sotto prepare`.
         users: the number to declare. By default the count, rounded down to two digits.
+        noisy_count: an ε, charged to the store, for a count with noise. It is drawn once for a store and kept.
         out: the file to write; it must not exist.
     """
     people = Store.open(store)
@@ -73,14 +77,25 @@ def write_recipe(store: str | Path, *, users: int | None = None, out: Path | Non
         raise SottoError(f"{store} is public text; train a base on it with `sotto base train`")
     if users is not None and users < 1:
         raise SettingError("{users} must be at least 1; it is how many people there are", users=users)
+    if users is not None and noisy_count is not None:
+        raise SottoError("--users names the number and --noisy-count draws it; leave one of them out")
     if out is not None and out.exists():
         raise SottoError(f"{str(out)!r} exists; choose another --out")
-    declared = users or rounded_down(people.users)
-    text = _text(people, Path(store), declared, users is not None)
+    if out is not None and not out.parent.is_dir():
+        raise SottoError(f"{str(out.parent)!r} is no folder; make it, or choose another --out")
+    declared, counted, notes = users, "the number you gave", []
+    if noisy_count is not None:
+        noisy = count_users(people, noisy_count)
+        declared, counted = rounded_down(noisy.users), "the count with noise, rounded down"
+        cost = f"ε = {noisy.epsilon:g} at δ = {noisy.delta:g}, charged to the store once"
+        notes.append(f"the number of people has noise of standard deviation {noisy.noise_std:.3g} ({cost})")
+    elif declared is None:
+        declared, counted = rounded_down(people.users), "the count, rounded down"
+    text = _text(people, Path(store), declared, counted)
     Recipe.parse(text)
     if out is not None:
         write_aside(out, text.encode())
-    return FirstRecipe(text, declared, tuple(_notes(people, declared)))
+    return FirstRecipe(text, declared, (*notes, *_notes(people, declared)))
 
 
 def rounded_down(count: int) -> int:
@@ -89,10 +104,9 @@ def rounded_down(count: int) -> int:
     return count // unit * unit
 
 
-def _text(people: Store, store: Path, declared: int, given: bool) -> str:
+def _text(people: Store, store: Path, declared: int, counted: str) -> str:
     small = Recipe.load("small")
     base = _base_of(small, people)
-    counted = "the number you gave" if given else "the count, rounded down"
     return _TEMPLATE.format(
         store=" ".join(str(store).split()),
         quoted=json.dumps(str(store)),

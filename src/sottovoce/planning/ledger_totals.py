@@ -11,7 +11,7 @@ from sottovoce import accounting
 from sottovoce.accounting import Event
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import Facts, Json, as_json
-from sottovoce.runs.ledger import PREPARATION, LedgerContents, read_ledger
+from sottovoce.runs.ledger import COUNT, PREPARATION, LedgerContents, read_ledger
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,6 @@ def _refuse_double_counting(ledgers: Sequence[LedgerContents]) -> None:
             if shared and one.lines[:shared] == other.lines[:shared]:
                 same = f"{one.path} and {other.path} are the same ledger, or one is an earlier copy of the other"
                 raise SottoError(f"{same}: their releases would count twice; give the longer one alone")
-            if twice := [run for run in one.runs if run in other.runs and run != PREPARATION]:
+            if twice := [run for run in one.runs if run in other.runs and run not in (PREPARATION, COUNT)]:
                 both = f"{one.path} and {other.path} are both charged for run {twice[0]}"
                 raise SottoError(f"{both}: its rounds would count twice; leave one of the two out")

@@ -1,4 +1,4 @@
-"""Which names many users share: counts with rounded Gaussian noise; those above a threshold are shown."""
+"""Counts with rounded Gaussian noise: of users, and of the names that many users share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,36 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from sottovoce.accounting.events import ThresholdedHistogram
+from sottovoce.accounting.events import SampledGaussian, ThresholdedHistogram
 from sottovoce.errors import SottoError
 from sottovoce.privacy.noise import LEAST_SCALE, rounded_gaussian
 
 _MOST_STD = 2.0**25
 MOST_NAMES = 2**16
+
+
+@dataclass(frozen=True)
+class NoisyCount:
+    """The number of users, with noise.
+
+    Guarantee: one user added or removed changes the count by one, so it costs what a Gaussian of `noise_multiplier`
+    costs. The noise is keyed by the entropy of the operating system, and rounded to whole numbers as the count is.
+    """
+
+    noise_multiplier: float
+
+    @property
+    def noise_std(self) -> float:
+        return max(LEAST_SCALE, self.noise_multiplier)
+
+    def event(self) -> SampledGaussian:
+        """One release over all users."""
+        return SampledGaussian(self.noise_multiplier, "poisson", user_rate=1.0)
+
+    def draw(self, count: int) -> int:
+        """The noisy count: one release. It may be below 0."""
+        (noise,) = np.asarray(rounded_gaussian(os_entropy.token_bytes(32), 1, self.noise_std))
+        return count + int(noise)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ log = logging.getLogger("sottovoce.ledger")
 _UNCHECKED, _CHECKED = 1, 2  # formats of a run's ledger: that of version 0.1, and with checksums
 RELEASE = "release"  # the format of a release's ledger
 PREPARATION = "prepare"  # in place of a run's name, where a store was charged for its vocabulary
+COUNT = "count"  # the same, for a noisy number of its users
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def test_without_a_file_the_recipe_alone_is_on_standard_output(made, sotto, caps
 
 def test_with_a_file_the_next_command_is_named(made, sotto, capsys, tmp_path):
     sotto(["init", "store", "--users", "4000", "--out", str(tmp_path / "mine.toml")])
-    assert made.names == {"users": 4000, "out": tmp_path / "mine.toml"}
+    assert made.names == {"users": 4000, "noisy_count": None, "out": tmp_path / "mine.toml"}
     path = tmp_path / "mine.toml"
     assert f"next: sotto plan {path}, then sotto train {path} --out RUN" in capsys.readouterr().out
 
@@ -41,3 +41,9 @@ def test_the_answer_is_one_json_object(made, answer):
 def test_a_refusal_is_one_line(stub, refusal):
     stub(WRITE, SottoError("no such store"))
     assert "no such store" in refusal("init", "nowhere")
+
+
+@pytest.mark.parametrize(("given", "epsilon"), [(["--noisy-count"], 0.1), (["--noisy-count", "0.5"], 0.5)])
+def test_a_noisy_count_may_name_its_epsilon(made, sotto, given, epsilon):
+    sotto(["init", "store", *given])
+    assert made.names["noisy_count"] == epsilon

@@ -6,6 +6,7 @@ import pytest
 
 from sottovoce import bases
 from sottovoce.commands.init import rounded_down, write_recipe
+from sottovoce.commands.noisy_count import NoisyUsers
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
@@ -65,3 +66,21 @@ def test_a_file_is_written_once(store, tmp_path):
 def test_bad_numbers_and_public_text_are_refused(store, tmp_path):
     with pytest.raises(SottoError, match="at least 1"):
         write_recipe(store, users=0)
+
+
+def test_a_noisy_count_is_rounded_and_its_cost_is_said(store, monkeypatch):
+    drawn = NoisyUsers(users=4127, epsilon=0.1, delta=1e-6, noise_std=37.3)
+    monkeypatch.setattr("sottovoce.commands.init.count_users", lambda people, epsilon: drawn)
+    made = write_recipe(store, noisy_count=0.1)
+    assert Recipe.parse(made.text).privacy.users == made.users == 4100
+    assert "the count with noise, rounded down" in made.text
+    assert "standard deviation 37.3 (ε = 0.1 at δ = 1e-06, charged to the store once)" in made.notes[0]
+
+
+def test_what_is_refused_is_refused_before_the_store_is_charged(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.init.count_users", lambda people, epsilon: pytest.fail("it was charged"))
+    taken = tmp_path / "mine.toml"
+    taken.touch()
+    for refused in ({"users": 5}, {"out": taken}, {"out": tmp_path / "none" / "mine.toml"}):
+        with pytest.raises(SottoError):
+            write_recipe(store, noisy_count=0.1, **refused)

@@ -67,10 +67,11 @@ def test_a_recipe_with_its_noise_is_planned_too():
 
 
 def test_an_epsilon_of_the_recipes_own_is_a_row():
-    grid = plan_recipe(MINE.replace(privacy={"epsilon": 6.0, "cohort": 3900.0}))
-    assert [choice.epsilon for choice in grid.choices if choice.cohort == 3900] == [1, 2, 4, 6, 8]
-    assert {choice.cohort for choice in grid.choices} == {1950, 3900}
-    assert {choice.expected is None for choice in grid.choices if choice.cohort == 3900} == {True}  # not measured
+    grid = plan_recipe(MINE.replace(privacy={"epsilon": 6.0, "cohort": 6000.0, "users": 7000}))
+    assert [choice.epsilon for choice in grid.choices if choice.cohort == 6000] == [1, 2, 4, 6, 8]
+    assert {choice.cohort for choice in grid.choices} == {3000, 6000, 7000}
+    measured = {choice.cohort for choice in grid.choices if choice.expected is not None}
+    assert measured == {3000}
 
 
 def test_hours_follow_from_a_rate(grid):

@@ -11,7 +11,7 @@ import pytest
 from sottovoce.accounting import NonPrivate, SampledGaussian, ThresholdedHistogram, epsilon, epsilons
 from sottovoce.errors import SottoError
 from sottovoce.planning.ledger_totals import judge_ledgers
-from sottovoce.runs.ledger import PREPARATION, Entry, Ledger, StoreLedger, write_release
+from sottovoce.runs.ledger import COUNT, PREPARATION, Entry, Ledger, StoreLedger, write_release
 
 ROUND = SampledGaussian(1.0, "poisson", 0.01)
 LOUDER = SampledGaussian(1.3, "poisson", 0.01)
@@ -91,11 +91,12 @@ def test_a_release_is_judged_by_its_folder_and_not_beside_its_store(tmp_path) ->
     write_release(release / "ledger.jsonl", "b", [(ROUND, 5), (NAMES, 1)])
     ledger = judge_ledgers([release], [1e-6], "rdp").ledgers[0]
     assert (ledger["kind"], ledger["runs"], ledger["releases"]) == ("release", ["b"], 6)
-    store = of_store(tmp_path / "store.jsonl", [(PREPARATION, NAMES, 1), ("a", ROUND, 5), ("b", ROUND, 5)])
+    prepared = [(PREPARATION, NAMES, 1), (COUNT, ROUND, 1)]  # every store has words and a count of its own
+    store = of_store(tmp_path / "store.jsonl", [*prepared, ("a", ROUND, 5), ("b", ROUND, 5)])
     with pytest.raises(SottoError, match="both charged for run b:"):
         judge_ledgers([release, store], [1e-6])
-    other = of_store(tmp_path / "other.jsonl", [(PREPARATION, NAMES, 1), ("c", ROUND, 5)])
-    assert judge_ledgers([store, other], [1e-6], "rdp").total.releases == 17  # every store has words of its own
+    other = of_store(tmp_path / "other.jsonl", [*prepared, ("c", ROUND, 5)])
+    assert judge_ledgers([store, other], [1e-6], "rdp").total.releases == 19
 
 
 def test_a_ledger_is_not_counted_beside_its_copy(tmp_path) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from sottovoce.accounting.events import ThresholdedHistogram
+from sottovoce.accounting.events import SampledGaussian, ThresholdedHistogram
 from sottovoce.errors import SottoError
-from sottovoce.privacy.histogram import NoisyHistogram
-from sottovoce.privacy.noise import Scale
+from sottovoce.privacy.histogram import NoisyCount, NoisyHistogram
+from sottovoce.privacy.noise import Scale, rounded_gaussian
 
 SETTINGS = [(1, 0.1), (1, 4.0), (2, 0.7), (25, 2.299), (400, 4.366), (2**16, 8.0)]
 
@@ -82,3 +82,29 @@ def test_the_chance_to_show_is_of_the_scale_that_is_drawn(z: float) -> None:
     assert drawn > histogram.noise_std
     for threshold in (histogram.threshold, 2 * histogram.threshold):
         assert histogram.chance_to_show(threshold) >= special.ndtr((1.5 - threshold) / drawn) * (1 + 1e-12)
+
+
+def test_a_noisy_count_has_the_noise_that_is_charged(monkeypatch) -> None:
+    """Chi-squared against the rounded Gaussian, both ways: a noise of another scale fails."""
+    count, draws = NoisyCount(4.0), 20_000
+    assert count.event() == SampledGaussian(4.0, "poisson", 1.0)
+    drawn = np.asarray(rounded_gaussian(b"k" * 32, draws, count.noise_std))
+    noise = iter(drawn)
+    monkeypatch.setattr("sottovoce.privacy.histogram.rounded_gaussian", lambda key, size, std: np.array([next(noise)]))
+    found = np.array([count.draw(1000) - 1000 for _ in range(draws)])
+    edges = np.arange(-12, 14) - 0.5
+    seen = np.histogram(found, edges)[0]
+
+    def p_value(std: float) -> float:
+        chances = np.diff(special.ndtr(edges / std))
+        inside = seen.sum()
+        return stats.chisquare(seen, chances / chances.sum() * inside).pvalue
+
+    assert p_value(4.0) > 1e-3
+    assert p_value(3.7) < 1e-3
+    assert p_value(4.3) < 1e-3
+
+
+def test_every_noisy_count_draws_fresh_noise_from_the_system() -> None:
+    count = NoisyCount(1e6)
+    assert len({count.draw(1000) for _ in range(5)}) == 5
