@@ -10,34 +10,60 @@ if TYPE_CHECKING:
     from sottovoce.commands.audit_membership import audit_membership
     from sottovoce.commands.audit_rounds import audit_rounds
     from sottovoce.commands.audit_tails import audit_tails
+    from sottovoce.commands.base import Text, train_base
+    from sottovoce.commands.bench import measure
+    from sottovoce.commands.compare import compare_runs, write_comparison
+    from sottovoce.commands.demo import run_demo
     from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run
+    from sottovoce.commands.export import export_run
+    from sottovoce.commands.federate import (
+        create_federation,
+        enrol,
+        renew,
+        resume_federation,
+        run_device,
+        serve_federation,
+    )
+    from sottovoce.commands.federate_demo import run_federation_demo
+    from sottovoce.commands.init import write_recipe
     from sottovoce.commands.load_model import load_model
     from sottovoce.commands.new_run import forecast
-    from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
+    from sottovoce.commands.prepare import PrivateVocabulary, prepare, prepare_privately
     from sottovoce.commands.release import release_run
+    from sottovoce.commands.release_folder import Publication
     from sottovoce.commands.report import report_run
-    from sottovoce.commands.train import resume, train
+    from sottovoce.commands.train import Progress, RunResult, resume, train
     from sottovoce.commands.verify import verify_release
     from sottovoce.data.grouping import Grouping
-    from sottovoce.data.prepare import prepare
     from sottovoce.data.store import Store
     from sottovoce.data.vocabulary import Vocabulary
     from sottovoce.errors import SottoError
     from sottovoce.evaluation.prediction import Evaluation, evaluate
     from sottovoce.evaluation.suggestions import suggest
+    from sottovoce.federation.roster import FederationSettings
+    from sottovoce.federation.transport import Serving
     from sottovoce.local.objective import Batch, plain
     from sottovoce.models.contract import LanguageModel
     from sottovoce.models.gated_cnn import GatedCNN
     from sottovoce.models.gru import GRU
     from sottovoce.models.lstm import LSTM
     from sottovoce.models.stacked_lstm import StackedLSTM
+    from sottovoce.papers.reproduce import Request, reproduce
+    from sottovoce.planning.grid import plan_recipe
+    from sottovoce.planning.ledger_totals import judge_ledgers
     from sottovoce.planning.plan import make_plan
     from sottovoce.recipe import Recipe
+    from sottovoce.web.keyboard.app import keyboard_app
+    from sottovoce.web.server import serve
+    from sottovoce.web.watch.app import watch_app
+
+    __version__: str
 
 # Imported on first use: `sotto plan` must not wait for jax.
 _HOMES = {
     "Batch": "local.objective",
     "Evaluation": "evaluation.prediction",
+    "FederationSettings": "federation.roster",
     "GRU": "models.gru",
     "GatedCNN": "models.gated_cnn",
     "Grouping": "data.grouping",
@@ -45,30 +71,56 @@ _HOMES = {
     "LanguageModel": "models.contract",
     "Personalise": "commands.evaluate",
     "PrivateVocabulary": "commands.prepare",
+    "Progress": "commands.train",
+    "Publication": "commands.release_folder",
     "Recipe": "recipe",
+    "Request": "papers.reproduce",
+    "RunResult": "commands.train",
+    "Serving": "federation.transport",
     "SottoError": "errors",
     "StackedLSTM": "models.stacked_lstm",
     "Store": "data.store",
+    "Text": "commands.base",
     "Vocabulary": "data.vocabulary",
     "audit_canaries": "commands.audit_canaries",
     "audit_membership": "commands.audit_membership",
     "audit_rounds": "commands.audit_rounds",
     "audit_tails": "commands.audit_tails",
+    "compare_runs": "commands.compare",
+    "create_federation": "commands.federate",
+    "enrol": "commands.federate",
     "evaluate": "evaluation.prediction",
     "evaluate_run": "commands.evaluate",
-    "load_model": "commands.load_model",
+    "export_run": "commands.export",
     "forecast": "commands.new_run",
+    "judge_ledgers": "planning.ledger_totals",
+    "keyboard_app": "web.keyboard.app",
+    "load_model": "commands.load_model",
     "load_run": "commands.evaluate",
     "make_plan": "planning.plan",
+    "measure": "commands.bench",
     "plain": "local.objective",
-    "prepare": "data.prepare",
+    "plan_recipe": "planning.grid",
+    "prepare": "commands.prepare",
     "prepare_privately": "commands.prepare",
     "release_run": "commands.release",
+    "renew": "commands.federate",
     "report_run": "commands.report",
+    "reproduce": "papers.reproduce",
     "resume": "commands.train",
+    "resume_federation": "commands.federate",
+    "run_demo": "commands.demo",
+    "run_device": "commands.federate",
+    "run_federation_demo": "commands.federate_demo",
+    "serve": "web.server",
+    "serve_federation": "commands.federate",
     "suggest": "evaluation.suggestions",
     "train": "commands.train",
+    "train_base": "commands.base",
     "verify_release": "commands.verify",
+    "watch_app": "web.watch.app",
+    "write_comparison": "commands.compare",
+    "write_recipe": "commands.init",
 }
 
 __all__ = [
@@ -76,43 +128,74 @@ __all__ = [
     "LSTM",
     "Batch",
     "Evaluation",
+    "FederationSettings",
     "GatedCNN",
     "Grouping",
     "LanguageModel",
     "Personalise",
     "PrivateVocabulary",
+    "Progress",
+    "Publication",
     "Recipe",
+    "Request",
+    "RunResult",
+    "Serving",
     "SottoError",
     "StackedLSTM",
     "Store",
+    "Text",
     "Vocabulary",
     "audit_canaries",
     "audit_membership",
     "audit_rounds",
     "audit_tails",
+    "compare_runs",
+    "create_federation",
+    "enrol",
     "evaluate",
     "evaluate_run",
+    "export_run",
     "forecast",
+    "judge_ledgers",
+    "keyboard_app",
     "load_model",
     "load_run",
     "make_plan",
+    "measure",
     "plain",
+    "plan_recipe",
     "prepare",
     "prepare_privately",
     "release_run",
+    "renew",
     "report_run",
+    "reproduce",
     "resume",
+    "resume_federation",
+    "run_demo",
+    "run_device",
+    "run_federation_demo",
+    "serve",
+    "serve_federation",
     "suggest",
     "train",
+    "train_base",
     "verify_release",
+    "watch_app",
+    "write_comparison",
+    "write_recipe",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("sottovoce")
     if name not in _HOMES:
         raise AttributeError(f"module 'sottovoce' has no attribute {name!r}")
     return getattr(import_module(f"sottovoce.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "__version__"]

@@ -123,10 +123,10 @@ def server(
 ) -> None:
     """Train the model of a recipe with the devices of a federation."""
     from sottovoce import recipe as recipes
-    from sottovoce.commands.federate import serve
+    from sottovoce.commands.federate import serve_federation
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
-    _serve(partial(serve, chosen, federation), out, options, json)
+    _serve(partial(serve_federation, chosen, federation), out, options, json)
 
 
 @app.command
@@ -134,9 +134,9 @@ def resume(
     run: Annotated[Path, option("Folder of the run.")], *, options: ServingOptions = DEFAULT_SERVING, json: Json = False
 ) -> None:
     """Go on with a run over devices that was stopped or killed."""
-    from sottovoce.commands.federate import serve_again
+    from sottovoce.commands.federate import resume_federation
 
-    _serve(serve_again, run, options, json)
+    _serve(resume_federation, run, options, json)
 
 
 def _serve(train: Callable[..., RunResult], run: Path, options: ServingOptions, json: bool) -> None:

@@ -16,6 +16,7 @@ from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
     from sottovoce.data.grouping import Grouping
+    from sottovoce.data.store import VocabularySource
     from sottovoce.data.vocabulary import Vocabulary
 
 
@@ -66,12 +67,13 @@ class Words:
                 flag = "--" + name.replace("_", "-")
                 raise SottoError(f"{flag} is for --private-vocabulary; add that, or leave {flag} out")
 
-    def open(self) -> tuple[Vocabulary, dict[str, str]]:
+    def open(self) -> tuple[Vocabulary, VocabularySource]:
         """The public vocabulary, and what the store says of its source."""
+        from sottovoce.data.store import PUBLIC_LIST
         from sottovoce.data.vocabulary import Vocabulary
 
         if self.vocabulary is None:
-            return Vocabulary.public(self.vocabulary_size), {"source": "public", "list": "wordfreq"}
+            return Vocabulary.public(self.vocabulary_size), PUBLIC_LIST
         words = Vocabulary.from_file(self.vocabulary, self.vocabulary_size)
         return words, {"source": "file", "file": self.vocabulary.name}
 

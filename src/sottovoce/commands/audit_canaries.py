@@ -65,6 +65,15 @@ def audit_canaries(
 
     For a run without canaries, a copy of it is trained in memory, with those that `settings` name. The figure shows
     `others`, runs with canaries, too. The result goes into the run's folder, for its owner alone.
+
+    Args:
+        path: the run's folder.
+        others: runs with canaries to draw in the same figure.
+        settings: of the canaries of a copy, as `section.key=value`.
+        delta: at which ε is compared; the run's by default.
+        confidence: of the bounds.
+        seed: of the copy.
+        progress: is called after every round of the copy.
     """
     run = RunFolder.open(path)
     recipe = Recipe.of(run)

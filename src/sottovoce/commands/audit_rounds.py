@@ -42,6 +42,14 @@ def audit_rounds(
     The clip, weights, denominator and noise are the recipe's, the model is the run's, and all users are made up. The
     claim that is tested is that of one round for a user who surely takes part, in the round that has the least noise:
     that it is a Gaussian of multiplier z, and the ε that follows.
+
+    Args:
+        path: the run's folder.
+        rounds: how many are played, with and without the canary.
+        delta: at which ε is compared; the run's by default.
+        confidence: of the bounds.
+        seed: of what is drawn.
+        progress: is called with the rounds played, and all of them.
     """
     run = RunFolder.open(path)
     recipe = Recipe.of(run)

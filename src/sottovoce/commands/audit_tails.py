@@ -66,6 +66,15 @@ def audit_tails(
 
     Compares the run with runs `without` a user each, or trains the recipe again, with all users and without each of
     `leave_out` users.
+
+    Args:
+        path: the run's folder.
+        without: runs of the same recipe, each trained without one user.
+        leave_out: how many users are left out, one at a time, where runs are trained here.
+        texts: how many texts c(s) is computed on.
+        delta: at which ε is estimated; the run's by default.
+        seed: of texts and of runs that are trained here.
+        progress: is called with the steps done, and all of them.
     """
     run = RunFolder.open(path)
     statement = read_statement(run)

@@ -29,6 +29,11 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
 
     Who is held out from one store may have trained another run: only runs on the store of the first are measured.
     How single users fare is not even computed unless it is `internal`.
+
+    Args:
+        paths: the runs' folders.
+        users: how many held-out users to measure on; 0 takes all.
+        internal: also what is for the owner alone.
     """
     if not 1 <= len(paths) <= MOST_RUNS:
         raise SottoError(f"{len(paths)} runs were named; a comparison has 1 to {MOST_RUNS}")
@@ -58,6 +63,12 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:
+    """Write the page of a comparison.
+
+    Args:
+        comparison: what `compare_runs` found.
+        out: the file, which is overwritten.
+    """
     write_aside(out, render_comparison(comparison).encode(), private=comparison.internal)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from sottovoce.accounting import rounded_up
 from sottovoce.commands.baselines import public_baselines
 from sottovoce.commands.evaluate import evaluate_run
+from sottovoce.commands.live_line import live_line
 from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.commands.train import Observer, RunResult, Stop, never, train
@@ -29,7 +30,7 @@ class DemoResult:
 
 
 def run_demo(
-    out: Path, *, log: Callable[[str], None], progress: ProgressDisplay, stop: Stop = never
+    out: Path, *, log: Callable[[str], None] = print, progress: ProgressDisplay = live_line, stop: Stop = never
 ) -> DemoResult | None:
     """Plan, prepare, train twice, evaluate, report. None when it was asked to stop.
 

@@ -157,7 +157,12 @@ def _load_other(run: RunFolder, vocabulary: Vocabulary, path: str | Path) -> Lan
 
 
 def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:
-    """The model a run ended with, and its vocabulary. A run of your own model needs one to fill."""
+    """The model a run ended with, and its vocabulary.
+
+    Args:
+        path: the run's folder.
+        model: one to fill, for a run of a model of your own.
+    """
     run = path if isinstance(path, RunFolder) else RunFolder.open_model(path)
     weights = run.load_weights()
     vocabulary = load_vocabulary(run)

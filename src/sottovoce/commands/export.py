@@ -35,6 +35,11 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
     """Write the model of a run as ONNX into a new folder, and return the manifest.
 
     Guarantee: both graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
+
+    Args:
+        path: the run's folder.
+        out: the folder to make.
+        weights: "float32" or "8bit".
     """
     if weights not in WEIGHTS:
         raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)

@@ -35,20 +35,38 @@ def require_flower() -> None:
 def create_federation(
     out: Path, devices: Sequence[tuple[str, int]], settings: FederationSettings, limits: Limits | None = None
 ) -> Roster:
-    """A new federation in a folder: its certificates, its roster, and a folder to carry to each device."""
+    """A new federation in a folder: its certificates, its roster, and a folder to carry to each device.
+
+    Args:
+        out: the folder to make.
+        devices: the name of each device, and how many users it has.
+        settings: the vocabulary, the text of a user, and the address of the server.
+        limits: of what a device accepts from the server.
+    """
     require_flower()
     return roster.create(out, devices, settings, limits or Limits())
 
 
 def enrol(federation: Path, name: str, users: int, limits: Limits | None = None) -> Path:
-    """Register one more device. Gives the folder to carry to it."""
+    """Register one more device. Gives the folder to carry to it.
+
+    Args:
+        federation: its folder.
+        name: of the device.
+        users: how many the device has.
+        limits: of what it accepts from the server.
+    """
     require_flower()
     with _locked_roster(federation) as found:
         return found.enrol(name, users, limits or Limits()).bundle(name)
 
 
 def renew(federation: Path) -> Path:
-    """Make new certificates for a federation. Gives the file that every device needs."""
+    """Make new certificates for a federation. Gives the file that every device needs.
+
+    Args:
+        federation: its folder.
+    """
     require_flower()
     with _locked_roster(federation) as found, _link_folder(found):
         found.renew()
@@ -63,10 +81,19 @@ def _locked_roster(federation: Path) -> Iterator[Roster]:
         yield Roster.open(federation)
 
 
-def serve(
+def serve_federation(
     recipe: Recipe, federation: Path, out: Path, serving: Serving, observer: Observer | None = None, stop: Stop = never
 ) -> RunResult:
-    """Train the model of a recipe with the devices of a federation."""
+    """Train the model of a recipe with the devices of a federation.
+
+    Args:
+        recipe: what to train.
+        federation: the folder of the federation.
+        out: the folder of the new run.
+        serving: how long and for how many devices a round waits.
+        observer: is called after every round.
+        stop: is asked after every round.
+    """
     require_flower()
     found = Roster.open(federation)
     if not found.members:
@@ -77,8 +104,17 @@ def serve(
         return train(recipe, out, observer=observer, stop=stop, coordinator=coordinator)
 
 
-def serve_again(run: Path, serving: Serving, *, observer: Observer | None = None, stop: Stop = never) -> RunResult:
-    """Go on with a run over devices. An interrupted round is asked for again, and paid for again."""
+def resume_federation(
+    run: Path, serving: Serving, *, observer: Observer | None = None, stop: Stop = never
+) -> RunResult:
+    """Go on with a run over devices. An interrupted round is asked for again, and paid for again.
+
+    Args:
+        run: its folder.
+        serving: how long and for how many devices a round waits.
+        observer: is called after every round.
+        stop: is asked after every round.
+    """
     require_flower()
     found = Roster.open(Recipe.of(RunFolder.open(run)).data.store)
     with _coordinator(found, serving, stop) as coordinator:
@@ -112,7 +148,15 @@ def _link_folder(found: Roster) -> Iterator[Path]:
 def run_device(
     bundle: Path, data: Path, *, server: str | None = None, stop: Stop = never, notify: Notify = lambda text: None
 ) -> None:
-    """Be a device of a federation, with the users of a store, until it is stopped."""
+    """Be a device of a federation, with the users of a store, until it is stopped.
+
+    Args:
+        bundle: the folder that was carried to the device.
+        data: the store of its users.
+        server: the address of the server, if not the one in the bundle.
+        stop: is asked while the device waits.
+        notify: takes a line about each step.
+    """
     require_flower()
     from sottovoce.federation.flower.supernode_client import SuperNodeClient
 

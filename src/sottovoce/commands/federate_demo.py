@@ -7,7 +7,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sottovoce.commands.demo import ProgressDisplay
-from sottovoce.commands.federate import FederationSettings, Notify, Serving, create_federation, require_flower, serve
+from sottovoce.commands.federate import (
+    FederationSettings,
+    Notify,
+    Serving,
+    create_federation,
+    require_flower,
+    serve_federation,
+)
+from sottovoce.commands.live_line import live_line
 from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.commands.train import RunResult, Stop, never
@@ -21,9 +29,17 @@ SILOS = {"north": 1, "south": 2}  # and the seeds of their populations
 
 
 def run_federation_demo(
-    out: Path, *, users: int, notify: Notify, progress: ProgressDisplay, stop: Stop = never
+    out: Path, *, users: int, notify: Notify = print, progress: ProgressDisplay = live_line, stop: Stop = never
 ) -> RunResult:
-    """Prepare two silos of a synthetic population, create a federation, train a private model with it, report."""
+    """Prepare two silos of a synthetic population, create a federation, train a private model with it, report.
+
+    Args:
+        out: a new folder for all of it.
+        users: of both silos together.
+        notify: takes a line about each step.
+        progress: shows the rounds of a run.
+        stop: is asked after each round.
+    """
     require_flower()
     if out.exists():
         raise SottoError(f"{str(out)!r} exists; delete it or name another with --out")
@@ -55,6 +71,6 @@ def run_federation_demo(
         notify("start    a server and two devices")
         observer = stack.enter_context(progress("train"))
         serving = Serving(seconds=300, at_least=len(SILOS), notify=notify)
-        result = serve(recipe, roster.path, out / "run", serving, observer=observer, stop=stopped)
+        result = serve_federation(recipe, roster.path, out / "run", serving, observer=observer, stop=stopped)
     report_run(result.path)
     return result

@@ -1,8 +1,9 @@
-"""`sotto prepare --private-vocabulary`: a store whose vocabulary is found in the users' text, and charged."""
+"""Text by user to a store; its vocabulary is public, or found in the users' text, and charged."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.data.corpus import Corpus, InMemory
-from sottovoce.data.grouping import Grouping
+from sottovoce.data.grouping import Grouping, Progress
 from sottovoce.data.prepare import PreparationSummary, new_store, write_store
+from sottovoce.data.prepare import prepare as write_new_store
 from sottovoce.data.private_vocabulary import count_users
+from sottovoce.data.store import DECLARED, PUBLIC_LIST
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.privacy.histogram import MOST_NAMES, NoisyHistogram
@@ -75,6 +78,36 @@ class PrivateVocabulary:
         return self.epsilon + math.log1p(-self.delta / 2)
 
 
+def prepare(
+    corpus: Corpus,
+    out: str | Path,
+    vocabulary: Vocabulary | PrivateVocabulary | None = None,
+    grouping: Grouping | None = None,
+    progress: Progress | None = None,
+) -> PreparationSummary:
+    """Turn text by user into a store to train on, and warn of what its owner should look at.
+
+    A user is one user in any number of records and files. Who is held out, and the order of the users, follow from a
+    keyed hash of the user's id: neither the order of the input nor one person joining moves any other user.
+
+    Args:
+        corpus: paths, folders or patterns of files; a table of pandas, polars, pyarrow or datasets; or records, as
+            pairs (user, text) or mappings.
+        out: the folder of the store. It must be new.
+        vocabulary: a public one, by default 10,000 frequent English words; or what a private one may cost.
+        grouping: which fields, who is kept, who is held out.
+        progress: is called with the number of records read, and of bytes of their files.
+    """
+    if isinstance(vocabulary, PrivateVocabulary):
+        summary, _ = prepare_privately(corpus, out, vocabulary, grouping)
+    else:
+        source = DECLARED if vocabulary else PUBLIC_LIST
+        summary = write_new_store(corpus, out, vocabulary or Vocabulary.public(), grouping, source, progress)
+    for text in summary.warnings:
+        warnings.warn(text, stacklevel=2)
+    return summary
+
+
 def prepare_privately(
     corpus: Corpus,
     out: str | Path,
@@ -87,6 +120,13 @@ def prepare_privately(
     Guarantee: a store with such a vocabulary has its charge. The charge is in the store's ledger before the draw, and
     the store gets its name after it. A draw that finds no word is a release too: it becomes a store without words, with
     its charge. After any other failure there is no store, and nothing of the draw was shown.
+
+    Args:
+        corpus: as for `prepare`; it is read twice.
+        out: the folder of the store. It must be new.
+        wanted: the budget of the vocabulary, and how it is spent.
+        grouping: which fields, who is kept, who is held out.
+        log: takes a line about each step.
     """
     grouping = grouping or Grouping()
     if grouping.plain_text:

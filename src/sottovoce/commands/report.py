@@ -37,9 +37,14 @@ def report_run(
 ) -> Path:
     """Write `report.html` into a run's folder; with `internal`, `report-internal.html` for the owner alone.
 
-    It is written to `out` instead where that is named.
-    `other` is another run to draw in the same figures; where its words are the same, both are measured on the held-out
-    users of the run's store, by band and by group.
+    Args:
+        path: the run's folder.
+        internal: also what was computed from people's text.
+        model: a model of your own, where the run has one.
+        baseline: the top-1 of always suggesting one token.
+        other: another run to draw in the same figures. Where its words are the same, both are measured on the held-out
+            users of the run's store, by band and by group.
+        out: where the page is written instead.
     """
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)

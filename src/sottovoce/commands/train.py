@@ -155,7 +155,11 @@ def resume(
     """Go on with a run from its last good checkpoint, to the same end as if it had never stopped.
 
     Args:
-        path: the folder of the run. For the others see `train`: give what was given there.
+        path: the folder of the run.
+        observer: as for `train`.
+        progress: as for `train`.
+        stop: as for `train`.
+        given: what was given to `train`.
     """
     with _observed(Path(path).name, observer, progress) as observe:
         return _train(RunFolder.open(path), Context(**given), observe, stop)

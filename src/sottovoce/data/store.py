@@ -28,6 +28,7 @@ MOST_PUBLIC = 2**28  # tokens of public text, which is kept in memory: 1 GiB
 # Where the words are from: "source" is public, file, private (with what was spent) or, if not known, declared.
 VocabularySource = Mapping[str, str | int | float]
 DECLARED: VocabularySource = MappingProxyType({"source": "declared"})
+PUBLIC_LIST: VocabularySource = MappingProxyType({"source": "public", "list": "wordfreq"})
 
 
 @dataclass(frozen=True, eq=False)

@@ -138,6 +138,13 @@ def blocks_of(store: Store, rows: Sequence[int] | None, block: int = 0) -> Itera
 
 
 def evaluate(model: LanguageModel, store: Store, rows: Sequence[int] | None = None) -> Evaluation:
+    """How well a model predicts the next words of users.
+
+    Args:
+        model: any language model.
+        store: the users, in the words of the model.
+        rows: which of them; all by default.
+    """
     return summarise(count_hits(model, store, rows))
 
 

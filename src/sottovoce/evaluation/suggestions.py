@@ -27,6 +27,13 @@ def suggest(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int = 
     """The likeliest next words after a text, given the first letters of the next one, with their probabilities.
 
     Probabilities are over all tokens, also those that are not offered.
+
+    Args:
+        model: of a run, or of your own.
+        tokenizer: the run's vocabulary.
+        text: what was written before.
+        count: how many words.
+        typed: the first letters of the next word.
     """
     tokens = tokenizer.encode(text)[:-1]  # the text goes on: no EOS yet
     length = max(_SHORTEST, 1 << (len(tokens) - 1).bit_length())

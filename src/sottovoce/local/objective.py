@@ -30,7 +30,15 @@ Objective = Callable[[LanguageModel, LanguageModel, Batch, State, PRNGKeyArray],
 def plain(
     model: LanguageModel, received: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
 ) -> tuple[Losses, State]:
-    """Cross-entropy of the user's next word."""
+    """Cross-entropy of the user's next word.
+
+    Args:
+        model: as it is trained.
+        received: as the server sent it.
+        batch: inputs and targets, a row for each lane.
+        state: the hidden state of each lane.
+        key: for what is random.
+    """
     losses, state, _ = _read(model, batch, state, key)
     return losses, state
 

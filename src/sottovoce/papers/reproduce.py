@@ -38,6 +38,12 @@ def reproduce(request: Request, out: Path, stores: Stores | None = None, console
 
     The folder holds the result of every run (`results`), the runs themselves (`runs`), a figure and a table for each
     experiment, and a page with all of them. A run with a result is not repeated, and an interrupted run is resumed.
+
+    Args:
+        request: which experiments of which paper, at which size.
+        out: the folder, new or of the same request.
+        stores: of real users; synthetic ones by default.
+        console: shows progress, and is asked to stop.
     """
     paper, size, stores, console = request.paper, request.size, stores or Stores(), console or Console()
     if request.seeds < 1:

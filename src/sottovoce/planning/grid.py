@@ -93,7 +93,10 @@ class _Costs:
 def plan_recipe(recipe: Recipe) -> Grid:
     """What a recipe would cost, and what else could be chosen: ε from 1 to 8, and half or twice its cohort.
 
-    The recipe is that of a private run; its store is not read. `Grid.at` adds hours, for a measured rate.
+    `Grid.at` adds hours, for a measured rate.
+
+    Args:
+        recipe: that of a private run; its store is not read.
     """
     _check(recipe)
     privacy, costs = recipe.privacy, _Costs(recipe)

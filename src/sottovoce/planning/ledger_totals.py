@@ -39,7 +39,13 @@ class Judgement(Facts):
 
 
 def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: str | None = None) -> Judgement:
-    """ε at each δ of all that ledgers, or those of folders, say was released, apart and together."""
+    """ε at each δ of all that was released by ledgers, apart and together.
+
+    Args:
+        paths: files of ledgers, or folders of runs or stores that hold one.
+        deltas: at which ε is computed.
+        accountant: "pld", "rdp" or "moments".
+    """
     accountant = accountant or accounting.DEFAULT_ACCOUNTANT
     if not deltas:
         text = "{delta.name} is missing: give one or more, well below 1/users; an ε holds at its δ only"

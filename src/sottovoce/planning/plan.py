@@ -67,6 +67,21 @@ def make_plan(
     """The plan for a noise multiplier, or for the smallest one that keeps ε within a budget: give one of the two.
 
     The budget holds at `delta`; the plan also has ε at each of `more_deltas`.
+
+    Args:
+        users: how many there are, as it is declared.
+        cohort: users a round, on average.
+        rounds: of the whole training.
+        delta: the chance that the guarantee fails; well below 1/users.
+        more_deltas: others to show ε at.
+        noise_multiplier: z, the noise over the sensitivity.
+        epsilon: the budget to choose the noise multiplier for.
+        accountant: "pld", "rdp" or "moments"; by default the tightest for this sampling.
+        sampling: "poisson", "fixed_size" or "in_turn".
+        clip_norm: S; with it, the plan has σ.
+        parameters: of the model; with them, what a device sends.
+        users_per_second: the rate of a machine; with it, hours.
+        total_weight: W, for σ; the number of users by default.
     """
     if (noise_multiplier is None) == (epsilon is None):
         given = "both are given" if epsilon is not None else "neither is given"

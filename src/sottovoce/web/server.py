@@ -63,7 +63,14 @@ class Guarded:
 
 
 def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until Ctrl-C; port 0 takes a free one. `ready` gets the address. Streams poll `app.state.is_leaving()`."""
+    """Serve until Ctrl-C. Streams poll `app.state.is_leaving()`.
+
+    Args:
+        app: a Starlette application.
+        port: to listen on; 0 takes a free one.
+        host: the address to listen on.
+        ready: gets the address.
+    """
     try:
         import uvicorn
     except ImportError as error:

@@ -68,7 +68,7 @@ def test_a_device_is_registered_and_certificates_are_renewed(sotto, stub, capsys
 
 
 def test_a_server_trains_the_recipe_with_the_devices(stub, result, answer):
-    serve = stub(f"{COMMANDS}.serve", result())
+    serve = stub(f"{COMMANDS}.serve_federation", result())
     options = ("--seconds", 5, "--at-least", 2, "--bind", "0.0.0.0", "--set", "run.rounds=3")
     assert (
         answer("federate", "server", "demo", "--federation", "folder", "--out", "run", *options)["ended"] == "finished"
@@ -79,7 +79,7 @@ def test_a_server_trains_the_recipe_with_the_devices(stub, result, answer):
 
 
 def test_a_stopped_run_is_resumed_by_a_server(sotto, stub, result, capsys, tmp_path):
-    resume = stub(f"{COMMANDS}.serve_again", result("stopped"))
+    resume = stub(f"{COMMANDS}.resume_federation", result("stopped"))
     sotto(["federate", "resume", "run"])
     assert resume.places[0] == Path("run")
     assert f"sotto federate resume {tmp_path / 'run'}" in capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_a_stopped_run_is_resumed_by_a_server(sotto, stub, result, capsys, tmp_p
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_lost_server_says_how_to_go_on_if_there_is_a_run(stub, capsys, tmp_path, begun):
-    stub(f"{COMMANDS}.serve_again", LostProcess("the link is gone"))
+    stub(f"{COMMANDS}.resume_federation", LostProcess("the link is gone"))
     if begun:
         (tmp_path / "recipe.toml").touch()
     with pytest.raises(SystemExit, match="1"):

@@ -37,7 +37,7 @@ def test_a_recipe_that_devices_cannot_train_is_refused_before_a_process_is_start
     )
     recipe = Recipe().replace(privacy={"sampling": "fixed"})
     with pytest.raises(SottoError, match="flip their own coins"):
-        federate.serve(recipe, roster.path, tmp_path / "run", federate.Serving())
+        federate.serve_federation(recipe, roster.path, tmp_path / "run", federate.Serving())
 
 
 def test_wrong_folders_and_numbers_are_refused(tmp_path):
@@ -49,10 +49,10 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
     with pytest.raises(SottoError, match="not the folder of a device"):
         federate.run_device(tmp_path, tmp_path)
     with pytest.raises(SottoError, match="more than the 1 devices"):
-        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving(at_least=2))
+        federate.serve_federation(Recipe(), roster.path, tmp_path / "run", federate.Serving(at_least=2))
     (roster.path / "link").mkdir()
     with locked(roster.path / "link" / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
-        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving())
+        federate.serve_federation(Recipe(), roster.path, tmp_path / "run", federate.Serving())
     for wrong in ({"host": ""}, {"host": "https://x.org"}, {"host": "a b"}, {"tokens_per_user": 1}):
         with pytest.raises(SottoError, match="must be"):
             create(tmp_path / "g", ("phone", 1), **wrong)
@@ -68,7 +68,7 @@ def test_certificates_that_have_ended_are_refused_before_anything_is_started_and
     roster = create(tmp_path / "f", ("phone", 4))
     link = tmp_path / "f" / "link"
     with pytest.raises(SottoError, match=r"server.pem is valid from .*sotto federate renew"):
-        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving())
+        federate.serve_federation(Recipe(), roster.path, tmp_path / "run", federate.Serving())
     store = prepared(tmp_path, "store")
     with pytest.raises(SottoError, match=r"authority.pem is valid from .*ask for authority.pem"):
         federate.run_device(roster.bundle("phone"), store, stop=lambda: True)
@@ -93,7 +93,7 @@ def test_certificates_that_have_ended_are_refused_before_anything_is_started_and
         lambda *_, **__: pytest.fail("a link was made"),
     )
     with pytest.raises(pytest.fail.Exception):
-        federate.serve(Recipe(), roster.path, tmp_path / "run", federate.Serving(notify=said.append))
+        federate.serve_federation(Recipe(), roster.path, tmp_path / "run", federate.Serving(notify=said.append))
     assert said == [f"the certificate of {roster.path} ends in 29 days; make another with `sotto federate renew`"]
     with locked(link / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):
         federate.renew(roster.path)

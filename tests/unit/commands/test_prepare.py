@@ -9,9 +9,10 @@ import pytest
 
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
-from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately, refuse_hopeless
+from sottovoce.commands.prepare import PrivateVocabulary, prepare, prepare_privately, refuse_hopeless
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
@@ -114,3 +115,22 @@ def test_plain_text_has_no_users_whose_words_are_hidden(tmp_path: Path) -> None:
     with pytest.raises(SottoError, match="leave --private-vocabulary out"):
         prepare_privately("text.txt", tmp_path / "store", PrivateVocabulary(1.0, 1e-6), Grouping(plain_text=True))
     assert not (tmp_path / "store").exists()
+
+
+def test_a_program_is_warned_and_needs_no_vocabulary(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="2 users to train on are few"):
+        summary = prepare([("ann", "hello"), ("bob", "hello")], tmp_path / "store", grouping=Grouping(test_users=0))
+    assert summary.train_users == 2
+    store = Store.open(tmp_path / "store")
+    assert (store.vocabulary.size, store.vocabulary_source["source"]) == (10_000, "public")
+
+
+@pytest.mark.filterwarnings("ignore:.*are few")
+@pytest.mark.filterwarnings("ignore:.*not in the vocabulary")
+def test_a_program_names_its_vocabulary_or_what_it_may_cost(tmp_path: Path) -> None:
+    people = [(f"user {n}", f"{word} tea") for n in range(60) for word in ("red", "green")]
+    prepare(people, tmp_path / "named", Vocabulary.from_words(["tea"]))
+    assert Store.open(tmp_path / "named").vocabulary_source["source"] == "declared"
+    prepare(people, tmp_path / "found", PrivateVocabulary(8.0, 1e-4, words_per_user=3))
+    assert Store.open(tmp_path / "found").vocabulary_source["source"] == "private"
+    assert StoreLedger(tmp_path / "found" / "ledger.jsonl").spent(PREPARATION)

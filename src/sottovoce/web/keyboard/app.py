@@ -20,7 +20,12 @@ _SERVED = ("step.onnx", VOCABULARY)
 
 
 def keyboard_app(paths: Sequence[str | Path], log: Callable[[str], None] = lambda line: None) -> Any:
-    """A Starlette application for one or two runs, or exports of runs; `log` gets a line for each slow step."""
+    """A Starlette application for one or two runs, or exports of runs.
+
+    Args:
+        paths: the folders of the runs or exports.
+        log: gets a line for each slow step.
+    """
     if not 1 <= len(paths) <= 2:
         raise SottoError(f"{len(paths)} runs were named; a keyboard shows one, or two side by side")
     try:

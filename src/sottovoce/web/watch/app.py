@@ -25,6 +25,12 @@ def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOP
 
     An internal page has a random path, which is printed only where the server was started. Other users of the machine
     can reach its ports, and must not read there what they may not read on disk.
+
+    Args:
+        paths: the runs' folders.
+        internal: also exact figures, for the owner alone.
+        host: the address that the page will be served on.
+        every: seconds between two looks at the files.
     """
     try:
         from starlette.responses import FileResponse, Response, StreamingResponse
