@@ -19,7 +19,8 @@ def notes(tag: str, changelog: str, version: str) -> str:
     """The section of a version. A tag is `v` and the version of pyproject.toml."""
     if tag != f"v{version}":
         raise SystemExit(f"error: the tag is {tag}, and pyproject.toml has version {version}; make them agree")
-    found = re.search(rf"^## \[?{re.escape(version)}\]?(?=\s).*?\n(.*?)(?=^## |\Z)", changelog, re.DOTALL | re.MULTILINE)
+    section = rf"^## \[?{re.escape(version)}\]?(?=\s).*?\n(.*?)(?=^## |\Z)"
+    found = re.search(section, changelog, re.DOTALL | re.MULTILINE)
     if found is None or not found[1].strip():
         raise SystemExit(f"error: CHANGELOG.md has no section `## {version}`; rename `Unreleased` and write the date")
     return found[1].strip()

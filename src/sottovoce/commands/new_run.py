@@ -152,8 +152,9 @@ def forecast(recipe: Recipe | str | Path, out: str | Path | None = None, **given
     """What a run of a recipe would charge and how long it would take. Nobody is charged, and no folder is made.
 
     Args:
-        recipe: as for `train`, and so is what is `given`.
+        recipe: as for `train`.
         out: if named, it must be free for a run.
+        given: as for `train`.
     """
     found: list[Forecast] = []
 
