@@ -15,12 +15,14 @@ app = cyclopts.App(name="base", help="Models of public text, from which private 
 
 @app.command
 def train(
-    store: Annotated[Path, option("Public text: a folder of `sotto prepare --plain-text`.")],
+    store: Annotated[Path, option("Public text: a text file, or a folder of `sotto prepare --plain-text`.")],
     *,
     out: Annotated[Path, option("Folder of the new base.")],
     name: Annotated[str | None, option("What the card calls it (default: the name of the folder).")] = None,
     text: Annotated[str, option("What the text is, for the card.")] = "public text",
     licence: Annotated[str, option("Licence of the text, for the card.")] = "not stated",
+    language: Annotated[str | None, option("Its language, for the card: de.")] = None,
+    key: Annotated[Path | None, option("Ed25519 key that signs (default: yours, made on first use).")] = None,
     passes: Annotated[float, option("How often the text is read.")] = 5.0,
     recipe: Annotated[str, option("The model, and how it is trained.")] = "base",
     json: Json = False,
@@ -28,14 +30,15 @@ def train(
     """Train a base on public text. Start a private run from it with `sotto train RECIPE --from FOLDER`."""
     from sottovoce.commands.base import Text, train_base
 
-    about = Text(name or out.name, text, licence)
+    about = Text(name or out.name, text, licence, language, key)
     with gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
         done = train_base(store, out, about, passes=passes, recipe=recipe, observer=observer, stop=stop)
     if json:
         return print_json({"out": str(out), **done.base.to_json()})
     scores = {"top-1, perplexity on text held out": f"{done.base.top1:.2%}, {done.base.perplexity:.4g}"}
     print_table(f"Base {out}", {"tokens": f"{done.base.tokens:,}", **scores})
-    return print(f"next: sotto train RECIPE --from {out} --out RUN")
+    print(f"next: sotto prepare YOURS --vocabulary {out / 'vocabulary.txt'} --out STORE")
+    return print(f"then: sotto train RECIPE --from {out} --out RUN")
 
 
 @app.command(name="list")

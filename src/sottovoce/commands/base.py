@@ -13,23 +13,31 @@ from sottovoce.bases import CARD, FREQUENCIES, VOCABULARY, WEIGHTS, Base
 from sottovoce.build.assembly import build_model, load_model, model_settings
 from sottovoce.commands.initial_model import load_base_weights
 from sottovoce.commands.train import Observer, Stop, never, train
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.lines import lines
+from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.prediction import evaluate, token_counts
 from sottovoce.files import made_aside, pretty, sealed, sha256_of, work_folder
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.signature import BASE, owner_key, sign_folder
 
 PASSES = 5.0
+HELD_OUT = 0.05  # of a text file
 
 
 @dataclass(frozen=True)
 class Text:
-    """What a base's card says of its text."""
+    """What a base's card says of its text, and the key that signs it."""
 
     name: str
     text: str = "public text"
     licence: str = "not stated"
+    language: str | None = None  # a code such as "de"
+    key: Path | None = None  # that of the owner unless given
 
 
 class Trained(NamedTuple):
@@ -49,10 +57,11 @@ def train_base(
     observer: Observer | None = None,
     stop: Stop = never,
 ) -> Trained:
-    """Train a model on a store of public text and write it as a base.
+    """Train a model on public text, in any language, and write it as a signed base.
 
     Args:
-        store: made by `sotto prepare --plain-text`.
+        store: made by `sotto prepare --plain-text`; or a text file, of which the most frequent words are the vocabulary
+            (English text has the public list, so that the base fits every store that was prepared by default).
         out: the folder of the new base.
         about: what its card says of the text.
         passes: how often the text is read.
@@ -62,31 +71,42 @@ def train_base(
 
     Guarantee: a base is trained on public text alone: a store of people's text is refused.
     """
-    text, held_out = Store.open(store), Store.open(store, "test")
-    if text.people:
-        raise SottoError(f"{store} holds people's text; a base needs public text (`sotto prepare --plain-text`)")
-    if not held_out.users:
-        raise SottoError(f"{store} holds nothing out to measure a base on; prepare it with --test-users 0.01")
     if not passes > 0:
         raise SettingError("{passes:g} must be above 0; it is how often the text is read", passes=passes)
     chosen = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
-    pieces = min(int(chosen.privacy.cohort), text.users)
-    rounds = max(round(passes * text.users / pieces), 1)
-    chosen = chosen.replace(
-        data={"store": str(store)},
-        privacy={"mode": "none", "users": text.users, "cohort": pieces},
-        run={"algorithm": "central", "rounds": rounds},
-    )
     out = Path(out)
     if out.exists():
         raise SottoError(f"{str(out)!r} exists; choose another --out")
+    key = owner_key(about.key)
     with work_folder(out.resolve().parent, "base") as aside:
+        folder = _prepared(Path(store), aside / "store", about.language) if Path(store).is_file() else store
+        text, held_out = Store.open(folder), Store.open(folder, "test")
+        if text.people:
+            raise SottoError(f"{store} holds people's text; a base needs public text (`sotto prepare --plain-text`)")
+        if not held_out.users:
+            more = "give more text" if Path(store).is_file() else "prepare it with --test-users 0.01"
+            raise SottoError(f"{store} holds nothing out to measure a base on; {more}")
+        pieces = min(int(chosen.privacy.cohort), text.users)
+        rounds = max(round(passes * text.users / pieces), 1)
+        chosen = chosen.replace(
+            data={"store": str(folder)},
+            privacy={"mode": "none", "users": text.users, "cohort": pieces},
+            run={"algorithm": "central", "rounds": rounds},
+        )
         result = train(chosen, aside / "run", observer=observer, stop=stop)
         if result.ended != "finished":
             raise SottoError(f"stopped at round {result.round} of {rounds}: no base was written")
         with made_aside(out) as draft:
             base = _write(RunFolder.open(aside / "run"), draft, text, held_out, about, passes)
+            sign_folder(draft, key, BASE)
     return Trained(out, base)
+
+
+def _prepared(text: Path, out: Path, language: str | None) -> Path:
+    """The store of a file of public text."""
+    vocabulary = Vocabulary.public() if language == "en" else Vocabulary.of_text(lines(text))
+    prepare([text], out, vocabulary, Grouping(test_users=HELD_OUT, plain_text=True))
+    return out
 
 
 def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Text, passes: float) -> Base:
@@ -113,6 +133,7 @@ def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Tex
         top1=found.top1,
         perplexity=found.perplexity,
         files={name: sha256_of(draft / name) for name in (WEIGHTS, VOCABULARY, FREQUENCIES)},
+        language=about.language,
     )
     (draft / CARD).write_bytes(pretty(sealed(base.to_json())))
     return base

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sottovoce import accounting
+from sottovoce import accounting, bases
 from sottovoce.accounting import SampledGaussian, Spent
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
 from sottovoce.errors import SettingError, SottoError
-from sottovoce.files import Facts, read_sealed
+from sottovoce.files import Facts, read_sealed, sha256_of
 from sottovoce.reporting.statement import Statement
 from sottovoce.runs import signature
 from sottovoce.runs.folder import RunFolder, is_release
@@ -28,6 +28,7 @@ NOT_PROVED = (
     "that declared constants were not counted from the data, and that text called public is public",
     "who the signer is: compare the fingerprint with one that the owner gave you in another way",
 )
+NOT_PROVED_OF_BASES = ("that this text is public, and that there was no other", NOT_PROVED[-1])
 _UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, SottoError)
 _ROUNDING = 1e-6  # the same charges in another order, on another machine
 _AGREE = 0.02  # by how much the accountant of dp-accounting may lie above a claim: it rounds more coarsely
@@ -68,17 +69,23 @@ class Verification(Facts):
 def verify_release(folder: str | Path, *, signer: str | None = None) -> Verification:
     """Check the folder of a release, and compute its ε from the events of its ledger by three accountants.
 
+    Of a base, which is of public text and has no ε, files and signature are checked.
+
     Args:
-        folder: what `sotto release` wrote.
+        folder: what `sotto release` or `sotto base train` wrote.
         signer: the fingerprint of the owner's key (`SHA256:…`). A release of another key, or without signature, fails.
     """
     folder = Path(folder)
-    if not is_release(folder):
+    if not is_release(folder) and not bases.is_base(folder):
         raise SottoError(f"{str(folder)!r} is not a release; give the folder that `sotto release` wrote")
     if signer is not None and not signer.startswith("SHA256:"):
         raise SettingError("{signer!r} must be a fingerprint: SHA256: and 43 letters and digits", signer=signer)
-    signed = signature.check_folder(folder, signature.RELEASE)
+    signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
     checks = [_files(signed), _signature(signed, signer)]
+    if not is_release(folder):
+        checks.append(_base_card(folder))
+        fine = all(check.result != FAILED for check in checks)
+        return Verification(str(folder), fine, signed.signer, None, None, tuple(checks), (), (), NOT_PROVED_OF_BASES)
     release = RunFolder.of_release(folder)
     statement, why = _try(lambda: Statement.from_json(read_sealed(release.statement_file)))
     charged, damage = _try(lambda: _charges(release.ledger_file))
@@ -128,6 +135,15 @@ def _signature(signed: signature.Signed, signer: str | None) -> Check:
         faults.append(f"it was signed by {signed.signer}, not by {signer}")
     whose = "the signer that you named" if signer else "compare it with the fingerprint that the owner gave you"
     return _judged("signature", iter(faults), f"by {signed.signer}: {whose}")
+
+
+def _base_card(folder: Path) -> Check:
+    base, why = _try(lambda: bases.read_base(folder))
+    if base is None:
+        return Check("card", FAILED, why)
+    hashes = {name: _try(lambda name=name: sha256_of(folder / name))[0] for name in base.files}
+    changed = (f"{name} is not the file that it names" for name in hashes if hashes[name] != base.files[name])
+    return _judged("card", changed, f"trained on {base.text} by its card")
 
 
 def _statement_faults(release: RunFolder, statement: Statement | None, why: str) -> Iterator[str]:

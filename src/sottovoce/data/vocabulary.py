@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +62,12 @@ class Vocabulary:
         if vocabulary.size < SMALLEST:
             raise SottoError(f"{path} holds no word; a vocabulary file has one word a line")
         return vocabulary
+
+    @classmethod
+    def of_text(cls, texts: Iterable[str], size: int = 10_000) -> Vocabulary:
+        """The most frequent words of public text, in any language: `size` tokens in all, or fewer in a short text."""
+        counted = Counter(token for text in texts for token in tokenise(text))
+        return cls.from_words((word for word, _ in counted.most_common()), size)
 
     @classmethod
     def from_words(cls, words: Iterable[str], size: int | None = None) -> Vocabulary:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tiny_run import WORDS, make_recipe
 
 from sottovoce import bases
-from sottovoce.build.assembly import weights_of
+from sottovoce.build.assembly import build_model, weights_of
 from sottovoce.commands.base import Text, train_base
 from sottovoce.commands.initial_model import find_start, load_base_weights, with_base
 from sottovoce.commands.new_run import Context, begin
+from sottovoce.commands.verify import verify_release
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.files import pretty, sealed
 from sottovoce.recipe import Recipe
+from sottovoce.runs import signature
 from sottovoce.runs.folder import RunFolder
 
 RECIPE = Recipe.load("base").replace(
@@ -107,3 +114,34 @@ def test_a_recipe_that_does_not_say_takes_the_base_that_fits(base, store, monkey
 def test_no_base_that_fits_leaves_fresh_weights(store):
     recipe = make_recipe(store)
     assert with_base(recipe, Store.open(store)) == recipe
+
+
+def test_a_base_is_signed_and_a_start_from_it_names_the_signer(base, store, tmp_path):
+    owner = signature.fingerprint(signature.owner_key().public_key())
+    found = verify_release(base.out, signer=owner)
+    assert found.verified
+    assert [check.found for check in found.checks][-1] == "trained on lines of colours by its card"
+    recipe = make_recipe(store).replace(model={"initial": str(base.out)})
+    fresh = build_model(recipe, Store.open(store).vocabulary.size)
+    assert find_start(recipe, Store.open(store), fresh).facts["source"].endswith(f"by its card, signed by {owner}")
+    changed = Path(shutil.copytree(base.out, tmp_path / "changed"))
+    card = json.loads((changed / bases.CARD).read_text())
+    (changed / bases.CARD).write_bytes(pretty(sealed(card | {"text": "all of it"})))
+    assert not verify_release(changed).verified
+    with pytest.raises(DamagedRun, match=r"not as its owner signed it \(card.json was changed\)"):
+        find_start(recipe.replace(model={"initial": str(changed)}), Store.open(store), fresh)
+
+
+def test_a_text_file_in_any_language_is_enough(tmp_path):
+    """Its own words are the vocabulary; a store that is prepared with them fits the base."""
+    generator = np.random.default_rng(4)
+    words = ["straße", "über", "größe", "київ", "été", "ναι"]
+    lines = (" ".join(generator.choice(words, size=12)) for _ in range(6000))
+    (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    about = Text("tiny", language="de")
+    made = train_base(tmp_path / "text.txt", tmp_path / "base", about, passes=0.1, recipe=RECIPE)
+    assert made.base.language == bases.read_base(made.out).language == "de"
+    vocabulary = Vocabulary.from_file(made.out / bases.VOCABULARY)
+    assert vocabulary.fingerprint == made.base.words
+    assert set(vocabulary.words[vocabulary.frame_size :]) == set(words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "text.txt"]
