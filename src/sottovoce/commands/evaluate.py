@@ -37,6 +37,9 @@ class Measured(NamedTuple):
     personalised: FineTuningGain | None = None
     other: Measured | None = None  # another run's model, for the same users
 
+    def __repr__(self) -> str:
+        return f"<Measured: {self.evaluation!r}>"
+
 
 @dataclass(frozen=True)
 class Personalise:

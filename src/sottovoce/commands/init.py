@@ -60,6 +60,9 @@ class FirstRecipe:
     users: int
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<FirstRecipe: {self.users:,} users declared, {len(self.notes)} notes>"
+
 
 def write_recipe(
     store: str | Path, *, users: int | None = None, noisy_count: float | None = None, out: Path | None = None

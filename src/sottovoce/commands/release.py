@@ -54,6 +54,10 @@ class Release(Facts):
     signer: str = ""  # fingerprint of the key, or where a new one is made
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        done = f"released to {self.out}" if self.released else f"not released, {len(self.reasons)} reasons against it"
+        return f"<Release of {self.run}: {done}>"
+
 
 def release_run(
     path: str | Path,

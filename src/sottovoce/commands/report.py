@@ -14,6 +14,7 @@ from sottovoce.files import Json, write_aside
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.findings import Finding, findings
+from sottovoce.reporting.notebook import PagePath
 from sottovoce.reporting.report import Evidence, OtherRun, render
 from sottovoce.reporting.statement import Statement, read_statement, with_store_total
 from sottovoce.runs.baselines import Baselines
@@ -34,7 +35,7 @@ def report_run(
     model: LanguageModel | None = None,
     other: str | Path | None = None,
     out: Path | None = None,
-) -> Path:
+) -> PagePath:
     """Write `report.html` into a run's folder; with `internal`, `report-internal.html` for the owner alone.
 
     Args:
@@ -66,7 +67,7 @@ def report_run(
     )
     target = out or (run.path / "report-internal.html" if internal else run.report_file)
     write_aside(target, render(evidence).encode(), private=internal)
-    return target
+    return PagePath(target)
 
 
 def read_card(run: RunFolder) -> Card:

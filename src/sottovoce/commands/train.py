@@ -26,6 +26,7 @@ from sottovoce.files import Json, explain_full_disk, to_json_number
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.notebook import html_table
 from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
 from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs import checkpoint as checkpoints
@@ -101,6 +102,21 @@ class RunResult:
     notes: tuple[str, ...] = ()
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     baselines: Baselines | None = None
+
+    def __repr__(self) -> str:
+        measured = f", top-1 {self.evaluation.top1:.2%}" if self.evaluation else ""
+        rounds = f"{self.round} of {self.statement.rounds_planned} rounds, {self.ended}"
+        return f"<Run {self.path}: {rounds}, {self.statement.short}{measured}>"
+
+    def _repr_html_(self) -> str:
+        rounds = f"{self.round} of {self.statement.rounds_planned}, {self.ended}"
+        rows = {"rounds": rounds, "privacy": self.statement.short}
+        if self.evaluation:
+            rows["top-1 on held-out users"] = f"{self.evaluation.top1:.2%}"
+            rows["perplexity"] = f"{self.evaluation.perplexity:.4g}"
+        scores = self.baselines.scores if self.baselines else {}
+        rows |= {f"top-1 of {name}": f"{score.top1:.2%}" for name, score in scores.items()}
+        return html_table(f"Run {self.path}", rows)
 
 
 Observer = Callable[[Progress], None]

@@ -65,6 +65,10 @@ class Verification(Facts):
     notes: tuple[str, ...]
     not_proved: tuple[str, ...] = NOT_PROVED
 
+    def __repr__(self) -> str:
+        failed = [check.name for check in self.checks if check.result == FAILED]
+        return f"<Verification of {self.folder}: {'verified' if self.verified else 'failed: ' + ', '.join(failed)}>"
+
 
 def verify_release(folder: str | Path, *, signer: str | None = None) -> Verification:
     """Check the folder of a release, and compute its ε from the events of its ledger by three accountants.

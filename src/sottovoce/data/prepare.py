@@ -54,6 +54,11 @@ class PreparationSummary(Facts):
     nameless_records: int = 0
     guessed_lines: int = 0
 
+    def __repr__(self) -> str:
+        users = f"{self.train_users:,} users to train on, {self.test_users:,} held out"
+        about = f"{users}, {self.tokens_kept:,} tokens, {self.unknown_rate:.1%} unknown"
+        return f"<PreparationSummary: {about}, {len(self.warnings)} warnings>"
+
     @property
     def warnings(self) -> list[str]:
         """What the owner should look at before training, a sentence each."""

@@ -185,6 +185,9 @@ class Store:
         stream = np.concatenate([batch.values.astype(np.int32) for batch in self.rows.batches])
         return PublicText(stream, self.vocabulary.fingerprint, self.fingerprint)
 
+    def __repr__(self) -> str:
+        return f"<Store {self.path or 'in memory'}: {self.users:,} users of at most {self.tokens_per_user:,} tokens>"
+
     @property
     def not_covered(self) -> tuple[str, ...]:
         """What a statement lists as not covered because of how records became users."""

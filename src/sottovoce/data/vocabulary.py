@@ -32,6 +32,9 @@ class Vocabulary:
     words: tuple[str, ...]
     frame_size: ClassVar[int] = len(FRAME)  # how many tokens every vocabulary begins with
 
+    def __repr__(self) -> str:
+        return f"<Vocabulary: {len(self.words):,} tokens>"
+
     def __post_init__(self) -> None:
         if self.words[: len(SPECIALS)] != SPECIALS:
             raise SottoError(f"a vocabulary starts with {' '.join(SPECIALS)}, not {self.words[:3]!r}; load a saved one")

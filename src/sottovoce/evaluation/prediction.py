@@ -42,6 +42,9 @@ class Evaluation(Facts):
     perplexity_in_vocabulary: float = field(metadata=in_file(null=math.inf))  # over targets that are in the vocabulary
     oov_rate: float
 
+    def __repr__(self) -> str:
+        return f"<Evaluation: top-1 {self.top1:.2%}, perplexity {self.perplexity:.4g}, {self.users:,} users>"
+
     def to_json(self) -> Json:
         """Plain JSON values; an infinite perplexity is `null`."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}

@@ -47,6 +47,10 @@ class Grid(Facts):
     not_known: list[str]  # why there is no expected accuracy for the recipe itself
     warnings: list[str]
 
+    def __repr__(self) -> str:
+        cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {self.delta:g}"
+        return f"<Grid: {cost}, {self.cohort:,} of {self.users:,} users a round; {len(self.choices)} choices>"
+
     def is_own(self, choice: Choice) -> bool:
         """Is it what the recipe itself asks for?"""
         return choice.cohort == self.cohort and math.isclose(choice.epsilon, self.epsilon, rel_tol=1e-2)

@@ -44,6 +44,11 @@ class Plan(Facts):
     hours: float | None = None
     warnings: list[str] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        size = f"{self.cohort:,} of {self.users:,} users a round, {self.rounds:,} rounds"
+        cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {self.delta:g}"
+        return f"<Plan: {cost}, noise multiplier {self.noise_multiplier:g}, {size}>"
+
     def to_json(self) -> Json:
         return {**super().to_json(), "accountant_name": accounting.accountant_name(self.accountant)}
 

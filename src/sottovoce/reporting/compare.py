@@ -13,6 +13,7 @@ from sottovoce.reporting.draw.panels import Row, draw_histograms
 from sottovoce.reporting.draw.style import COLOURS, INK, short, to_svg
 from sottovoce.reporting.draw.utility import Spot, draw_utility
 from sottovoce.reporting.findings import Finding, public
+from sottovoce.reporting.notebook import html_frame
 from sottovoce.reporting.pages import Drawing, Table, render_page
 from sottovoce.reporting.report import finite_points, last_evaluation, levels_of, measured
 from sottovoce.reporting.statement import Statement
@@ -77,6 +78,12 @@ class Comparison:
             text = f"Noise and sampling follow from a seed; anyone who knows it can undo them, in: {', '.join(seeded)}."
             notices.append(("Seeded secrets", text))
         return notices
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {', '.join(run.name for run in self.runs)}>"
+
+    def _repr_html_(self) -> str:
+        return html_frame(render_comparison(self))
 
     def to_json(self) -> Json:
         return {

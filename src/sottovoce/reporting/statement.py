@@ -204,6 +204,16 @@ class Statement(Facts, sparse=True):
     store_gone: bool = False  # the total is that of the day the run ended
     out_of_date: bool = False  # the store was charged for the run since
 
+    def __repr__(self) -> str:
+        return f"<Statement: {self.short}>"
+
+    @property
+    def short(self) -> str:
+        """The guarantee in a few words."""
+        if not self.has_guarantee:
+            return "ε = ∞, no guarantee"
+        return f"ε = {accounting.rounded_up(self.epsilon)} at δ = {self.delta:g}"
+
     @property
     def has_guarantee(self) -> bool:
         return self.private and math.isfinite(self.epsilon)
