@@ -22,6 +22,7 @@ import cyclopts
 
 import sottovoce
 from sottovoce import recipe
+from sottovoce.cli.examples import EXAMPLES, commands
 from sottovoce.cli.main import app
 from sottovoce.recipe import SECTIONS, shipped_recipes
 
@@ -114,25 +115,12 @@ def cli_page() -> str:
         "`sotto COMMAND --help` prints the same. A command that answers with figures has `--json`. Bad input ends\n"
         "with exit status 2 and one line on standard error; nothing is left half-written.\n",
     ]
-    top = list(_commands(app, ()))
+    top = [(tuple(name.split()), command) for name, command in commands(app)]
     parts.append("\n".join(f"- [`{_title(path)}`](#{_anchor(path)}): {_first(command.help)}" for path, command in top))
     parts.append("")
     for path, command in top:
         parts.extend(_command(path, command))
     return "\n".join(parts)
-
-
-def _commands(parent: cyclopts.App, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], cyclopts.App]]:
-    """All commands that do something, the commands of commands included, in the order in which they are registered."""
-    for name in parent:
-        if name.startswith("-"):
-            continue
-        command = parent[name]
-        if not command.show:
-            continue
-        if command.default_command is not None:
-            yield (*path, name), command
-        yield from _commands(command, (*path, name))
 
 
 def _command(path: tuple[str, ...], command: cyclopts.App) -> Iterator[str]:
@@ -148,6 +136,7 @@ def _command(path: tuple[str, ...], command: cyclopts.App) -> Iterator[str]:
         name = f"`{_place(one)}`" if one in places else f"`{' '.join(filter(None, [one.names[0], _value(one)]))}`"
         rows.append([name, _default(one), " ".join((one.parameter.help or "").split())])
     yield _table(["argument", "default", "meaning"], rows) if rows else ""
+    yield "```\n" + "\n".join(EXAMPLES[" ".join(path)]) + "\n```\n"
 
 
 def _place(argument: Any) -> str:

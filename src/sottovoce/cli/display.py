@@ -65,7 +65,7 @@ def _printed_table(title: str, **style: Any) -> Iterator[Table]:
 
     table = Table(title=title, title_justify="left", title_style="bold", header_style="cyan", **style)
     yield table
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # a path may hold [brackets]
     with console.capture() as capture:
         console.print(table)
     print(capture.get(), end="", flush=True)  # by itself the console would handle a closed pipe, and `main` does

@@ -12,13 +12,18 @@ from typing import NoReturn
 import cyclopts
 
 from sottovoce.cli import audit
+from sottovoce.cli.examples import add_examples
 from sottovoce.errors import LostProcess, SettingError, SottoError
 from sottovoce.files import FULL
 
 LONGEST_ERROR = 1200  # characters
-BEFORE_AND_WHILE_TRAINING = ("demo", "prepare", "init", "plan", "base", "train", "resume", "federate")
-ABOUT_RUNS = ("evaluate", "audit", "release", "verify", "report", "compare", "watch")
-OTHERS = ("export", "keyboard", "reproduce", "bench")
+VERBS = {  # by what a person does
+    "Start": ("demo", "doctor", "prepare", "init", "plan"),
+    "Train": ("train", "resume", "base", "federate"),
+    "Look": ("evaluate", "report", "compare", "watch", "keyboard"),
+    "Release": ("audit", "release", "verify", "export"),
+    "Research": ("reproduce", "bench"),
+}
 
 app = cyclopts.App(
     name="sotto",
@@ -27,9 +32,17 @@ app = cyclopts.App(
     help_on_error=False,
     suppress_keyboard_interrupt=False,  # or a command that is broken off ends without a word
 )
-for verb in (*BEFORE_AND_WHILE_TRAINING, *ABOUT_RUNS, *OTHERS):
-    module = import_module(f"sottovoce.cli.{verb}")
-    app.command(getattr(module, "app", None) or getattr(module, verb))
+for place, (title, verbs) in enumerate(VERBS.items()):
+    group = cyclopts.Group(title, sort_key=place)
+    for verb in verbs:
+        module = import_module(f"sottovoce.cli.{verb}")
+        app.command(getattr(module, "app", None) or getattr(module, verb), name=verb)
+        app[verb].group, app[verb].sort_key = group, verbs.index(verb)
+app.register_install_completion_command()
+options = cyclopts.Group("Options", sort_key=len(VERBS))
+for flag in ("--help", "--version", "--install-completion"):
+    app[flag].group = options
+add_examples(app)
 
 
 def _share_out_cores() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from sottovoce.accounting.events import REPLACED
-from sottovoce.cli.display import print_json, print_rows, print_table, shown_epsilon
+from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
@@ -185,15 +185,11 @@ def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
         "cohort": f"{choice.cohort:,}",
         "z": f"{choice.noise_multiplier:.3g}",
         "σ": "" if choice.noise_std is None else f"{choice.noise_std:.2g}",
-        "time": "" if choice.hours is None else _duration(choice.hours),
+        "time": "" if choice.hours is None else duration(3600 * choice.hours),
         "top-1": "not known" if expected is None else f"{expected.top1:.1%}",
         "range": "" if expected is None else f"{100 * expected.low:.1f}–{100 * expected.high:.1f}",
         "verdict": "" if expected is None else expected.verdict,
     }
-
-
-def _duration(hours: float) -> str:
-    return f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:.0f} min" if hours >= 1 / 60 else "< 1 min"
 
 
 def _print_plan(made: Plan) -> None:

@@ -46,7 +46,7 @@ def train(
     *,
     out: Annotated[Path | None, option("Folder of the new run.")] = None,
     settings: Settings = None,
-    start: Annotated[Path | None, option("A run, or a file of weights, to train further.", "--from")] = None,
+    start: Annotated[str | None, option("A base, a run, a release or a file of weights to start from.", "--from")] = None,
     allow_large_delta: Annotated[Flag, option("Train although δ is not below 1/users.")] = False,
     beginning: Beginning = ASK,
     several: Processes = ALONE,
@@ -57,6 +57,7 @@ def train(
     First it shows what the run will charge to the people of the store, how long it will take, and what does not fit
     together. On a terminal it then asks.
     """
+    from sottovoce import bases
     from sottovoce import recipe as recipes
     from sottovoce.commands import train as command
     from sottovoce.commands.forecast import Declined
@@ -64,7 +65,9 @@ def train(
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
     if start is not None:
-        chosen = chosen.replace(model={"initial": str(start)})
+        chosen = chosen.replace(model={"initial": start})
+    if (initial := chosen.model.initial) in bases.shipped() and Path(initial).exists() and not json:
+        log(f"note: {initial!r} is the base in the package; to start from the folder {initial}, say ./{initial}")
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
     if beginning.dry_run:

@@ -63,3 +63,21 @@ def test_every_verb_has_a_file_of_its_name(verb):
     assert module.__file__ is not None
     assert Path(module.__file__).parent == Path(sottovoce.cli.__file__).parent
     assert hasattr(module, "app") or callable(getattr(module, verb))
+
+
+def test_commands_are_grouped_by_what_a_person_does(capsys):
+    assert status_of(["--help"]) == 0
+    page = capsys.readouterr().out
+    places = [page.index(f"─ {title} ") for title in (*entry.VERBS, "Options")]
+    assert places == sorted(places)
+    verbs = [verb for verbs in entry.VERBS.values() for verb in verbs]
+    assert sorted(verbs) == sorted(name for name in app if not name.startswith("-"))
+    found = [page.index(f"│ {verb} ") for verb in verbs]
+    assert found == sorted(found)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete_commands_and_options(shell, tmp_path, capsys):
+    script = tmp_path / "sotto"
+    assert status_of(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
+    assert "--tokens-per-user" in script.read_text().replace("-l 'tokens-per-user'", "--tokens-per-user")

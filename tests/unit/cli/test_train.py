@@ -33,6 +33,18 @@ def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub,
     assert train.names["stop"]() is False
 
 
+@pytest.mark.parametrize(("given", "said"), [("english", True), ("./english", False)])
+def test_a_folder_of_the_name_of_a_base_is_not_mistaken_for_it(
+    sotto, stub, result, tmp_path, monkeypatch, capsys, given, said
+):
+    train = stub(TRAIN, result())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "english").mkdir()
+    sotto(["train", "demo", "--out", "new", "--from", given])
+    assert train.places[0].model.initial == given
+    assert ("note: 'english' is the base in the package" in capsys.readouterr().err) == said
+
+
 def test_what_is_not_asked_for_is_as_in_the_recipe(sotto, stub, result, tmp_path):
     train = stub(TRAIN, result())
     sotto(["train", "demo", "--out", str(tmp_path / "new")])

@@ -1,0 +1,31 @@
+"""Every command shows examples, and each of them parses."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from sottovoce.cli import audit
+from sottovoce.cli.examples import EXAMPLES, commands
+from sottovoce.cli.main import app
+
+
+def test_every_command_has_examples_and_no_other_has():
+    assert sorted(EXAMPLES) == sorted(name for name, _ in commands(app))
+    assert all(1 <= len(lines) <= 3 for lines in EXAMPLES.values())
+
+
+@pytest.mark.parametrize(("name", "line"), [(name, line) for name, lines in EXAMPLES.items() for line in lines])
+def test_an_example_parses_as_a_call_of_its_command(name, line):
+    assert len(line) <= 78
+    program, *arguments = shlex.split(line)
+    command, _, _ = app.parse_args(audit.modern(arguments), exit_on_error=False, print_error=False)
+    assert program == "sotto"
+    assert command is dict(commands(app))[name].default_command
+
+
+def test_examples_are_at_the_end_of_the_help(sotto, capsys):
+    sotto(["init", "--help"])
+    *_, first, second = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert (first, second) == EXAMPLES["init"]
