@@ -46,7 +46,7 @@ def train(
     *,
     out: Annotated[Path | None, option("Folder of the new run.")] = None,
     settings: Settings = None,
-    start: Annotated[str | None, option("A base, a run, a release or a file of weights to start from.", "--from")] = None,
+    start: Annotated[str | None, option("A base, run, release or file of weights to start from.", "--from")] = None,
     allow_large_delta: Annotated[Flag, option("Train although δ is not below 1/users.")] = False,
     beginning: Beginning = ASK,
     several: Processes = ALONE,

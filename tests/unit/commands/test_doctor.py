@@ -50,7 +50,7 @@ def test_an_extra_names_what_it_lacks():
             "numpy>=2; extra == 'here'",
             "no-such-package<3,>=2; extra == 'gone'",
             "numpy; extra == 'gone'",
-            "jax[cuda12]<0.13; extra == \"cuda\"",
+            'jax[cuda12]<0.13; extra == "cuda"',
             "no-such-package; extra == 'dev'",
         ]
     )
