@@ -40,6 +40,7 @@ class Base(Facts):
     files: dict[str, str]
     trained_on: str = PUBLIC
     language: str | None = None  # a code such as "en"
+    longest_recited: int | None = None  # words of its text in a row, after 1,000 beginnings of lines
 
     def fits(self, kind: str, settings: Mapping[str, Any], words: str) -> bool:
         """Can a model of these settings, over a vocabulary of this fingerprint, take its weights?"""

@@ -36,7 +36,8 @@ def train(
     if json:
         return print_json({"out": str(out), **done.base.to_json()})
     scores = {"top-1, perplexity on text held out": f"{done.base.top1:.2%}, {done.base.perplexity:.4g}"}
-    print_table(f"Base {out}", {"tokens": f"{done.base.tokens:,}", **scores})
+    recited = {"longest passage of its text that it recites": f"{done.base.longest_recited} words"}
+    print_table(f"Base {out}", {"tokens": f"{done.base.tokens:,}", **scores, **recited})
     print(f"next: sotto prepare YOURS --vocabulary {out / 'vocabulary.txt'} --out STORE")
     return print(f"then: sotto train RECIPE --from {out} --out RUN")
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
+from sottovoce.audit.recitation import find_recited
 from sottovoce.bases import CARD, FREQUENCIES, VOCABULARY, WEIGHTS, Base
 from sottovoce.build.assembly import build_model, load_model, model_settings
 from sottovoce.commands.initial_model import load_base_weights
@@ -134,6 +135,7 @@ def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Tex
         perplexity=found.perplexity,
         files={name: sha256_of(draft / name) for name in (WEIGHTS, VOCABULARY, FREQUENCIES)},
         language=about.language,
+        longest_recited=find_recited(model, text).longest,
     )
     (draft / CARD).write_bytes(pretty(sealed(base.to_json())))
     return base

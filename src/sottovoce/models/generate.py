@@ -40,6 +40,14 @@ def write_stream(model: LanguageModel, specials: Specials, runs: int, length: in
     return np.concatenate([run[:length] for run in runs_with_bos])
 
 
+def continue_likeliest(model: LanguageModel, specials: Specials, prefixes: np.ndarray, length: int) -> np.ndarray:
+    """The likeliest next token after each prefix [count, tokens], and so on: [count, length]. No prefix has BOS."""
+    parts = []
+    for some, padded in _in_blocks(prefixes.astype(np.int32)):
+        parts.append(np.asarray(_continue_block(model, specials, padded, length))[: len(some)])
+    return np.concatenate(parts)
+
+
 def log_probabilities(model: LanguageModel, specials: Specials, texts: np.ndarray) -> np.ndarray:
     """log P(s|θ) of each text, in float64, because small differences are compared."""
     parts = []
@@ -151,6 +159,21 @@ def _log_probabilities(
         return jax.lax.scan(step, _after(model, specials), text)[1]
 
     return jax.vmap(score)(texts)
+
+
+@partial(jax.jit, static_argnums=(1, 3))
+def _continue_block(
+    model: LanguageModel, specials: Specials, prefixes: Int[Array, "count tokens"], length: int
+) -> Int[Array, "count length"]:
+    def step(carry: tuple[State, Array], _: None) -> tuple[tuple[State, Array], Array]:
+        state, chances = carry
+        token = jnp.argmax(chances)
+        return _read(model, specials, state, token), token
+
+    def go_on(prefix: Array) -> Array:
+        return jax.lax.scan(step, _after(model, specials, prefix), length=length)[1]
+
+    return jax.vmap(go_on)(prefixes)
 
 
 def _after(model: LanguageModel, specials: Specials, prefix: Array | tuple[()] = ()) -> tuple[State, Array]:
