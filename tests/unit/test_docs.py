@@ -111,13 +111,13 @@ def test_the_commands_of_the_tutorial_lead_from_a_csv_to_a_release(tmp_path, mon
     Path("mine.toml").write_text(recipe, encoding="utf-8")
     commands = [shlex.split(line)[1:] for block in _blocks(page) for line in block.splitlines() if _is_command(line)]
     assert [command[0] for command in commands] == [
-        "prepare", "plan", "train", "evaluate", "report", "audit", "release", "plan",
+        "prepare", "plan", "train", "evaluate", "report", "audit", "release", "verify",
     ]  # fmt: skip
     for command in commands:
         assert call(*command) == 0
     table = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
     assert sorted(table) == sorted(path.name for path in Path("release").iterdir())
-    assert "8 at δ = 0.0001" in capsys.readouterr().out.split("Ledger of a release")[1]
+    assert "at δ = 0.0001 follows from the ledger" in capsys.readouterr().out
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
