@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_columns, print_json, print_rows, print_table, progress_on_terminal
-from sottovoce.cli.options import Flag, Json, Paths, Run, TextField, UserField, log, option
+from sottovoce.cli.options import Flag, Json, Model, Paths, TextField, UserField, log, option
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
 
@@ -76,7 +76,7 @@ TEXTS, MEASURES = Texts(), Measures()
 
 
 def evaluate(
-    run: Run,
+    run: Model,
     *,
     texts: Texts = TEXTS,
     measures: Measures = MEASURES,

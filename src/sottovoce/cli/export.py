@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
-from sottovoce.cli.options import Json, Run, option
+from sottovoce.cli.options import Json, Model, option
 from sottovoce.files import Json as JsonObject
 
 
 def export(
-    run: Run,
+    run: Model,
     *,
     out: Annotated[Path, option("New folder: step.onnx, sequence.onnx, vocabulary.txt, manifest.json.")],
     format: Annotated[Literal["onnx"], option("onnx is the only one.")] = "onnx",

@@ -24,6 +24,7 @@ def option(help: str, name: str | None = None) -> Parameter:
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Json = Annotated[Flag, option("One JSON object, no progress.")]
 Run = Annotated[Path, option("Folder of a run.")]
+Model = Annotated[Path, option("Folder of a run or of a release.")]
 Recipe = Annotated[str, option("A TOML file, or the name of a shipped recipe (demo, mcmahan2018).")]
 Out = Annotated[Path, option("Folder of the new run.")]
 Paths = Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())]
