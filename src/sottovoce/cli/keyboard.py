@@ -9,7 +9,7 @@ from sottovoce.cli.options import Flag, log, option
 
 
 def keyboard(
-    run: Annotated[Path, option("Folder of a run, a release or an export. A run is exported into its folder `onnx` first.")],
+    run: Annotated[Path, option("Folder of a run, a release or an export. A run is exported first.")],
     other_run: Annotated[Path | None, option("Another one to show next to it.")] = None,
     /,
     *,
