@@ -12,6 +12,8 @@ import pytest
 from small_world import call
 
 from sottovoce.cli.main import app
+from sottovoce.commands.train import Progress
+from sottovoce.evaluation.prediction import Evaluation
 from sottovoce.models.registry import KINDS, defaults
 
 ROOT = Path(__file__).parents[2]
@@ -85,10 +87,40 @@ def test_the_reference_names_every_command_key_and_exported_name():
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_demo")
 def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
-    (example,) = _blocks(_read("how-to/python.md"), "python")
+    example, *_ = _blocks(_read("how-to/python.md"), "python")
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "python.md", "exec"), {})
     assert re.search(r"^ε = \d+\.\d\d at δ = 0\.001$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", ["tensorboardX", "wandb", "mlflow"])
+def test_the_observers_send_public_figures_alone(module, monkeypatch):
+    """With a stand-in for each service, which keeps what it is sent."""
+    sent = []
+
+    class Service:
+        def __getattr__(self, name):
+            return Service()
+
+        def __call__(self, *given, **named):
+            sent.append((given, named))
+            return self
+
+    monkeypatch.setitem(sys.modules, module, Service())
+    blocks = [block for block in _blocks(_read("how-to/python.md"), "python") if f"import {module}" in block]
+    blocks += [block for block in _blocks(_read("how-to/python.md"), "python") if f"from {module}" in block]
+    (block,) = blocks
+    names = {}
+    exec(compile(block, "python.md", "exec"), names)
+    (observe,) = [names[name] for name in names if name.startswith("to_")]
+    sent.clear()
+    measured = Evaluation(412, 98_765, 0.123456789, 0.2, 0.3, 0.1, 345.6789, 300.0, 0.05)
+    observe(Progress(3, 9, 1.25, 8.0, users=31, seconds=2.5, evaluation=measured, loss=5.4))
+    text = str(sent)
+    assert "1.25" in text
+    assert "0.1235" in text
+    assert "3" in text
+    assert not re.search(r"\b(31|2\.5|5\.4|98765|412|0\.123456789)\b", text)
 
 
 @pytest.mark.slow
