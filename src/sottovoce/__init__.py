@@ -14,16 +14,10 @@ if TYPE_CHECKING:
     from sottovoce.commands.bench import measure
     from sottovoce.commands.compare import compare_runs, write_comparison
     from sottovoce.commands.demo import run_demo
+    from sottovoce.commands.doctor import examine
     from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run
     from sottovoce.commands.export import export_run
-    from sottovoce.commands.federate import (
-        create_federation,
-        enrol,
-        renew,
-        resume_federation,
-        run_device,
-        serve_federation,
-    )
+    from sottovoce.commands.federate import create_federation, enrol, renew, resume_federation, run_device, serve_federation
     from sottovoce.commands.federate_demo import run_federation_demo
     from sottovoce.commands.init import write_recipe
     from sottovoce.commands.load_model import load_model
@@ -91,6 +85,7 @@ _HOMES = {
     "enrol": "commands.federate",
     "evaluate": "evaluation.prediction",
     "evaluate_run": "commands.evaluate",
+    "examine": "commands.doctor",
     "export_run": "commands.export",
     "forecast": "commands.new_run",
     "judge_ledgers": "planning.ledger_totals",
@@ -124,13 +119,13 @@ _HOMES = {
 }
 
 __all__ = [
-    "GRU",
-    "LSTM",
     "Batch",
     "Evaluation",
     "FederationSettings",
+    "GRU",
     "GatedCNN",
     "Grouping",
+    "LSTM",
     "LanguageModel",
     "Personalise",
     "PrivateVocabulary",
@@ -154,6 +149,7 @@ __all__ = [
     "enrol",
     "evaluate",
     "evaluate_run",
+    "examine",
     "export_run",
     "forecast",
     "judge_ledgers",

@@ -20,6 +20,7 @@ FUNCTIONS = {
     "bench": ("measure",),
     "compare": ("compare_runs", "write_comparison"),
     "demo": ("run_demo",),
+    "doctor": ("examine",),
     "evaluate": ("evaluate_run",),
     "export": ("export_run",),
     "federate": ("create_federation", "enrol", "renew", "serve_federation", "resume_federation", "run_device"),
