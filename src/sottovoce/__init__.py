@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from sottovoce.commands.doctor import examine
     from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run
     from sottovoce.commands.export import export_run
-    from sottovoce.commands.federate import create_federation, enrol, renew, resume_federation, run_device, serve_federation
+    from sottovoce.commands.federate import (
+        create_federation,
+        enrol,
+        renew,
+        resume_federation,
+        run_device,
+        serve_federation,
+    )
     from sottovoce.commands.federate_demo import run_federation_demo
     from sottovoce.commands.init import write_recipe
     from sottovoce.commands.load_model import load_model
@@ -119,13 +126,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "Batch",
     "Evaluation",
     "FederationSettings",
-    "GRU",
     "GatedCNN",
     "Grouping",
-    "LSTM",
     "LanguageModel",
     "Personalise",
     "PrivateVocabulary",
