@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.init import write_recipe
     from sottovoce.commands.load_model import load_model
     from sottovoce.commands.new_run import forecast
+    from sottovoce.commands.practice import practice
     from sottovoce.commands.prepare import PrivateVocabulary, prepare, prepare_privately
     from sottovoce.commands.release import release_run
     from sottovoce.commands.release_folder import Publication
@@ -103,6 +104,7 @@ _HOMES = {
     "measure": "commands.bench",
     "plain": "local.objective",
     "plan_recipe": "planning.grid",
+    "practice": "commands.practice",
     "prepare": "commands.prepare",
     "prepare_privately": "commands.prepare",
     "release_run": "commands.release",
@@ -167,6 +169,7 @@ __all__ = [
     "measure",
     "plain",
     "plan_recipe",
+    "practice",
     "prepare",
     "prepare_privately",
     "release_run",

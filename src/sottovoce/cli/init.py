@@ -39,4 +39,5 @@ def init(
     if out is None:
         return print(made.text, end="")
     print(f"wrote {out}: {made.users:,} people declared, a number that becomes public")
+    print(f"to try it for free, on synthetic people: sotto practice {out} --out TRIAL")
     return print(f"next: sotto plan {out}, then sotto train {out} --out RUN")

@@ -95,13 +95,19 @@ def confirm(forecast: Forecast, *, yes: bool, json: bool) -> bool:
 
 
 def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
-    show(f"starts from: {forecast.start}")
+    """What a run will charge, and the rest of `show_work`."""
     if forecast.private:
         cost, total = shown_epsilon(forecast.epsilon), shown_epsilon(forecast.epsilon_store)
         charged = f"ε = {cost} at δ = {forecast.delta:g} to {forecast.store}, whose total becomes {total}"
         show(f"charges: {charged}; stopping early saves nothing")
     else:
         show("charges: nobody, as the run is not private (ε is infinite)")
+    show_work(forecast, show)
+
+
+def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
+    """What a run starts from, how long it will take, what is expected of it, and what does not fit together."""
+    show(f"starts from: {forecast.start}")
     work = f"{forecast.rounds:,} rounds of about {forecast.cohort:g} users"
     if forecast.seconds is None:
         show(f"takes: {work}; the time is known after the first round")

@@ -142,8 +142,8 @@ def terminal(monkeypatch):
 def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
     show_forecast(FORECAST, print)
     assert capsys.readouterr().out == (
-        "starts from: base english\n"
         "charges: ε = 4 at δ = 1e-05 to people, whose total becomes 6.66; stopping early saves nothing\n"
+        "starts from: base english\n"
         "takes: at most about 25:00 on this machine, for 40 rounds of about 500 users\n"
         "expected: top-1 of 14.8% to 15.2%; noise: costs about a point\n"
         "warning: not 9,000\n"

@@ -1,0 +1,49 @@
+"""`sotto practice`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from sottovoce.cli.display import gentle_stop, progress_of_rounds
+from sottovoce.cli.options import Json, Recipe, Settings, log, option
+from sottovoce.cli.train import print_result, show_work
+
+if TYPE_CHECKING:
+    from sottovoce.commands.forecast import Forecast
+
+
+def practice(
+    recipe: Recipe,
+    *,
+    out: Annotated[Path, option("Folder for the synthetic people and the run.")],
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Train a recipe on synthetic people, as many as it declares. Nobody is charged.
+
+    Rounds, noise, time and files are those of the real run; accuracy is not.
+    """
+    from sottovoce import recipe as recipes
+    from sottovoce.commands.forecast import Declined
+    from sottovoce.commands.practice import RUN, make_people
+    from sottovoce.commands.train import train
+
+    chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
+    if not json:
+        log(f"makes {chosen.privacy.users:,} synthetic people in {out}; no real person is read or charged")
+    chosen = make_people(chosen, out)
+    try:
+        with gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
+            result = train(chosen, out / RUN, observer=observer, stop=stop, confirm=partial(_show, json=json))
+    except Declined:
+        return print(f"stopped; delete {out} and begin again")
+    looks = f"look at it: sotto report {result.path}, sotto keyboard {result.path}, sotto watch {result.path}"
+    return print_result(result, json=json, next_step=f"{looks}\nfor real: sotto train {recipe} --out RUN")
+
+
+def _show(forecast: Forecast, *, json: bool) -> bool:
+    if not json:
+        show_work(forecast, log)
+    return True
