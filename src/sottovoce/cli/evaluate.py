@@ -13,6 +13,7 @@ from sottovoce.cli.display import print_columns, print_json, print_rows, print_t
 from sottovoce.cli.options import Flag, Json, Model, Paths, TextField, UserField, log, option
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
+from sottovoce.runs.baselines import token_text
 
 if TYPE_CHECKING:
     from sottovoce.commands.evaluate import Measured
@@ -122,7 +123,8 @@ def evaluate(
         return
     rows = _rows(found)
     if baselines:
-        rows[f"  always “{users.vocabulary.text_of(baselines.token)}”: top-1"] = f"{baselines.constant.top1:.2%}"
+        token = token_text(users.vocabulary.text_of(baselines.token))
+        rows[f"  always {token}: top-1"] = f"{baselines.constant.top1:.2%}"
         rows["  a unigram of public text: perplexity"] = f"{baselines.unigram.perplexity:.4g}"
     rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
     if found_public and average:

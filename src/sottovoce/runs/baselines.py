@@ -10,6 +10,12 @@ from sottovoce.files import Facts, read_sealed
 from sottovoce.runs.folder import RunFolder
 
 NOTHING = "nothing"
+_SAID = {"<eos>": "the end"}  # of a text: no reader knows how it is written
+
+
+def token_text(token: str | None) -> str:
+    """A token as a reader knows it."""
+    return _SAID.get(token or "", f"“{token}”")
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Baselines(Facts, sparse=True):
     def scores(self) -> dict[str, Score]:
         """Those that were measured, by what a reader calls them."""
         named = {
-            f"always “{self.token}”": self.constant,
+            f"always {token_text(self.token)}": self.constant,
             "a unigram": self.unigram,
             f"the start, {self.start}": self.start_model,
         }
@@ -57,7 +63,7 @@ class Baselines(Facts, sparse=True):
     @property
     def short(self) -> str:
         """Their top-1 in a few words, for a line; empty where none was measured."""
-        named = {"start": self.start_model, f"“{self.token}”": self.constant}
+        named = {"start": self.start_model, token_text(self.token): self.constant}
         return ", ".join(f"{name} {score.top1:.1%}" for name, score in named.items() if score is not None)
 
     def no_better(self, top1: float) -> str | None:

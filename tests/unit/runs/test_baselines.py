@@ -50,6 +50,11 @@ def test_only_a_run_from_nothing_is_told_of_bases():
     assert "--from" not in FULL.no_better(0.044)
 
 
+def test_the_end_of_a_text_is_called_so():
+    assert list(Baselines(constant=score(0.05), token="<eos>").scores) == ["always the end"]
+    assert Baselines(constant=score(0.05), token="<eos>").short == "the end 5.0%"
+
+
 def test_where_nothing_was_measured_nothing_is_said():
     assert Baselines().scores == {}
     assert Baselines().no_better(0.0) is None
