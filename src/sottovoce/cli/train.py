@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -98,7 +99,8 @@ def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
     """What a run will charge, and the rest of `show_work`."""
     if forecast.private:
         cost, total = shown_epsilon(forecast.epsilon), shown_epsilon(forecast.epsilon_store)
-        charged = f"ε = {cost} at δ = {forecast.delta:g} to {forecast.store}, whose total becomes {total}"
+        store = forecast.store.removeprefix(f"{Path.cwd()}{os.sep}")
+        charged = f"ε = {cost} at δ = {forecast.delta:g} to {store}, whose total becomes {total}"
         show(f"charges: {charged}; stopping early saves nothing")
     else:
         show("charges: nobody, as the run is not private (ε is infinite)")
