@@ -192,6 +192,14 @@ def test_the_sizes_of_the_family_are_those_of_its_code():
         }, kind
 
 
+def test_the_results_of_the_readme_are_those_of_the_results_page():
+    row = re.compile(r"^\| ([^|]+) \| ([\d∞]+) \| \**([\d.]+ %)\** \|", re.MULTILINE)
+    shown = [found[1:] for found in row.findall(_text(ROOT / "README.md"))]
+    measured = {found[1:] for found in row.findall(_read("results/small.md").split("## Who and what")[0])}
+    assert len(shown) == 4
+    assert set(shown) <= measured
+
+
 def test_every_test_named_among_the_pitfalls_exists():
     text = _read("explanation/pitfalls.md")
     named = re.findall(r"`((?:unit|statistical|end_to_end|equivalence)/[\w/]+\.py)(?:::(\w+))?`", text)
