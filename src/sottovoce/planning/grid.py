@@ -88,10 +88,14 @@ class _Costs:
         return accounting.epsilon(spent, self.recipe.privacy.delta, self.accountant, replaced=replaced)
 
     def noise_std(self, cohort: float, noise_multiplier: float) -> float | None:
+        """σ of the first round, as a run has it."""
         privacy = self.recipe.privacy
         if privacy.adaptive_quantile is not None:
             return None
-        return noise_std(privacy, cohort, noise_multiplier * build_schedule(privacy.noise_schedule)(1))
+        clip_norm = math.hypot(*privacy.layer_clip_norms) if privacy.layer_clip_norms else privacy.clip_norm
+        clip_norm *= build_schedule(privacy.clip_schedule, privacy.clip_path)(1)
+        first = noise_multiplier * build_schedule(privacy.noise_schedule)(1)
+        return noise_std(replace(privacy, clip_norm=clip_norm), cohort, first)
 
 
 def plan_recipe(recipe: Recipe) -> Grid:
@@ -146,5 +150,8 @@ def _check(recipe: Recipe) -> None:
             )
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         raise SottoError("the recipe has neither privacy.epsilon nor privacy.noise_multiplier; set one of them")
+    if privacy.delta >= 1 / privacy.users and not privacy.allow_large_delta:
+        limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
+        raise SottoError(f"privacy.delta={privacy.delta:g} must be below {limit}; lower it")
     check_numbers(privacy.users, max(1, round(privacy.cohort)), recipe.run.rounds)
     accounting.check(_Costs(recipe).accountant, _Costs(recipe).sampler(privacy.cohort).relation)

@@ -12,7 +12,6 @@ from sottovoce import accounting
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
 from sottovoce.planning.grid import EPSILONS, plan_recipe
-from sottovoce.planning.plan import noise_std
 from sottovoce.recipe import Recipe
 
 # The fast accountant: what is tested is the grid.
@@ -31,21 +30,34 @@ def test_every_epsilon_is_paired_with_three_cohorts(grid):
 
 @pytest.mark.parametrize("number", [0, 7])
 def test_the_noise_of_a_choice_is_that_of_its_run(grid, number):
-    choice = grid.choices[number]
-    run = resolve(MINE.replace(privacy={"cohort": choice.cohort, "epsilon": choice.epsilon}))
-    mechanism = build_mechanism(run, ["one"])
-    assert choice.noise_multiplier == mechanism.noise_multiplier
-    assert choice.noise_std == pytest.approx(mechanism.noise_std(1, mechanism.clipping.clip_norms)[0])
+    assert_noise_of_a_run(MINE, grid.choices[number])
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"estimator": "clipped_denominator", "min_weight": 3000.0}, {"total_weight": 3e3}]
+    "more",
+    [
+        {"estimator": "clipped_denominator", "min_weight": 3000.0},
+        {"total_weight": 3000.0},
+        {"clipping": "per_layer", "layer_clip_norms": [1.0, 2.0]},
+        {"clip_schedule": [[1, 0.5], [20, 0.25]]},
+        {"noise_schedule": [[1, 2.0], [20, 1.0]]},
+        pytest.param({"sampling": "fixed", "accountant": "pld"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
-def test_noise_is_the_mechanisms_for_every_estimator(more):
-    recipe = MINE.replace(privacy={"noise_multiplier": 1.5, **more})
-    mechanism = build_mechanism(recipe, ["one"])
-    expected = mechanism.noise_std(1, mechanism.clipping.clip_norms)[0]
-    assert noise_std(recipe.privacy, recipe.privacy.cohort, 1.5) == pytest.approx(expected)
+def test_noise_is_that_of_the_run_for_every_mechanism(more, monkeypatch):
+    monkeypatch.setattr("sottovoce.planning.grid.EPSILONS", ())
+    monkeypatch.setattr("sottovoce.planning.grid.COHORTS", (1.0,))
+    recipe = MINE.replace(privacy=more)
+    (choice,) = plan_recipe(recipe).choices
+    assert_noise_of_a_run(recipe, choice)
+
+
+def assert_noise_of_a_run(recipe, choice):
+    asked = {"cohort": float(choice.cohort), "epsilon": choice.epsilon}
+    mechanism = build_mechanism(resolve(recipe.replace(privacy=asked)), ["one", "two"])
+    assert choice.noise_multiplier == mechanism.noise_multiplier
+    assert choice.noise_std == pytest.approx(mechanism.noise_std(1, mechanism.clip_norms(1, None))[0])
 
 
 def test_the_recipes_own_epsilon_is_given_under_both_relations(monkeypatch):
@@ -97,6 +109,7 @@ def test_where_the_clip_adapts_no_noise_is_claimed():
         ({"cohort": 0.0}, "privacy.cohort is not set"),
         ({"cohort": 5000.0}, "must be at most"),
         ({"epsilon": None}, "neither privacy.epsilon"),
+        ({"delta": 1e-3}, "must be below 1/users"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(section, words):
