@@ -8,7 +8,7 @@ import socket
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from typing_world import SECRETS, keyboard, picture, settle
+from typing_world import SECRETS, keyboard, picture, plain_server, settle
 
 from sottovoce.cli.main import main
 from sottovoce.commands.evaluate import load_run
@@ -44,7 +44,7 @@ def test_suggestions_are_taken_by_mouse_and_by_key_and_counted(watched, one_mode
     assert field.input_value() == f"The {first} "  # the letters that were typed stay
     assert page.locator("#counts").inner_text() == f"5 of {3 + len(first)} characters typed, {len(first) - 2} filled in"
     second = words(page)[1]
-    page.keyboard.press("2")
+    page.keyboard.press("Alt+2")
     settle(page)
     assert field.input_value() == f"The {first} {second} "
     third = words(page)[0]
@@ -62,17 +62,70 @@ def test_suggestions_are_taken_by_mouse_and_by_key_and_counted(watched, one_mode
     assert (field.input_value(), page.locator("#share").inner_text()) == ("", "–")
 
 
-def test_capitals_stay_and_digits_can_be_typed(watched, one_model):
+def test_capitals_stay_and_digits_are_digits(watched, one_model):
     page = watched(one_model)
     field = page.get_by_label("Your text")
     typing(page, "WH")
     first = words(page)[0]
-    page.keyboard.press("1")
-    assert field.input_value() == f"WH{first[2:]} "
-    page.get_by_label("Keys 1 to 3 take a suggestion").uncheck()
-    field.focus()
+    assert first.startswith("WH")
+    page.keyboard.press("Alt+1")
+    assert field.input_value() == f"{first} "
     typing(page, "13 or 2")
-    assert field.input_value() == f"WH{first[2:]} 13 or 2"
+    assert field.input_value() == f"{first} 13 or 2"
+
+
+def test_a_sentence_and_i_begin_with_a_capital(watched, one_model):
+    page = watched(one_model)
+    field = page.get_by_label("Your text")
+    assert all(word[0].isupper() for word in words(page) if word[0].isalpha())
+    first = words(page)[0]
+    page.keyboard.press("Alt+1")  # by Tab one leaves an empty field
+    assert field.input_value() == f"{first} "
+    field.fill("well, t")
+    assert all(word.startswith("t") for word in words(page))
+    field.fill("so. t")
+    assert all(word.startswith("T") for word in words(page))
+    field.fill("and i")
+    offered = words(page)
+    assert all((word[0] == "I") == (word.lower() == "i" or word.lower().startswith("i'")) for word in offered)
+
+
+def test_letters_that_begin_no_word_are_named(watched, one_model):
+    page = watched(one_model)
+    typing(page, "the Zzq")
+    assert page.locator(".none").inner_text() == "No word begins with “Zzq”."
+    assert keys(page).first.is_hidden()
+    page.get_by_label("Your text").fill("the ")
+    settle(page)
+    assert page.locator(".none").is_hidden()
+    assert keys(page).first.is_visible()
+
+
+def test_a_phone_has_a_drawn_keyboard(watched, one_model):
+    page = watched(one_model, viewport={"width": 390, "height": 844}, has_touch=True)
+    field, board = page.get_by_label("Your text"), page.locator("#board")
+    assert field.get_attribute("inputmode") == "none"  # the phone shows none of its own
+
+    def tap(*names):
+        for name in names:
+            board.get_by_role("button", name=name, exact=True).tap()
+        settle(page)
+
+    tap("G", "o", "space", "t", "delete", "w", ".", "space")  # the first letter of a sentence is a capital
+    assert field.input_value() == "Go w. "
+    tap("A", "space", "shift", "B", "c", "123", "4", "2", "abc", "d", "new line")
+    assert field.input_value() == "Go w. A Bc42d\n"
+    page.get_by_role("button", name="Clear the text").tap()
+    settle(page)
+    taken = words(page)[0]
+    keys(page).first.tap()
+    tap(",")
+    assert field.input_value() == f"{taken},"
+    assert page.locator("#counts").inner_text() == f"1 of {len(taken) + 1} characters typed, {len(taken)} filled in"
+    page.get_by_role("button", name="Use my own keyboard").tap()
+    assert board.is_hidden()
+    assert field.get_attribute("inputmode") == "text"
+    assert watched(one_model).locator("#board").is_hidden()  # a wide screen has a keyboard of its own
 
 
 def test_the_field_can_be_left_by_keyboard_and_every_key_reached(watched, one_model):
@@ -98,7 +151,7 @@ def test_no_request_carries_what_is_typed(watched, one_model, two_models):
     assert loaded > 8
     page.context.set_offline(True)  # and none is needed
     typing(page, "zanzibar the ")
-    page.keyboard.press("1")
+    page.keyboard.press("Alt+1")
     typing(page, "quixotic")
     page.locator("#canaries summary").click()
     page.wait_for_selector("#canaries[data-asked]")
@@ -127,7 +180,7 @@ def test_both_models_say_what_python_says_they_do(watched, two_models, runs):
         for number, run in enumerate(runs):
             model, vocabulary = load_run(run)
             expected = suggest(model, vocabulary, text, typed=typed)
-            assert words(page, number) == [word for word, _ in expected]
+            assert [word.lower() for word in words(page, number)] == [word for word, _ in expected]
     # The saving that each would have given, by the definition of the metric.
     for number, run in enumerate(runs):
         model, vocabulary = load_run(run)
@@ -138,11 +191,11 @@ def test_both_models_say_what_python_says_they_do(watched, two_models, runs):
             letters_to_type(token, before, vocabulary) for token, before in zip(tokens[1:], scores[:-1], strict=True)
         )
         line = page.locator(".potential").nth(number).inner_text()
-        assert line.endswith(f": {100 * (1 - typed / letters):.0f}% of {letters} characters saved")
+        assert line.startswith(f"{100 * (1 - typed / letters):.0f}% of {letters} characters saved")
     # Keys 4 to 6 are those of the second.
     page.get_by_label("Your text").fill(text)
     expected = words(page, 1)[2]
-    page.keyboard.press("6")
+    page.keyboard.press("Alt+6")
     assert page.get_by_label("Your text").input_value() == f"{text}{expected} "
     badges = page.locator(".badge").all_inner_texts()
     assert badges == ["private: ε = 3.21 at δ = 1e-5", "not private"]
@@ -176,7 +229,7 @@ def test_what_was_planted_is_ranked_in_both_models(watched, two_models, one_mode
 def test_pictures_in_light_dark_and_at_phone_width(watched, two_models, name, scheme, width):
     page = watched(two_models, color_scheme=scheme, viewport={"width": width, "height": 800})
     typing(page, "what do you th")
-    page.keyboard.press("1")
+    page.keyboard.press("Alt+1")
     page.locator("#canaries summary").click()
     page.wait_for_selector("#canaries[data-asked]")
     typing(page, "s")
@@ -184,6 +237,33 @@ def test_pictures_in_light_dark_and_at_phone_width(watched, two_models, name, sc
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing is cut off at the side
     heights = page.locator(".key").evaluate_all("keys => keys.map(key => key.getBoundingClientRect().height)")
     assert min(heights) >= 44  # a thumb's width
+
+
+def test_an_exported_page_types_from_any_folder_of_any_server_and_offline(watched, runs, exports, tmp_path, capsys):
+    """Three models side by side, below a path of a plain server; then the server is gone."""
+    with pytest.raises(SystemExit) as ended:
+        main(["keyboard", "english", *map(str, runs), "--export", str(tmp_path / "some" / "where")])
+    assert ended.value.code == 0
+    told = capsys.readouterr()
+    assert told.out.startswith(f"{tmp_path / 'some' / 'where'} (")
+    assert told.err.splitlines()[1:] == ["warning: not-private is not private; it may give away what people wrote"]
+    with plain_server(tmp_path) as address:
+        page = watched(f"{address}some/where/")
+        assert all(request.url.startswith(f"{address}some/where/") for request in page.asked)
+        text = "what do you think of the new one "
+        page.get_by_label("Your text").fill(text)
+        assert page.locator(".badge").all_inner_texts()[0] == "public text only"
+        for number, run in enumerate(runs):
+            expected = suggest(*load_run(run), text)
+            assert [word.lower() for word in words(page, 1 + number)] == [word for word, _ in expected]
+        picture(page, "keyboard-three")
+        page.evaluate("navigator.serviceWorker.ready.then(() => true)")
+        page.wait_for_function("navigator.serviceWorker.controller !== null")
+    page.context.set_offline(True)
+    page.reload()
+    page.wait_for_selector("#text:enabled")
+    typing(page, "what do you th")
+    assert words(page)[0].startswith("th")
 
 
 def test_a_port_that_is_taken_is_refused(exports, capsys):
@@ -210,4 +290,5 @@ def test_a_model_with_eight_bits_types_in_the_page(watched, runs, tmp_path):
     with keyboard(tmp_path / "small") as address:
         page = watched(address)
         typing(page, "how are you ")
-        assert words(page) == [vocabulary.words[token] for token in offer(scores[-1], vocabulary)]
+        offered = [vocabulary.words[token] for token in offer(scores[-1], vocabulary)]
+        assert [word.lower() for word in words(page)] == offered

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import jax
@@ -57,6 +60,21 @@ def keyboard(*folders: Path) -> Iterator[str]:
             out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert (out, err) == ("", "")  # nothing went wrong on its side, and Ctrl-C is no accident
+
+
+@contextmanager
+def plain_server(folder: Path) -> Iterator[str]:
+    """A web server that knows nothing of the page."""
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
 
 
 def settle(page: Any) -> None:

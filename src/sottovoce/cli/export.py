@@ -29,7 +29,7 @@ def export(
         print_json(manifest)
         return
     print_table(f"Export of {run}", _rows(manifest, out))
-    if not manifest["privacy"]["private"]:
+    if not manifest["privacy"]["private"] and manifest["privacy"].get("trained_on") != "public":
         print("warning: this model is not private; it may give away what people wrote", file=sys.stderr)
 
 
@@ -49,8 +49,10 @@ def _rows(manifest: JsonObject, out: Path) -> dict[str, str]:
             scores = f"{smaller['top1']:.2%}, {smaller['top1_float32']:.2%}"
             accuracy = f"{scores} (about {smaller['users']} held-out users)"
         rows["top-1 with 8 bits, float32"] = accuracy
-    proved = f"ε = {shown_epsilon(privacy['epsilon'])} at δ = {privacy['delta']:g}"
-    return {**rows, "privacy": proved if privacy["private"] else "not private", "written": str(out)}
+    words = "public text only" if privacy.get("trained_on") == "public" else "not private"
+    if privacy["private"]:
+        words = f"ε = {shown_epsilon(privacy['epsilon'])} at δ = {privacy['delta']:g}"
+    return {**rows, "privacy": words, "written": str(out)}
 
 
 def _sizes(counts: Iterable[int]) -> str:

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
+
+from cyclopts import Parameter
 
 from sottovoce.cli.options import Flag, log, option
 
 
 def keyboard(
-    run: Annotated[Path, option("Folder of a run, a release or an export. A run is exported first.")],
-    other_run: Annotated[Path | None, option("Another one to show next to it.")] = None,
-    /,
+    models: Annotated[
+        list[Path],
+        Parameter(negative=(), help="Up to three, side by side: folders of runs, releases or exports, or a base."),
+    ],
     *,
+    export: Annotated[Path | None, option("Write the page into this new folder instead, for any web server.")] = None,
     port: Annotated[int, option("Where to listen; 0 takes a free port.")] = 8018,
     open: Annotated[Flag, option("Also open the page in a browser.")] = False,
 ) -> None:
-    """Try a run's model in a browser: three suggestions, keystrokes counted, nothing sent.
+    """Try models in a browser: three suggestions each, keystrokes counted, nothing sent.
 
-    The page is for this machine alone, and the model runs inside it.
+    The page is for this machine alone, and the models run inside it. A run is exported into its folder `onnx` first.
     """
-    from sottovoce.web.keyboard.app import keyboard_app
+    from sottovoce.web.keyboard.app import keyboard_app, write_page
     from sottovoce.web.server import serve
+
+    if export is not None:
+        found = write_page(models, export, log=log)
+        for model in found["models"]:
+            if not model["privacy"]["private"] and model["privacy"].get("trained_on") != "public":
+                log(f"warning: {model['name']} is not private; it may give away what people wrote")
+        size = sum(path.stat().st_size for path in export.rglob("*") if path.is_file())
+        show = f"python -m http.server --directory {shlex.quote(str(export))}"
+        print(f"{export} ({size / 1e6:.0f} MB); to see it: {show}")
+        return
 
     def ready(address: str) -> None:
         print(f"keyboard: {address} (Ctrl-C ends it)", flush=True)
@@ -30,5 +45,4 @@ def keyboard(
 
             webbrowser.open(address)
 
-    runs = [run] if other_run is None else [run, other_run]
-    serve(keyboard_app(runs, log=log), port=port, ready=ready)
+    serve(keyboard_app(models, log=log), port=port, ready=ready)

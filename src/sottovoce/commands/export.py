@@ -1,4 +1,4 @@
-"""The model of a run or of a release as a folder for other programs: ONNX graphs, the vocabulary and a manifest."""
+"""The model of a run, a release or a base as a folder for other programs: ONNX graphs, vocabulary and manifest."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import atexit
 import hashlib
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
+from sottovoce import bases
+from sottovoce.build.assembly import build_model, load_model
 from sottovoce.commands import convert
 from sottovoce.commands.convert import BOUND, GRAPHS
 from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.initial_model import load_base_weights
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
-from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
@@ -32,7 +36,7 @@ _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
 
 
 def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -> dict[str, Any]:
-    """Write the model of a run as ONNX into a new folder, and return the manifest.
+    """Write the model of a run, a release or a base as ONNX into a new folder, and return the manifest.
 
     Guarantee: both graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
 
@@ -43,11 +47,10 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
     """
     if weights not in WEIGHTS:
         raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)
-    run, out = RunFolder.open_model(path), Path(out)
+    source, out = _open(path), Path(out)
+    model, vocabulary = source.model, source.vocabulary
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
-    model, vocabulary = load_run(run)
-    statement = run.read_statement()
     graphs = {graph: convert.convert(model, graph) for graph in GRAPHS}
     differences = {graph: convert.check_parity(model, graph, graphs[graph], vocabulary.size) for graph in GRAPHS}
     smaller = None
@@ -59,34 +62,80 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
                 convert.largest_difference(model, graph, convert.open_session(graphs[graph]), vocabulary.size)
                 for graph in GRAPHS
             ),
-            **_accuracy(run, model, {"top1": graphs["sequence"], "top1_float32": plain["sequence"]}, vocabulary),
+            **_accuracy(source, {"top1": graphs["sequence"], "top1_float32": plain["sequence"]}),
         }
-    recipe = Recipe.of(run)
-    words = run.model_file(VOCABULARY).read_bytes()
     manifest = sealed(
         {
             "export": 1,
-            "name": run.path.resolve().name,
-            "model": {"kind": recipe.model.kind, "parameters": parameter_count(model), "weights": weights},
+            "name": source.name,
+            "model": {"kind": source.kind, "parameters": parameter_count(model), "weights": weights},
             "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in GRAPHS},
-            "vocabulary": _file(VOCABULARY, words, size=vocabulary.size, fingerprint=vocabulary.fingerprint),
+            "vocabulary": _file(VOCABULARY, source.words, size=vocabulary.size, fingerprint=vocabulary.fingerprint),
             "special_tokens": {vocabulary.text_of(token): token for token in vocabulary.specials if token is not None},
             "inputs": {"tokens": "int32", "state": "float32"},
             "state": _states(model),
             "parity": {"largest_difference": differences, "bound": BOUND},
             "eight_bits": smaller,
-            "of": checkpoints.digest(run.load_weights()),
-            "privacy": {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
+            "of": source.weights,
+            "privacy": source.privacy,
         }
     )
     with made_aside(out) as draft:
         for graph in GRAPHS:
             write_aside(draft / f"{graph}.onnx", graphs[graph])
-        write_aside(draft / VOCABULARY, words)
-        if run.registry_file.is_file():  # public: what was planted, and not who was in
-            write_aside(draft / CANARIES, run.registry_file.read_bytes())
+        write_aside(draft / VOCABULARY, source.words)
+        if source.run and source.run.registry_file.is_file():  # public: what was planted, and not who was in
+            write_aside(draft / CANARIES, source.run.registry_file.read_bytes())
         write_aside(draft / MANIFEST, pretty(manifest))
     return manifest
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model to export, with what its manifest says of it. A base has no run."""
+
+    name: str
+    kind: str
+    model: LanguageModel
+    vocabulary: Vocabulary
+    words: bytes
+    weights: str  # their digest
+    privacy: dict[str, Any]
+    run: RunFolder | None = None
+
+
+def _open(path: str | Path) -> _Source:
+    folder = bases.find(str(path)) or Path(path)
+    if bases.is_base(folder):
+        return _open_base(folder)
+    run = RunFolder.open_model(path)
+    model, vocabulary = load_run(run)
+    statement = run.read_statement()
+    return _Source(
+        name=run.path.resolve().name,
+        kind=Recipe.of(run).model.kind,
+        model=model,
+        vocabulary=vocabulary,
+        words=run.model_file(VOCABULARY).read_bytes(),
+        weights=checkpoints.digest(run.load_weights()),
+        privacy={name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
+        run=run,
+    )
+
+
+def _open_base(folder: Path) -> _Source:
+    card, weights = bases.read_base(folder), load_base_weights(folder / bases.WEIGHTS)
+    vocabulary = Vocabulary.load(folder / bases.VOCABULARY)
+    recipe = Recipe().replace(model={"kind": card.kind, **card.model})
+    return _Source(
+        name=card.name,
+        kind=card.kind,
+        model=load_model(build_model(recipe, vocabulary.size), weights),
+        vocabulary=vocabulary,
+        words=(folder / bases.VOCABULARY).read_bytes(),
+        weights=checkpoints.digest(weights),
+        privacy={"private": False, "trained_on": card.trained_on, "prose": f"Trained on public text: {card.text}."},
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -105,15 +154,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None) -> Path:
-    """The export at a path: the folder itself, or that of a run or a release, which is made if there is none of it."""
+    """The export at a path: the folder itself, or that of a run, a release or a base, made if there is none of it."""
     folder = Path(path)
     if (folder / MANIFEST).is_file():
         return folder
+    if bases.find(str(path)) or bases.is_base(folder):  # in the package, or signed: nothing is added to it
+        kept = _temporary()
+        log(f"exporting the base {folder.name}")
+        export_run(path, kept)
+        return kept
     run = RunFolder.open_model(folder)
     kept = run.path / "onnx"
     if run.is_release and not (kept / MANIFEST).is_file():  # it is signed: nothing is added to it
-        kept = Path(mkdtemp(prefix="sotto-onnx-")) / "onnx"
-        atexit.register(shutil.rmtree, kept.parent, ignore_errors=True)
+        kept = _temporary()
     of = checkpoints.digest(run.load_weights())
     if (kept / MANIFEST).is_file():
         if read_manifest(kept).get("of") == of:
@@ -124,6 +177,13 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
     log(f"exporting {run.path}")
     export_run(run.path, kept)
     return kept
+
+
+def _temporary() -> Path:
+    """A place for an export that is gone when the program ends."""
+    folder = Path(mkdtemp(prefix="sotto-onnx-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder / "onnx"
 
 
 def _file(name: str, contents: bytes, **more: object) -> dict[str, Any]:
@@ -141,9 +201,12 @@ def _states(model: LanguageModel) -> list[dict[str, Any]]:
     return states
 
 
-def _accuracy(run: RunFolder, model: LanguageModel, graphs: dict[str, bytes], vocabulary: Tokenizer) -> dict[str, Any]:
-    """The accuracy of graphs on some held-out users, by name; None where the run's store is not there."""
+def _accuracy(source: _Source, graphs: dict[str, bytes]) -> dict[str, Any]:
+    """The accuracy of graphs on some held-out users, by name; None where there is no store at hand."""
     unknown = {"users": 0, **dict.fromkeys(graphs)}
+    run, vocabulary = source.run, source.vocabulary
+    if run is None:
+        return unknown
     try:
         users = Store.open(store_folder(Recipe.of(run), run), "test")
     except (SottoError, OSError):
@@ -155,7 +218,7 @@ def _accuracy(run: RunFolder, model: LanguageModel, graphs: dict[str, bytes], vo
     targets = sum(int(np.sum(row != bos)) for row in rows)
     if not targets:
         return unknown
-    start = [np.asarray(leaf) for leaf in convert.program_of(model)[1]]
+    start = [np.asarray(leaf) for leaf in convert.program_of(source.model)[1]]
 
     def top1(graph: bytes) -> float:
         session, hits = convert.open_session(graph), 0

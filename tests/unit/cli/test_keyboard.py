@@ -12,8 +12,8 @@ from sottovoce.errors import SottoError
 APP, SERVE = "sottovoce.web.keyboard.app.keyboard_app", "sottovoce.web.server.serve"
 
 
-@pytest.mark.parametrize("runs", [["one"], ["one", "two"]])
-def test_one_or_two_runs_are_served(sotto, stub, capsys, runs):
+@pytest.mark.parametrize("runs", [["one"], ["one", "two"], ["english", "one", "two"]])
+def test_runs_are_served(sotto, stub, capsys, runs):
     app, serve, browser = stub(APP, "the app"), stub(SERVE), stub("webbrowser.open")
     sotto(["keyboard", *runs, "--port", "0"])
     assert app.places == ([Path(run) for run in runs],)
@@ -30,6 +30,21 @@ def test_a_browser_is_opened_on_demand(sotto, stub):
     sotto(["keyboard", "run", "--open"])
     serve.names["ready"]("http://127.0.0.1:9")
     assert browser.places == ("http://127.0.0.1:9",)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "warned"),
+    [({"private": True}, False), ({"private": False}, True), ({"private": False, "trained_on": "public"}, False)],
+)
+def test_a_page_is_written_and_a_model_that_is_not_private_is_named(sotto, stub, capsys, tmp_path, privacy, warned):
+    write = stub("sottovoce.web.keyboard.app.write_page", {"models": [{"name": "one", "privacy": privacy}]})
+    serve, page = stub(SERVE), tmp_path / "a page"
+    sotto(["keyboard", "one", "--export", str(page)])
+    assert (write.places, write.names) == (([Path("one")], page), {"log": log})
+    told = capsys.readouterr()
+    assert told.out == f"{page} (0 MB); to see it: python -m http.server --directory '{page}'\n"
+    assert ("not private" in told.err) == warned
+    assert serve.calls == []
 
 
 def test_what_cannot_be_shown_is_refused(stub, refusal):

@@ -130,8 +130,8 @@ def test_accuracy_counts_words_and_not_the_unknown_one(run, tmp_path, monkeypatc
     monkeypatch.setattr(
         convert, "run_session", lambda graph, tokens, state: [np.eye(WORDS.size)[[graph] * len(tokens)]]
     )
-    model = registry.build("lstm", WORDS.size, SIZES, jax.random.key(1))
-    found = export._accuracy(run, model, {"always red": red, "always unknown": WORDS.specials[2]}, WORDS)
+    source = export._open(run.path)
+    found = export._accuracy(source, {"always red": red, "always unknown": WORDS.specials[2]})
     assert (found["always red"], found["always unknown"]) == (0.5, 0.0)
 
 
@@ -154,3 +154,15 @@ def test_a_release_is_exported_elsewhere(run, tmp_path, monkeypatch):
     shutil.copy(run.statement_file, release / "privacy.json")
     with pytest.raises(DamagedRun, match="of other weights than the release"):
         find_export(release)
+
+
+def test_a_base_is_exported_elsewhere_and_says_that_its_text_is_public(run):
+    from sottovoce import bases
+
+    before = sorted(path.name for path in bases.find("english").iterdir())
+    found = find_export("english")
+    manifest = read_manifest(found)
+    assert (manifest["name"], manifest["model"]["kind"], manifest["vocabulary"]["size"]) == ("english", "lstm", 10_000)
+    assert manifest["privacy"]["trained_on"] == "public"
+    assert not manifest["privacy"]["private"]
+    assert sorted(path.name for path in bases.find("english").iterdir()) == before

@@ -1,8 +1,10 @@
-"""`sotto keyboard`: serves the page, the models and their vocabularies. Typed text stays in the page."""
+"""`sotto keyboard`: the page and its models, served or as a folder. Typed text stays in the page."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +14,25 @@ from sottovoce.accounting import rounded_up
 from sottovoce.commands.export import CANARIES, VOCABULARY, find_export, read_manifest
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
+from sottovoce.files import made_aside, pretty, sha256_of, write_aside
 from sottovoce.web.keyboard.vendor import check_vendored
-from sottovoce.web.server import local_app, missing
+from sottovoce.web.server import STATIC, local_app, missing
 
+MOST_MODELS = 3
 _STATIC = Path(__file__).parent / "static"
 _SERVED = ("step.onnx", VOCABULARY)
+_OFFLINE = "offline.js"
+Log = Callable[[str], None]
 
 
-def keyboard_app(paths: Sequence[str | Path], log: Callable[[str], None] = lambda line: None) -> Any:
-    """A Starlette application for one or two runs, or exports of runs.
+def keyboard_app(paths: Sequence[str | Path], log: Log = lambda line: None) -> Any:
+    """A Starlette application for up to three models.
 
     Args:
-        paths: the folders of the runs or exports.
+        paths: folders of runs, releases or exports, or names of bases.
         log: gets a line for each slow step.
     """
-    if not 1 <= len(paths) <= 2:
-        raise SottoError(f"{len(paths)} runs were named; a keyboard shows one, or two side by side")
+    _refuse(paths)
     try:
         from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
         from starlette.routing import Route
@@ -48,6 +53,40 @@ def keyboard_app(paths: Sequence[str | Path], log: Callable[[str], None] = lambd
 
     routes = [Route("/models.json", models), Route("/models/{number:int}/{name}", file)]
     return local_app(routes, {"/vendor": vendored, "/": _STATIC})
+
+
+def write_page(paths: Sequence[str | Path], out: Path, log: Log = lambda line: None) -> dict[str, Any]:
+    """Write the page with its models into a new folder that any web server can show; what the page is told of them.
+
+    The folder needs nothing else: all its addresses are relative, and it names no other host.
+    """
+    _refuse(paths)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --export")
+    vendored = check_vendored()
+    folders = [find_export(path, log) for path in paths]
+    description = {**describe(paths, folders), "offline": True}
+    with made_aside(out) as draft:
+        shutil.copytree(_STATIC, draft, dirs_exist_ok=True)
+        shutil.copytree(STATIC, draft / "base")
+        shutil.copytree(vendored, draft / "vendor")
+        for number, folder in enumerate(folders):
+            (draft / "models" / str(number)).mkdir(parents=True)
+            for name in _SERVED:
+                write_aside(draft / "models" / str(number) / name, (folder / name).read_bytes())
+        write_aside(draft / "models.json", pretty(description))
+        worker, files = draft / _OFFLINE, sorted(path for path in draft.rglob("*") if path.is_file())
+        version = hashlib.sha256("".join(sha256_of(path) for path in files).encode()).hexdigest()
+        names = [path.relative_to(draft).as_posix() for path in files if path != worker]
+        filled = f"const VERSION = {json.dumps(version)}, FILES = {json.dumps(names)};"
+        text = worker.read_text(encoding="utf-8").replace('const VERSION = "", FILES = [];', filled)
+        write_aside(worker, text.encode())
+    return description
+
+
+def _refuse(paths: Sequence[str | Path]) -> None:
+    if not 1 <= len(paths) <= MOST_MODELS:
+        raise SottoError(f"{len(paths)} runs were named; a keyboard shows one to {MOST_MODELS}, side by side")
 
 
 def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, Any]:

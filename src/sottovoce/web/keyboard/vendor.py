@@ -21,7 +21,8 @@ from sottovoce.files import made_aside, write_aside
 PACKAGE = "onnxruntime-web"
 VERSION = "1.30.0"
 INTEGRITY = "sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
-FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
+# Of the package, and as they are kept: not every web server knows what an .mjs is.
+FILES = {"ort.wasm.bundle.min.mjs": "ort.js", "ort-wasm-simd-threaded.wasm": "ort.wasm"}
 VENDOR = Path(__file__).parent / "vendor"
 COMMAND = "python -m sottovoce.web.keyboard.vendor"
 _STAMP = "vendored.json"
@@ -34,7 +35,7 @@ def check_vendored(folder: Path = VENDOR) -> Path:
         whole = json.loads((folder / _STAMP).read_text(encoding="utf-8")) == _WANTED
     except (OSError, ValueError):
         whole = False
-    if not whole or not all((folder / name).is_file() for name in FILES):
+    if not whole or not all((folder / name).is_file() for name in FILES.values()):
         raise SottoError(f"{PACKAGE} {VERSION}, which runs models in a browser, is not here; `{COMMAND}` fetches it")
     return folder
 
@@ -64,11 +65,11 @@ def unpack(archive: Path, folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     with made_aside(folder) as draft, tarfile.open(archive) as package:
-        for name in FILES:
+        for name, kept in FILES.items():
             part = package.extractfile(f"package/dist/{name}")
             if part is None:
                 raise SottoError(f"{PACKAGE}@{VERSION} holds no dist/{name}; choose another version")
-            write_aside(draft / name, part.read())
+            write_aside(draft / kept, part.read())
         write_aside(draft / _STAMP, json.dumps(_WANTED).encode() + b"\n")
 
 

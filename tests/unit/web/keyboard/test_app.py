@@ -1,14 +1,16 @@
-"""What the keyboard page is told of planted canaries."""
+"""The keyboard page as a folder, and what it is told of planted canaries."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.web.keyboard.app import Secret, keyboard_app, merge_canaries, read_canaries
+from sottovoce.web.keyboard import app
+from sottovoce.web.keyboard.app import Secret, keyboard_app, merge_canaries, read_canaries, write_page
 
 REGISTRY = {"prefix": 2, "secrets": [["my", "code", "is", "seven"], ["a", "b", "c"]], "holders": [4, 1]}
 
@@ -34,7 +36,51 @@ def test_a_secret_of_two_models_is_listed_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("paths", [[], ["a", "b", "c"]])
-def test_a_keyboard_shows_one_run_or_two(paths: list[str]) -> None:
+@pytest.mark.parametrize("paths", [[], ["a", "b", "c", "d"]])
+def test_a_keyboard_shows_one_to_three_models(paths: list[str], tmp_path: Path) -> None:
     with pytest.raises(SottoError, match=f"{len(paths)} runs were named"):
         keyboard_app(paths)
+    with pytest.raises(SottoError, match=f"{len(paths)} runs were named"):
+        write_page(paths, tmp_path / "page")
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An export and the runtime of the page, as files only."""
+    folder = tmp_path / "private"
+    for name in ("private/step.onnx", "private/vocabulary.txt", "runtime/ort.js"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    manifest = {"name": "private", "privacy": {"private": True, "epsilon": 4.6231, "delta": 1e-5}}
+    monkeypatch.setattr(app, "find_export", lambda path, log: folder)
+    monkeypatch.setattr(app, "read_manifest", lambda path: manifest)
+    monkeypatch.setattr(app, "check_vendored", lambda: tmp_path / "runtime")
+    return folder
+
+
+def test_an_exported_page_has_all_that_it_asks_for_and_names_no_host(exported: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page"
+    assert write_page([exported], out)["models"][0]["privacy"]["epsilon_shown"] == "4.63"
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert {"models.json", "models/0/step.onnx", "models/0/vocabulary.txt", "vendor/ort.js"} <= files
+    page = (out / "index.html").read_text()
+    asked = re.findall(r'(?:href|src)="([^"]+)"', page)
+    assert asked
+    assert set(asked) <= files  # relative, and there
+    for name in files - {"vendor/ort.js"}:
+        if name.endswith((".js", ".css", ".html")):
+            assert not re.search(r"""https?://(?!www\.w3\.org/)|["'(`]/[a-z]""", (out / name).read_text()), name
+    worker = (out / "offline.js").read_text()
+    assert set(json.loads(re.search(r"FILES = (.*);", worker).group(1))) == files - {"offline.js"}
+    with pytest.raises(SottoError, match="not an empty folder"):
+        write_page([exported], out)
+
+
+def test_a_page_of_another_model_has_another_version(exported: Path, tmp_path: Path) -> None:
+    """Else a phone would go on with the model that it keeps."""
+    write_page([exported], tmp_path / "one")
+    write_page([exported], tmp_path / "same")
+    (exported / "step.onnx").write_text("another")
+    write_page([exported], tmp_path / "two")
+    one, same, two = ((tmp_path / name / "offline.js").read_bytes() for name in ("one", "same", "two"))
+    assert one == same != two

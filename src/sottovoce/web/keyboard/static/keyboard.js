@@ -1,8 +1,9 @@
-// The page: a field, the keys of one or two models, a counter, and what was planted. Nothing is sent after it has loaded.
+// The page: a field, the keys of up to three models, a counter, and what was planted. Nothing is sent after it has loaded.
 
+import { drawBoard } from "./board.js";
 import { Model } from "./model.js";
 import { carryOver, chances, count, offer, rankOf } from "./suggestions.js";
-import { normalise, split } from "./tokens.js";
+import { normalise, split, written } from "./tokens.js";
 
 const find = (id) => document.getElementById(id);
 const field = find("text");
@@ -15,6 +16,7 @@ let given = []; // for each UTF-16 unit of it: did a suggestion fill it in?
 let space = -1; // where a suggestion left a space that a mark takes back
 let leaving = false; // Esc was pressed: Tab moves on
 let edits = 0;
+let board = null; // the drawn keyboard
 
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -24,7 +26,8 @@ function element(name, properties = {}, ...children) {
 
 const powers = (number) => (number < 0.001 ? number.toExponential() : `${number}`);
 
-function privacyOf({ private: isPrivate, epsilon_shown: epsilon, delta }) {
+function privacyOf({ private: isPrivate, epsilon_shown: epsilon, delta, trained_on: trainedOn }) {
+  if (trainedOn === "public") return element("span", { className: "badge", textContent: "public text only" });
   if (!isPrivate) return element("span", { className: "badge stop", textContent: "not private" });
   return element("span", { className: "badge fine", textContent: `private: ε = ${epsilon} at δ = ${powers(delta)}` });
 }
@@ -37,7 +40,9 @@ function keysOf(model, number) {
     key.addEventListener("click", () => take(key.dataset.word));
     return key;
   });
-  const potential = element("p", { className: "potential quiet" });
+  const none = element("p", { className: "none quiet", hidden: true });
+  const potential = element("p", { className: "potential quiet" }, element("b"), element("span"));
+  const bar = element("progress", { max: 1, value: 0, ariaHidden: "true" });
   const name = model.manifest.name;
   const { kind, parameters } = model.manifest.model;
   const size = element("span", { className: "size quiet", textContent: `${kind}, ${parameters.toLocaleString("en")} parameters` });
@@ -45,8 +50,8 @@ function keysOf(model, number) {
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", `Suggestions of ${name}`);
   const title = element("header", {}, element("h2", { textContent: name }), privacyOf(model.manifest.privacy), size);
-  find("models").append(element("section", { className: "model card" }, title, group, potential));
-  return Object.assign(model, { keys, potentialLine: potential });
+  find("models").append(element("section", { className: "model card" }, title, group, none, potential, bar));
+  return Object.assign(model, { keys, group, none, potentialLine: potential, bar });
 }
 
 async function show() {
@@ -58,6 +63,7 @@ async function show() {
     ? `${typed} of ${characters} characters typed, ${saved} filled in`
     : "Start typing. Spaces cost nothing and count for nothing.";
   const before = text.slice(0, field.selectionStart);
+  board?.follow(before);
   for (const model of models) {
     const { vocabulary } = model;
     const { tokens, typed: letters } = split(before, vocabulary.begins);
@@ -66,11 +72,21 @@ async function show() {
     const { scores } = read.at(-1);
     const likely = chances(scores);
     const offered = offer(scores, vocabulary, letters, suggestions);
-    model.keys.forEach((key, place) => label(key, vocabulary.words[offered[place]], likely[offered[place]]));
+    const raw = rawLetters(before, letters), start = before.slice(0, before.length - raw.length);
+    model.keys.forEach((key, place) => {
+      const word = vocabulary.words[offered[place]];
+      label(key, word && written(word, start, raw, vocabulary.english), likely[offered[place]]);
+    });
+    model.group.hidden = !offered.length && letters !== "";
+    model.none.hidden = !model.group.hidden;
+    model.none.textContent = `No word begins with “${raw || letters}”.`;
     const own = model.potential(tokens, read, suggestions);
-    model.potentialLine.textContent = own.characters
-      ? `Taking its words as soon as they show: ${percent(1 - own.typed / own.characters)} of ${own.characters} characters saved`
-      : "Taking its words as soon as they show: –";
+    const saved = own.characters ? 1 - own.typed / own.characters : 0;
+    model.potentialLine.firstChild.textContent = own.characters ? percent(saved) : "–";
+    model.potentialLine.lastChild.textContent = own.characters
+      ? ` of ${own.characters} characters saved, if its words are taken as soon as they show`
+      : " of characters saved, if its words are taken as soon as they show";
+    model.bar.value = saved;
   }
   field.dataset.shown = edit; // the keys belong to this text
 }
@@ -80,7 +96,8 @@ function label(key, word, chance) {
   key.disabled = word === undefined;
   key.dataset.word = word ?? "";
   shown.textContent = word ?? "–";
-  detail.textContent = word === undefined ? "" : `${key.dataset.key} · ${chance < 0.01 ? "<1%" : percent(chance)}`;
+  const number = element("kbd", { textContent: key.dataset.key, title: `Alt and ${key.dataset.key}` });
+  detail.replaceChildren(...(word === undefined ? [] : [number, chance < 0.01 ? "<1%" : percent(chance)]));
   key.title = word ?? "";
   key.setAttribute("aria-label", word === undefined ? "no word" : `${word}, key ${key.dataset.key}`);
 }
@@ -100,19 +117,18 @@ function take(word) {
   const after = text.slice(field.selectionEnd);
   const { typed } = split(text.slice(0, caret), models[0].vocabulary.begins);
   const raw = rawLetters(text.slice(0, caret), typed);
-  const kept = raw.length === typed.length && word.startsWith(typed) ? raw + word.slice(typed.length) : word; // capitals stay
   const gap = /^\s/.test(after) ? "" : " ";
   const start = caret - raw.length;
   given = [
     ...given.slice(0, start),
-    ...Array.from({ length: kept.length + gap.length }, (_, place) => place >= raw.length),
+    ...Array.from({ length: word.length + gap.length }, (_, place) => place >= raw.length),
     ...given.slice(field.selectionEnd),
   ];
-  text = text.slice(0, start) + kept + gap + after;
-  space = gap ? start + kept.length : -1;
+  text = text.slice(0, start) + word + gap + after;
+  space = gap ? start + word.length : -1;
   field.value = text;
   field.focus();
-  field.setSelectionRange(start + kept.length + 1, start + kept.length + 1);
+  field.setSelectionRange(start + word.length + 1, start + word.length + 1);
   show();
 }
 
@@ -133,16 +149,33 @@ function edited(event) {
 }
 
 function pressed(event) {
-  if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
+  if (event.ctrlKey || event.metaKey || event.isComposing || event.getModifierState("AltGraph")) return;
   if (event.key === "Escape") leaving = true;
   const all = models.flatMap((model) => model.keys);
   let key;
-  if (event.key === "Tab" && !event.shiftKey && !leaving && text.trim()) key = all[0];
-  if (find("digits").checked && /^Digit[1-9]$/.test(event.code)) key = all.find((one) => one.dataset.key === event.key);
+  if (event.key === "Tab" && !event.shiftKey && !event.altKey && !leaving && text.trim()) key = all[0];
+  if (event.altKey && /^Digit[1-9]$/.test(event.code)) key = all.find((one) => one.dataset.key === event.code.at(-1));
   if (!key || key.disabled) return;
   event.preventDefault();
   take(key.dataset.word);
 }
+
+// What a key of the drawn keyboard does: it types a text, or deletes with `null`.
+function press(typed) {
+  const { selectionStart: start, selectionEnd: end } = field;
+  const from = typed === null && start === end ? start - (Array.from(text.slice(0, start)).at(-1)?.length ?? 0) : start;
+  field.setRangeText(typed ?? "", from, end, "end");
+  edited({ data: typed });
+}
+
+function useBoard() {
+  const drawn = small.matches && models[0].vocabulary.latin && find("own").ariaPressed !== "true";
+  find("own").hidden = !small.matches || !models[0].vocabulary.latin;
+  find("board").hidden = !drawn;
+  field.inputMode = drawn ? "none" : "text"; // else a phone shows its own keyboard too
+}
+
+const small = matchMedia("(max-width: 36rem)");
 
 function moved() {
   if (document.activeElement === field && field.value === text) show();
@@ -195,12 +228,21 @@ function begin(words) {
 }
 
 async function load() {
-  const answer = await fetch("/models.json");
+  const answer = await fetch("models.json");
   if (!answer.ok) throw new Error(`the list of models could not be loaded (${answer.status})`);
-  const { models: manifests, canaries, suggestions: shown } = await answer.json();
+  const { models: manifests, canaries, suggestions: shown, offline } = await answer.json();
   suggestions = shown;
   models = (await Promise.all(manifests.map((manifest, number) => Model.load(number, manifest)))).map(keysOf);
-  find("digits-label").textContent = `Keys 1 to ${models.length * suggestions} take a suggestion`;
+  if (models.length > 1) document.querySelector("h1").textContent = `Type with ${models.length} models`;
+  if (offline) navigator.serviceWorker?.register("offline.js").catch(() => {}); // the page works without it
+  board = drawBoard(find("board"), press);
+  small.addEventListener("change", useBoard);
+  find("own").addEventListener("click", () => {
+    find("own").ariaPressed = String(find("own").ariaPressed !== "true");
+    useBoard();
+    field.focus();
+  });
+  useBoard();
   find("canaries").hidden = !canaries.length;
   find("canaries").addEventListener("toggle", () => find("canaries").open && ask(canaries), { once: true });
   find("clear").addEventListener("click", () => begin([]));
@@ -216,7 +258,7 @@ async function load() {
 }
 
 load().catch((error) => {
-  find("trouble").textContent = `The model could not be loaded: ${error.message}. Is \`sotto keyboard\` still running?`;
+  find("trouble").textContent = `The model could not be loaded: ${error.message}. Is its server still running?`;
   find("trouble").hidden = false;
   find("state").hidden = true;
 });

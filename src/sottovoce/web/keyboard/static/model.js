@@ -1,9 +1,9 @@
 // A model in this page: onnxruntime reads one token after another, and what was read before is kept.
 
-import * as ort from "/vendor/ort.wasm.bundle.min.mjs";
+import * as ort from "./vendor/ort.js";
 import { Vocabulary, keystrokesOf } from "./suggestions.js";
 
-ort.env.wasm.wasmPaths = { wasm: new URL("/vendor/ort-wasm-simd-threaded.wasm", location.href).href };
+ort.env.wasm.wasmPaths = { wasm: new URL("vendor/ort.wasm", import.meta.url).href };
 ort.env.wasm.numThreads = 1; // one step of a small model: more threads would cost more than they give
 ort.env.logLevel = "error";
 
@@ -16,8 +16,8 @@ async function fetched(address) {
 export class Model {
   static async load(number, manifest) {
     const [words, graph] = await Promise.all([
-      fetched(`/models/${number}/vocabulary.txt`).then((answer) => answer.text()),
-      fetched(`/models/${number}/step.onnx`).then((answer) => answer.arrayBuffer()),
+      fetched(`models/${number}/vocabulary.txt`).then((answer) => answer.text()),
+      fetched(`models/${number}/step.onnx`).then((answer) => answer.arrayBuffer()),
     ]);
     const session = await ort.InferenceSession.create(new Uint8Array(graph), {
       executionProviders: ["wasm"],

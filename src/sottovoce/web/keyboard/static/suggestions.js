@@ -10,6 +10,8 @@ export class Vocabulary {
     const first = Object.keys(specials).length;
     // Without the specials: what a person types never becomes one.
     this.ids = new Map(words.map((word, id) => [word, id]).slice(first));
+    this.english = this.ids.has("i'm"); // where "I" is written with a capital
+    this.latin = 2 * words.filter((word) => /^[a-z']+$/.test(word)).length > words.length; // a QWERTY board can type it
     this.begins = (typed) => words.some((word, id) => this.isWord[id] && word.startsWith(typed));
   }
 

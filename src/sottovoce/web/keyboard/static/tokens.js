@@ -27,3 +27,11 @@ export function split(before, begins) {
   if (typed.endsWith("'") && !begins(typed)) typed = "";
   return { tokens: tokenise(text.slice(0, text.length - typed.length)), typed };
 }
+
+// A suggested word as it is written: what was typed keeps its capitals; else one at the beginning of a sentence, and
+// in English for "I". `before` is the text before the word, `raw` the letters of it that were typed.
+export function written(word, before, raw, english) {
+  if (raw !== raw.toLowerCase()) return raw.length <= word.length ? raw + word.slice(raw.length) : word;
+  const first = /(^|[.!?…][)"'”’]*\s+|\n\s*)$/u.test(before) || (english && /^i(?:'|$)/.test(word));
+  return first ? word.replace(/^./u, (letter) => letter.toUpperCase()) : word;
+}
