@@ -59,7 +59,7 @@ NOTHING = Training()
 # What others state (docs/how-to/choose-epsilon.md has the sources).
 OTHERS = (
     "Google's Gboard: ε from 0.994 to 13.69 at δ = 1e-10, for each user, of 30 language models",
-    "Apple: ε from 2 to 8 for each contribution of a user, one or two a day; noise is added on the phone",
+    "Apple: ε from 2 to 16 for each user and day, by what is counted; noise is added on the phone",
 )
 
 
