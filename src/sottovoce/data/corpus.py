@@ -141,8 +141,10 @@ def _expanded(path: Path, plain_text: bool) -> list[Path]:
     if path.is_dir():
         found = [file for file in path.rglob("*") if _holds_records(file) != plain_text]
     elif not path.exists() and any(letter in str(path) for letter in _WILD):
-        start = Path(path.anchor)
+        start, pattern = Path(path.anchor), path
         found, path = list(start.glob(str(path.relative_to(start)))), start
+        if not found:
+            raise SottoError(f"{pattern} matches no file; check the pattern")
     else:
         return [path]
     files = [f for f in found if f.is_file() and not any(part.startswith(".") for part in f.relative_to(path).parts)]

@@ -427,7 +427,7 @@ def test_what_the_owner_should_look_at(tmp_path: Path) -> None:
     found = "\n".join(summary.warnings)
     for words in ("5 users to train on are few", "1 user ids differ", "2 records have a user such as null"):
         assert words in found
-    for words in ("1 of 6 records are left out", "of the words are not in the vocabulary", "1 lines are not UTF-8"):
+    for words in ("1 of 6 records are left out", "of the tokens are not in the vocabulary", "1 lines are not UTF-8"):
         assert words in found
     assert "ann" not in found.lower().replace("cannot", "")
 
