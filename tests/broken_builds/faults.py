@@ -846,9 +846,7 @@ def threshold_for_free():
     )
 
 
-@caught_by(
-    "unit/data/test_prepare.py", "test_a_person_who_leaves_with_all_their_records_changes_nobody_elses_text"
-)
+@caught_by("unit/data/test_prepare.py", "test_a_person_who_leaves_with_all_their_records_changes_nobody_elses_text")
 def a_shared_record_counts_for_its_first_owner():
     """A record of two people is in the text of one: without the other, it would not be there."""
     from sottovoce.data import grouping
