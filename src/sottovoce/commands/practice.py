@@ -32,8 +32,11 @@ def practice(
     accuracy is not, as synthetic people write a few sentences over and over.
 
     Args:
-        recipe: as for `train`, and so are the others.
+        recipe: as for `train`.
         out: a folder to make, for the people (`store`) and the run (`run`).
+        observer: as for `train`.
+        stop: as for `train`.
+        given: as for `train`.
     """
     chosen = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     out = Path(out)
