@@ -19,7 +19,7 @@ def demo(*, out: Annotated[Path, option("Folder for the store and the two runs."
         print(f"\nstopped; delete {out} and run `sotto demo` again")
         return
     columns = ("model", "ε", "top-1", "top-3", "perplexity")
-    rows = [("most frequent word", "0", f"{result.baseline:.1%}", "", "")]
+    rows = [("most frequent token", "0", f"{result.baseline:.1%}", "", "")]
     for name, run in (("private", result.private), ("not private", result.plain)):
         scores, epsilon = run.evaluation, shown_epsilon(run.statement.epsilon)
         assert scores is not None

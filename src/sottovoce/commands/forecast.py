@@ -29,6 +29,9 @@ from sottovoce.training.types import Task
 SMALLEST_EPSILON = 0.1  # below it, no run that we measured learned anything
 
 
+NOT_BEGUN = "the run was not begun: nobody was charged"
+
+
 class Declined(SottoError):
     """The owner did not want the run: nobody was charged."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from sottovoce.build.assembly import Assembly, weights_of
 from sottovoce.commands.baselines import measure_baselines
-from sottovoce.commands.forecast import Confirm, Declined, Forecast, forecast_run
+from sottovoce.commands.forecast import NOT_BEGUN, Confirm, Declined, Forecast, forecast_run
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start, with_base
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
@@ -35,6 +36,12 @@ from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.payments import charge_plan, planned_rounds, store_folder, store_ledger, vocabulary_charges
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import ServerState
+
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    return False
 
 
 class Given(TypedDict, total=False):
@@ -82,8 +89,11 @@ def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False
     return Opened(store, test, assemble_for(group, recipe, store, model=model, objective=objective, before=words))
 
 
-def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
-    """Make the folder of a run that has done no round. A run that cannot be made leaves none behind."""
+def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop = never) -> Opened:
+    """Make the folder of a run that has done no round. A run that cannot be made leaves none behind.
+
+    Where the owner is asked, `stop` is asked once more right before people are charged: measuring takes a while.
+    """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
     recipe = with_absolute_paths(recipe)
@@ -125,6 +135,8 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context) -> Opened:
         draft.record.path.touch()
         # From here on the start is in the checkpoint: the folder it came from may go.
         save_state(draft, assembly.start(start.model), secrets, start.weights, initial_scores(registry))
+        if context.confirm is not None and stop():
+            raise Declined(NOT_BEGUN)
         # A crash right after this line charges for a run that never was, which errs on the safe side.
         charge_plan(store_ledger(store), secrets.name(), mechanism, planned)
         if assembly.is_private:
@@ -144,7 +156,7 @@ def _confirm(context: Context, assembly: Assembly, store: Store, start: Start, p
         return None
     forecast = forecast_run(assembly, store, start, planned, context.group.count if context.group else 1)
     if not context.confirm(forecast):
-        raise Declined("the run was not begun: nobody was charged")
+        raise Declined(NOT_BEGUN)
     return forecast.seconds_a_round
 
 

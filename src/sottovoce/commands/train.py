@@ -18,7 +18,7 @@ from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.live_line import live_line
-from sottovoce.commands.new_run import Context, Given, Opened, begin, check_also, open_run, save_state
+from sottovoce.commands.new_run import Context, Given, Opened, Stop, begin, check_also, never, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -120,11 +120,6 @@ class RunResult:
 
 
 Observer = Callable[[Progress], None]
-Stop = Callable[[], bool]
-
-
-def never() -> bool:
-    return False
 
 
 def train(
@@ -154,10 +149,8 @@ def train(
             confirm: is asked with a `Forecast` before anybody is charged. Unless it is True, `Declined` is raised.
     """
     context = Context(**given)
-    if confirm := context.confirm:
-        context = replace(context, confirm=lambda forecast: not stop() and confirm(forecast))
     with _observed(Path(out).name, observer, progress) as observe:
-        return _train(RunFolder(Path(out)), context, observe, stop, begin(recipe, Path(out), context))
+        return _train(RunFolder(Path(out)), context, observe, stop, begin(recipe, Path(out), context, stop))
 
 
 def resume(

@@ -70,7 +70,7 @@ def test_progress_is_shown_before_the_first_round_and_the_result_is_written(reci
 def test_train_and_resume_take_the_same_from_their_caller(recipe, tmp_path, monkeypatch):
     contexts = []
     monkeypatch.setattr(train, "_train", lambda run, context, *rest: contexts.append(context))
-    monkeypatch.setattr(train, "begin", lambda recipe, out, context: None)
+    monkeypatch.setattr(train, "begin", lambda recipe, out, context, stop: None)
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     given = {"model": "a model", "objective": "an objective", "group": "a group", "also_evaluate_on": "a text"}
     sottovoce.train(recipe, tmp_path, **given, coordinator="a coordinator")
