@@ -16,7 +16,7 @@ def test_both_models_are_shown_next_to_the_baseline(sotto, stub, result, capsys,
     assert demo.names["progress"] is progress_of_rounds
     page = capsys.readouterr().out
     rows = [line.split() for line in page.splitlines()]
-    assert ["most", "frequent", "word", "0", "7.1%"] in rows
+    assert ["most", "frequent", "token", "0", "7.1%"] in rows
     assert ["private", "4.63", "25.0%", "40.0%", "12.5"] in rows
     assert ["not", "private", "∞", "25.0%", "40.0%", "12.5"] in rows
     assert "ε = 4.63 at δ = 1e-06 for each user" in page
