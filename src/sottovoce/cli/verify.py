@@ -27,19 +27,24 @@ def verify(
         print_json(found.to_json())
     else:
         for check in found.checks:
-            print(f"{check.name:9}  {check.result:9}  {check.found}")
+            print(f"{check.name:9}  {check.result:9}  {_printable(check.found)}")
         if found.epsilons:
             claim = {"claimed by the statement": shown_epsilon(found.claimed or 0.0, 4)}
             computed = {one.accountant: _shown(one.epsilon) for one in found.epsilons}
             print_table(f"ε at δ = {found.delta:g}", claim | computed)
         for note in found.notes:
-            print(f"note: {note}")
+            print(f"note: {_printable(note)}")
         print("\n- ".join(["not proved by this:", *found.not_proved]))
         failed = [check.name for check in found.checks if check.result == FAILED]
         unsigned = "" if found.signer else "; it is not signed"
         print(f"FAILED: {', '.join(failed)}" if failed else f"no check failed{unsigned}")
     if not found.verified:
         sys.exit(1)
+
+
+def _printable(text: str) -> str:
+    """What a file says, without signs that move the cursor of a terminal."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def _shown(epsilon: float | None) -> str:

@@ -283,7 +283,8 @@ def _trained_on(run: RunFolder, store: Store) -> bool:
     try:
         secrets = Secrets.load_any(run.secrets)
     except DamagedRun:
-        if read_statement(run).has_guarantee and recipe.privacy.secrets != "seeded":
+        statement = read_statement(run)
+        if statement.has_guarantee and statement.secrets != "seeded":
             # A release erased them. The ledger of a store says which runs its people were charged for.
             _refuse_charged(run.path, [header["run"]], store)
             return False

@@ -196,12 +196,12 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
     mechanism, factors = statement.mechanism, [factor for _, factor in statement.mechanism.noise_schedule] or [1.0]
     described = [(mechanism.nominal_noise_multiplier or mechanism.noise_multiplier) * factor for factor in factors]
     most = max((event.noise_multiplier for event, _ in rounds), default=0.0)
-    if most > max(described) * (1 + _ROUNDING):
+    if not most <= max(described) * (1 + _ROUNDING):  # NaN is no guarantee
         yield f"it charges rounds of noise multiplier {most:g}, and the statement describes {max(described):g}"
-    if mechanism.noise_std < mechanism.noise_multiplier * mechanism.sensitivity * (1 - _ROUNDING):
+    if not mechanism.noise_std >= mechanism.noise_multiplier * mechanism.sensitivity * (1 - _ROUNDING):
         yield "the standard deviation of the noise is less than noise multiplier times sensitivity"
     rate = min((event.user_rate for event, _ in rounds), default=1.0)
-    if rate < statement.declared.user_rate * (1 - _ROUNDING):
+    if not rate >= statement.declared.user_rate * (1 - _ROUNDING):
         yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
     if statement.turns is None and sum(count for _, count in rounds) < statement.rounds_done:
         yield f"it charges fewer rounds than the {statement.rounds_done} that were done"

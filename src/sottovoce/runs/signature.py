@@ -142,7 +142,7 @@ def check_folder(folder: Path, purpose: str) -> Signed:
     own = {MANIFEST, SIGNATURE, SIGNER}
     if not own & (set(found.hashes) | set(found.odd)):
         return Signed(not_signed=found.skipped, unsigned=True)
-    file_faults = [f"{name} is not a plain file" for name in found.odd]
+    file_faults = [f"{_shown(name)} is not a plain file" for name in found.odd]
     manifest = _read(folder / MANIFEST) if MANIFEST in found.hashes else None
     if manifest is None:
         return Signed(None, (*file_faults, f"{MANIFEST} is missing"), (f"{MANIFEST} is missing",), found.skipped)
@@ -153,7 +153,7 @@ def check_folder(folder: Path, purpose: str) -> Signed:
     else:
         there = {name: sha256 for name, sha256 in found.hashes.items() if name not in (MANIFEST, SIGNATURE)}
         file_faults += [f"{name} is missing" for name in sorted(listed.keys() - there.keys() - set(found.odd))]
-        file_faults += [f"{name} was added" for name in sorted(there.keys() - listed.keys())]
+        file_faults += [f"{_shown(name)} was added" for name in sorted(there.keys() - listed.keys())]
         both = sorted(listed.keys() & there.keys())
         file_faults += [f"{name} was changed" for name in both if there[name] != listed[name]]
     signer, signature_faults = None, []
@@ -196,6 +196,11 @@ def _entries(folder: Path, top: Path) -> Iterator[tuple[str, Path]]:
             yield from _entries(path, top)
         else:
             yield path.relative_to(top).as_posix(), path
+
+
+def _shown(name: str) -> str:
+    """A name that somebody chose, for a terminal: without signs that move its cursor or that it cannot show."""
+    return name if name.isascii() and name.isprintable() else ascii(name)
 
 
 def _read(path: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,7 @@ LIES = {
     "no guarantee": (replace(STATEMENT, private=False), "statement"),
     "seeded noise": (replace(STATEMENT, secrets="seeded"), "statement"),
     "less noise than charged": (mechanism(noise_multiplier=0.4), "ledger"),
+    "noise that is no number": (mechanism(noise_multiplier=math.nan), "ledger"),
     "a smaller standard deviation": (mechanism(noise_std=0.03), "ledger"),
     "a higher rate than charged": (
         replace(STATEMENT, declared=replace(STATEMENT.declared, user_rate=0.05)),

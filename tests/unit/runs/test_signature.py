@@ -77,6 +77,8 @@ ATTACKS = {
     "changed inside": (lambda f: (f / "onnx/step.onnx").write_bytes(b"other"), "onnx/step.onnx was changed"),
     "removed": (lambda f: (f / "weights").unlink(), "weights is missing"),
     "added": (lambda f: (f / "evil.py").write_bytes(b""), "evil.py was added"),
+    "added, odd name": (lambda f: (f / "a\x1b[2Jb").write_bytes(b""), "'a\\x1b[2Jb' was added"),
+    "added, no text": (lambda f: Path(os.fsdecode(bytes(f) + b"/\xff")).write_bytes(b""), "'\\udcff' was added"),
     "added inside": (lambda f: (f / "onnx" / ".git").write_bytes(b""), "onnx/.git was added"),
     "linked": (lambda f: link(f / "weights"), "weights is not a plain file"),
     "linked folder": (lambda f: (f / "more").symlink_to("/etc"), "more is not a plain file"),
