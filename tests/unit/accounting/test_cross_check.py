@@ -25,6 +25,6 @@ def test_it_agrees_with_ours(spent):
 def test_without_an_answer_it_is_none_and_without_protection_infinite():
     assert dp_accounting_epsilon([(SampledGaussian(3.0, "fixed", 0.1, cohort=10, users=100), 2)], 1e-4) is None
     assert dp_accounting_epsilon([(ROUND, 10**6)], 1e-4) is None
-    assert dp_accounting_epsilon([(SampledGaussian(1e-3, "poisson", 1e-9), 1)], 1e-4) is None  # it would take all memory
+    assert dp_accounting_epsilon([(SampledGaussian(1e-3, "poisson", 1e-9), 1)], 1e-4) is None  # too large
     assert dp_accounting_epsilon([(ROUND, 1), (NonPrivate(), 1)], 1e-4) == math.inf
     assert dp_accounting_epsilon([], 1e-4) == 0
