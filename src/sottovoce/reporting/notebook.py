@@ -19,7 +19,8 @@ def html_table(title: str, rows: Mapping[str, str]) -> str:
 
 def html_frame(page: str) -> str:
     """A page of its own styles, which change nothing around it. It may run no script."""
-    return f'<iframe srcdoc="{escape(page)}" sandbox width="100%" height="{FRAME_HEIGHT}" style="border:0"></iframe>'
+    size = f'width="100%" height="{FRAME_HEIGHT}" style="border:0"'
+    return f'<iframe srcdoc="{escape(page)}" sandbox="allow-same-origin" {size}></iframe>'
 
 
 class PagePath(PosixPath):
