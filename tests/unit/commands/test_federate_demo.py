@@ -42,7 +42,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Devices:
     monkeypatch.setattr(federate_demo, "Child", Device)
     roster = SimpleNamespace(path=Path("federation"), bundle=lambda name: Path(name))
     monkeypatch.setattr(federate_demo, "create_federation", lambda *_: roster)
-    monkeypatch.setattr(federate_demo, "serve", serve)
+    monkeypatch.setattr(federate_demo, "serve_federation", serve)
     return running
 
 
