@@ -31,9 +31,7 @@ def practice(
     from sottovoce.commands.train import train
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
-    if not json:
-        log(f"makes {chosen.privacy.users:,} synthetic people in {out}; no real person is read or charged")
-    chosen = make_people(chosen, out)
+    chosen = make_people(chosen, out, (lambda line: None) if json else log)
     try:
         with gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
             result = train(chosen, out / RUN, observer=observer, stop=stop, confirm=partial(_show, json=json))

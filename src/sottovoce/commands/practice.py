@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
@@ -43,13 +44,14 @@ def practice(
     return train(make_people(chosen, out), out / RUN, observer=observer, stop=stop, **given)
 
 
-def make_people(recipe: Recipe, out: Path) -> Recipe:
-    """Write the synthetic people of a practice; the recipe with their store."""
+def make_people(recipe: Recipe, out: Path, log: Callable[[str], None] = lambda line: None) -> Recipe:
+    """Write the synthetic people of a practice, and log that; the recipe with their store."""
     if not recipe.privacy.users:
         raise SottoError("privacy.users is not set: a practice has as many synthetic people as the recipe declares")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     vocabulary, tokens = _public_facts(recipe)
+    log(f"makes {recipe.privacy.users:,} synthetic people in {out}; no real person is read or charged")
     out.mkdir(parents=True, exist_ok=True)
     prepare_demo(out / STORE, recipe.privacy.users, vocabulary=vocabulary, tokens=tokens)
     return recipe.replace(data={"store": str(out / STORE)})

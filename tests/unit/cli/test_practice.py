@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.commands.forecast import Declined
-from sottovoce.recipe import Recipe
 
 
 @pytest.fixture
-def trained(stub, result):
-    stub("sottovoce.commands.practice.make_people", Recipe.load("demo"))
+def trained(stub, result, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.practice.prepare_demo", lambda out, users, **more: out.mkdir())
     return stub("sottovoce.commands.train.train", result())
 
 
@@ -20,7 +19,9 @@ def test_it_says_that_nobody_is_charged_and_how_to_look_at_it(sotto, trained, ca
     assert "6,000 synthetic people" in err
     assert f"sotto report {tmp_path / 'run'}" in out
     assert out.endswith("for real: sotto train demo --out RUN\n")
-    assert trained.places[1] == tmp_path / "trial" / "run"
+    recipe, folder = trained.places
+    assert (recipe.run.rounds, recipe.data.store) == (3, str(tmp_path / "trial" / "store"))
+    assert folder == tmp_path / "trial" / "run"
 
 
 def test_the_result_is_one_json_object(answer, trained, tmp_path):
@@ -31,3 +32,8 @@ def test_a_stop_before_the_first_round(sotto, stub, trained, capsys, tmp_path):
     stub("sottovoce.commands.train.train", Declined("stopped"))
     sotto(["practice", "demo", "--out", str(tmp_path / "trial")])
     assert capsys.readouterr().out.startswith("stopped; delete")
+
+
+def test_bad_input_is_one_line(refusal, tmp_path):
+    assert "privacy.users is not set" in refusal("practice", "small", "--out", tmp_path / "trial")
+    assert not (tmp_path / "trial").exists()
