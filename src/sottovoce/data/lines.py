@@ -17,7 +17,7 @@ PACKED = (".gz", ".zst")
 MANY_BLANK = 64  # blank lines, after which more are expected: looking ahead costs as much as reading some
 LONGEST_LINE = 64 * 2**20  # bytes: a longer line is a file without line ends, which may not fit in memory
 ONE_OBJECT = "put one whole object on each line (jq -c '.[]')"
-NOT_UTF8 = "text is not UTF-8; name its encoding with {encoding.name}, such as latin-1"
+NOT_UTF8 = "text is not UTF-8; convert the file (iconv -f LATIN1 -t UTF-8), or name its encoding ({encoding.name})"
 _BUFFER = 2**18
 _WINDOWS, _LATIN = "cp1252", "latin-1"  # the second has a letter for every byte
 
