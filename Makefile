@@ -31,7 +31,7 @@ test-changed: $(VENV)/dev ## deliberate faults in the rooms that a branch, or th
 	SOTTOVOCE_FAULTS=changed $(PYTEST) -m slow tests/broken_builds
 
 test-slow: $(VENV)/dev ## the slower tests: every fault, long attacks, processes of their own; three quarters of an hour
-	$(PYTEST) -m "slow and not browser"
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "(slow or hypothesis) and not browser"
 
 test-browser: $(VENV)/browser ## export, keyboard and watch, in a real browser; screenshots go to test-artefacts/
 	$(PYTEST) --dist loadfile -m browser tests/browser

@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
+from functools import partial
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -103,7 +104,8 @@ def store(vocabulary: Vocabulary) -> Store:
 
 @pytest.fixture(scope="session")
 def model(vocabulary: Vocabulary) -> LSTM:
-    return LSTM(vocabulary.size, embedding=6, hidden=8, key=jax.random.key(7))
+    make = partial(LSTM, vocabulary.size, embedding=6, hidden=8)
+    return jax.jit(lambda key: make(key=key))(jax.random.key(7))  # one program: dozens of small ones take longer
 
 
 @pytest.fixture

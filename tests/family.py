@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from sottovoce.local.update import cut_into_lanes
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.lstm import LSTM
@@ -24,7 +25,8 @@ FAMILY = {
 
 @cache
 def of_family(name: str, words: int = 60) -> LanguageModel:
-    made = registry.build(name.partition(",")[0], words, FAMILY[name], jax.random.key(7))
+    make = partial(registry.build, name.partition(",")[0], words, FAMILY[name])
+    made = jax.jit(make)(jax.random.key(7))  # one program: dozens of small ones take longer
     if name == "stacked_lstm, variational and tied":
         # Its table begins near zero, and so small a model learns hardly more from there than what is rounded off.
         made = eqx.tree_at(lambda model: model.embedding, made, 10 * made.embedding)
@@ -41,6 +43,15 @@ def send(update, model, user, key, clip_norms, last):
 def read(model, tokens, state, key=None):
     """`model.read`, compiled as one program: dozens of small ones take longer."""
     return model.read(tokens, state, key)
+
+
+@jax.jit
+def log_chances(model, tokens):
+    """log P of every word after each of these tokens, read from the beginning."""
+    return jax.nn.log_softmax(model.logits(model.read(tokens, model.initial_state())[0]))
+
+
+cut = partial(jax.jit, static_argnames=("lanes", "unroll", "bos"))(cut_into_lanes)
 
 
 class Bigrams(eqx.Module):

@@ -11,6 +11,7 @@ import pytest
 from faults import FAULTS
 from selection import ALWAYS, rooms_of, selected, touched
 
+from examples import THOROUGH
 from forks import Forks
 
 HERE = Path(__file__).parent
@@ -32,7 +33,7 @@ sys.exit(pytest.main(["-x", "-p", "no:xdist", *quiet, "-p", "plugin", test]))
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
     paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(HERE)]))
-    with Forks(environment={**os.environ, "PYTHONPATH": paths}) as forks:
+    with Forks(environment={**os.environ, **THOROUGH, "PYTHONPATH": paths}) as forks:
         yield forks
 
 

@@ -117,6 +117,7 @@ def test_central_training_is_fedavg_of_one_who_wrote_it_all(store, model):
     np.testing.assert_allclose(float(played.loss), float(result.loss), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, model):
     """Adam would move by its memory alone."""
     silent = Store.from_users([[BOS] * 24] * 5, vocabulary, tokens_per_user=24)
@@ -137,6 +138,7 @@ def test_steps_that_are_not_finite_or_have_no_target_change_nothing(vocabulary, 
     assert played.diagnostics()["loss"] == 0
 
 
+@pytest.mark.slow
 def test_a_schedule_of_the_servers_rate_is_a_rate_of_that_round(store, model):
     """Half the server's rate in round 2 is half of η in it."""
     falling = dataclasses.replace(

@@ -77,7 +77,11 @@ def by_hand(model, store, rounds):
             for start in range(0, len(tokens), UNROLL):
                 here = slice(start, start + UNROLL)
                 at = [leaf + change for leaf, change in zip(trained, update, strict=True)]
-                slopes, state = gradient(at, model, jnp.asarray(inputs[here]), jnp.asarray(tokens[here]), state)
+                # Filled up to one shape, to compile once: nothing is read after what is filled in.
+                filled = [
+                    np.pad(part[here], (0, UNROLL - len(part[here])), constant_values=BOS) for part in (inputs, tokens)
+                ]
+                slopes, state = gradient(at, model, *filled, state)
                 update = [change - RATE * np.asarray(slope) for change, slope in zip(update, slopes, strict=True)]
                 norm = np.sqrt(sum(np.sum(change.astype(float) ** 2) for change in update))
                 update = [change * min(1, CLIP / max(norm, 1e-30)) for change in update]

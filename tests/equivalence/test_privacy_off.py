@@ -62,6 +62,7 @@ def test_privacy_off_is_plain_federated_averaging(store, any_model):
         assert float(jnp.abs(mean).max()) > 1e-4
 
 
+@pytest.mark.slow
 def test_a_clip_that_nothing_reaches_and_no_clip_are_the_same_to_the_bit(store, model):
     ends = []
     for clip in (NoClip(), FlatClip(1e6)):

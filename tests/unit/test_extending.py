@@ -55,6 +55,7 @@ def exact_norm(tree) -> float:
     return math.sqrt(sum(float(np.sum(np.square(np.float64(leaf)))) for leaf in jax.tree.leaves(tree)))
 
 
+@pytest.mark.slow
 def test_a_clip_of_ones_own_is_trained_and_keeps_its_bound(run_block, store, capsys):
     made = run_block("clip")
     assert "clipped to L2 norm 0.5 (normalise, every step)" in capsys.readouterr().out

@@ -23,7 +23,7 @@ class Gate(eqx.Module):
 
     def __init__(self, embedding: int, hidden: int, *, bias: float, key: PRNGKeyArray):
         self.weight = uniform(key, (hidden, embedding + hidden), hidden)
-        self.bias = jnp.full((hidden,), bias)
+        self.bias = jnp.full((hidden,), bias, jnp.float32)  # not of a weak type, which would compile again
 
 
 Gates = tuple[Gate, Gate, Gate, Gate]  # the input, forget, cell and output gate

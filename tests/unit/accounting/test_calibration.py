@@ -46,7 +46,9 @@ def test_a_common_factor_keeps_unequal_rounds_within_epsilon(accountant) -> None
         ([(poisson(1.0, 1e-5), 1)], 0.01, 1e-10),
         ([(poisson(1.0, 1.0), 10)], 1.0, 1e-6),
         ([(fixed(1.0, 100, 10_000), 500)], 3.0, 1e-6),
-        ([(poisson(0.5 + 0.1 * index, 0.01), 100) for index in range(10)], 2.0, 1e-6),
+        pytest.param(
+            [(poisson(0.5 + 0.1 * index, 0.01), 100) for index in range(10)], 2.0, 1e-6, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_calibrated_noise_never_exceeds_the_target(rounds, target, delta) -> None:

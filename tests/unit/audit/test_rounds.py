@@ -91,6 +91,7 @@ def test_no_noise_shows(monkeypatch):
     assert shown > claim
 
 
+@pytest.mark.slow
 def test_noise_at_three_quarters_shows_in_the_noise_that_was_added(monkeypatch):
     real = Mechanism.noise_std
     monkeypatch.setattr(Mechanism, "noise_std", lambda *args: (0.75 * real(*args)[0], None))

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from sottovoce.data import grouping as grouping_module
 from sottovoce.data import prepare as prepare_module
 from sottovoce.data.grouping import Grouping
@@ -198,7 +199,7 @@ def test_fingerprint_follows_the_text(tmp_path: Path) -> None:
     assert len(prints) == 3
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     rows=st.lists(
         st.tuples(st.text(min_size=1, max_size=3).filter(lambda u: not u.isspace()), st.text("abz ,", max_size=12)),

@@ -6,9 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.private_vocabulary import count_users
 from sottovoce.errors import SottoError
@@ -56,7 +57,7 @@ def test_held_out_users_bring_nothing(tmp_path: Path) -> None:
     assert set(counts(tmp_path, rows, 9, half)) == kept
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data(), words_per_user=st.integers(1, 4), share=st.sampled_from([0.0, 0.5]))
 def test_one_user_more_changes_few_counts_by_one(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, words_per_user: int, share: float

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from family import log_chances
 from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.errors import SottoError
@@ -59,12 +60,8 @@ def test_perplexity_by_hand(any_model, vocabulary):
     model = any_model
     stream = [BOS, 50, UNK, 51, EOS, BOS, 52, EOS]
     store = Store.from_users([stream], vocabulary, tokens_per_user=20)
-    outputs, _ = model.read(jnp.asarray([BOS, *stream[:-1]]), model.initial_state())
-    losses = [
-        (token, -float(chances[token]))
-        for token, chances in zip(stream, jax.nn.log_softmax(model.logits(outputs)), strict=True)
-        if token != BOS
-    ]
+    chances = np.asarray(log_chances(model, np.array([BOS, *stream[:-1]])))
+    losses = [(token, -row[token]) for token, row in zip(stream, chances, strict=True) if token != BOS]
     result = evaluate(model, store)
     assert result.perplexity == pytest.approx(np.exp(np.mean([loss for _, loss in losses])), rel=1e-4)
     known = [loss for token, loss in losses if token != UNK]

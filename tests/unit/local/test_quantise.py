@@ -41,9 +41,9 @@ def norm(update) -> float:
 
 def test_every_number_is_within_a_step_of_its_rows_unit():
     update = an_update()
-    packed = CODE.quantise(update, KEY)
+    packed = jax.jit(CODE.quantise)(update, KEY)
     assert all(leaf.dtype == jnp.int8 for leaf in jax.tree.leaves(packed.numbers))
-    for name, leaf in CODE.dequantise(packed).items():
+    for name, leaf in jax.jit(CODE.dequantise)(packed).items():
         unit = np.max(np.abs(update[name]), axis=-1, keepdims=True) / 127
         assert np.all(np.abs(leaf - update[name]) <= unit * 1.001)
         assert np.max(np.abs(packed.numbers[name])) == 127
@@ -66,7 +66,7 @@ def test_nothing_stays_nothing():
 
 def test_bytes_are_counted_as_they_travel():
     update = an_update()
-    packed = CODE.quantise(update, KEY)
+    packed = jax.jit(CODE.quantise)(update, KEY)
     assert CODE.size(update) == sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(packed))
     assert plain_size(update) == 4 * (600 + 7)
 
@@ -77,7 +77,7 @@ def test_a_packed_update_is_never_longer_than_the_clip_norm(clipping, kind):
     """Guarantee: what the server adds is clipped after it is unpacked, since rounding may lengthen it."""
     local, norms, keys = kind(clipping, compression=CODE), jnp.asarray(clipping.clip_norms), jax.random.split(KEY, 20)
     trained = Trained(an_update(), jnp.zeros(()), jnp.array(False), jnp.zeros(()))
-    sent = jax.vmap(lambda key: clip_update(local, trained, norms, key))(keys)
+    sent = jax.jit(jax.vmap(lambda key: clip_update(local, trained, norms, key)))(keys)
     whole = clip_update(replace(local, compression=None), trained, norms).update
     assert np.all(np.asarray(sent.sound) == 1)
     assert np.all(norms_of(sent.update) <= 0.001)
@@ -96,6 +96,7 @@ def test_users_round_by_chances_of_their_own(model):
     assert np.any(one.embedding != other.embedding)
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_sent_as_nothing(model):
     update = FedAvg(FlatClip(0.3), True, compression=CODE, batch=2, unroll=3, learning_rate=1e38)
     user = User(jnp.arange(3, 27), jnp.asarray(24))

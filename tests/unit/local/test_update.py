@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from family import of_family, send
+from family import cut, of_family, send
 from sottovoce.data.words import BOS, EOS
 from sottovoce.local.objective import Batch, Penalised, plain
-from sottovoce.local.update import FedAvg, FedSGD, User, cut_into_lanes
+from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 
 LOCAL = {"batch": 2, "unroll": 3, "learning_rate": 1.5}
@@ -29,17 +29,17 @@ def length(update) -> float:
 
 
 def test_the_papers_user_makes_twenty_steps_of_eight_by_ten():
-    steps = cut_into_lanes(User(jnp.arange(3, 1603), jnp.asarray(1600)), lanes=8, unroll=10, bos=BOS)
+    steps = cut(User(np.arange(3, 1603), np.asarray(1600)), lanes=8, unroll=10, bos=BOS)
     assert steps.inputs.shape == (20, 8, 10)
-    assert float(jnp.sum(steps.mask)) == 1600
+    assert np.sum(steps.mask) == 1600
     # Step 1 of lane 2 is tokens 410 to 419 of the stream; what is read is one token earlier.
-    np.testing.assert_array_equal(steps.targets[1, 2], np.arange(410, 420) + 3)
-    np.testing.assert_array_equal(steps.inputs[1, 2], np.arange(409, 419) + 3)
+    np.testing.assert_array_equal(np.asarray(steps.targets)[1, 2], np.arange(410, 420) + 3)
+    np.testing.assert_array_equal(np.asarray(steps.inputs)[1, 2], np.arange(409, 419) + 3)
 
 
 def test_the_first_input_is_bos_and_bos_is_never_a_target():
     stream = [BOS, 5, 6, EOS, BOS, 7, EOS]
-    steps = cut_into_lanes(user(stream), lanes=2, unroll=3, bos=BOS)
+    steps = cut(user(stream), lanes=2, unroll=3, bos=BOS)
     inputs, targets, mask = (np.asarray(part).swapaxes(0, 1).reshape(2, -1) for part in steps)
     # Lanes of ceil(7 / 2) = 4 tokens.
     assert targets[0, :4].tolist() == [BOS, 5, 6, EOS]
@@ -57,7 +57,7 @@ def sent(update, model, user):
 
 @pytest.mark.parametrize("count", range(25))
 def test_every_token_is_a_target_once_whatever_the_length(count):
-    steps = cut_into_lanes(user(range(3, 3 + count)), lanes=4, unroll=3, bos=BOS)
+    steps = cut(user(range(3, 3 + count)), lanes=4, unroll=3, bos=BOS)
     seen = np.asarray(steps.targets)[np.asarray(steps.mask) > 0]
     assert sorted(seen) == list(range(3, 3 + count))
 
@@ -92,8 +92,15 @@ def test_a_user_without_a_target_contributes_zero(model, make, tokens):
     assert not bool(result.clipped.any())
 
 
-@pytest.mark.parametrize("clip", [FlatClip(0.05), PerLayerClip.even(0.05, 11)], ids=["flat", "per layer"])
-@pytest.mark.parametrize("every_step", [True, False])
+@pytest.mark.parametrize(
+    ("every_step", "clip"),
+    [
+        pytest.param(True, FlatClip(0.05), id="every step, flat"),
+        pytest.param(True, PerLayerClip.even(0.05, 11), id="every step, per layer", marks=pytest.mark.slow),
+        pytest.param(False, FlatClip(0.05), id="at the end, flat", marks=pytest.mark.slow),
+        pytest.param(False, PerLayerClip.even(0.05, 11), id="at the end, per layer"),
+    ],
+)
 def test_no_update_is_longer_than_the_clip_norm(model, clip, every_step):
     update = FedAvg(clip, every_step, batch=2, unroll=3, learning_rate=50.0)
     result = sent(update, model, user(range(3, 27)))
@@ -148,10 +155,11 @@ def test_fedsgd_weighs_steps_by_their_targets(model):
 def test_fedsgd_can_take_a_random_run_of_the_users_tokens(model):
     update = FedSGD(NoClip(), tokens=4, **LOCAL)
     stream = list(range(3, 27))
-    windows = {tuple(np.asarray(update._select(user(stream), jax.random.key(i)).tokens)) for i in range(60)}
+    select = jax.jit(update._select)
+    windows = {tuple(np.asarray(select(user(stream), jax.random.key(i)).tokens)) for i in range(60)}
     assert all(len(window) == 4 and list(window) == list(range(window[0], window[0] + 4)) for window in windows)
     assert {window[0] for window in windows} > {3, 23}  # both ends are reached
-    short = update._select(user([5, 6]), jax.random.key(1))
+    short = select(user([5, 6]), jax.random.key(1))
     assert int(short.length) == 2
 
 
@@ -196,7 +204,7 @@ def test_every_lane_trains_with_a_key_of_its_own(model):
             return jnp.stack([outputs, jnp.zeros_like(outputs)], axis=-1)
 
     batch = Batch(*(jnp.zeros((3, 4), kind) for kind in (int, int, jnp.float32)))
-    losses, _ = plain(Dice(), Dice(), batch, jnp.zeros((3, 1)), KEY)  # pyrefly: ignore
+    losses, _ = jax.jit(partial(plain, Dice(), Dice()))(batch, jnp.zeros((3, 1)), KEY)  # pyrefly: ignore
     assert len(set(np.asarray(losses).ravel().tolist())) == 12
 
 
@@ -239,6 +247,7 @@ def test_every_gradient_is_clipped_before_its_step_and_the_update_after_it(model
     assert length(update(FlatClip(0.02), gradient_clip=0.01, epochs=2)) <= 0.02
 
 
+@pytest.mark.slow
 def test_an_objective_of_your_own_sees_the_model_as_received(model):
     def towards_received(model, received, batch, state, key):
         losses, state = plain(model, received, batch, state, key)

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from examples import examples
 from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import (
     CLIPS,
@@ -29,7 +30,7 @@ def exact_norm(tree) -> float:
 
 @pytest.mark.parametrize("clip", [FlatClip(1.5), PerLayerClip.even(1.5, 2)], ids=["flat", "per layer"])
 @given(tree=trees)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_clipped_update_is_within_the_bound_and_keeps_its_direction(clip, tree):
     clipped, cut = clip.clip(tree, np.float32(clip.clip_norms))
     assert exact_norm(clipped) <= joint_norm(clip.clip_norms)

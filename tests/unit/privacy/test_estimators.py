@@ -5,9 +5,10 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from examples import examples
 from sottovoce.errors import SottoError
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage, user_weight
 
@@ -26,7 +27,7 @@ def value(estimator, cohort):
 @pytest.mark.parametrize("kind", [FixedDenominator, ClippedDenominator])
 @given(cohort=st.lists(users, max_size=8), newcomer=users)
 @example(cohort=[(1.0, S, 0.0)], newcomer=(1.0, S, math.pi))  # the worst there is, which chance may not find
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_one_user_moves_an_estimate_by_at_most_its_sensitivity(kind, qw, cohort, newcomer):
     estimator = kind(qw)
     moved = np.linalg.norm(value(estimator, [*cohort, newcomer]) - value(estimator, cohort))

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from examples import examples
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.update import Trained, clip_update
@@ -41,7 +42,7 @@ def summed(parts: np.ndarray, blocks: int = 1) -> np.ndarray:
 
 
 @given(parts=contributions)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_sum_is_exact_and_the_same_in_any_order_and_blocks(parts):
     grid = grid_of(BOUND)
     exact = np.trunc(parts.astype(np.float64) / grid).sum(axis=0) * grid
@@ -50,7 +51,7 @@ def test_a_sum_is_exact_and_the_same_in_any_order_and_blocks(parts):
 
 
 @given(parts=contributions)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_one_contribution_moves_a_sum_by_no_more_than_itself(parts):
     moved = np.abs(summed(parts) - summed(np.concatenate([parts[:-1], np.zeros((1, 3), np.float32)])))
     assert np.all(moved <= np.abs(parts[-1]))

@@ -9,7 +9,7 @@ import pytest
 from sottovoce.privacy import sha256
 
 
-@pytest.mark.parametrize("size", [0, 1, 64, *(pytest.param(size, marks=pytest.mark.slow) for size in (40, 200))])
+@pytest.mark.parametrize("size", [1, *(pytest.param(size, marks=pytest.mark.slow) for size in (0, 40, 64, 200))])
 def test_every_lane_has_the_digest_of_its_words(size):
     words = np.random.default_rng(size).integers(0, 2**32, size, dtype=np.uint32)
     found = np.asarray(sha256._digests(jnp.asarray(words), 4)).T.astype(">u4")

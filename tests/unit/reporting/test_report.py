@@ -7,6 +7,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from builders import (
@@ -27,8 +28,23 @@ from sottovoce.reporting.statement import NOT_COVERED, Adaptive
 INTERNAL = "Internal: exact figures of private data, do not publish"
 
 
+@cache  # drawing takes most of the time of these tests
+def public_page() -> str:
+    return render(make_evidence())
+
+
+@cache
+def internal_page() -> str:
+    return render(make_evidence(diagnostics=make_diagnostics()))
+
+
+def without_rounds(**changes) -> str:
+    """For what is said in words: a page with one figure is drawn in a third of the time."""
+    return render(make_evidence(record=[], **changes))
+
+
 def test_a_private_run_leads_with_its_epsilon():
-    page = render(make_evidence())
+    page = public_page()
     assert "<title>forum-lstm: ε = 4.63 at δ = 1e-6, per user</title>" in page
     assert "<h1>ε\u00a0=\u00a04.63 at δ\u00a0=\u00a01e-\u20606, per user</h1>" in page
     shown = ["meaning", "evaluation", "suggestions", "progress", "statement", "audit", "recipe"]
@@ -49,7 +65,7 @@ def test_a_private_run_leads_with_its_epsilon():
 
 
 def test_what_is_not_covered_is_a_list_and_is_said_once():
-    page = text_of(render(make_evidence()))
+    page = text_of(public_page())
     assert page.count("What is not covered") == 1
     assert all(page.count(line) == 1 for line in NOT_COVERED)
 
@@ -73,21 +89,21 @@ def test_an_infinite_epsilon_is_never_a_guarantee():
 
 
 def test_an_unknown_total_of_the_store_is_not_shown_as_a_number():
-    page = text_of(render(make_evidence(statement=make_statement(epsilon_store=math.inf))))
+    page = text_of(without_rounds(statement=make_statement(epsilon_store=math.inf)))
     assert "ε of the store not known to be finite" in page
 
 
 def test_a_total_for_another_relation_says_so():
     other = make_statement(relation_store="replace-one-user")
-    page = text_of(render(make_evidence(statement=other)))
+    page = text_of(without_rounds(statement=other))
     assert "6.92 all private runs on it, when one user is replaced by another" in page
     assert "all private runs on the store, when one user is replaced by another: 6.9174" in page
-    same = text_of(render(make_evidence(statement=make_statement(relation_store="add-or-remove-one-user"))))
+    same = text_of(without_rounds(statement=make_statement(relation_store="add-or-remove-one-user")))
     assert "when one user is replaced" not in same
 
 
 def test_diagnostics_are_shown_only_when_they_are_given():
-    public, internal = render(make_evidence()), render(make_evidence(diagnostics=make_diagnostics()))
+    public, internal = public_page(), internal_page()
     assert "Internal" not in public
     assert INTERNAL in internal
     assert set(figures(internal)) - set(figures(public)) == {"norms", "clipped_share", "loss"}
@@ -131,15 +147,15 @@ def test_an_epsilon_by_round_is_never_shown_below_itself():
 
 
 def test_the_total_of_a_store_that_is_gone_is_not_shown_as_of_today():
-    words = text_of(render(make_evidence(statement=make_statement(store_gone=True))))
+    words = text_of(without_rounds(statement=make_statement(store_gone=True)))
     assert "ε of the store 6.92 all private runs on it when this run ended" in words
     assert "all private runs on the store when this run ended: 6.9174" in words
     assert "ε was 6.92 at the same δ, when this run ended." in words
-    assert "when this run ended" not in text_of(render(make_evidence()))
+    assert "when this run ended" not in text_of(public_page())
 
 
 def test_the_headline_says_on_how_many_users():
-    words = text_of(render(make_evidence()))
+    words = text_of(public_page())
     assert "about 200 held-out users; the start, base english: 11.7%" in words
     assert "Perplexity 120.8 about 200 held-out users" in words
     assert "31,482" not in words  # how much they wrote
@@ -147,11 +163,11 @@ def test_the_headline_says_on_how_many_users():
 
 
 def test_seeded_secrets_are_noticed():
-    assert "Seeded secrets." in text_of(render(make_evidence(statement=make_statement(secrets="seeded"))))
+    assert "Seeded secrets." in text_of(without_rounds(statement=make_statement(secrets="seeded")))
 
 
 def test_rounds_charged_again_are_in_the_table():
-    page = text_of(render(make_evidence(statement=make_statement(charged_again=3, charges=63))))
+    page = text_of(without_rounds(statement=make_statement(charged_again=3, charges=63)))
     assert "3 begun, broken off and charged again" in page
 
 
@@ -171,7 +187,7 @@ def test_a_baseline_and_another_run_are_drawn_and_named():
 
 
 def test_top1_is_drawn_from_zero_with_what_no_training_gives():
-    page = render(make_evidence())
+    page = public_page()
     shown = re.findall(r'label">(.*?)</span>.*?width: ([\d.]+)%.*?<b>(.*?)</b>', page.split('id="evaluation"')[1])
     assert [(name, value) for name, _, value in shown] == [
         ("always “.”", "5.1%"), ("a unigram", "4.9%"), ("the start, base english", "11.7%"), ("this run", "18.5%"),
@@ -218,8 +234,8 @@ def test_a_perplexity_that_is_not_finite(missing):
 
 
 def test_no_suggestions_no_section():
-    assert "suggestions" not in sections(render(make_evidence(suggestions=[])))
-    assert "suggestions" in sections(render(make_evidence(suggestions=[("hello", [])])))
+    assert "suggestions" not in sections(without_rounds(suggestions=[]))
+    assert "suggestions" in sections(without_rounds(suggestions=[("hello", [])]))
 
 
 def test_everything_is_escaped():
@@ -231,13 +247,13 @@ def test_everything_is_escaped():
     )
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 7
-    page = render(make_evidence())
+    page = public_page()
     assert "<b>&lt;b&gt;</b>" in page
     assert "r&amp;d" in page
 
 
 def test_nothing_is_fetched():
-    page = render(make_evidence(diagnostics=make_diagnostics()))
+    page = internal_page()
     page = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
     assert not re.search(r"https?://|//www|@import|<link|<script|<img|<iframe|url\((?!#)|src=", page)
 
@@ -248,7 +264,7 @@ def test_the_page_is_the_same_every_time():
 
 
 def test_tags_are_closed_and_ids_are_unique():
-    page = render(make_evidence(diagnostics=make_diagnostics()))
+    page = internal_page()
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="|url\()#([\w.-]+)', page)) <= set(ids)
@@ -257,7 +273,7 @@ def test_tags_are_closed_and_ids_are_unique():
 
 
 def test_figures_have_words():
-    for svg in figures(render(make_evidence(diagnostics=make_diagnostics()))).values():
+    for svg in figures(internal_page()).values():
         title, description = svg[0], svg[1]
         assert title.text
         assert re.search(r"at round \d+|at most \d+", description.text or "")
@@ -305,13 +321,13 @@ def test_a_clip_norm_that_changes_has_a_figure():
 def test_traffic_is_shown_where_devices_sent_it():
     sent, devices = {"down": 1e6, "up": 1e6, "round": 4e8, "total": 2.4e10}, make_statement(across_devices=True)
     words = "of 60 planned; 24 GB sent and received"
-    assert words in text_of(render(make_evidence(traffic=sent, statement=devices)))
-    assert "sent and received" not in text_of(render(make_evidence(traffic={"up": 1e6}, statement=devices)))
-    assert "sent and received" not in text_of(render(make_evidence(traffic=sent)))  # a simulation sends nothing
+    assert words in text_of(without_rounds(traffic=sent, statement=devices))
+    assert "sent and received" not in text_of(without_rounds(traffic={"up": 1e6}, statement=devices))
+    assert "sent and received" not in text_of(without_rounds(traffic=sent))  # a simulation sends nothing
 
 
 def test_date_and_data_are_in_the_head():
-    words = text_of(render(make_evidence(date="17 November 2026")))
+    words = text_of(without_rounds(date="17 November 2026"))
     assert "Report of the run “forum-lstm”, written on 17 November 2026" in words
     assert "(LSTM) that started untrained and was trained on the text of 20,000 users (declared), 200 in each" in words
     assert "their text is protected as stated here" in words

@@ -3,15 +3,16 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from sottovoce.training import blocks as module
 from sottovoce.training.blocks import block_size, cut_into_blocks, latency, share_out
 
 
 @given(steps=st.lists(st.integers(0, 20), max_size=300), seats=st.sampled_from([1, 3, 16, 64, 512]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_blocks_hold_every_user_once_in_few_shapes(steps, seats):
     steps = np.array(steps, int)
     blocks = cut_into_blocks(steps, seats)
@@ -31,7 +32,7 @@ def time_of(blocks, latency):
     seats=st.sampled_from([1, 3, 16, 64, 512]),
     devices=st.sampled_from([1, 2]),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_blocks_are_joined_where_that_is_faster(steps, seats, devices):
     """Where a step has a latency, no plan is slower than the one without it, or than one block that holds them all."""
     steps, latency = np.array(steps, int), 32

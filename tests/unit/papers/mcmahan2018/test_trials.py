@@ -17,6 +17,10 @@ from sottovoce.papers.registry import MCMAHAN2018
 from sottovoce.recipe import Recipe
 
 GPU = SIZES["gpu"]
+# The others are the same recipes with other numbers.
+EVERY_SIZE = [
+    pytest.param(size, id=name, marks=() if name == "smoke" else pytest.mark.slow) for name, size in SIZES.items()
+]
 LAYERS = [f"layer {number}" for number in range(11)]
 
 
@@ -32,7 +36,7 @@ def test_every_table_and_figure_of_the_paper_is_there():
     assert len(TABLE_2) == 6
 
 
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("size", EVERY_SIZE)
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
     for trial, _ in experiment.runs(size):
@@ -47,7 +51,7 @@ def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
         )
 
 
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("size", EVERY_SIZE)
 def test_private_trials_are_runs_that_promise_what_they_say(size):
     """A population that is declared, secrets from entropy, cohorts it can draw, and noise for the ε of its name."""
     trials = [trial for trial in EXPERIMENTS["private-model"].trials(size) if trial.is_private]
@@ -80,7 +84,7 @@ def test_only_unprotected_trials_know_how_many_users_there_are():
                 assert Populations(Path("nowhere"), declared, GPU).users(trial) == 27_000
 
 
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("size", EVERY_SIZE)
 def test_a_name_stands_for_one_recipe_and_a_recipe_for_one_name(size):
     by_name, by_recipe = {}, {}
     for experiment in EXPERIMENTS.values():
