@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,9 @@ import pytest
 from watching_world import ARTEFACTS, make_files, play, watching
 
 import sottovoce
+from sottovoce.files import pretty, sealed
+from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import Lines
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
@@ -108,6 +114,52 @@ def test_rounds_that_are_played_again_replace_those_before(shown, tmp_path):
         wait_for(page, "Round", "50")
         rounds = [row[0] for row in numbers(page, "privacy-spent")[1:]]
         assert len(rounds) == len(set(rounds)) == 12
+        page.close()
+
+
+def test_state_and_time_left_are_known_at_once(shown, tmp_path):
+    """A run that trains when the page is opened: 39 rounds in 390 seconds, 21 more to come."""
+    run = make_files(tmp_path / "run", planned=60)
+    folder = RunFolder(run)
+    with folder.locked(), watching(run) as address:
+        now = time.time()
+        for path, age in ((folder.recipe_file, 391), (folder.lock_file, 390), (folder.record.path, 0)):
+            os.utime(path, (now - age, now - age))
+        page = shown(address)
+        page.locator(".state[data-kind=training]").wait_for()
+        assert fact(page, "Time left") in ("3 min", "4 min")
+        page.close()
+    Lines(run / "record.jsonl").keep_up_to(0)
+    with watching(run) as address:
+        with folder.locked():
+            page = shown(address)
+            page.locator(".state[data-kind=compiling]").wait_for()
+            assert fact(page, "Time left") == "–"
+        page.locator(".state[data-kind=stopped]").wait_for()
+        page.close()
+
+
+def test_values_are_shown_under_the_pointer(shown, tmp_path):
+    run = make_files(tmp_path / "run", planned=60)
+    found = Baselines(start="base english", token=".", constant=Score(9, 0.05, 0.1, 0.15, math.inf))
+    RunFolder(run).baselines_file.write_bytes(pretty(sealed(found.to_json())))
+    with watching(run) as address:
+        page = shown(address)
+        page.wait_for_selector("#figure-accuracy .line")
+        rows = {row[0]: row[1:] for row in numbers(page, "accuracy")}
+        assert rows["round"] == ["top-5", "top-3", "top-1", "always “.”"]
+        plot, tip = page.locator("#figure-accuracy svg"), page.locator("#figure-accuracy .tip")
+        assert tip.is_hidden()
+        box = plot.bounding_box()
+        plot.hover(position={"x": box["width"] * 0.02, "y": 60})
+        shown_values = tip.locator("div").all_inner_texts()
+        names = rows["round"][:3]
+        assert shown_values == ["round 5", *(f"{name}: {value}" for name, value in zip(names, rows["5"], strict=False))]
+        play(run, range(40, 41), planned=60)  # drawn again: the values stay
+        wait_for(page, "Round", "40")
+        assert tip.locator("div").all_inner_texts() == shown_values
+        page.mouse.move(0, 0)
+        tip.wait_for(state="hidden")
         page.close()
 
 

@@ -33,6 +33,7 @@ class RunFolder:
         self.path = path
         self.recipe_file = path / "recipe.toml"
         self.ledger_file = path / "ledger.jsonl"
+        self.lock_file = path / ".lock"
         self.record = Lines(path / "record.jsonl")
         self.diagnostics = Lines(path / "diagnostics.jsonl", private=True)
         self.checkpoints = path / "checkpoints"
@@ -92,7 +93,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process out: two of them would release the same rounds with different noise."""
-        with locked(self.path / ".lock", f"{self.path} is being trained by another process; wait for it or stop it"):
+        with locked(self.lock_file, f"{self.path} is being trained by another process; wait for it or stop it"):
             remove_partial((self.checkpoints, self.secrets, self.model))
             yield
 

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
+from sottovoce.errors import SottoError
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
 
 MAX_LINES = 500  # in one message
+_NEW = 120  # seconds between a recipe and its training, at most
 _SHOWN = {
     "record": ("round", "epsilon", "delta", "clip_norm", "evaluation"),
     "diagnostics": ("round", "users", "seconds", "norm_quantiles", "clipped_share"),
@@ -26,8 +31,14 @@ Row = dict[str, object]  # one line of a record or of diagnostics, reduced to th
 Kind = Literal["record", "diagnostics"]
 
 
+class BaselineInfo(TypedDict):
+    label: str
+    top1: float
+    perplexity: float | None
+
+
 class RunInfo(TypedDict):
-    """What is planned, and how far the run came; unknown while there is no recipe."""
+    """What is planned, and how far the run came; unknown while there is no recipe. Times are in seconds."""
 
     name: str
     there: bool
@@ -35,6 +46,10 @@ class RunInfo(TypedDict):
     budget: float | None
     delta: float | None
     rounds_done: int | None  # written when a run ends or is stopped
+    running: bool  # a process of this machine trains it
+    began: float | None  # when a process last began to train it
+    first: int | None  # rounds that were done by then, where that is known
+    baselines: list[BaselineInfo]
 
 
 class RunsData(TypedDict):
@@ -43,11 +58,15 @@ class RunsData(TypedDict):
 
 
 class LinesData(TypedDict):
-    """Lines of one file. `again`: they replace all lines before. `live`: they were written while the page was open."""
+    """Lines of one file. `again`: they replace all lines before. `live`: they were written while the page was open.
+
+    `time` is when the file was last written.
+    """
 
     run: int
     again: bool
     live: bool
+    time: float | None
     lines: list[Row]
 
 
@@ -122,7 +141,56 @@ def describe_run(name: str, folder: RunFolder) -> RunInfo:
         "budget": privacy.get("epsilon"),
         "delta": privacy.get("delta"),
         "rounds_done": statement.get("rounds_done"),
+        "running": is_locked(folder.lock_file),
+        "began": (began := _changed(folder.lock_file)),
+        "first": _rounds_before(folder, began, statement.get("rounds_done")),
+        "baselines": _baselines(folder),
     }
+
+
+def is_locked(path: Path, locks: Path = Path("/proc/locks")) -> bool:
+    """Does a process of this machine hold the lock on a file? Reading the kernel's list disturbs nobody.
+
+    False where it cannot be known: on other systems, and for a folder that another machine writes.
+    """
+    try:
+        found = path.stat()
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        return any(place in line.split() for line in locks.read_text().splitlines())
+    except OSError:
+        return False
+
+
+def _changed(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _rounds_before(folder: RunFolder, began: float | None, done: int | None) -> int | None:
+    """Rounds that were done before the present training began: by the statement of then, or none if it is new."""
+    made, stated = _changed(folder.recipe_file), _changed(folder.statement_file)
+    if began is None or made is None:
+        return None
+    if stated is not None and stated < began:
+        return done
+    return 0 if began - made < _NEW else None
+
+
+def _baselines(folder: RunFolder) -> list[BaselineInfo]:
+    try:
+        found = Baselines.of(folder)
+    except SottoError:  # half written, or damaged: the run itself says so
+        return []
+    return [
+        {
+            "label": name.removeprefix("the start, "),
+            "top1": score.top1,
+            "perplexity": value if (value := score.perplexity) is not None and math.isfinite(value) else None,
+        }
+        for name, score in (found.scores if found else {}).items()
+    ]
 
 
 def _read(path: Path, parse: Callable[[str], object]) -> dict:
@@ -143,6 +211,10 @@ class _File:
     position: Position = field(default_factory=Position)
     known: bool = False  # does the reader have the lines before `position`?
     status: tuple[int, int, int] | None = None  # inode, size and time of the file when it was last read
+
+    @property
+    def written(self) -> float | None:
+        return self.status[2] / 1e9 if self.status and self.status[2] else None
 
     def read(self) -> NewLines | None:
         """None while the file has not changed."""
@@ -214,6 +286,12 @@ class Follower:
         messages = []
         for number, piece in enumerate(pieces):
             again = new.again and number == 0
-            data: LinesData = {"run": file.run, "again": again, "live": self._live, "lines": piece}
+            data: LinesData = {
+                "run": file.run,
+                "again": again,
+                "live": self._live,
+                "time": file.written,
+                "lines": piece,
+            }
             messages.append(Message(file.kind, data, self._id if piece is pieces[-1] else ""))
         return messages

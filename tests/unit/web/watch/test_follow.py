@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sottovoce.runs.folder import names_of
+from sottovoce.errors import SottoError
+from sottovoce.files import pretty, sealed
+from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce.runs.record import Lines
 from sottovoce.web.watch import follow
-from sottovoce.web.watch.follow import Follower, Message, Position, read_new_lines
+from sottovoce.web.watch.follow import Follower, Message, Position, describe_run, is_locked, read_new_lines
 
 RECIPE = "[run]\nrounds = 9\n[privacy]\nepsilon = 3.0\ndelta = 1e-6\n"
 
@@ -90,7 +94,13 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path):
     reader = Reader([tmp_path / "later"])
     assert reader.rounds() == []
     assert reader.runs == [
-        {"name": "later", "there": False, "rounds": None, "budget": None, "delta": None, "rounds_done": None}
+        {
+            **dict.fromkeys(("rounds", "budget", "delta", "rounds_done", "began", "first")),
+            "name": "later",
+            "there": False,
+            "running": False,
+            "baselines": [],
+        }
     ]
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "recipe.toml").write_text(RECIPE)
@@ -224,3 +234,50 @@ def test_a_place_is_a_digest_of_all_before_it(tmp_path):
 def test_names_are_as_short_as_tells_them_apart(tmp_path):
     assert names_of([tmp_path / "a" / "run", tmp_path / "b"]) == ["run", "b"]
     assert names_of([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
+
+
+def test_a_process_that_trains_is_seen_and_not_disturbed(run: Path) -> None:
+    folder = RunFolder(run)
+    assert not describe_run("run", folder)["running"]
+    with folder.locked():
+        assert describe_run("run", folder)["running"]
+        with pytest.raises(SottoError, match="is being trained"), folder.locked():
+            pass
+    assert not describe_run("run", folder)["running"]
+    with folder.locked():  # a look at it does not keep a trainer out
+        pass
+    assert not is_locked(run / "recipe.toml")
+    assert not is_locked(run / ".lock", run / "no-such-list")
+
+
+def test_the_rounds_of_the_present_training_are_told_from_those_before(run: Path) -> None:
+    """The time left comes from these alone."""
+
+    def first(recipe: int, began: int, stated: int | None = None) -> int | None:
+        (run / ".lock").touch()
+        if stated is not None:
+            (run / "privacy.json").write_text(json.dumps({"rounds_done": 2}))
+            os.utime(run / "privacy.json", (stated, stated))
+        os.utime(run / "recipe.toml", (recipe, recipe))
+        os.utime(run / ".lock", (began, began))
+        found = describe_run("run", RunFolder(run))
+        assert found["began"] == began
+        return found["first"]
+
+    assert first(1000, 1005) == 0  # new
+    assert first(1000, 9000) is None  # killed, and resumed: nobody knows
+    assert first(1000, 9000, stated=5000) == 2  # stopped after two rounds, and resumed
+    assert first(1000, 1005, stated=5000) == 0  # it has ended since
+
+
+def test_baselines_are_sent_once_they_are_whole(run: Path) -> None:
+    folder = RunFolder(run)
+    folder.baselines_file.write_text("{")
+    assert describe_run("run", folder)["baselines"] == []
+    scores = {"constant": Score(9, 0.05, 0.1, 0.15, math.inf), "start_model": Score(9, 0.12, 0.2, 0.3, 310.0)}
+    found = Baselines(start="base english", token=".", **scores)
+    folder.baselines_file.write_bytes(pretty(sealed(found.to_json())))
+    assert describe_run("run", folder)["baselines"] == [
+        {"label": "always “.”", "top1": 0.05, "perplexity": None},
+        {"label": "base english", "top1": 0.12, "perplexity": 310.0},
+    ]

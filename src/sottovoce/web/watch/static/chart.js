@@ -52,8 +52,42 @@ export function draw(chart, width) {
     ...lines.map((line) => ({ label: line.label, kind: line.kind, y: scale.place(line.points.at(-1)[1]) })),
     ...chart.levels.map((level) => ({ label: level.label, kind: level.kind ?? "", y: scale.place(level.value) })),
   ].filter((one) => one.label);
+  svg.geometry = { lines, across, place: scale.place, low, width };
   for (const one of apart(named, low)) svg.append(element("text", { class: one.kind, x: right + 8, y: one.y + 4 }, short(one.label)));
   return svg;
+}
+
+// The values of the round under the pointer. `plot.pointer` stays when the figure is drawn again.
+export function showValues(plot, chart, svg) {
+  const { lines, across, place, low, width } = svg.geometry;
+  const rounds = [...new Set(lines.flatMap((line) => line.points.map((point) => point[0])))];
+  const mark = element("g", { class: "mark" }), tip = document.createElement("div");
+  tip.className = "tip";
+  const follow = (x) => {
+    plot.pointer = x;
+    tip.hidden = x === null;
+    mark.replaceChildren();
+    if (x === null) return;
+    const round = rounds.reduce((best, one) => (Math.abs(across(one) - x) < Math.abs(across(best) - x) ? one : best));
+    const at = across(round), read = [];
+    mark.append(element("line", { class: "axis", x1: at, x2: at, y1: TOP, y2: low }));
+    for (const line of lines) {
+      const value = line.points.find((point) => point[0] === round)?.[1];
+      if (value === undefined) continue;
+      mark.append(element("circle", { class: line.kind, cx: at, cy: place(value), r: 4 }));
+      read.push(`${line.label ? `${line.label}: ` : ""}${chart.format(value)}`);
+    }
+    const words = [`round ${round.toLocaleString("en")}`, ...read].map((text) => Object.assign(document.createElement("div"), { textContent: text }));
+    tip.replaceChildren(...words);
+    tip.style.left = at < width / 2 ? `${at + 10}px` : "";
+    tip.style.right = at < width / 2 ? "" : `${width - at + 10}px`;
+  };
+  const moved = (event) => follow(((event.clientX - svg.getBoundingClientRect().left) * width) / svg.clientWidth);
+  plot.onpointermove = plot.onpointerdown = moved; // of the plot, which stays when the figure is drawn again
+  plot.onpointerleave = () => follow(null);
+  svg.append(mark);
+  plot.append(tip);
+  follow(plot.pointer ?? null);
 }
 
 function vertical(values, chart, low) {

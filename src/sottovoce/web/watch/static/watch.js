@@ -1,12 +1,12 @@
 // What the server tells of runs, as cards and figures. Nothing is sent but the request for the stream.
 
-import { draw, element, thin } from "./chart.js";
+import { draw, element, showValues, thin } from "./chart.js";
 
 const COLOURS = 9, DASHES = ["", "7 3", "2 4", "9 3 2 3"];
 const ROWS = 12; // of a table
 const ARRIVALS = 30; // rounds from whose arrival the time left is told
 
-const runs = []; // {about, record, diagnostics, arrivals, heard, card}
+const runs = []; // {about, record, diagnostics, written, arrivals, heard, seen, card}
 let internal = false, due = false;
 
 const find = (id) => document.getElementById(id);
@@ -40,6 +40,7 @@ for (const kind of ["record", "diagnostics"]) {
     const news = JSON.parse(event.data), run = runs[news.run];
     if (news.again) run[kind] = [];
     run[kind].push(...news.lines);
+    if (kind === "record") run.written = news.time;
     if (kind === "record") hear(run, news);
     update();
   });
@@ -93,31 +94,41 @@ const lastRound = (run) => run.record.at(-1)?.round ?? 0;
 const points = (lines, value) => lines.map((line) => [line.round, value(line)]).filter((point) => isNumber(point[1]));
 const measured = (run, key) => points(evaluations(run), (line) => line.evaluation[key]);
 
+// From rounds as they arrive; before that from the rounds since this training began, by the times of its files.
 function secondsLeft(run) {
-  const left = run.about.rounds - lastRound(run);
-  if (run.arrivals.length < 2) {
-    const known = run.diagnostics.slice(-ARRIVALS).map((line) => line.seconds).filter(isNumber).sort((a, b) => a - b);
-    return known.length ? left * known[Math.floor(known.length / 2)] : null;
+  const { about } = run, done = lastRound(run), left = about.rounds - done;
+  if (run.arrivals.length > 1) {
+    const [[begin, from], [end, to]] = [run.arrivals[0], run.arrivals.at(-1)];
+    return to > from ? Math.max(0, (left * (end - begin)) / (to - from) - (performance.now() - end)) / 1000 : null;
   }
-  const [[begin, from], [end, to]] = [run.arrivals[0], run.arrivals.at(-1)];
-  return to > from ? Math.max(0, (left * (end - begin)) / (to - from) - (performance.now() - end)) / 1000 : null;
+  if (isNumber(about.first) && done > about.first && run.written > about.began) {
+    const pace = (run.written - about.began) / (done - about.first);
+    return Math.max(0, left * pace - Math.max(0, Math.min(pace, Date.now() / 1000 - run.written)));
+  }
+  const known = run.diagnostics.slice(-ARRIVALS).map((line) => line.seconds).filter(isNumber).sort((a, b) => a - b);
+  return known.length ? left * known[Math.floor(known.length / 2)] : null;
 }
 
+// A kind and words.
 function state(run) {
   const { about } = run, done = lastRound(run);
-  if (!about.there) return "waiting for it to begin";
-  if (isNumber(about.rounds) && done >= about.rounds) return "finished";
-  if (about.rounds_done === done && done) return "stopped";
-  if (!done) return "begun";
-  const quiet = run.heard === undefined ? null : (performance.now() - run.heard) / 1000;
+  if (!about.there) return ["waiting", "waiting for it to begin"];
+  if (isNumber(about.rounds) && done >= about.rounds) return ["finished", "finished"];
+  if (about.running) {
+    run.seen = true;
+    return run.arrivals.length || (isNumber(about.first) ? done > about.first : done) ? ["training", "training"] : ["compiling", "compiling: the first round takes longest"];
+  }
+  if (run.seen || (about.rounds_done === done && done)) return ["stopped", "stopped"];
+  if (run.heard === undefined) return ["unknown", done ? "not training on this machine" : "begun"];
+  const quiet = (performance.now() - run.heard) / 1000; // written by another machine
   const usual = run.arrivals.length > 1 ? (run.arrivals.at(-1)[0] - run.arrivals[0][0]) / 1000 / (run.arrivals.length - 1) : 60;
-  if (quiet === null) return "";
-  return quiet > Math.max(60, 5 * usual) ? `no new round for ${duration(quiet)}` : "training";
+  return quiet > Math.max(60, 5 * usual) ? ["unknown", `no new round for ${duration(quiet)}`] : ["training", "training"];
 }
 
 function facts(run) {
   const { about } = run, done = lastRound(run), last = run.record.at(-1), found = evaluations(run).at(-1);
-  const left = ["finished", "stopped"].includes(state(run)) ? null : secondsLeft(run);
+  const [kind] = state(run), left = ["training", "compiling"].includes(kind) ? secondsLeft(run) : null;
+  const later = { compiling: "known after the first round", training: "known after two new rounds" }[kind] ?? "";
   const at = isNumber(about.delta) ? `at δ = ${scientific(about.delta)}` : "";
   const spent = !last ? ["–", at] : isNumber(last.epsilon)
     ? [epsilon(last.epsilon), isNumber(about.budget) ? `of ${epsilon(about.budget, 6)}, ${at}` : at] : ["infinite", "no guarantee"];
@@ -128,7 +139,7 @@ function facts(run) {
     ["ε spent", ...spent],
     ["Top-1", measure("top1", percent), when],
     ["Perplexity", measure("perplexity", number), when],
-    ["Time left", left === null ? "–" : duration(left), left === null ? (state(run) === "finished" ? "" : "known after two new rounds") : "at the pace of late"],
+    ["Time left", left === null ? "–" : duration(left), left === null ? later : "at the pace of late"],
   ];
 }
 
@@ -143,15 +154,16 @@ function showCard(run, place) {
     card.setAttribute("aria-labelledby", name.id = `run-${place}`);
     name.hidden = runs.length === 1; // the page's title says it
     bar.setAttribute("aria-label", "rounds done");
-    head.append(...(runs.length > 1 ? [swatch] : []), name, make("span", "state quiet"));
+    head.append(...(runs.length > 1 ? [swatch] : []), name, make("span", "state"));
     card.append(head, bar, make("dl"));
     find("runs").append(card);
     run.card = card;
   }
-  const bar = run.card.querySelector("progress"), told = state(run);
+  const bar = run.card.querySelector("progress"), [kind, words] = state(run), shownState = run.card.querySelector(".state");
   bar.max = run.about.rounds || 1;
   bar.value = Math.min(lastRound(run), bar.max);
-  run.card.querySelector(".state").textContent = told;
+  shownState.dataset.kind = kind;
+  if (shownState.textContent !== words) shownState.textContent = words;
   const shown = facts(run), text = JSON.stringify(shown);
   if (run.shown === text) return;
   run.shown = text;
@@ -175,6 +187,12 @@ function budgets() {
   return known.map((value) => ({ label: known.length > 1 ? `budget ${epsilon(value, 6)}` : "budget", value }));
 }
 
+// What public text alone gives. The top-1 of a unigram is at most that of the constant keyboard.
+function baselines(key) {
+  const all = runs.flatMap((run) => run.about.baselines).filter((one) => isNumber(one[key]) && !(key === "top1" && one.label === "a unigram"));
+  return [...new Map(all.map((one) => [`${one.label} ${one[key]}`, { label: one.label, value: one[key] }])).values()];
+}
+
 function clipNorms() {
   const last = runs.map((run) => run.record.at(-1)?.clip_norm).filter(isNumber);
   return new Set(last).size === 1 ? [{ label: "clip norm", value: last[0] }] : [];
@@ -192,9 +210,10 @@ function charts() {
   const accuracy = single
     ? [["top-5", "pale", "top5"], ["top-3", "middle", "top3"], ["top-1", "c0", "top1"]].map(([label, kind, key]) => ({ label, kind, points: measured(run, key) }))
     : perRun((one) => measured(one, "top1"));
+  const below = baselines("top1"), above = baselines("perplexity");
   const shown = [
-    { name: single ? "Accuracy" : "Top-1 accuracy", unit: "share of targets", words: "On held-out users.", format: percent, lines: accuracy, levels: [], fromZero: true, nothing: "No evaluation yet." },
-    { name: "Perplexity", unit: "perplexity", words: "On held-out users; lower is better.", format: number, lines: perRun((one) => measured(one, "perplexity")), levels: [], widen: true, nothing: "No evaluation yet." },
+    { name: single ? "Accuracy" : "Top-1 accuracy", unit: "share of targets", words: `On held-out users.${below.length ? " Dashed: top-1 without training on people." : ""}`, format: percent, lines: accuracy, levels: below, fromZero: true, nothing: "No evaluation yet." },
+    { name: "Perplexity", unit: "perplexity", words: `On held-out users; lower is better.${above.length ? " Dashed: without training on people." : ""}`, format: number, lines: perRun((one) => measured(one, "perplexity")), levels: above, fromZero: true, widen: true, nothing: "No evaluation yet." },
     { name: "Privacy spent", unit: "ε", words: "What a run claims is the ε of all planned rounds, also if it stops early.", format: (value) => epsilon(value, 4), lines: perRun((one) => points(one.record, (line) => line.epsilon)), levels: budgets(), fromZero: true,
       nothing: runs.some((one) => one.record.length) ? "ε is infinite: no guarantee." : "No round yet." },
   ];
@@ -226,7 +245,11 @@ function showChart(chart) {
   const plot = figure.querySelector(".plot"), empty = !chart.lines.some((line) => line.points.length);
   figure.querySelector(".numbers").hidden = empty;
   if (empty) plot.replaceChildren(make("p", "nothing", chart.nothing));
-  else plot.replaceChildren(draw(chart, Math.max(240, plot.clientWidth)));
+  else {
+    const svg = draw(chart, Math.max(240, plot.clientWidth));
+    plot.replaceChildren(svg);
+    showValues(plot, chart, svg);
+  }
   if (!empty) figure.querySelector(".scroll").replaceChildren(table(chart));
 }
 
