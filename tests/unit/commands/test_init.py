@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sottovoce import bases
@@ -49,6 +51,14 @@ def test_a_store_of_the_words_of_a_base_starts_from_it(store, monkeypatch):
     made = write_recipe(store, users=4000)
     assert Recipe.parse(made.text).model.initial == "english"
     assert made.notes == ()
+
+
+def test_long_users_and_many_users_are_told_what_pays(store, monkeypatch):
+    opened = Store.open(store)
+    monkeypatch.setattr(Store, "open", lambda path: replace(opened, tokens_per_user=1600))
+    notes = write_recipe(store, users=20_000).notes
+    assert any("3.3 times as fast" in note for note in notes)
+    assert any("with a GPU" in note for note in notes)
 
 
 def test_a_folder_of_any_name_is_quoted(store, tmp_path):
