@@ -7,7 +7,6 @@ import gc
 import os
 import shutil
 import tempfile
-from functools import partial
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -104,8 +103,7 @@ def store(vocabulary: Vocabulary) -> Store:
 
 @pytest.fixture(scope="session")
 def model(vocabulary: Vocabulary) -> LSTM:
-    make = partial(LSTM, vocabulary.size, embedding=6, hidden=8)
-    return jax.jit(lambda key: make(key=key))(jax.random.key(7))  # one program: dozens of small ones take longer
+    return LSTM(vocabulary.size, embedding=6, hidden=8, key=jax.random.key(7))
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ FAMILY = {
 
 @cache
 def of_family(name: str, words: int = 60) -> LanguageModel:
-    make = partial(registry.build, name.partition(",")[0], words, FAMILY[name])
-    made = jax.jit(make)(jax.random.key(7))  # one program: dozens of small ones take longer
+    made = registry.build(name.partition(",")[0], words, FAMILY[name], jax.random.key(7))
     if name == "stacked_lstm, variational and tied":
         # Its table begins near zero, and so small a model learns hardly more from there than what is rounded off.
         made = eqx.tree_at(lambda model: model.embedding, made, 10 * made.embedding)

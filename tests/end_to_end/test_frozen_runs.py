@@ -29,6 +29,7 @@ def half(store: Path) -> HalfFrozen:
     return HalfFrozen.make(Store.open(store).vocabulary.size)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_to_the_same_bits_and_leaves_the_frozen_part_alone(store, half, tmp_path):
     recipe = make_recipe(store)
     sottovoce.train(recipe, tmp_path / "whole", model=half)

@@ -30,6 +30,7 @@ from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
 from sottovoce.training.types import Algorithm
 
 Z, S = 0.7, 1.3
+MANY = 344_064  # draws: 300,000 to 344,064 are one program
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again
 LOCAL = partial(FedAvg, clip_every_step=True, batch=3, unroll=4, learning_rate=2.0)  # as in test_two_rounds.py
 
@@ -127,7 +128,7 @@ def test_noise_never_repeats(model, silent_store):
     "std", [pytest.param(0.4, marks=pytest.mark.slow), 1.0, pytest.param(3.3, marks=pytest.mark.slow)]
 )
 def test_every_whole_number_has_the_chance_of_its_gaussian(std):
-    drawn = np.asarray(rounded_gaussian(b"k" * 32, 300_000, std))
+    drawn = np.asarray(rounded_gaussian(b"k" * 32, MANY, std))
     most = int(3 * std) + 1
     values = np.arange(-most, most + 1)
     seen = np.array([np.sum(drawn == value) for value in values])
@@ -143,7 +144,7 @@ def test_every_whole_number_has_the_chance_of_its_gaussian(std):
 
 def test_the_noise_has_the_tails_of_a_gaussian():
     """A float32 normal of JAX never passes 5.42: what lies beyond would betray a user with certainty."""
-    far = np.asarray(rounded_gaussian(b"t" * 32, 400_000, 2.0**30)) / 2.0**30
+    far = np.asarray(rounded_gaussian(b"t" * 32, MANY, 2.0**30)) / 2.0**30
     for bound in (3.0, 4.0, 4.5):
         assert stats.binomtest(int(np.sum(np.abs(far) > bound)), len(far), 2 * stats.norm.sf(bound)).pvalue > 1e-4
     assert np.all(np.abs(far) < 7)

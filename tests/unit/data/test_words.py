@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from sottovoce.data.words import tokenise
 
 
@@ -30,12 +31,14 @@ def test_tokens_by_example(text: str, tokens: list[str]) -> None:
     assert tokenise(text) == tokens
 
 
+@examples(100)
 @given(st.text())
 def test_cutting_again_changes_nothing(text: str) -> None:
     tokens = tokenise(text)
     assert tokenise(" ".join(tokens)) == tokens
 
 
+@examples(100)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_no_visible_character_of_lower_case_ascii_is_lost(text: str) -> None:
     lowered = "".join(c for c in text if c.isascii()).lower()

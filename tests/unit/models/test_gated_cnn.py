@@ -14,8 +14,7 @@ SIZES = {"embedding": 6, "hidden": 6, "kernel": 3, "bottleneck": 4}
 
 
 def make(words: int = 60, **settings) -> GatedCNN:
-    """In one program: dozens of small ones take longer."""
-    return jax.jit(lambda key: GatedCNN(words, **settings, key=key))(jax.random.key(1))
+    return GatedCNN(words, **settings, key=jax.random.key(1))
 
 
 def test_the_papers_model_has_these_sizes():

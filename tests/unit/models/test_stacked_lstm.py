@@ -14,8 +14,7 @@ KEY, TOKENS = jax.random.key(4), np.arange(3, 13)
 
 
 def make(**settings) -> StackedLSTM:
-    sizes = {"embedding": 12, "hidden": 16, "dropout": 0.5, **settings}
-    return jax.jit(lambda key: StackedLSTM(60, **sizes, key=key))(jax.random.key(0))
+    return StackedLSTM(60, **{"embedding": 12, "hidden": 16, "dropout": 0.5, **settings}, key=jax.random.key(0))
 
 
 def test_the_model_of_popov_and_others_has_its_size():
