@@ -25,7 +25,7 @@ federation-demo: $(VENV)/dev ## train across three processes: a server and two s
 	$(BIN)/sotto federate demo --out federation-demo
 
 test: $(VENV)/dev ## the tests, about six minutes on two cores
-	$(PYTEST) -m "not slow and not browser"
+	$(PYTEST) -m "not slow and not browser" --ignore tests/browser
 
 test-changed: $(VENV)/dev ## deliberate faults in the rooms that a branch, or the last few commits, changed
 	SOTTOVOCE_FAULTS=changed $(PYTEST) -m slow tests/broken_builds

@@ -22,7 +22,7 @@ from sottovoce.training.types import Task
 from thread_group import thread_groups
 
 RECIPE = Recipe.from_dict({
-    "model": {"embedding": 6, "hidden": 8},
+    "model": {"embedding": 4, "hidden": 5},
     "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
     "privacy": {
         "users": 13, "cohort": 8, "clip_norm": 0.3, "noise_multiplier": 1.2, "delta": 1e-3, "accountant": "rdp",
