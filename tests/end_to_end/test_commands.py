@@ -365,7 +365,14 @@ def test_settings_change_the_recipe_that_is_kept(sotto: Sotto, world: World, tmp
 
 
 def test_an_epsilon_without_noise_is_met_by_the_planned_rounds(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    settings = ("--set", "privacy.noise_multiplier=none", "--set", "privacy.epsilon=2")
+    settings = (
+        "--set",
+        "privacy.noise_multiplier=none",
+        "--set",
+        "privacy.epsilon=2",
+        "--set",
+        "privacy.accountant=pld",
+    )
     answer = sotto("train", world.recipe, "--out", tmp_path / "run", *settings, "--json").json()
     assert (answer["round"], answer["ended"]) == (4, "finished")
     assert 1.9 < answer["epsilon"] <= 2

@@ -229,7 +229,7 @@ def test_a_budget_for_no_round_is_refused_before_anything_is_made(recipe, store,
 
 
 def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
-    asked = recipe.replace(privacy={"epsilon": 3.0, "noise_multiplier": None})
+    asked = recipe.replace(privacy={"epsilon": 3.0, "noise_multiplier": None, "accountant": "pld"})
     result = sottovoce.train(asked, tmp_path / "run")
     assert 2.9 < result.statement.epsilon <= 3.0
     assert Recipe.load(tmp_path / "run" / "recipe.toml").privacy.noise_multiplier > 0
