@@ -125,6 +125,7 @@ def test_runs_that_differ_by_more_than_a_user_are_refused(refused: Refused, run:
     assert "different vocabularies" in refused("audit", "tails", run, renamed, *FEW)
 
 
+@pytest.mark.slow
 def test_models_that_are_the_same_have_epsilon_zero_and_no_figure(sotto: Sotto, run: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     found = sotto("audit", "tails", run, copy, *FEW, "--json").json()

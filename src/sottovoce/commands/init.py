@@ -144,9 +144,7 @@ def _notes(people: Store, declared: int) -> list[str]:
     if declared > high:
         notes.append(f"settings were measured for {low:,} to {high:,} people; with {declared:,}, more rounds pay")
     elif declared >= MANY:
-        notes.append(
-            "with a GPU, cohort = 2000, clip_norm = 5 and rounds = 200 gave a point more to 27,000 people"
-        )
+        notes.append("with a GPU, cohort = 2000, clip_norm = 5 and rounds = 200 gave a point more to 27,000 people")
     if people.tokens_per_user > TOKENS:
         cut = f"people are cut to {people.tokens_per_user:,} tokens; with `sotto prepare --tokens-per-user {TOKENS}`"
         notes.append(f"{cut} training is {people.tokens_per_user / TOKENS:.2g} times as fast, and nearly as good")

@@ -66,6 +66,7 @@ def shown_multiplier(given: Algorithm, rounds: int) -> float:
     return noise_at_most(audit.play(rounds, SECRETS).noise, 0.999) / audit.largest_shift
 
 
+@pytest.mark.slow  # end_to_end/test_auditing_rounds.py has it of a run
 def test_a_sound_round_stays_below_its_claim_and_the_canary_moves_it_as_far_as_any_user_may():
     audit = audit_of(algorithm())
     assert 0.99 < audit.relative_norm <= 1

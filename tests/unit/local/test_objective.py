@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from examples import first_of
 from family import cut, log_chances, send
 from sottovoce.data.store import PublicText
 from sottovoce.kernels.lstm_users import PLAIN, model_of, train_users
@@ -84,15 +85,15 @@ def test_the_public_text_changes_what_is_learned(model):
     assert np.linalg.norm(sent[0] - sent[1]) > 0.01
 
 
-def test_the_weight_counts_the_users_own_tokens_alone(model, store):
+@pytest.mark.parametrize("sum_updates", first_of([SumInBlocks(2), sum_one_by_one]))
+def test_the_weight_counts_the_users_own_tokens_alone(model, store, sum_updates):
     """w_k = min(n_k/ŵ, 1) of n_k tokens: had public ones a part in it, everybody would weigh more."""
     update = FedAvg(FlatClip(0.4), True, user_share=0.5, **LOCAL)
     mechanism = Mechanism(Poisson(0.5), update.clipping, FixedDenominator(6.0), noise_multiplier=1.0)
     algorithm = Algorithm(mechanism, update, Server(optax.sgd(1.0)), weight_cap=100.0)
     cohort, norms = np.array([0, 5]), mechanism.clip_norms(1, None)
-    for sum_updates in (sum_one_by_one, SumInBlocks(2)):
-        summed = sum_updates(algorithm, Task(model, cohort, norms, KEY), replace(store, public=PUBLIC_LONG))
-        assert float(summed.weight) == pytest.approx((48 + 23) / 100, abs=1e-4)
+    summed = sum_updates(algorithm, Task(model, cohort, norms, KEY), replace(store, public=PUBLIC_LONG))
+    assert float(summed.weight) == pytest.approx((48 + 23) / 100, abs=1e-4)
 
 
 @pytest.mark.slow
