@@ -10,12 +10,12 @@ from sottovoce.files import Facts, read_sealed
 from sottovoce.runs.folder import RunFolder
 
 NOTHING = "nothing"
-_SAID = {"<eos>": "the end"}  # of a text: no reader knows how it is written
+_WORDS = {"<eos>": "end of text"}  # no reader knows how it is written
 
 
 def token_text(token: str | None) -> str:
     """A token as a reader knows it."""
-    return _SAID.get(token or "", f"“{token}”")
+    return _WORDS.get(token or "", f"“{token}”")
 
 
 @dataclass(frozen=True)

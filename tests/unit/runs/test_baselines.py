@@ -51,8 +51,8 @@ def test_only_a_run_from_nothing_is_told_of_bases():
 
 
 def test_the_end_of_a_text_is_called_so():
-    assert list(Baselines(constant=score(0.05), token="<eos>").scores) == ["always the end"]
-    assert Baselines(constant=score(0.05), token="<eos>").short == "the end 5.0%"
+    assert list(Baselines(constant=score(0.05), token="<eos>").scores) == ["always end of text"]
+    assert Baselines(constant=score(0.05), token="<eos>").short == "end of text 5.0%"
 
 
 def test_where_nothing_was_measured_nothing_is_said():
