@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -61,6 +62,11 @@ class Processes:
 
 
 ALONE = Processes()
+
+
+def set_options(settings: list[str] | None) -> str:
+    """The --set options that were given, as they are typed for the next command."""
+    return "".join(f" --set {shlex.quote(each)}" for each in settings or ())
 
 
 def log(text: str) -> None:

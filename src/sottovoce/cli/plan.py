@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from sottovoce.accounting.events import REPLACED
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
-from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option
+from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
 
@@ -151,7 +151,7 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
     _print_grid(name, made)
     hours = "not known without a rate; leave --no-bench out to measure it, or give --users-per-second"
     print(f"Hours: {hours if rate is None else f'at {rate:.3g} users a second{timed}'}")
-    print(f"next: sotto train {name} --out RUN")
+    print(f"next: sotto train {name} --out RUN{set_options(timing.settings)}")
 
 
 def _print_grid(name: str, made: Grid) -> None:
@@ -171,9 +171,14 @@ def _print_grid(name: str, made: Grid) -> None:
     print("What others state:")
     for other in OTHERS:
         print(f"  {other}")
-    print("Expected top-1 is not known:" if made.not_known else "Expected top-1:")
-    for line in made.not_known or CHECKED:
-        print(f"  {line}")
+    if made.not_known:
+        print("Expected top-1 is not known for the recipe itself:")
+        for line in made.not_known:
+            print(f"  {line}")
+    if any(choice.expected for choice in made.choices):
+        print("Expected top-1:")
+        for line in CHECKED:
+            print(f"  {line}")
     for warning in made.warnings:
         print(f"warning: {warning}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sottovoce.cli.display import gentle_stop, progress_of_rounds
-from sottovoce.cli.options import Json, Recipe, Settings, log, option
+from sottovoce.cli.options import Json, Recipe, Settings, log, option, set_options
 from sottovoce.cli.train import print_result, show_work
 
 if TYPE_CHECKING:
@@ -37,8 +37,12 @@ def practice(
             result = train(chosen, out / RUN, observer=observer, stop=stop, confirm=partial(_show, json=json))
     except Declined:
         return print(f"stopped; delete {out} and begin again")
-    looks = f"look at it: sotto report {result.path}, sotto keyboard {result.path}, sotto watch {result.path}"
-    return print_result(result, json=json, next_step=f"{looks}\nfor real: sotto train {recipe} --out RUN")
+    lines = (
+        "accuracy is that of made-up text; it says nothing about yours",
+        f"look at it: sotto report {result.path}, sotto keyboard {result.path}, sotto watch {result.path}",
+        f"for real: sotto train {recipe} --out RUN{set_options(settings)}",
+    )
+    return print_result(result, json=json, next_step="\n".join(lines))
 
 
 def _show(forecast: Forecast, *, json: bool) -> bool:

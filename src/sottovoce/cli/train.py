@@ -114,7 +114,7 @@ def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
     if forecast.seconds is None:
         show(f"takes: {work}; the time is known after the first round")
     else:
-        show(f"takes: at most about {duration(forecast.seconds)} on this machine, for {work}")
+        show(f"takes: about {duration(forecast.seconds)} on this machine, for {work}")
     if expected := forecast.expected:
         show(f"expected: top-1 of {expected.low:.1%} to {expected.high:.1%}; noise: {expected.verdict}")
     for warning in (*forecast.mismatches, *forecast.warnings):
@@ -167,10 +167,10 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         for name, score in result.baselines.scores.items() if result.baselines else ():
             perplexity = "" if score.perplexity is None else f", {score.perplexity:.4g}"
             rows[f"  {name}"] = f"{score.top1:.2%}{perplexity}"
-    if result.traffic:
+    if result.traffic:  # of a simulation: a run across devices has none
         sent = {name: bytes_text(count) for name, count in result.traffic.items()}
-        rows["sent to a device, from it"] = f"{sent['down']}, {sent['up']}"
-        rows["sent in a round, in all"] = f"{sent['round']}, {sent['total']}"
+        rows["would be sent to a device, from it"] = f"{sent['down']}, {sent['up']}"
+        rows["would be sent in a round, in all"] = f"{sent['round']}, {sent['total']}"
     print_table(f"Run {result.path}", rows)
     if scores and result.baselines and (sentence := result.baselines.no_better(scores.top1)):
         print(f"note: {sentence}")

@@ -98,7 +98,7 @@ def not_measured(recipe: Recipe) -> list[str]:
         if name in MEASURED:
             low, high = MEASURED[name]
             if not low <= value <= high:
-                reasons.append(f"{name} = {value:g} is outside {low:g} to {high:g}")
+                reasons.append(f"{name} = {value:g} is outside {low:g} to {high:g}, which were measured")
         elif name not in _FREE and value != usual and (value is None or value != sizes.get(key.name)):
             reasons.append(f"{name} = {value!r} was not measured")
     return reasons

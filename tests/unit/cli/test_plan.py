@@ -84,10 +84,19 @@ def test_a_machine_is_not_timed_where_a_rate_is_given_or_not_wanted(mine, stub, 
 
 
 def test_without_a_rate_and_outside_what_was_measured_a_plan_says_so(mine, sotto, capsys):
-    sotto(["plan", str(mine), "--no-bench", "--set", "model.initial=none"])
+    sotto(["plan", str(mine), "--no-bench", "--set", "model.initial=none", "--set", "data.store=my store"])
     out = capsys.readouterr().out
     assert "not known without a rate" in out
-    assert "Expected top-1 is not known:\n  model.initial = 'none'" in out
+    assert "Expected top-1 is not known for the recipe itself:\n  model.initial = 'none'" in out
+    assert "Expected top-1:" not in out
+    assert out.endswith(f"next: sotto train {mine} --out RUN --set model.initial=none --set 'data.store=my store'\n")
+
+
+def test_where_only_other_cohorts_were_measured_both_are_said(mine, sotto, capsys):
+    sotto(["plan", str(mine), "--no-bench", "--set", "privacy.cohort=150"])
+    out = capsys.readouterr().out
+    reason = "privacy.cohort = 150 is outside 250 to 5000, which were measured"
+    assert f"not known for the recipe itself:\n  {reason}\nExpected top-1:" in out
 
 
 @pytest.mark.parametrize(

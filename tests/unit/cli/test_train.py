@@ -66,7 +66,7 @@ def test_a_finished_run_shows_its_cost_and_the_next_step(result, capsys, tmp_pat
     print_result(result(notes=("a note",), traffic=TRAFFIC), json=False)
     page = capsys.readouterr().out
     assert page.startswith("a note\n")
-    for words in ("60 of 60", "4.63 at δ = 1e-06", "6.92", "25.00%, 12.5", "sent to a device", "sotto report"):
+    for words in ("60 of 60", "4.63 at δ = 1e-06", "6.92", "25.00%, 12.5", "would be sent to a device", "sotto report"):
         assert words in page
     assert "spent so far" not in page
 
@@ -144,7 +144,7 @@ def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
     assert capsys.readouterr().out == (
         "charges: ε = 4 at δ = 1e-05 to people, whose total becomes 6.66; stopping early saves nothing\n"
         "starts from: base english\n"
-        "takes: at most about 25:00 on this machine, for 40 rounds of about 500 users\n"
+        "takes: about 25:00 on this machine, for 40 rounds of about 500 users\n"
         "expected: top-1 of 14.8% to 15.2%; noise: costs about a point\n"
         "warning: not 9,000\n"
         "warning: too noisy\n"

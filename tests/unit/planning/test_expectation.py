@@ -128,7 +128,8 @@ def test_outside_the_measured_settings_nothing_is_known(name, end):
     beyond = limit * (0.5, 2)[end]
     at, outside = (SMALL.replace(**{section: {key: type(limit)(value)}}) for value in (limit, beyond))
     assert not_measured(at) == []
-    assert not_measured(outside) == [f"{name} = {beyond:g} is outside {MEASURED[name][0]:g} to {MEASURED[name][1]:g}"]
+    measured = f"{MEASURED[name][0]:g} to {MEASURED[name][1]:g}, which were measured"
+    assert not_measured(outside) == [f"{name} = {beyond:g} is outside {measured}"]
 
 
 @pytest.mark.parametrize(
