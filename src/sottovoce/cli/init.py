@@ -38,6 +38,6 @@ def init(
         log(f"note: {note}")
     if out is None:
         return print(made.text, end="")
-    print(f"wrote {out}: {made.users:,} people declared, a number that becomes public")
+    print(f"wrote {out}: {made.users:,} people declared")
     print(f"to try it for free, on synthetic people: sotto practice {out} --out TRIAL")
     return print(f"next: sotto plan {out}, then sotto train {out} --out RUN")

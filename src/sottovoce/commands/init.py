@@ -96,6 +96,8 @@ def write_recipe(
         notes.append(f"the number of people has noise of standard deviation {noisy.noise_std:.3g} ({cost})")
     elif declared is None:
         declared, counted = rounded_down(people.users), "the count, rounded down"
+        better = "--users names one that you could say in public, --noisy-count draws one with noise"
+        notes.append(f"{declared:,} is the exact count, rounded down, and becomes public; {better}")
     text = _text(people, Path(store), declared, counted)
     Recipe.parse(text)
     if out is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -23,6 +24,8 @@ PROGRESS_EVERY = 1000
 MOST_OWNERS = 64
 # From so many users on, so large a share with one record each suggests that records, not people, were named as users.
 SUSPECTED_FROM, SUSPECTED_SHARE = 100, 0.9
+# 2026-11-01, 1.11.2026 18:30, 18:30:05
+_DATE = re.compile(r"\s*(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{2,4}|\d\d?:\d\d(:\d\d)?)([T ,].*)?", re.ASCII)
 
 Progress = Callable[[int, int], None]  # records read, and bytes of their files
 
@@ -92,7 +95,7 @@ class Grouping:
         Guarantee: whether a record counts is decided by the record alone, by the number of its owners. So the records
         of one user say nothing of those of another.
         """
-        census = census or Census()
+        census, dated = census or Census(), 0
         if self.plain_text:
             found = pieces(corpus, self.tokens_per_user, self.encoding, census)
         else:
@@ -100,6 +103,7 @@ class Grouping:
         for census.records, (owners, text) in enumerate(found, 1):
             if len(owners) <= self.owners_per_record:
                 for owner in owners:
+                    dated += _DATE.fullmatch(owner) is not None
                     yield owner, text
             else:
                 census.dropped += 1
@@ -107,6 +111,11 @@ class Grouping:
                 progress(census.records, census.position.bytes)
         if census.records == census.dropped:
             self._refuse_empty(corpus, census)
+        if census.records >= SUSPECTED_FROM and dated >= SUSPECTED_SHARE * census.records:
+            text = (
+                "{user_field} names dates or times, not people, and then no person is protected; name the field of the"
+            )
+            raise SettingError(f"{text} person", user_field=" ".join(self.reading.users))
         if progress:
             progress(census.records, census.position.bytes)
 

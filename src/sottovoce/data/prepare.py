@@ -114,7 +114,9 @@ def new_store(out: Path) -> Generator[Path, None, None]:
     if out.exists() and not out.is_dir():
         raise SottoError(f"{out} is a file; name a new folder for the store")
     if out.exists() and any(out.iterdir()):
-        raise SottoError(f"{out} is not empty, and a store is never overwritten: it has a ledger; name a new folder")
+        raise SottoError(
+            f"{out} is not empty, and a store is never overwritten; name a new folder, or delete it if no run used it"
+        )
     with made_aside(out) as folder:
         folder.chmod(0o700)  # owner only: the folder holds what people wrote
         yield folder

@@ -37,6 +37,16 @@ def test_the_share_held_out_is_about_the_one_asked_for_and_follows_the_key() -> 
     assert held["a"] != held["b"]
 
 
+@pytest.mark.parametrize("when", ["2026-11-{:02d}", "{}.11.2026", "11/{}/26", "2026-11-{:02d}T18:30:05Z", "18:{:02d}"])
+def test_dates_in_place_of_people_are_refused(when: str) -> None:
+    days = [(when.format(1 + number % 28), "hello") for number in range(120)]
+    grouping = Grouping()
+    with pytest.raises(SottoError, match="dates or times, not people"):
+        list(grouping.records(grouping.sources(days)))
+    people = [(f"ann-{number % 28}", "hello") for number in range(120)]
+    assert len(list(grouping.records(grouping.sources([*days[:12], *people])))) == 132
+
+
 def test_spilt_records_come_back_by_user_in_the_order_they_were_added(tmp_path: Path) -> None:
     spill, grouping = Spill(tmp_path / "spill", 7, wide=False), Grouping()
     texts: dict[bytes, list[int]] = {}
