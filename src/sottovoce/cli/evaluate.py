@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_columns, print_json, print_rows, print_table, progress_on_terminal
-from sottovoce.cli.options import Flag, Json, Model, Paths, TextField, UserField, log, option
+from sottovoce.cli.options import AnyModel, Flag, Json, Paths, TextField, UserField, log, option
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
 from sottovoce.runs.baselines import token_text
@@ -77,11 +77,14 @@ TEXTS, MEASURES = Texts(), Measures()
 
 
 def evaluate(
-    run: Model,
+    run: AnyModel,
     *,
     texts: Texts = TEXTS,
     measures: Measures = MEASURES,
-    other: Annotated[Path | None, option("Another run, such as one without privacy, to compare.", "--beside")] = None,
+    other: Annotated[
+        Path | None,
+        option("Another model to compare, such as a run without privacy.", "--beside"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure how well a run's model predicts the next word of people it has not seen."""

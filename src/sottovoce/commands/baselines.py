@@ -45,9 +45,10 @@ def measure_baselines(recipe: Recipe, start: Start, test: Store | None) -> Basel
 
 
 def public_baselines(users: Store, run: str | Path | None = None) -> Measured | None:
-    """The baselines on all of some users; None where no public text has their words. `run`: whose base may have it."""
-    recipe = None if run is None else RunFolder(Path(run)).recipe_file
-    initial = Recipe.load(recipe).model.initial if recipe is not None and recipe.is_file() else None
+    """The baselines on all of some users; None where no public text has their words. `run`: or the base that has it."""
+    initial = None if run is None else str(run)
+    if run is not None and (recipe := RunFolder(Path(run)).recipe_file).is_file():
+        initial = Recipe.load(recipe).model.initial
     frequencies = public_frequencies(users.vocabulary, initial)
     return None if frequencies is None else evaluate_baselines(frequencies, users, range(users.users))
 

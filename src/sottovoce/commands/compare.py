@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.evaluate import find_base, load_run
 from sottovoce.commands.report import read_card, read_findings
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.store import Store
@@ -39,6 +39,12 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
         raise SottoError(f"{len(paths)} runs were named; a comparison has 1 to {MOST_RUNS}")
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise SottoError("a run is named twice; name each once")
+    for path in paths:
+        if find_base(path):
+            raise SottoError(
+                f"{path} is a base; a comparison shows it as the start of the runs that began with it; "
+                f"`sotto evaluate {path} --store STORE` measures it alone"
+            )
     if users < 0:
         raise SottoError(f"--users {users} must not be negative; 0 measures on all held-out users")
     runs = [RunFolder.open_model(path) for path in paths]

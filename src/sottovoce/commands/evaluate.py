@@ -1,4 +1,4 @@
-"""Evaluate the model of a run or of a release on users or on public text, and load it."""
+"""Evaluate the model of a run, a release or a base on users or on public text, and load it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from sottovoce import bases
 from sottovoce.build.assembly import build_model, load_model
+from sottovoce.commands.initial_model import load_base_weights, read_card_of
 from sottovoce.commands.stores import open_split
 from sottovoce.data.corpus import is_plain_text
 from sottovoce.data.grouping import Grouping
@@ -22,7 +24,7 @@ from sottovoce.evaluation.prediction import Evaluation, spread, summarise
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
-from sottovoce.runs.folder import VOCABULARY, RunFolder
+from sottovoce.runs.folder import VOCABULARY, RunFolder, is_release
 
 BY_USER = Grouping()
 
@@ -72,19 +74,19 @@ def evaluate_run(
     """How well a run's model predicts the next words of users.
 
     Args:
-        path: the folder of a run or of a release.
-        users: whose text is predicted; the users held out from the run's store by default. A release has none.
+        path: the folder of a run, of a release or of a base, or the name of a base in the package.
+        users: whose text is predicted; the users held out from the run's store by default. A release and a base have
+            none.
         model: a model of your own, where the run has one.
         suggestions: if not 0, also the keystrokes saved by a keyboard that suggests this many words.
         personalise: also what each user gains by training the model on the first half of their text.
         other: another run, whose model is measured on the same users.
     """
-    run = RunFolder.open_model(path)
-    recipe = Recipe.of(run)
-    released, vocabulary = load_run(run, model)
+    released, vocabulary = load_run(path, model)
+    recipe = _recipe_of(path)
     training = personalise.training(recipe, vocabulary) if personalise else None
-    other_model = None if other is None else _load_other(run, vocabulary, other)
-    users = open_split(recipe, run, "test") if users is None else users
+    other_model = None if other is None else _load_other(path, vocabulary, other)
+    users = open_users(path) if users is None else users
     if users.vocabulary.fingerprint != vocabulary.fingerprint:
         raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
     typed = count_keystrokes(released, users, suggestions) if suggestions else None
@@ -110,21 +112,24 @@ def open_users(
     fields: Grouping = BY_USER,
 ) -> Store:
     """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default."""
-    run = RunFolder.open_model(path)
     if corpus:
-        return collect(corpus, load_vocabulary(run), fields)
-    return open_split(Recipe.of(run), run, split) if store is None else Store.open(store, split)
+        return collect(corpus, Vocabulary.load(_vocabulary_file(path)), fields)
+    if store is not None:
+        return Store.open(store, split)
+    if find_base(path):
+        raise SottoError(f"{path} is a base, and has no users to measure on; give --corpus or --store")
+    run = RunFolder.open_model(path)
+    return open_split(Recipe.of(run), run, split)
 
 
 def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping = BY_USER) -> Store:
     """Public text in the words of a run: what a store of plain text holds out, files of plain text, or a corpus."""
-    run = RunFolder.open_model(path)
-    vocabulary = load_vocabulary(run)
+    vocabulary = Vocabulary.load(_vocabulary_file(path))
     folders = [each for each in text if Path(each).is_dir()]
     if folders and len(text) > 1:
         raise SottoError(f"{folders[0]} is a folder, and the public text of a store is measured alone; name one")
     if folders:
-        return _held_out_text(folders[0], run, vocabulary)
+        return _held_out_text(folders[0], path, vocabulary)
     plain = [is_plain_text(each) for each in text]
     if any(plain) and not all(plain):
         one, other = text[plain.index(True)], text[plain.index(False)]
@@ -132,7 +137,7 @@ def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping =
     return collect(text, vocabulary, Grouping(fields.user_field, fields.text_field, plain_text=all(plain)))
 
 
-def _held_out_text(folder: str | Path, run: RunFolder, vocabulary: Vocabulary) -> Store:
+def _held_out_text(folder: str | Path, path: str | Path, vocabulary: Vocabulary) -> Store:
     store = Store.open(folder, "test")
     if store.people:
         raise SottoError(
@@ -142,36 +147,64 @@ def _held_out_text(folder: str | Path, run: RunFolder, vocabulary: Vocabulary) -
     if store.vocabulary.fingerprint != vocabulary.fingerprint:
         raise SottoError(
             f"the store {folder} has another vocabulary than the model; name its text files, or prepare it with "
-            f"--vocabulary {run.model / VOCABULARY} --vocabulary-size {vocabulary.size}"
+            f"--vocabulary {_vocabulary_file(path)} --vocabulary-size {vocabulary.size}"
         )
     if not store.users:
         raise SottoError(f"the store {folder} holds nothing out; prepare it with a larger --test-users")
     return store
 
 
-def _load_other(run: RunFolder, vocabulary: Vocabulary, path: str | Path) -> LanguageModel:
-    model, words = load_run(path)
+def _load_other(path: str | Path, vocabulary: Vocabulary, other: str | Path) -> LanguageModel:
+    model, words = load_run(other)
     if words.fingerprint != vocabulary.fingerprint:
         raise SottoError(
-            f"{run.path} and {path} have different vocabularies; train both on stores that were prepared with the same "
+            f"{path} and {other} have different vocabularies; train both on stores that were prepared with the same "
             f"words (sotto prepare --vocabulary)"
         )
     return model
 
 
+def find_base(path: str | Path) -> Path | None:
+    """The folder of a base, by its path or its name in the package; None for anything else. A run's folder is a run."""
+    folder = Path(path)
+    if not RunFolder(folder).recipe_file.is_file() and not is_release(folder):
+        folder = bases.find(str(path)) or folder
+    return folder if bases.is_base(folder) else None
+
+
 def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:
-    """The model a run ended with, and its vocabulary.
+    """The model a run ended with, and its vocabulary; or those of a release or a base.
 
     Args:
-        path: the run's folder.
+        path: the folder, or the name of a base in the package.
         model: one to fill, for a run of a model of your own.
     """
-    run = path if isinstance(path, RunFolder) else RunFolder.open_model(path)
-    weights = run.load_weights()
-    vocabulary = load_vocabulary(run)
-    like = model if model is not None else build_model(Recipe.of(run), vocabulary.size)
+    if not isinstance(path, RunFolder) and (base := find_base(path)):
+        weights, vocabulary = load_base_weights(base / bases.WEIGHTS), Vocabulary.load(_vocabulary_file(path))
+    else:
+        run = path if isinstance(path, RunFolder) else RunFolder.open_model(path)
+        weights, vocabulary = run.load_weights(), load_vocabulary(run)
+    like = model if model is not None else build_model(_recipe_of(path), vocabulary.size)
     return load_model(like, weights), vocabulary
 
 
 def load_vocabulary(run: RunFolder) -> Vocabulary:
     return Vocabulary.load(run.model_file(VOCABULARY))
+
+
+def _recipe_of(path: str | Path | RunFolder) -> Recipe:
+    """The recipe of a run or a release; of a base, its model with the usual settings."""
+    if isinstance(path, RunFolder):
+        return Recipe.of(path)
+    if folder := find_base(path):
+        base = bases.read_base(folder)
+        return Recipe.from_dict({"model": {"kind": base.kind, **base.model}})
+    return Recipe.of(RunFolder.open_model(path))
+
+
+def _vocabulary_file(path: str | Path) -> Path:
+    """The words of a run, a release or a base, whose files must be those that its card names."""
+    if folder := find_base(path):
+        read_card_of(folder / bases.WEIGHTS)
+        return folder / bases.VOCABULARY
+    return RunFolder.open_model(path).model_file(VOCABULARY)

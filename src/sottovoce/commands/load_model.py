@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce import bases
-from sottovoce.build.assembly import build_model
-from sottovoce.build.assembly import load_model as with_weights
-from sottovoce.commands.evaluate import load_run
-from sottovoce.commands.initial_model import load_base_weights, read_card_of
+from sottovoce.commands.evaluate import find_base, load_run
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.evaluation.suggestions import Suggestion, suggest
 from sottovoce.models.contract import LanguageModel, parameter_count
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import Statement, read_statement
 from sottovoce.runs.folder import RunFolder
 
@@ -60,13 +55,5 @@ def load_model(path: str | Path, *, model: LanguageModel | None = None) -> Loade
         path: the folder of a release, of a run or of a base, or the name of a base in the package.
         model: a model of your own to fill, where the run had one.
     """
-    folder = bases.find(str(path)) or Path(path)
-    if bases.is_base(folder):
-        base = bases.read_base(folder)
-        read_card_of(folder / bases.WEIGHTS)
-        vocabulary = Vocabulary.load(folder / bases.VOCABULARY)
-        like = build_model(Recipe.from_dict({"model": {"kind": base.kind, **base.model}}), vocabulary.size)
-        return Loaded(with_weights(like, load_base_weights(folder / bases.WEIGHTS)), vocabulary)
-    run = RunFolder.open_model(folder)
-    loaded, vocabulary = load_run(run, model)
-    return Loaded(loaded, vocabulary, read_statement(run))
+    loaded, vocabulary = load_run(path, model)
+    return Loaded(loaded, vocabulary, None if find_base(path) else read_statement(RunFolder.open_model(path)))

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from tiny_run import WORDS
 
-from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run, open_public, open_users
+from sottovoce.commands.baselines import public_baselines
+from sottovoce.commands.evaluate import Personalise, evaluate_run, find_base, load_run, open_public, open_users
+from sottovoce.commands.load_model import load_model
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
@@ -92,3 +94,20 @@ def test_public_text_is_a_store_of_plain_text_or_files_of_one_kind(run, store, t
     ):
         with pytest.raises(SottoError, match=words):
             open_public(run.path, texts)
+
+
+def test_a_base_is_measured_by_name_on_a_store_or_a_corpus(run, tmp_path, monkeypatch):
+    corpus = tmp_path / "few.jsonl"
+    corpus.write_text("".join(json.dumps({"user": name, "text": "how are you ?"}) + "\n" for name in "abc"))
+    users = open_users("english", [corpus])
+    found = evaluate_run("english", users).evaluation
+    assert (found.users, found.top1) == (3, load_model("english").evaluate(users).top1)
+    assert found.top1 >= 0.2  # it knows the sentence
+    assert public_baselines(users, "english") is not None
+    with pytest.raises(SottoError, match="english is a base, and has no users to measure on; give --corpus or --store"):
+        evaluate_run("english")
+    with pytest.raises(SottoError, match="different vocabularies"):
+        evaluate_run(run.path, other="english")
+    monkeypatch.chdir(tmp_path)
+    run.path.rename("english")  # a run is not hidden by the base of its name
+    assert find_base("english") is None
