@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sottovoce.commands.live_line import duration, facts_of_rounds
+from sottovoce.commands.live_line import duration, facts_of_rounds, fitting
 from sottovoce.files import Json
 
 if TYPE_CHECKING:
@@ -166,12 +166,13 @@ def progress_of_steps(name: str, *, quiet: bool = False) -> Iterator[Callable[[i
 class Shown(NamedTuple):
     """What is shown of a step next to its number. Without a terminal, a step that is `due` has a line of its own."""
 
-    facts: str = ""
+    facts: Sequence[str] = ()  # on a narrow terminal the last ones are left out
     seconds_left: float | None = None
     due: bool = False
 
 
 NOTHING_MORE = Shown()
+SHORTEST_BAR, LONGEST_BAR = 8, 40  # cells
 
 
 @contextmanager
@@ -187,7 +188,7 @@ def _progress(name: str, quiet: bool) -> Iterator[Callable[..., None]]:
             nonlocal last
             if shown.due or done == total or time.monotonic() - last > 10:
                 left = f"  {duration(shown.seconds_left)} left" if shown.seconds_left and done < total else ""
-                print(f"{name} {done} of {total}  {shown.facts}{left}".rstrip(), file=sys.stderr, flush=True)
+                print(f"{name} {done} of {total}  {''.join(shown.facts)}{left}".rstrip(), file=sys.stderr, flush=True)
                 last = time.monotonic()
 
         yield print_line
@@ -198,23 +199,41 @@ def _progress(name: str, quiet: bool) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def _live_bar(name: str) -> Iterator[Callable[..., None]]:
-    """A bar that counts down the time left between two steps: as the steps say, or else by the time they took."""
+    """A bar that counts down the time left between two steps: as the steps say, or else by the time they took.
+
+    Step and time left are always shown. On a narrow terminal the last facts are left out, and a long name is cut. The
+    bar has the cells that are free.
+    """
     from rich import progress as bars
     from rich.console import Console
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
     begun = before = time.monotonic()
     ends, last = math.nan, 0
 
-    class Left(bars.ProgressColumn):
-        def render(self, task: bars.Task) -> Text:
-            left = "" if math.isnan(ends) else f"{duration(max(ends - time.monotonic(), 0))} left"
-            return Text(left, style="progress.remaining")
+    console = Console(stderr=True)
 
-    text = bars.TextColumn
-    columns = (text("{task.description}"), bars.BarColumn(bar_width=None), bars.MofNCompleteColumn(), Left())
-    bar = bars.Progress(*columns, text("{task.fields[facts]}"), console=Console(stderr=True))
-    task = bar.add_task(name, total=None, facts="")
+    class Line(bars.ProgressColumn):
+        def render(self, task: bars.Task) -> Table:
+            step = f"{int(task.completed)}/{'?' if task.total is None else int(task.total)}"
+            left = "" if math.isnan(ends) else f"{duration(max(ends - time.monotonic(), 0))} left"
+            rest = Text.assemble((step, "progress.download"), " ", (left, "progress.remaining"), " ")
+            room = max(console.width - rest.cell_len - 3, 0)
+            shown = Text(name)
+            shown.truncate(room, overflow="ellipsis")
+            room -= shown.cell_len
+            rest.append(fitting(task.fields["facts"], room))
+            row, cells = [shown, rest], console.width - shown.cell_len - rest.cell_len - 3
+            if cells >= SHORTEST_BAR:
+                row.insert(1, ProgressBar(task.total, task.completed, min(cells, LONGEST_BAR)))
+            table = Table.grid(padding=(0, 1))
+            table.add_row(*row)
+            return table
+
+    bar = bars.Progress(Line(), console=console)
+    task = bar.add_task(name, total=None, facts=())
 
     def update(done: int, total: int | None, shown: Shown = NOTHING_MORE) -> None:
         nonlocal begun, before, ends, last

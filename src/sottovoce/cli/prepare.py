@@ -136,7 +136,7 @@ def _reading_progress(
     """Show on a terminal how much of the files is read, in megabytes."""
     megabytes = sum(each.stat().st_size for each in grouping.sources(files) if isinstance(each, Path)) / 1e6
     with progress_on_terminal(f"prepare {out.name}, MB", quiet=quiet) as step:
-        yield lambda records, read: step(round(read / 1e6), max(round(megabytes), 1), Shown(f"{records:,} records"))
+        yield lambda records, read: step(round(read / 1e6), max(round(megabytes), 1), Shown((f"{records:,} records",)))
 
 
 def _print_found(facts: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,13 +20,25 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def facts_of_rounds() -> Callable[[Progress], str]:
+def fitting(facts: Sequence[str], width: int) -> str:
+    """As many of the facts as fit, from the first on: those that matter less come last."""
+    from rich.cells import cell_len
+
+    line = ""
+    for fact in facts:
+        if cell_len(line + fact) > width:
+            break
+        line += fact
+    return line
+
+
+def facts_of_rounds() -> Callable[[Progress], list[str]]:
     """The first round of a process compiles, so its rate would mislead. The last accuracy stays."""
     from sottovoce.accounting import rounded_up
 
-    rounds, accuracy = -1, ""
+    rounds, accuracy = -1, ("", "")
 
-    def facts(progress: Progress) -> str:
+    def facts(progress: Progress) -> list[str]:
         nonlocal rounds, accuracy
         rounds += 1
         rate = "  compiling" if rounds == 0 else ""
@@ -34,12 +46,12 @@ def facts_of_rounds() -> Callable[[Progress], str]:
             rate = f"  {progress.users / progress.seconds:.3g} users/s"
         baselines = progress.baselines.short if progress.baselines else ""
         if progress.evaluation:
-            accuracy = f"  top-1 {progress.evaluation.top1:.1%}{baselines and f' ({baselines})'}"
+            accuracy = (f"  top-1 {progress.evaluation.top1:.1%}", baselines and f" ({baselines})")
         loss = "" if progress.loss is None else f"  loss {progress.loss:.3g}"
         budget = ""
         if progress.budget is not None and math.isfinite(progress.epsilon):
             budget = f" of {rounded_up(progress.budget, 6)}"
-        return f"ε {rounded_up(progress.epsilon)}{budget}{loss}{accuracy}{rate}"
+        return [f"ε {rounded_up(progress.epsilon)}{budget}", loss, *accuracy, rate]
 
     return facts
 
@@ -57,8 +69,9 @@ def live_line(name: str) -> Iterator[Callable[[Progress], None]]:
         nonlocal shown
         left = progress.seconds_left
         time = f"  {duration(left)} left" if left is not None and progress.round < progress.rounds else ""
-        line = f"{name}: round {progress.round} of {progress.rounds}{time}  {facts(progress)}"
-        line = line[: shutil.get_terminal_size((120, 24)).columns - 1]
+        line = f"{name}: round {progress.round} of {progress.rounds}{time}"
+        width = shutil.get_terminal_size((120, 24)).columns - 1
+        line = fitting([line[:width], "  ", *facts(progress)], width)
         output.write("\r" + line.ljust(shown))
         output.flush()
         shown = len(line)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 
 import pytest
+from rich.cells import cell_len
 
 from sottovoce.cli.display import (
     gentle_stop,
@@ -94,6 +96,31 @@ def test_on_a_terminal_the_time_left_is_there_before_the_first_round_and_counts_
     shown = terminal.getvalue()
     assert "0/40" in shown
     assert "1:06:30 left" in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "there", "gone"),
+    [
+        (160, ("━━━━━━━━", "loss 5.31", "top-1 12.3% (start 11.7%, “.” 5.0%)", "10 users/s"), ()),
+        (80, ("loss 5.31", "top-1 12.3%"), ("start", "users/s")),
+        (44, ("ε 2.5 of 8",), ("━", "loss")),
+        (24, (), ("ε",)),
+    ],
+)
+def test_on_a_narrow_terminal_round_and_time_left_stay(monkeypatch, width, there, gone):
+    terminal = FakeTerminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_of_rounds("run") as show:
+        for _ in range(3):  # the rate is known from the third on
+            show(Progress(10, 40, 2.5, 8.0, 50, 5.0, SCORES, 5.312, 3725.0, BASELINES))
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).strip().splitlines()[-1]
+    assert cell_len(line) <= width
+    assert "10/40 1:02:05 left" in line
+    assert [words for words in there if words not in line] == []
+    assert [words for words in gone if words in line] == []
 
 
 def test_steps_of_one_length_tell_the_time_left(monkeypatch):
