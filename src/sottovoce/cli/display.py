@@ -212,7 +212,6 @@ def _live_bar(name: str) -> Iterator[Callable[..., None]]:
 
     begun = before = time.monotonic()
     ends, last = math.nan, 0
-
     console = Console(stderr=True)
 
     class Line(bars.ProgressColumn):
@@ -225,11 +224,10 @@ def _live_bar(name: str) -> Iterator[Callable[..., None]]:
             shown.truncate(room, overflow="ellipsis")
             room -= shown.cell_len
             rest.append(fitting(task.fields["facts"], room))
-            row, cells = [shown, rest], console.width - shown.cell_len - rest.cell_len - 3
-            if cells >= SHORTEST_BAR:
-                row.insert(1, ProgressBar(task.total, task.completed, min(cells, LONGEST_BAR)))
+            cells = console.width - shown.cell_len - rest.cell_len - 3
+            bar = [ProgressBar(task.total, task.completed, min(cells, LONGEST_BAR))] if cells >= SHORTEST_BAR else []
             table = Table.grid(padding=(0, 1))
-            table.add_row(*row)
+            table.add_row(shown, *bar, rest)
             return table
 
     bar = bars.Progress(Line(), console=console)
