@@ -79,11 +79,12 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
 
 
 def _read(run: RunFolder, name: str) -> Compared:
-    recipe = Recipe.of(run)
+    recipe, statement = Recipe.of(run), read_statement(run)
+    model = "own" if read_card(run).own_model else recipe.model.kind.replace("_", " ")
     return Compared(
         name=name,
-        model="own" if read_card(run).own_model else recipe.model.kind.replace("_", " "),
-        statement=read_statement(run),
+        model=f"{model}, synthetic people" if statement.practice else model,
+        statement=statement,
         record=run.record.read(),
         budget=recipe.privacy.epsilon,
         findings=tuple(read_findings(run)),

@@ -9,7 +9,7 @@ from typing import Unpack
 from sottovoce.commands.new_run import Given
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, has_own_store, prepare_demo
 from sottovoce.commands.train import Observer, RunResult, Stop, never, train
-from sottovoce.data.store import Store
+from sottovoce.data.store import Store, mark_as_practice
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
@@ -54,6 +54,7 @@ def make_people(recipe: Recipe, out: Path, log: Callable[[str], None] = lambda l
     log(f"makes {recipe.privacy.users:,} synthetic people in {out}; no real person is read or charged")
     out.mkdir(parents=True, exist_ok=True)
     prepare_demo(out / STORE, recipe.privacy.users, vocabulary=vocabulary, tokens=tokens)
+    mark_as_practice(out / STORE)
     return recipe.replace(data={"store": str(out / STORE)})
 
 

@@ -129,6 +129,9 @@ def _faults(run: RunFolder) -> Iterator[str]:
     if not statement.private:
         yield "the run gives no guarantee (ε is infinite): there is nothing to keep"
         return
+    if statement.practice:
+        yield "it was trained on synthetic people, by `sotto practice`: there is nothing to release"
+        return
     if privacy.secrets == "seeded":
         yield f"anyone who knows run.seed={recipe.run.seed} can undo the noise; train with privacy.secrets='entropy'"
     if ledger.header.get("recipe") != recipe.sha256():

@@ -434,6 +434,7 @@ class Training:
             start=start,
             canaries=header.get("canaries"),
             across_devices=self.context.across_devices,
+            practice=self.store.practice,
             not_covered=self.store.not_covered,
             users_at_once=1 if self.context.across_devices else assembly.sum_updates.block,
             files=files,

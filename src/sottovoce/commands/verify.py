@@ -86,10 +86,12 @@ def verify_release(folder: str | Path, *, signer: str | None = None) -> Verifica
         raise SettingError("{signer!r} must be a fingerprint: SHA256: and 43 letters and digits", signer=signer)
     signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
     checks = [_files(signed), _signature(signed, signer)]
+    named = signer is not None and checks[1].result == PASSED  # the fingerprint was compared
     if not is_release(folder):
         checks.append(_base_card(folder))
         fine = all(check.result != FAILED for check in checks)
-        return Verification(str(folder), fine, signed.signer, None, None, tuple(checks), (), (), NOT_PROVED_OF_BASES)
+        unproved = NOT_PROVED_OF_BASES[:-1] if named else NOT_PROVED_OF_BASES
+        return Verification(str(folder), fine, signed.signer, None, None, tuple(checks), (), (), unproved)
     release = RunFolder.of_release(folder)
     statement, why = _try(lambda: Statement.from_json(read_sealed(release.statement_file)))
     charged, damage = _try(lambda: _charges(release.ledger_file))
@@ -109,6 +111,7 @@ def verify_release(folder: str | Path, *, signer: str | None = None) -> Verifica
         checks=tuple(checks),
         epsilons=tuple(epsilons),
         notes=tuple(_notes(signed, statement)),
+        not_proved=NOT_PROVED[:-1] if named else NOT_PROVED,
     )
 
 

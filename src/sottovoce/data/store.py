@@ -68,6 +68,7 @@ class Store:
     people: bool = True
     owners_per_record: int = 1
     every_record_is_a_user: bool = False
+    practice: bool = False  # the people are synthetic, made by `sotto practice`
     public: PublicText | None = None
     first: int = 0
     named: str | None = None
@@ -100,6 +101,7 @@ class Store:
             people=facts.get("people", True),
             owners_per_record=facts.get("owners_per_record", 1),
             every_record_is_a_user=facts.get("every_record_is_a_user", False),
+            practice=facts.get("practice", False),
         )
         written = (facts["splits"][split]["users"], facts["vocabulary_size"])
         if written != (store.users, store.vocabulary.size):
@@ -280,6 +282,11 @@ def write_arrays(folder: str | Path) -> None:
     for split in SPLITS:
         save_arrays(folder / f"{split}.npz", Store.open(folder, split).rows)
     write_facts(folder, _facts(folder))
+
+
+def mark_as_practice(folder: Path) -> None:
+    """Write into a store that its people are synthetic: a run on it says so, and is not released."""
+    write_facts(folder, {**_facts(folder), "practice": True})
 
 
 def write_in_arrays(folder: Path, train: Store, test: Store) -> None:

@@ -15,6 +15,7 @@ from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Bar, Drawing, render_page
 from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import (
+    PRACTICE,
     bytes_text,
     epsilon_text,
     finite,
@@ -151,17 +152,18 @@ def _summary(evidence: Evidence) -> str:
     kind = str(model.get("kind", "")).replace("_", " ")
     first = f"that started from “{start}”" if start and start != "none" else "that started untrained"
     where = "on their own devices" if statement.across_devices else "in a simulation"
+    people = "synthetic people" if statement.practice else "users"
     protected = {True: "their text is protected as stated here", False: "their text is not protected"}
     return (
         f"A language model ({kind.upper() if len(kind) < 5 else kind}) {first} and was trained on the text of "
-        f"{declared.users:,} users (declared), {declared.cohort:,g} in each of {statement.rounds_done:,} rounds, "
+        f"{declared.users:,} {people} (declared), {declared.cohort:,g} in each of {statement.rounds_done:,} rounds, "
         f"{where}; {protected[statement.has_guarantee]}."
     )
 
 
 def _notices(evidence: Evidence) -> list[tuple[str, str]]:
     statement = evidence.statement
-    notices = []
+    notices = [("Synthetic people", PRACTICE)] if statement.practice else []
     _, last = last_evaluation(evidence.record)
     if evidence.baselines and last and (text := evidence.baselines.no_better(last["top1"])):
         notices.append(("Not better than without training", f"{text[0].upper()}{text[1:]}."))

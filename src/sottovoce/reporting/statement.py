@@ -199,6 +199,7 @@ class Statement(Facts, sparse=True):
     canaries: CanarySummary | None = None
     turns: int | None = None  # where users join in turn: how often one does at most
     across_devices: bool = False
+    practice: bool = False  # the people are synthetic
     files: dict[str, str] | None = None  # the model's, with their hashes
     audits: tuple[AuditOutcome, ...] = ()  # of a released model
     store_gone: bool = False  # the total is that of the day the run ended
@@ -276,6 +277,7 @@ class RunFacts:
     start: Mapping[str, str] | None = None
     canaries: Json | None = None  # what the ledger says of them
     across_devices: bool = False  # users were trained where their text is
+    practice: bool = False  # the people are synthetic
     users_at_once: int = 1  # in one program
     not_covered: tuple[str, ...] = ()  # because of how records became users
     files: dict[str, str] | None = None
@@ -333,6 +335,7 @@ def make_statement(
         canaries=None if about.canaries is None else CanarySummary(**about.canaries),
         turns=None if mechanism.sampler.amplifies else mechanism.sampler.participations(about.rounds_planned),
         across_devices=about.across_devices,
+        practice=about.practice,
         files=about.files,
     )
     return with_store_total(statement, charges.store, accountant)

@@ -19,6 +19,8 @@ _WORDS = {
     "user": "user: all the text of one person",
 }
 
+PRACTICE = "This run is a practice: it was trained on synthetic people. Its accuracy says nothing about real text."
+
 
 def with_prose(statement: Statement) -> Json:
     """A statement as privacy.json holds it: its facts, and the same in sentences."""
@@ -33,13 +35,14 @@ def prose(statement: Statement) -> str:
 
 def paragraphs(statement: Statement) -> list[str]:
     """What is proved and how, without the list of what is not covered."""
+    practice = [PRACTICE] if statement.practice else []
     if not statement.private:
         text = (
             "This run gives no privacy guarantee: ε is infinite. Its model may depend on any one person's text in any "
             "way. Do not release it to people who may not read the text itself."
         )
-        return [text, *_start(statement), *_canaries(statement)]
-    texts = [_guarantee(statement), _method(statement), _store_total(statement)]
+        return [*practice, text, *_start(statement), *_canaries(statement)]
+    texts = [*practice, _guarantee(statement), _method(statement), _store_total(statement)]
     if statement.vocabulary.private:
         alone = f"Training alone has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
         texts.append(f"The vocabulary was {statement.vocabulary.source}. {alone}")

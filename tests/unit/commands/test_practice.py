@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tiny_run import StopAfter
 
 import sottovoce
+from sottovoce.commands.compare import compare_runs
 from sottovoce.commands.practice import TOKENS_PER_USER, make_people, practice
+from sottovoce.commands.release import release_run
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import read_statement
+from sottovoce.runs.folder import RunFolder
 
 
 def test_it_trains_the_recipe_and_charges_nobody_of_the_store(recipe: Recipe, store: Path, tmp_path: Path):
@@ -24,6 +29,21 @@ def test_it_trains_the_recipe_and_charges_nobody_of_the_store(recipe: Recipe, st
     assert result.statement.private
     assert {path: path.read_bytes() for path in sorted(store.rglob("*"))} == before
     assert (tmp_path / "trial" / "store" / "ledger.jsonl").exists()  # the synthetic people are
+    assert sottovoce.resume(result.path).statement.practice
+    refused = release_run(result.path, tmp_path / "release")
+    assert refused.reasons == ("it was trained on synthetic people, by `sotto practice`: there is nothing to release",)
+    assert not (tmp_path / "release").exists()
+    assert RunFolder.open(result.path).secrets.exists()
+    assert compare_runs([result.path], users=1).runs[0].model.endswith(", synthetic people")
+
+
+def test_a_run_on_the_store_of_a_practice_is_one_too_and_others_are_not(
+    recipe: Recipe, begun: Callable[..., RunFolder], tmp_path: Path
+):
+    made = make_people(recipe.replace(privacy={"users": 50}), tmp_path / "trial")
+    assert read_statement(begun("again", data={"store": made.data.store})).practice
+    assert not read_statement(begun("real")).practice
+    assert "practice" not in begun("other").read_statement()
 
 
 def test_it_can_be_stopped_and_resumed(recipe: Recipe, store: Path, tmp_path: Path):

@@ -161,7 +161,10 @@ def test_another_signer_or_none_fails_where_one_is_named(release, keys, monkeypa
     owner, thief = (signature.fingerprint(keys[name].public_key()) for name in ("owner", "thief"))
     signature.sign_folder(release, keys["thief"], signature.RELEASE)
     assert verify_release(release).signer == thief
+    assert any("who the signer is" in one for one in verify_release(release).not_proved)
+    assert not any("who the signer is" in one for one in verify_release(release, signer=thief).not_proved)
     found = verify_release(release, signer=owner)
+    assert any("who the signer is" in one for one in found.not_proved)
     assert [check.found for check in found.checks if check.result == FAILED] == [
         f"it was signed by {thief}, not by {owner}"
     ]

@@ -123,6 +123,13 @@ def test_empty_cohorts_leave_gaps_in_the_diagnostics():
     assert "No diagnostics were recorded" in render(make_evidence(diagnostics=[lines[3]]))
 
 
+def test_a_practice_says_that_its_people_are_synthetic():
+    words = text_of(render(make_evidence(statement=make_statement(practice=True))))
+    assert "Synthetic people. This run is a practice" in words
+    assert "20,000 synthetic people (declared)" in words
+    assert "synthetic people" not in text_of(render(make_evidence()))
+
+
 def test_an_unfinished_run_says_that_its_epsilon_is_projected():
     page = render(make_evidence(statement=make_statement(done=20), record=make_record(done=20)))
     words = text_of(page)
