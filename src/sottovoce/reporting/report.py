@@ -262,25 +262,30 @@ def _evaluation_table(evidence: Evidence) -> Json | None:
     if evidence.other and other:
         columns.append(f"{evidence.other.name}, round {other_at:,}")
         measured.append(other)
+    bars, end = _bars(evidence, measured)
+    if evidence.baselines and evidence.baselines.start_model:
+        columns.insert(1, f"The start, {evidence.baselines.start}")
+        measured.insert(1, evidence.baselines.start_model.to_json())
     rows = [
         (label, [_measure(key, values) for values in measured], meaning)
         for key, label, meaning in _MEASURES
         if key in last
     ]
     users = coarse_count(last.get("users", 0))
-    return {"round": at, "users": users, "bars": _bars(evidence, measured), "columns": columns, "rows": rows}
+    return {"round": at, "users": users, "bars": bars, "bars_end": end, "columns": columns, "rows": rows}
 
 
-def _bars(evidence: Evidence, measured: list[Json]) -> list[Bar]:
-    """Top-1 of the baselines, of this run and of the other: from 0 to the largest."""
+def _bars(evidence: Evidence, measured: list[Json]) -> tuple[list[Bar], str]:
+    """Top-1 of the baselines, of this run and of the other: from 0 to the next tenth above all, which is shown too."""
     found = [(name, score.to_json(), True) for name, score in evidence.scores.items()]
     found += [("this run", measured[0], False)]
     found += [(evidence.other.name, values, True) for values in measured[1:] if evidence.other]
-    largest = max(values["top1"] for _, values, _ in found) or 1
-    return [
-        Bar(name, values["top1"] / largest, percent(values["top1"]), _perplexity_of(values), quiet)
+    end = min(1, (int(10 * max(values["top1"] for _, values, _ in found)) + 1) / 10)
+    bars = [
+        Bar(name, values["top1"] / end, percent(values["top1"]), _perplexity_of(values), quiet)
         for name, values, quiet in found
     ]
+    return bars, f"{end:.0%}"
 
 
 def _perplexity_of(values: Json) -> str:
@@ -311,7 +316,7 @@ def _cost_cells(row: Json) -> list[str]:
 
 
 def _measure(key: str, evaluation: Json) -> str:
-    if not evaluation:
+    if key not in evaluation:
         return "–"
     value = finite(evaluation.get(key))
     if value is None:

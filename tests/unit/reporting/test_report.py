@@ -201,7 +201,25 @@ def test_top1_is_drawn_from_zero_with_what_no_training_gives():
     ]  # fmt: skip
     widths = [float(width) / float(value[:-1]) for _, width, value in shown]
     assert max(widths) == pytest.approx(min(widths), rel=0.01)  # in proportion: all begin at 0
+    assert float(shown[3][1]) == pytest.approx(92.5, abs=1)
+    assert page.count("<span>0%</span><span>20%</span>") == 1  # the whole width, not the best of the models
     assert "Not better than" not in page
+
+
+def test_a_full_bar_is_a_round_share_above_every_model():
+    for top1, end in ((0.0, "10%"), (0.04, "10%"), (0.2, "30%"), (0.95, "100%"), (1.0, "100%")):
+        record = make_record()
+        record[-1]["evaluation"]["top1"] = top1
+        assert f"<span>0%</span><span>{end}</span>" in render(make_evidence(record=record, baselines=None))
+
+
+def test_the_measures_of_the_start_are_next_to_those_of_the_run():
+    words = text_of(public_page())
+    assert "Measure This run The start, base english Meaning" in words
+    assert re.search(r"Top-3 [\d.]+% 21.0% the right one", words)
+    assert re.search(r"Perplexity [\d.]+ 310.2 lower", words)
+    assert re.search(r"Top-1, words alone [\d.]+% – without", words)
+    assert "The start," not in text_of(render(make_evidence(baselines=None)))
 
 
 def test_a_model_that_is_no_better_than_its_start_is_named():
