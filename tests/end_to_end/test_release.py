@@ -111,8 +111,11 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     for path in out.iterdir():
         for value in private:
             assert value not in path.read_bytes()
-    with pytest.raises(DamagedRun, match="sotto release"):
+    with pytest.raises(DamagedRun, match="run was released, and its secrets were erased; start another run"):
         resume(ready)
+    assert "audited by rounds; to audit it first: sotto audit rounds" in told.out
+    further = sotto("release", ready, "--out", tmp_path / "further", "--dry-run").out
+    assert "was released before, and its secrets are erased already: this is a further copy" in further
     with pytest.raises(SottoError, match="give the folder of its run"):
         RunFolder.open(out)
 

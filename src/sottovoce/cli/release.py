@@ -42,7 +42,7 @@ def release(
     result = released(dry_run=True)
     if not result.reasons and not dry_run:
         if not json:
-            _show_plan(result)
+            _show_plan(result, run)
         if not yes and not json and not confirmed(f"release {run}?"):
             return print("nothing was released or changed")
         result = released(dry_run=False)
@@ -53,18 +53,21 @@ def release(
     elif result.released:
         _show_released(result, run)
     else:
-        _show_plan(result)
+        _show_plan(result, run)
         print("nothing was released or changed (--dry-run)")
     return sys.exit(1) if result.reasons else None
 
 
-def _show_plan(plan: Release) -> None:
+def _show_plan(plan: Release, run: Path) -> None:
     print(f"to be released: {plan.out}, with ε = {shown_epsilon(plan.epsilon)} at δ = {plan.delta:g}")
     print(f"files: {', '.join(plan.files)}")
     for note in plan.notes:
         print(f"note: {note}")
     print(f"signed by: {plan.signer}")
-    print("anyone who gets the folder has the model for good; the run's secrets are erased, and it cannot be resumed")
+    then = "the run's secrets are erased, and it cannot be resumed"
+    if plan.again:
+        then = f"{run} was released before, and its secrets are erased already: this is a further copy"
+    print(f"anyone who gets the folder has the model for good; {then}")
 
 
 def _show_released(result: Release, run: Path) -> None:
@@ -75,4 +78,7 @@ def _show_released(result: Release, run: Path) -> None:
     for one in result.audits:
         noticed = "" if one.would_notice is None else f"; it {would_have_seen(one.would_notice)}"
         print(f"audit by {one.audit}: {one.result}{noticed}")
-    print(f"the secrets of {run} are erased; erase copies of them too")
+    if result.again:
+        print(f"a further copy: {run} was released before, and its secrets were erased then")
+    else:
+        print(f"the secrets of {run} are erased; erase copies of them too")

@@ -21,7 +21,7 @@ from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import Facts, made_aside
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import AuditOutcome, read_statement
+from sottovoce.reporting.statement import AuditOutcome, Statement, read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.budget import total_of
 from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
@@ -53,6 +53,7 @@ class Release(Facts):
     files: tuple[str, ...] = ()
     signer: str = ""  # fingerprint of the key, or where a new one is made
     notes: tuple[str, ...] = ()
+    again: bool = False  # the run was released before: its secrets are erased already
 
     def __repr__(self) -> str:
         done = f"released to {self.out}" if self.released else f"not released, {len(self.reasons)} reasons against it"
@@ -107,10 +108,12 @@ def release_run(
         if reasons:
             return found
         statement = read_statement(run)
-        found = replace(found, epsilon=statement.epsilon, delta=statement.delta)
+        again = not run.secrets.exists()
+        before = tuple(to_do_before(path, statement, missing, again=again))
+        found = replace(found, epsilon=statement.epsilon, delta=statement.delta, again=again)
         if dry_run:
             draft = ReleaseFolder(run, out, publication, signer)
-            return replace(found, files=draft.files, notes=draft.notes)
+            return replace(found, files=draft.files, notes=(*before, *draft.notes))
         key = owner_key(publication.key)
         draft = ReleaseFolder(run, out, publication, fingerprint(key.public_key()))
         with made_aside(out) as folder:
@@ -120,6 +123,19 @@ def release_run(
             Secrets.erase(run.secrets)
     check = f"sotto verify {out} --signer {draft.signer}"
     return replace(found, released=True, files=draft.files, signer=draft.signer, notes=draft.notes, check=check)
+
+
+def to_do_before(path: str | Path, statement: Statement, missing: tuple[str, ...], *, again: bool) -> Iterator[str]:
+    """What the owner may want to do before a release, which ends the run."""
+    if statement.is_unfinished:
+        done = f"only {statement.rounds_done} of {statement.rounds_planned} paid rounds were done"
+        resume = "sotto federate resume" if statement.across_devices else "sotto resume"
+        # What was paid twice, or for a copy, may leave no budget for the others.
+        free = not again and not statement.charged_again and not statement.charged_elsewhere
+        first = f"; releasing ends the run; `{resume} {path}` first costs nothing more" if free else ""
+        yield done + first
+    for name in missing:
+        yield f"not audited by {name}" + ("" if again else f"; to audit it first: sotto audit {name} {path}")
 
 
 def _faults(run: RunFolder) -> Iterator[str]:

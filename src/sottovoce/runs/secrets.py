@@ -111,6 +111,8 @@ class Secrets:
     @staticmethod
     def load(folder: Path, round_number: int) -> Secrets:
         """The link saved for a round."""
+        if not folder.exists():  # as `erase` leaves it
+            raise DamagedRun(f"{folder.parent} was released, and its secrets were erased; start another run")
         return Secrets(round_number, _read(_file(folder, round_number, "key")), _read(folder / _SALT))
 
     @staticmethod
@@ -186,8 +188,7 @@ def _read(path: Path) -> bytes:
         contents = path.read_bytes()
     except OSError as error:
         raise DamagedRun(
-            f"cannot read the secrets {path.name} ({error}); a run without them, as after `sotto release`, cannot go "
-            f"on: start another run"
+            f"cannot read the secrets {path.name} ({error}); a run cannot go on without them: start another run"
         ) from None
     if len(contents) != _SIZE:
         raise DamagedRun(f"the secrets file {path.name} is damaged; start another run")

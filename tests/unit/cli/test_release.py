@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -65,6 +66,14 @@ def test_a_release_shows_its_plan_its_check_and_its_audits(sotto, release, capsy
     assert lines[7].startswith("audit by rounds: passed; it ")
     assert lines[8] == "audit by canaries: not run"
     assert "secrets of run are erased" in lines[9]
+
+
+def test_a_second_release_is_a_further_copy(sotto, monkeypatch, capsys):
+    monkeypatch.setattr(RELEASE, lambda *places, dry_run, **names: replace(PLAN if dry_run else RELEASED, again=True))
+    sotto(["release", "run", "--out", "out", "--yes"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[4].endswith("; run was released before, and its secrets are erased already: this is a further copy")
+    assert lines[-1] == "a further copy: run was released before, and its secrets were erased then"
 
 
 def test_a_rehearsal_releases_nothing(sotto, release, capsys):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import make_statement
 
 from sottovoce.audit.results import CanariesResult, Exposure, ExposurePoint, OneRunResult, RoundsResult
-from sottovoce.commands.release import check_audits, threshold
+from sottovoce.commands.release import check_audits, threshold, to_do_before
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 
@@ -117,3 +118,19 @@ def test_an_audit_of_version_0_1_says_nothing_of_noise(run: RunFolder) -> None:
     assert set(outcomes["rounds"].to_json()) == {
         "audit", "result", "claimed", "shown", "delta", "confidence", "rounds",
     }  # fmt: skip
+
+
+def test_what_may_be_done_before_a_release_is_noted() -> None:
+    stopped = make_statement(done=20)
+    noted = list(to_do_before("run", stopped, ("rounds",), again=False))
+    assert noted == [
+        "only 20 of 60 paid rounds were done; releasing ends the run; `sotto resume run` first costs nothing more",
+        "not audited by rounds; to audit it first: sotto audit rounds run",
+    ]
+    assert list(to_do_before("run", make_statement(), (), again=False)) == []
+    only = ["only 20 of 60 paid rounds were done"]
+    assert list(to_do_before("run", stopped, (), again=True)) == only
+    # What was paid twice may leave no budget: that the others cost nothing is then not said.
+    assert list(to_do_before("run", replace(stopped, charged_again=1), (), again=False)) == only
+    devices = list(to_do_before("run", replace(stopped, across_devices=True), (), again=False))
+    assert "`sotto federate resume run`" in devices[0]

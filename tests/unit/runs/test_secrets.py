@@ -61,6 +61,15 @@ def test_a_damaged_link_is_refused(tmp_path):
         Secrets.load(tmp_path, 1)
 
 
+def test_erased_secrets_are_those_of_a_released_run(tmp_path):
+    folder = tmp_path / "run" / "secrets"
+    folder.parent.mkdir()
+    Secrets.seeded(1).save(folder, b"")
+    Secrets.erase(folder)
+    with pytest.raises(DamagedRun, match=r"/run was released, and its secrets were erased; start another run"):
+        Secrets.load_any(folder)
+
+
 def test_a_link_is_not_printed():
     secrets = Secrets.fresh()
     assert secrets.link.hex() not in repr(secrets)
