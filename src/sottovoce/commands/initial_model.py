@@ -121,6 +121,8 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
         "trained_on": PUBLIC if public else "people or unknown",
         "source": (_private_source(statement, weights) or source) + signer,
     }
+    if public and {"name", "text"} <= card.keys():  # the card of a base; weights may have a shorter one
+        facts["name"] = f"base {card['name']}"
     name = f"base {file.parent.name}" if public else f"file {file.name}"
     if is_release(file.parent) and statement.get("private") and _is_safe(statement.get("start")):
         facts |= {"trained_on": PRIVATE, "runs": _runs_of(statement)}

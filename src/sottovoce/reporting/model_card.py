@@ -56,7 +56,7 @@ def _front(about: Described) -> Iterator[str]:
 
 def _what(about: Described) -> Iterator[str]:
     statement, card = about.statement, about.card
-    yield f"# {about.name}"
+    yield "# A private next-word model"
     yield ""
     yield (
         f"A next-word model of {card.parameters:,} parameters over {card.vocabulary:,} tokens, trained on the text of "
@@ -87,7 +87,8 @@ def _how_good(about: Described) -> Iterator[str]:
     if about.baselines is not None:
         rows |= {name: score.to_json() for name, score in about.baselines.scores.items()}
     for name, score in rows.items():
-        figures = (percent(score["top1"]), percent(score["top3"]), plain(score["perplexity"]))
+        perplexity = "–" if score["perplexity"] is None else plain(score["perplexity"])  # a baseline's may be infinite
+        figures = (percent(score["top1"]), percent(score["top3"]), perplexity)
         yield f"| {name} | {' | '.join(figures)} |"
 
 
@@ -99,7 +100,7 @@ def _how(about: Described) -> Iterator[str]:
     sizes = ", ".join(f"{name} {value}" for name, value in about.model.items() if name != "kind")
     facts = {
         "model": f"{about.model.get('kind', about.card.code)} ({sizes})" if sizes else about.card.code,
-        "start": "fresh weights" if statement.start is None else statement.start.source,
+        "start": "fresh weights" if statement.start is None else statement.start.described,
         "people": f"{declared.users:,} declared; about {plain(declared.cohort)} join each round ({statement.sampling})",
         "rounds": f"{statement.rounds_done} of {statement.rounds_planned} planned",
         "clip norm, noise multiplier": f"{plain(mechanism.clip_norm)}, {plain(mechanism.noise_multiplier)}",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -136,6 +137,14 @@ class StartFacts(Facts, sparse=True):
     weights: str | None = None
     trained_on: str | None = None  # "public", where its card says so; "private": with all before it
     runs: tuple[str, ...] = ()  # the private runs that it comes from
+    name: str | None = None  # of a base: "base english"
+
+    @property
+    def described(self) -> str:
+        """The start in a sentence: by its name, if it has one, and the first digits of its hash."""
+        source = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", self.source)
+        source = re.sub(r"^(\w+ )?start: ", "weights ", source)
+        return f"{self.name} ({source})" if self.name else source
 
 
 @dataclass(frozen=True)

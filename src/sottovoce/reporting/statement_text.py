@@ -131,8 +131,8 @@ def _start(statement: Statement) -> list[str]:
     if start is None:
         return []
     if start.run is None:
-        return [f"The model began with {start.source}."]
-    return [f"The model did not begin untrained: {start.source} (run {start.run})."]
+        return [f"The model began with {start.described}."]
+    return [f"The model did not begin untrained: {start.described} (run {start.run})."]
 
 
 def _canaries(statement: Statement) -> list[str]:

@@ -76,6 +76,7 @@ def test_a_private_run_starts_from_a_base_and_its_statement_says_so(base, store)
     weights = load_base_weights(base.out / bases.WEIGHTS)
     assert all(np.array_equal(array, weights[name]) for name, array in weights_of(start.model).items())
     assert start.facts["source"].startswith("public start")
+    assert start.facts["name"] == f"base {base.base.name}"
     assert Recipe.of(RunFolder.open(store.parent / "run")).model.initial == str(base.out)
 
 

@@ -53,7 +53,7 @@ def test_the_readme_has_the_licence_and_the_language(run, tmp_path):
     write(run, tmp_path, Publication("mit", "de"))
     text = (tmp_path / "draft/README.md").read_text()
     assert text.startswith('---\nlicense: "mit"\nlanguage: "de"\nlibrary_name')
-    assert "# model\n" in text
+    assert "sotto verify model --signer" in text
 
 
 def test_onnx_is_written_where_it_can_be_and_a_failure_is_noted(run, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 from builders import make_record, make_statement
 
 from sottovoce.reporting.model_card import TAGS, Described, model_card
+from sottovoce.reporting.statement import StartFacts
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.card import Card
 
@@ -60,6 +61,17 @@ def test_it_has_epsilon_unit_training_accuracy_and_baselines():
     ):  # fmt: skip
         assert shown in text, shown
     assert all(reason in text for reason in STATEMENT.not_covered)
+
+
+def test_an_infinite_perplexity_is_a_dash_and_the_start_has_its_name():
+    start = StartFacts(f"public start: {'0c68ae32' * 8}, of public text by its card", name="base english")
+    endless = Baselines(token="the", constant=Score(200, 0.04, 0.1, 0.2, None))
+    text = model_card(replace(ABOUT, statement=replace(STATEMENT, start=start), baselines=endless))
+    assert "\n# A private next-word model\n" in text
+    assert "| always “the” | 4.0% | 10.0% | – |" in text
+    assert "The model began with base english (weights 0c68ae32, of public text by its card)." in text
+    assert "| start | base english (weights 0c68ae32, of" in text
+    assert "None" not in text
 
 
 def test_what_was_not_measured_is_not_there():

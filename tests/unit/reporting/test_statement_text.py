@@ -47,6 +47,10 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
         ({"secrets": "seeded"}, "anyone who knows the seed can undo the noise"),
         ({"across_devices": True}, "trained on their own devices"),
         ({"start": StartFacts("a public model")}, "The model began with a public model."),
+        (
+            {"start": StartFacts(f"private start: {'c0ffee00' * 8}, with ε = 2", "c0ffee")},
+            "did not begin untrained: weights c0ffee00, with ε = 2 (run c0ffee).",
+        ),
         ({"start": StartFacts("a public model", "c0ffee")}, "did not begin untrained: a public model (run c0ffee)."),
         (
             {"canaries": CanarySummary(40, 4, 6, "ab")},
