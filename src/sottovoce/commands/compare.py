@@ -54,18 +54,24 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
     if held_out is None:
         return Comparison(compared, "", internal, [("Not measured", "There are no held-out users at hand.")])
     rows = range(min(users, held_out.users) if users else held_out.users)
-    apart = []
+    elsewhere, own = [], []
     for place, run in enumerate(runs):
-        if read_card(run).own_model or not _of_same_people(run, first):
-            apart.append(compared[place].name)
+        if not _of_same_people(run, first):
+            elsewhere.append(compared[place].name)
+        elif read_card(run).own_model:
+            own.append(compared[place].name)
         else:
             compared[place] = _measure(run, compared[place], held_out, rows, internal=internal)
-    text = (
-        f"Other people than those of {compared[0].name}, or a model of the caller's; as recorded: {', '.join(apart)}."
-    )
-    notes = [("Measured by themselves", text)] if apart else []
+    notes = []
+    if elsewhere:
+        text = f"Trained on another store than {compared[runs.index(first)].name}: {', '.join(elsewhere)}. Figures are "
+        text += "from the run's own record, on its own held-out users, and cannot be compared with the others."
+        notes.append(("Not the same users", text))
+    if own:
+        text = f"The model is of your own code, which is not loaded here: {', '.join(own)}. Figures are as recorded."
+        notes.append(("Not measured again", text))
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(first).name}”"
-    return Comparison(compared, about if len(apart) < len(runs) else "", internal, notes)
+    return Comparison(compared, about if len(elsewhere) + len(own) < len(runs) else "", internal, notes)
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:

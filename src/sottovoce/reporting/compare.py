@@ -52,11 +52,21 @@ class Comparison:
 
     @property
     def baselines(self) -> dict[str, Score]:
-        """Those of all runs, by name; where runs have another score for one, by name and run."""
+        """Those of all runs, by name; those of other users by name and run."""
+        found, drawn = dict(self.drawn_baselines), self.drawn_baselines
+        for run in self.runs:
+            scores = run.baselines.scores if run.baselines else {}
+            found |= {f"{name} ({run.name})": score for name, score in scores.items() if drawn.get(name) != score}
+        return found
+
+    @property
+    def drawn_baselines(self) -> dict[str, Score]:
+        """Those of the first run, and of the runs that agree with it: another score for a name is of other users."""
         found: dict[str, Score] = {}
         for run in self.runs:
-            for name, score in (run.baselines.scores if run.baselines else {}).items():
-                found[name if found.get(name, score) == score else f"{name} ({run.name})"] = score
+            scores = run.baselines.scores if run.baselines else {}
+            if all(found.get(name, score) == score for name, score in scores.items()):
+                found |= scores
         return found
 
     def rows(self) -> list[dict[str, str]]:
@@ -206,8 +216,10 @@ def _utility(comparison: Comparison) -> Drawing | None:
     if not spots:
         return None
     words = "Top-1 on held-out users against the ε that is proved. Dashed: runs without a guarantee"
-    if levels := levels_of(comparison.baselines, "top1"):
+    if levels := levels_of(comparison.drawn_baselines, "top1"):
         words += ", and what public text alone gives"
+        if comparison.drawn_baselines.keys() < comparison.baselines.keys():
+            words += f" the users of {next(run.name for run in comparison.runs if run.baselines)}"
         spots += [Spot(level.label, INK, None, level.value) for level in levels]
         rows += [(level.label, ["public text", percent(level.value, 2)]) for level in levels]
     words += "."
@@ -234,7 +246,7 @@ def _curves(comparison: Comparison) -> list[Drawing]:
         Line(run.name, finite_points(run.record, "epsilon") if run.statement.has_guarantee else [], colour)
         for colour, run in _coloured(runs)
     ]
-    below, above = levels_of(comparison.baselines, "top1"), levels_of(comparison.baselines, "perplexity")
+    below, above = (levels_of(comparison.drawn_baselines, key) for key in ("top1", "perplexity"))
     top1 = Figure("top1", "Top-1 by round", "share of targets", lines("top1"), below, percent=True)
     perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), above, widen=True)
     epsilon = Figure("epsilon", "Privacy spent by round", "ε", spent, levels, bound=True)

@@ -37,8 +37,9 @@ def test_a_run_on_another_store_is_not_measured_with_the_others(run, begun, tmp_
     other = begun("other", data={"store": str(make_store(tmp_path / "elsewhere", seed=4))})
     found = compare_runs([run.path, other.path])
     assert [one.evaluation is not None for one in found.runs] == [True, False]
-    ((_, text),) = found.notes
-    assert text.endswith("as recorded: other.")
+    ((title, text),) = found.notes
+    assert title == "Not the same users"
+    assert text.startswith("Trained on another store than run: other.")
 
 
 def test_a_release_is_measured_with_the_runs_of_its_store(run, release, begun, tmp_path):

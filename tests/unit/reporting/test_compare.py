@@ -96,6 +96,8 @@ def test_baselines_are_rows_and_lines_of_every_figure():
     comparison = Comparison(runs)
     assert list(comparison.baselines) == ["always “.”", "a unigram", "the start, base english",
                                           "the start, base english (twin)"]  # fmt: skip
+    elsewhere = make_run("twin", baselines=replace(other, token="<eos>"))
+    assert "always end of text (twin)" in Comparison([runs[0], elsewhere]).baselines
     assert [row["Top-1"] for row in comparison.rows()[3:]] == ["5.10%", "4.90%", "11.70%", "13.00%"]
     assert comparison.to_json()["baselines"]["always “.”"]["perplexity"] == "infinity"
     page = render_comparison(comparison)
@@ -103,6 +105,15 @@ def test_baselines_are_rows_and_lines_of_every_figure():
     assert "always “.”" in labels["utility"]
     assert "always “.”" in labels["top1"]
     assert "a unigram" in labels["perplexity"]
+    assert list(comparison.drawn_baselines) == ["always “.”", "a unigram", "the start, base english"]
+    assert not re.search(r"twin\)", " ".join(labels.values()))  # its baselines are of other users: in the table alone
+    assert "what public text alone gives the users of forum." in text_of(page)
+
+
+def test_baselines_of_runs_with_the_same_users_are_all_drawn():
+    runs = [make_run(baselines=BASELINES), make_run("twin", baselines=replace(BASELINES, start="run other"))]
+    assert list(Comparison(runs).drawn_baselines)[2:] == ["the start, base english", "the start, run other"]
+    assert "public text alone gives." in text_of(render_comparison(Comparison(runs)))
 
 
 def test_guarantees_that_cannot_be_compared_are_noticed():

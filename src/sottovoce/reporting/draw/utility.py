@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _WIDE, _HIGH = 4.8, 3.4  # inches
 _RANGE = 20  # largest over smallest ε from which the axis is logarithmic
+_CLEAR = 6  # points from the middle of a name within which no dashed line should pass
 _GAP = 0.06  # least distance between two names, as a share of the height
 
 
@@ -46,7 +47,7 @@ def draw_utility(spots: Sequence[Spot]) -> str:
         if len(best) > 1:
             axes.step(*zip(*best, strict=True), where="post", color=style.PALE, linewidth=1.2, zorder=1)
         for spot, epsilon in points:
-            _draw_point(axes, spot, epsilon, above=(epsilon, spot.top1) in best)
+            _draw_point(axes, spot, epsilon, levels, above=(epsilon, spot.top1) in best)
         return style.to_svg(canvas, "utility", "Top-1 against ε", " ".join(spot.describe() for spot in spots))
 
 
@@ -63,17 +64,33 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return best
 
 
-def _draw_point(axes: Axes, spot: Spot, epsilon: float, *, above: bool) -> None:
-    """The name of a point on the frontier stands above it to the left, where the line is not; the others' below it."""
+def _draw_point(axes: Axes, spot: Spot, epsilon: float, levels: Sequence[Spot], *, above: bool) -> None:
+    """The name of a point on the frontier stands above it to the left, where the line is not; the others' below it.
+
+    Where a dashed line would pass through the name, it stands elsewhere.
+    """
     how: Any = {"fmt": "o", "markersize": 6, "capsize": 3, "elinewidth": 1.2, "clip_on": False, "color": spot.colour}
     error = None if spot.within is None else [spot.within]
     fill = style.PAPER if spot.projected else spot.colour
     axes.errorbar([epsilon], [spot.top1], yerr=error, markerfacecolor=fill, **how)
-    name, (across, _) = style.short(spot.name), _place(axes, (epsilon, spot.top1))
+    name, (across, up) = style.short(spot.name), _place(axes, (epsilon, spot.top1))
     wide = style.LETTER * len(name) / (_WIDE * axes.get_position().width)  # of the name, as a share of the axes
     left = across > wide if above else across + wide > 1
-    offset, align = ((-7 if left else 7, 8 if above and left else -9), "right" if left else "left")
-    style.label(axes, name, (epsilon, spot.top1), offset, ha=align, color=spot.colour)
+    high = 72 * _HIGH * axes.get_position().height
+    lines = [high * (_place(axes, (epsilon, level.top1))[1] - up) for level in levels]
+    usual = 8 if above and left else -9
+    lift = clear_of(lines, (usual, -usual, *((0, 3, -3) if left else ()), 2 * usual, -2 * usual))
+    how = {"ha": "right" if left else "left", "color": spot.colour}
+    style.label(axes, name, (epsilon, spot.top1), (-7 if left else 7, lift), **how)
+
+
+def clear_of(lines: Sequence[float], choices: Sequence[float]) -> float:
+    """The first of several heights of a name that is clear of all lines, or else the one that is farthest from them.
+
+    >>> clear_of([5.6, -11.8], [8, -9, 0, -3])
+    -3
+    """
+    return max(choices, key=lambda height: min([_CLEAR, *(abs(height - line) for line in lines)]))
 
 
 def _place(axes: Axes, point: tuple[float, float]) -> Any:
