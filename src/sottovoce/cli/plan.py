@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from sottovoce.accounting.events import REPLACED
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options
+from sottovoce.cli.train import shorter
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
 
@@ -90,8 +91,9 @@ def plan(
 ) -> None:
     """Compute what a private training costs before paying for it, or what ledgers add up to.
 
-    Give a recipe to compare ε from 1 to 8 and three cohorts: noise, hours on this machine, expected accuracy. Or give
-    numbers: the noise to learn ε, or ε to learn the noise. Or give ledgers to learn the ε of what was released already.
+    Give a recipe to compare ε from 1 to 8, three cohorts and fewer rounds: noise, hours on this machine, expected
+    accuracy. Or give numbers: the noise to learn ε, or ε to learn the noise. Or give ledgers to learn the ε of what was
+    released already.
     """
     given = [f"--{name.replace('_', '-')}" for name, value in asdict(training).items() if value is not None]
     if recipe is not None:
@@ -129,7 +131,7 @@ def plan(
 
 def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> None:
     from sottovoce import recipe as recipes
-    from sottovoce.planning.grid import plan_recipe
+    from sottovoce.planning.grid import is_long, plan_recipe
 
     if rate is not None and not 0 < rate < math.inf:
         raise SottoError(f"--users-per-second {rate:g} must be a positive number")
@@ -151,6 +153,9 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
     _print_grid(name, made)
     hours = "not known without a rate; leave --no-bench out to measure it, or give --users-per-second"
     print(f"Hours: {hours if rate is None else f'at {rate:.3g} users a second{timed}'}")
+    own = next((choice for choice in made.choices if made.is_own(choice)), None)
+    if recipe.privacy.noise_multiplier is None and own and own.hours and is_long(3600 * own.hours, own.rounds):
+        print(shorter(next(each for each in made.choices if each.rounds < own.rounds and each.epsilon == own.epsilon)))
     print(f"next: sotto train {name} --out RUN{set_options(timing.settings)}")
 
 
@@ -188,12 +193,13 @@ def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
     return {
         "ε": f"{'* ' if made.is_own(choice) else ''}{choice.epsilon:g}",
         "cohort": f"{choice.cohort:,}",
+        "rounds": f"{choice.rounds:,}",
         "z": f"{choice.noise_multiplier:.3g}",
         "σ": "" if choice.noise_std is None else f"{choice.noise_std:.2g}",
         "time": "" if choice.hours is None else duration(3600 * choice.hours),
-        "top-1": "not known" if expected is None else f"{expected.top1:.1%}",
+        "top-1": "–" if expected is None else f"{expected.top1:.1%}",
         "range": "" if expected is None else f"{100 * expected.low:.1f}–{100 * expected.high:.1f}",
-        "verdict": "" if expected is None else expected.verdict,
+        "cost of noise": "" if expected is None else expected.verdict.removeprefix("costs "),
     }
 
 

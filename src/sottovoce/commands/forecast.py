@@ -19,6 +19,7 @@ from sottovoce.files import Facts
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import parameter_count, split
 from sottovoce.planning.expectation import DROWNED, Expectation, expect, not_measured
+from sottovoce.planning.grid import Choice, fewest_rounds, is_long
 from sottovoce.planning.plan import privacy_warnings
 from sottovoce.reporting.statement import store_total
 from sottovoce.runs.payments import store_ledger
@@ -52,6 +53,7 @@ class Forecast(Facts):
     noise_std: float
     expected: Expectation | None  # accuracy; None where no such run was measured
     seconds: float | None  # if all people write as much as they may; None where it is not known
+    shorter: Choice | None  # of a long run: a quarter of its rounds
     warnings: tuple[str, ...]
     mismatches: tuple[str, ...]  # beyond a factor of two
 
@@ -75,6 +77,7 @@ def forecast_run(assembly: Assembly, store: Store, start: Start, planned: int, p
     noise_std = mechanism.noise_std(1, clip_norms)[0]
     expected = expect(assembly.recipe, noise_std) if epsilon < math.inf and not not_measured(assembly.recipe) else None
     a_round = _seconds_a_round(assembly, store, start)
+    seconds = None if a_round is None else a_round * planned / processes
     return Forecast(
         start=start.name,
         store=str(store.path),
@@ -87,10 +90,21 @@ def forecast_run(assembly: Assembly, store: Store, start: Start, planned: int, p
         rounds=planned,
         noise_std=noise_std,
         expected=expected,
-        seconds=None if a_round is None else a_round * planned / processes,
+        seconds=seconds,
+        shorter=_shorter(assembly, epsilon, seconds),
         warnings=tuple(_warnings(assembly, epsilon, noise_std, expected)),
         mismatches=tuple(_mismatches(assembly, store)),
     )
+
+
+def _shorter(assembly: Assembly, epsilon: float, seconds: float | None) -> Choice | None:
+    """Only where ε is asked for, and all of it is the run's: otherwise fewer rounds would have another ε."""
+    recipe, asked = assembly.recipe, assembly.recipe.privacy.epsilon
+    if seconds is None or not is_long(seconds, recipe.run.rounds):
+        return None
+    if asked is None or assembly.before or not math.isclose(epsilon, asked, rel_tol=1e-2):
+        return None
+    return fewest_rounds(recipe)
 
 
 def _warnings(assembly: Assembly, epsilon: float, noise_std: float, expected: Expectation | None) -> Iterator[str]:

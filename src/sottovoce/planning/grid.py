@@ -1,4 +1,4 @@
-"""A recipe before it is paid for: what each ε and each cohort would cost, and what accuracy to expect."""
+"""A recipe before it is paid for: what ε, cohort and number of rounds would cost, and what accuracy to expect."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from sottovoce.privacy.sampling import Sampler, build_sampler
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
 
+LONG = 20 * 60  # seconds: a plan then names a shorter run
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 COHORTS = (0.5, 1.0, 2.0)  # times the recipe's
+FEWER_ROUNDS = (0.25, 0.5)  # times the recipe's: for a small ε they are often better
 
 
 @dataclass(frozen=True)
 class Choice(Facts):
-    """One ε with one cohort. What is not known is None."""
+    """One ε with one cohort and one number of rounds. What is not known is None."""
 
     epsilon: float
     cohort: int
+    rounds: int
     noise_multiplier: float
     noise_std: float | None  # of the first round; None where the clip norm adapts
     hours: float | None
@@ -53,12 +56,13 @@ class Grid(Facts):
 
     def is_own(self, choice: Choice) -> bool:
         """Is it what the recipe itself asks for?"""
-        return choice.cohort == self.cohort and math.isclose(choice.epsilon, self.epsilon, rel_tol=1e-2)
+        same = (choice.cohort, choice.rounds) == (self.cohort, self.rounds)
+        return same and math.isclose(choice.epsilon, self.epsilon, rel_tol=1e-2)
 
     def at(self, users_per_second: float | None) -> Grid:
         """The same, with the hours that it takes at a measured rate."""
-        hours = None if users_per_second is None else self.rounds / users_per_second / 3600
-        choices = [replace(each, hours=hours and each.cohort * hours) for each in self.choices]
+        hours = None if users_per_second is None else 1 / users_per_second / 3600
+        choices = [replace(each, hours=hours and each.cohort * each.rounds * hours) for each in self.choices]
         return replace(self, users_per_second=users_per_second, choices=choices)
 
 
@@ -99,7 +103,7 @@ class _Costs:
 
 
 def plan_recipe(recipe: Recipe) -> Grid:
-    """What a recipe would cost, and what else could be chosen: ε from 1 to 8, and half or twice its cohort.
+    """What a recipe would cost, and what else could be chosen: ε from 1 to 8, half or twice its cohort, fewer rounds.
 
     `Grid.at` adds hours, for a measured rate.
 
@@ -114,7 +118,10 @@ def plan_recipe(recipe: Recipe) -> Grid:
         epsilons.add(privacy.epsilon)
         z = costs.noise_multiplier(privacy.cohort, privacy.epsilon)
     epsilon = costs.epsilon(privacy.cohort, z)
+    planned, cohort = recipe.run.rounds, round(privacy.cohort)
     cohorts = sorted({min(privacy.users, max(1, round(privacy.cohort * times))) for times in COHORTS})
+    fewer = sorted({max(1, round(planned * times)) for times in FEWER_ROUNDS} - {planned})
+    sizes = [*((each, planned) for each in cohorts), *((cohort, each) for each in fewer)]
     return Grid(
         users=privacy.users,
         cohort=round(privacy.cohort),
@@ -125,18 +132,32 @@ def plan_recipe(recipe: Recipe) -> Grid:
         relation=costs.sampler(privacy.cohort).relation,
         accountant=accounting.accountant_name(costs.accountant),
         users_per_second=None,
-        choices=[_choice(costs, cohort, each) for cohort in cohorts for each in sorted(epsilons)],
+        choices=[_choice(recipe, size, each) for size in sizes for each in sorted(epsilons)],
         not_known=not_measured(recipe),
         warnings=privacy_warnings(privacy.users, privacy.delta, epsilon),
     )
 
 
-def _choice(costs: _Costs, cohort: int, epsilon: float) -> Choice:
-    recipe = costs.recipe.replace(privacy={"cohort": cohort})
+def is_long(seconds: float, rounds: int) -> bool:
+    """Is a run so long that a quarter of its rounds should be considered?"""
+    return seconds > LONG and rounds >= 1 / FEWER_ROUNDS[0]
+
+
+def fewest_rounds(recipe: Recipe) -> Choice:
+    """A quarter of the rounds of a recipe, with its cohort and its ε."""
+    assert recipe.privacy.epsilon is not None
+    size = round(recipe.privacy.cohort), round(recipe.run.rounds * FEWER_ROUNDS[0])
+    return _choice(recipe, size, recipe.privacy.epsilon)
+
+
+def _choice(recipe: Recipe, size: tuple[int, int], epsilon: float) -> Choice:
+    cohort, rounds = size
+    recipe = recipe.replace(privacy={"cohort": cohort}, run={"rounds": rounds})
+    costs = _Costs(recipe)
     z = costs.noise_multiplier(cohort, epsilon)
     std = costs.noise_std(cohort, z)
     expected = None if std is None or not_measured(recipe) else expect(recipe, std)
-    return Choice(epsilon, cohort, z, std, None, expected)
+    return Choice(epsilon, cohort, rounds, z, std, None, expected)
 
 
 def _check(recipe: Recipe) -> None:

@@ -66,7 +66,10 @@ def test_a_recipe_is_timed_and_planned(mine, stub, sotto, capsys):
     assert timed.places[1] == 160
     assert "timing this machine" in err
     assert "free" in out
-    assert "costs about a point" in out
+    assert "about a point" in out
+    assert max(map(len, out[: out.index("The recipe (*)")].splitlines())) <= 80
+    assert "…" not in out
+    assert "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; expected: top-1 of 15." in out
     assert "drowned" in out
     assert "10 users a second, timed here with 160 tokens a user" in out
     assert "Gboard" in out

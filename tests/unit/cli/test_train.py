@@ -15,6 +15,7 @@ from sottovoce.cli.options import Processes
 from sottovoce.cli.train import confirm, print_result, show_forecast
 from sottovoce.commands.forecast import Declined, Forecast
 from sottovoce.planning.expectation import Expectation
+from sottovoce.planning.grid import Choice
 from sottovoce.runs.baselines import Baselines, Score
 
 TRAIN = "sottovoce.commands.train.train"
@@ -122,7 +123,8 @@ def test_a_recipe_that_is_not_there_is_refused(refusal, tmp_path):
 EXPECTED = Expectation(0.15, 0.148, 0.152, 0.01, "costs about a point")
 FORECAST = Forecast(
     start="base english", store="people", private=True, epsilon=3.991, delta=1e-5, epsilon_store=6.651, users=3900,
-    cohort=500.0, rounds=40, noise_std=0.005, expected=EXPECTED, seconds=1500.0, warnings=("too noisy",),
+    cohort=500.0, rounds=40, noise_std=0.005, expected=EXPECTED, seconds=1500.0,
+    shorter=Choice(3.991, 500, 10, 1.0, 0.006, None, EXPECTED), warnings=("too noisy",),
     mismatches=("not 9,000",),
 )  # fmt: skip
 
@@ -145,13 +147,15 @@ def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
         "charges: ε = 4 at δ = 1e-05 to people, whose total becomes 6.66; stopping early saves nothing\n"
         "starts from: base english\n"
         "takes: about 25:00 on this machine, for 40 rounds of about 500 users\n"
+        "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; expected: top-1 of 14.8% to 15.2%)\n"
         "expected: top-1 of 14.8% to 15.2%; noise: costs about a point\n"
         "warning: not 9,000\n"
         "warning: too noisy\n"
     )
-    show_forecast(replace(FORECAST, private=False, seconds=None), print)
+    show_forecast(replace(FORECAST, private=False, seconds=None, shorter=None), print)
     page = capsys.readouterr().out
     assert "charges: nobody" in page
+    assert "shorter" not in page
     assert "the time is known after the first round" in page
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_run import make_store
@@ -82,6 +83,21 @@ def test_accuracy_is_expected_where_such_runs_were_measured_and_a_drowned_one_na
     assert bad.expected.verdict == DROWNED
     assert "no better than its base" in " ".join(bad.warnings)
     assert "average update" not in " ".join(bad.warnings)
+
+
+def test_of_a_long_run_a_quarter_of_its_rounds_is_named_where_epsilon_stays(recipe: Recipe, store: Path, monkeypatch):
+    asked = Recipe.from_dict(_with_epsilon(recipe.replace(run={"rounds": 8}).to_dict()))
+    monkeypatch.setattr("sottovoce.commands.forecast._seconds_a_round", lambda *inputs: 400.0)
+    assert forecast(asked).shorter.rounds == 2
+    assert forecast(recipe.replace(run={"rounds": 8})).shorter is None, "its noise is given, not its ε"
+    assert forecast(asked.replace(privacy={"mode": "none"})).shorter is None
+    monkeypatch.setattr("sottovoce.commands.forecast._seconds_a_round", lambda *inputs: 4.0)
+    assert forecast(asked).shorter is None
+
+
+def _with_epsilon(values: dict[str, Any]) -> dict[str, Any]:
+    privacy = {name: value for name, value in values["privacy"].items() if name != "noise_multiplier"}
+    return {**values, "privacy": {**privacy, "epsilon": 5.0, "accountant": "moments"}}
 
 
 def test_a_run_that_is_not_private_charges_nobody(recipe: Recipe, store: Path):

@@ -11,7 +11,7 @@ import pytest
 from sottovoce import accounting
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
-from sottovoce.planning.grid import EPSILONS, plan_recipe
+from sottovoce.planning.grid import EPSILONS, fewest_rounds, is_long, plan_recipe
 from sottovoce.recipe import Recipe
 
 # The fast accountant: what is tested is the grid.
@@ -23,12 +23,29 @@ def grid():
     return plan_recipe(MINE)
 
 
-def test_every_epsilon_is_paired_with_three_cohorts(grid):
-    pairs = [(choice.cohort, choice.epsilon) for choice in grid.choices]
-    assert pairs == [(cohort, epsilon) for cohort in (250, 500, 1000) for epsilon in EPSILONS]
+def test_every_epsilon_is_paired_with_three_cohorts_and_with_fewer_rounds(grid):
+    found = [(choice.cohort, choice.rounds, choice.epsilon) for choice in grid.choices]
+    sizes = [(250, 40), (500, 40), (1000, 40), (500, 10), (500, 20)]
+    assert found == [(*size, epsilon) for size in sizes for epsilon in EPSILONS]
+    assert [choice.cohort for choice in grid.choices if grid.is_own(choice)] == [500]
 
 
-@pytest.mark.parametrize("number", [0, 7])
+def test_at_a_small_epsilon_fewer_rounds_are_expected_to_be_better(grid):
+    top1 = {(each.epsilon, each.rounds): each.expected.top1 for each in grid.choices if each.cohort == 500}
+    assert top1[1.0, 10] > top1[1.0, 40]
+    assert top1[8.0, 10] < top1[8.0, 40]
+
+
+def test_the_fewest_rounds_are_a_row_of_the_grid(grid):
+    assert fewest_rounds(MINE) in grid.choices
+
+
+@pytest.mark.parametrize(("seconds", "rounds", "long"), [(1300, 40, True), (1100, 40, False), (1300, 3, False)])
+def test_a_run_is_long_by_its_time_if_it_can_be_divided(seconds, rounds, long):
+    assert is_long(seconds, rounds) is long
+
+
+@pytest.mark.parametrize("number", [0, 7, 12])
 def test_the_noise_of_a_choice_is_that_of_its_run(grid, number):
     assert_noise_of_a_run(MINE, grid.choices[number])
 
@@ -48,6 +65,7 @@ def test_the_noise_of_a_choice_is_that_of_its_run(grid, number):
 def test_noise_is_that_of_the_run_for_every_mechanism(more, monkeypatch):
     monkeypatch.setattr("sottovoce.planning.grid.EPSILONS", ())
     monkeypatch.setattr("sottovoce.planning.grid.COHORTS", (1.0,))
+    monkeypatch.setattr("sottovoce.planning.grid.FEWER_ROUNDS", ())
     recipe = MINE.replace(privacy=more)
     (choice,) = plan_recipe(recipe).choices
     assert_noise_of_a_run(recipe, choice)
@@ -55,7 +73,8 @@ def test_noise_is_that_of_the_run_for_every_mechanism(more, monkeypatch):
 
 def assert_noise_of_a_run(recipe, choice):
     asked = {"cohort": float(choice.cohort), "epsilon": choice.epsilon}
-    mechanism = build_mechanism(resolve(recipe.replace(privacy=asked)), ["one", "two"])
+    asked = recipe.replace(privacy=asked, run={"rounds": choice.rounds})
+    mechanism = build_mechanism(resolve(asked), ["one", "two"])
     assert choice.noise_multiplier == mechanism.noise_multiplier
     assert choice.noise_std == pytest.approx(mechanism.noise_std(1, mechanism.clip_norms(1, None))[0])
 
@@ -63,6 +82,7 @@ def assert_noise_of_a_run(recipe, choice):
 def test_the_recipes_own_epsilon_is_given_under_both_relations(monkeypatch):
     monkeypatch.setattr("sottovoce.planning.grid.EPSILONS", ())
     monkeypatch.setattr("sottovoce.planning.grid.COHORTS", (1.0,))
+    monkeypatch.setattr("sottovoce.planning.grid.FEWER_ROUNDS", ())
     grid = plan_recipe(MINE.replace(privacy={"accountant": "auto"}))
     assert grid.epsilon == pytest.approx(8, rel=1e-2)
     assert len(grid.choices) == 1
@@ -80,7 +100,8 @@ def test_a_recipe_with_its_noise_is_planned_too():
 
 def test_an_epsilon_of_the_recipes_own_is_a_row():
     grid = plan_recipe(MINE.replace(privacy={"epsilon": 6.0, "cohort": 6000.0, "users": 7000}))
-    assert [choice.epsilon for choice in grid.choices if choice.cohort == 6000] == [1, 2, 4, 6, 8]
+    own = [choice.epsilon for choice in grid.choices if (choice.cohort, choice.rounds) == (6000, 40)]
+    assert own == [1, 2, 4, 6, 8]
     assert {choice.cohort for choice in grid.choices} == {3000, 6000, 7000}
     measured = {choice.cohort for choice in grid.choices if choice.expected is not None}
     assert measured == {3000}
@@ -89,6 +110,7 @@ def test_an_epsilon_of_the_recipes_own_is_a_row():
 def test_hours_follow_from_a_rate(grid):
     timed = grid.at(10.0)
     assert timed.choices[0].hours == pytest.approx(40 * 250 / 10 / 3600)
+    assert timed.choices[12].hours == pytest.approx(10 * 500 / 10 / 3600)
     assert timed.users_per_second == 10
     assert grid.choices[0].hours is None
     assert grid.at(None).choices == grid.choices
