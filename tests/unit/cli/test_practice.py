@@ -10,6 +10,7 @@ from sottovoce.commands.forecast import Declined
 @pytest.fixture
 def trained(stub, result, monkeypatch):
     monkeypatch.setattr("sottovoce.commands.practice.prepare_demo", lambda out, users, **more: out.mkdir())
+    monkeypatch.setattr("sottovoce.commands.practice.mark_as_practice", lambda store: None)
     return stub("sottovoce.commands.train.train", result())
 
 
