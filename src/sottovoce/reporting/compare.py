@@ -87,6 +87,9 @@ class Comparison:
         if seeded := [run.name for run in private if run.statement.secrets == "seeded"]:
             text = f"Noise and sampling follow from a seed; anyone who knows it can undo them, in: {', '.join(seeded)}."
             notices.append(("Seeded secrets", text))
+        if practice := [run.name for run in self.runs if run.statement.practice]:
+            text = f"Trained on made-up text; accuracy says nothing about real people, of: {', '.join(practice)}."
+            notices.append(("Synthetic people", text))
         return notices
 
     def __repr__(self) -> str:

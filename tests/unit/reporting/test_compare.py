@@ -127,6 +127,13 @@ def test_guarantees_that_cannot_be_compared_are_noticed():
     assert make_comparison().to_json()["notes"] == []
 
 
+def test_a_practice_is_noticed():
+    trial = make_run("trial", statement=make_statement(practice=True))
+    notices = dict(Comparison([make_run(), trial]).notices())
+    assert notices["Synthetic people"].endswith(", of: trial.")
+    assert "Synthetic people" not in dict(make_comparison().notices())
+
+
 def test_an_unfinished_run_has_a_projected_epsilon():
     run = make_run(statement=make_statement(done=20), record=make_record(done=20))
     comparison = Comparison([run])
