@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from sottovoce.commands.federate_demo import run_federation_demo
     from sottovoce.commands.init import write_recipe
+    from sottovoce.commands.live_line import Progress
     from sottovoce.commands.load_model import load_model
     from sottovoce.commands.new_run import forecast
     from sottovoce.commands.practice import practice
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.release import release_run
     from sottovoce.commands.release_folder import Publication
     from sottovoce.commands.report import report_run
-    from sottovoce.commands.train import Progress, RunResult, resume, train
+    from sottovoce.commands.train import RunResult, resume, train
     from sottovoce.commands.verify import verify_release
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.store import Store
@@ -73,7 +74,7 @@ _HOMES = {
     "LanguageModel": "models.contract",
     "Personalise": "commands.evaluate",
     "PrivateVocabulary": "commands.prepare",
-    "Progress": "commands.train",
+    "Progress": "commands.live_line",
     "Publication": "commands.release_folder",
     "Recipe": "recipe",
     "Request": "papers.reproduce",

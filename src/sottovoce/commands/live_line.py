@@ -7,10 +7,39 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from sottovoce.runs.record import of_held_out
+
 if TYPE_CHECKING:
-    from sottovoce.commands.train import Progress
+    from sottovoce.evaluation.prediction import Evaluation
+    from sottovoce.runs.baselines import Baselines
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is after a round, and once before the first (with `users` and `seconds` 0).
+
+    `users`, `seconds` and `loss` are private: show them to the owner only.
+    """
+
+    round: int
+    rounds: int
+    epsilon: float
+    budget: float | None
+    users: int
+    seconds: float
+    evaluation: Evaluation | None
+    loss: float | None = None  # of the round's users, while they trained
+    seconds_left: float | None = None  # from all rounds so far
+    baselines: Baselines | None = None
+
+    @property
+    def public(self) -> dict[str, float]:
+        """The figures that the run's public record has of this round: ε and, where it was measured, accuracy."""
+        measured = of_held_out(self.evaluation.to_json()) if self.evaluation else {}
+        return {"epsilon": self.epsilon} | {name: value for name, value in measured.items() if isinstance(value, float)}
 
 
 def duration(seconds: float) -> str:

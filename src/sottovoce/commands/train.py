@@ -17,7 +17,7 @@ from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
-from sottovoce.commands.live_line import live_line
+from sottovoce.commands.live_line import Progress, live_line
 from sottovoce.commands.new_run import Context, Given, Opened, Stop, begin, check_also, never, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
@@ -43,31 +43,6 @@ from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Work
 from sottovoce.training.types import RoundResult
 from sottovoce.training.variants.central import Central
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is after a round, and once before the first (with `users` and `seconds` 0).
-
-    `users`, `seconds` and `loss` are private: show them to the owner only.
-    """
-
-    round: int
-    rounds: int
-    epsilon: float
-    budget: float | None
-    users: int
-    seconds: float
-    evaluation: Evaluation | None
-    loss: float | None = None  # of the round's users, while they trained
-    seconds_left: float | None = None  # from all rounds so far
-    baselines: Baselines | None = None
-
-    @property
-    def public(self) -> dict[str, float]:
-        """The figures that the run's public record has of this round: ε and, where it was measured, accuracy."""
-        measured = of_held_out(self.evaluation.to_json()) if self.evaluation else {}
-        return {"epsilon": self.epsilon} | {name: value for name, value in measured.items() if isinstance(value, float)}
 
 
 class _Clock:
