@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from small_world import Refused, Sotto, World, call, files_of, parse_json, write_checksums, write_corpus
 
+pytestmark = pytest.mark.slow  # a model is trained by heart
+
 OVERFIT = """
 [data]
 store = "{store}"
@@ -47,7 +49,6 @@ def overfit(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.slow
 def test_a_model_that_knows_its_users_by_heart_is_found_out(sotto: Sotto, overfit: Path) -> None:
     found = sotto("audit", "membership", overfit, "--json").json()
     (attack,) = found["attacks"]
@@ -58,7 +59,6 @@ def test_a_model_that_knows_its_users_by_heart_is_found_out(sotto: Sotto, overfi
     assert attack["roc"][-1] == [1, 1]
 
 
-@pytest.mark.slow
 def test_a_model_that_never_saw_them_is_a_coin(sotto: Sotto, overfit: Path, world: World, tmp_path: Path) -> None:
     """The same model, and other people: users of a store that it was not trained on.
 
@@ -76,7 +76,6 @@ def test_a_model_that_never_saw_them_is_a_coin(sotto: Sotto, overfit: Path, worl
     assert attack["low"] < 0.5 < attack["high"]
 
 
-@pytest.mark.slow
 def test_references_are_trained_and_nothing_but_the_audit_is_written(sotto: Sotto, world: World, run: Path) -> None:
     before = files_of(run), files_of(world.store)
     found = sotto("audit", "membership", run, "--references", 4, "--json").json()
@@ -97,7 +96,6 @@ def test_references_are_trained_and_nothing_but_the_audit_is_written(sotto: Sott
     assert sotto("audit", "membership", run, "--references", 4, "--json").json() == found
 
 
-@pytest.mark.slow
 def test_all_that_was_found_is_told_to_the_owner_and_a_public_page_keeps_it_to_itself(sotto: Sotto, run: Path) -> None:
     empty = sotto("audit", run, "--json").json()["findings"]
     assert [row["result"] for row in empty[1:]] == ["not run"] * 5
@@ -123,7 +121,6 @@ def test_what_cannot_be_attacked_is_refused(refused: Refused, run: Path, tmp_pat
     assert "holds no run" in refused("audit", tmp_path / "nothing")
 
 
-@pytest.mark.slow
 def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, world: World, run: Path) -> None:
     parts = ("--by-band", "--by-group", "--beside", world.run)
     found = sotto("evaluate", run, *parts, "--json").json()

@@ -100,6 +100,7 @@ def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_pa
     assert again.statement.epsilon_store == accounting.epsilon([(one, 3)], 1e-3, "rdp")
 
 
+@pytest.mark.slow
 def test_in_turn_a_run_can_be_released_if_every_turn_was_paid_for(store, tmp_path):
     recipe = make_recipe(store).replace(
         privacy={"sampling": "in_turn", "cohort": 18, "secrets": "entropy"}, run={"rounds": 3}

@@ -79,6 +79,7 @@ def test_a_private_run_rehearses_and_goes_on_to_the_same_bits(store, public, tmp
     assert f"planned; {bytes_text(cards[0]['total'])} sent and received" in page
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_text_it_began_with(store, public, tmp_path):
     recipe = rehearsing(store, public)
     sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(3))

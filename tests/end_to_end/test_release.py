@@ -75,7 +75,7 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     out = tmp_path / "out"
     told = sotto("release", ready, "--out", out)
     assert told.status == 0, told.out
-    assert {path.name for path in out.iterdir()} == PUBLIC
+    assert {path.name for path in out.iterdir()} - {"onnx"} == PUBLIC  # ONNX where the extra `export` is installed
     for name in ("weights.safetensors", "vocabulary.txt"):
         assert (out / name).read_bytes() == (ready / "model" / name).read_bytes()
     statement = parse_json((out / "privacy.json").read_text())
@@ -108,7 +108,7 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     private += [b'"guesses"', b'"correct"', b'"shown"']  # what the audit of the run's own rounds found
     private.append((ready / "diagnostics.jsonl").read_bytes().splitlines()[0])
     private.append(str(tmp_path).encode())
-    for path in out.iterdir():
+    for path in (path for path in out.rglob("*") if path.is_file()):
         for value in private:
             assert value not in path.read_bytes()
     with pytest.raises(DamagedRun, match="run was released, and its secrets were erased; start another run"):
@@ -299,6 +299,7 @@ def test_checkpoints_that_the_run_did_not_make_are_not_released(ready: Path, tmp
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_where_copies_went_on_a_release_has_one_epsilon(sotto: Sotto, world: World, tmp_path: Path) -> None:
     """In its ledger, its statement, its card, its report and by whoever adds up its charges."""
     store = shutil.copytree(world.store, tmp_path / "store")

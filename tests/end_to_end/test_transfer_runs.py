@@ -53,6 +53,7 @@ def test_a_run_learns_by_imitation_and_goes_on_to_the_same_bits(store, tmp_path)
     assert report_run(tmp_path / "whole", internal=True).is_file()
 
 
+@pytest.mark.slow
 def test_public_text_is_read_and_a_run_goes_on_with_no_other(store, tmp_path):
     public = make_public(tmp_path)
     recipe = imitating(store, text="public").replace(local={"public": str(public)})

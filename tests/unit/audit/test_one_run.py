@@ -117,6 +117,7 @@ def test_what_is_left_of_a_round_is_noise_and_canaries(estimator):
     assert scale == pytest.approx(1 / 40)
 
 
+@pytest.mark.slow
 def test_a_sound_run_stays_below_its_claim_and_yet_tells_something():
     watch, present = watched(algorithm())
     assert claim() < 2.5

@@ -149,6 +149,7 @@ def test_a_denominator_of_those_who_came_shows(monkeypatch):
     assert shown_multiplier(replace(given, mechanism=mechanism), FAULTY_ROUNDS) < Z
 
 
+@pytest.mark.slow
 def test_cohorts_of_fixed_size_have_the_canary_replaced_by_an_empty_user():
     audit = audit_of(algorithm(sampler=FixedSize(40, 80)))
     assert audit.event().relation == "replace-one-user"

@@ -77,6 +77,7 @@ def test_numbers_that_give_no_bound_are_refused(run, monkeypatch, wrong):
         audit_rounds(run.path, **wrong)
 
 
+@pytest.mark.slow
 def test_the_audited_round_is_the_one_with_the_least_noise(begun):
     run = begun(privacy={"noise_schedule": ((1, 2.0), (4, 1.0))})
     audit, accountant = command._prepare(run, Recipe.of(run))

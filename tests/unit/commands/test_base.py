@@ -133,6 +133,7 @@ def test_a_base_is_signed_and_a_start_from_it_names_the_signer(base, store, tmp_
         find_start(recipe.replace(model={"initial": str(changed)}), Store.open(store), fresh)
 
 
+@pytest.mark.slow
 def test_a_text_file_in_any_language_is_enough(tmp_path):
     """Its own words are the vocabulary; a store that is prepared with them fits the base."""
     generator = np.random.default_rng(4)

@@ -96,6 +96,7 @@ def test_public_text_is_a_store_of_plain_text_or_files_of_one_kind(run, store, t
             open_public(run.path, texts)
 
 
+@pytest.mark.slow
 def test_a_base_is_measured_by_name_on_a_store_or_a_corpus(run, tmp_path, monkeypatch):
     corpus = tmp_path / "few.jsonl"
     corpus.write_text("".join(json.dumps({"user": name, "text": "how are you ?"}) + "\n" for name in "abc"))

@@ -83,6 +83,7 @@ def test_a_device_sends_sums_of_clipped_updates_in_whole_steps(task, assembly, s
     assert all(leaf.dtype == np.int32 for leaf in answer.leaves)
 
 
+@pytest.mark.slow
 def test_what_users_draw_in_training_follows_from_the_devices_own_secret(task, store, tmp_path):
     """Else whoever knows the task knows what each row draws, and one user less moves the rows of a silo's others."""
     everybody = changed(task, run={"algorithm": "fedsgd"}, local={"tokens": 3}, privacy={"cohort": 13})
