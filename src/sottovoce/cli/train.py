@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Beginning:
+class Confirmation:
     """What happens before a run begins."""
 
     yes: Annotated[Flag, option("Do not ask before people are charged.")] = False
     dry_run: Annotated[Flag, option("Show what a run would charge and how long it would take; charge nobody.")] = False
 
 
-ASK = Beginning()
+ASK = Confirmation()
 
 
 def train(
@@ -50,7 +50,7 @@ def train(
     settings: Settings = None,
     start: Annotated[str | None, option("A base, run, release or file of weights to start from.", "--from")] = None,
     allow_large_delta: Annotated[Flag, option("Train although δ is not below 1/users.")] = False,
-    beginning: Beginning = ASK,
+    confirmation: Confirmation = ASK,
     several: Processes = ALONE,
     json: Json = False,
 ) -> None:
@@ -72,7 +72,7 @@ def train(
         log(f"note: {initial!r} is the base in the package; to start from the folder {initial}, say ./{initial}")
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
-    if beginning.dry_run:
+    if confirmation.dry_run:
         found = forecast(chosen, out)
         if json:
             return print_json(found.to_json())
@@ -80,7 +80,7 @@ def train(
         return print("nobody was charged, and no run was made (--dry-run)")
     if out is None:
         raise SottoError("--out is missing: name the folder of the new run, or use --dry-run")
-    play = partial(command.train, chosen, confirm=partial(confirm, yes=beginning.yes, json=json))
+    play = partial(command.train, chosen, confirm=partial(confirm, yes=confirmation.yes, json=json))
     try:
         return train_with(several, play, out, store=chosen.data.store or None, json=json)
     except Declined:
