@@ -35,6 +35,7 @@ from sottovoce.accounting.composition import (
 )
 from sottovoce.accounting.events import (
     REPLACED,
+    CorrelatedGaussian,
     Covered,
     Event,
     NonPrivate,
@@ -47,6 +48,7 @@ from sottovoce.errors import SettingError, SottoError
 __all__ = [
     "ACCOUNTANTS",
     "DEFAULT_ACCOUNTANT",
+    "CorrelatedGaussian",
     "Covered",
     "Curve",
     "Event",
@@ -169,7 +171,7 @@ def epsilon_curve(spent: Spent, delta: float, accountant: str = "pld", before: S
 
 def _values(stages: Sequence[Composition], delta: float, accountant: str) -> list[float]:
     """ε after each stage. By PLD all are on the grid of the last: ε grows about like √rounds, so it suits them."""
-    if accountant != "pld" or not stages:
+    if accountant != "pld" or not stages or all(stage.gaussian or not stage.rounds for stage in stages):
         return [stage.epsilon(delta, accountant) for stage in stages]
     grid, last = stages[-1].on_grid(delta)
     if grid is None:

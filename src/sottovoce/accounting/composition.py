@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sottovoce.accounting import pld
 from sottovoce.accounting.events import ADDED, REPLACED, Event, SampledGaussian
+from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.accounting.moments import QUICK_ORDERS, moments_epsilon
 from sottovoce.accounting.pld import Grid, Round
 from sottovoce.accounting.rdp import renyi_epsilon
@@ -53,9 +54,17 @@ class Composition:
             return self._finish(renyi_epsilon(self.rounds, self.left(delta), self.replaced))
         return self._finish(moments_epsilon(self.rounds, self.left(delta)))
 
+    @property
+    def gaussian(self) -> float | None:
+        """The noise multiplier of the one Gaussian that all rounds are together, where everyone joins all of them."""
+        kinds = _kinds(self)
+        return kinds[0][0].noise_multiplier if [kind.user_rate for kind, _ in kinds] == [1.0] else None
+
     def near(self, target: float, delta: float) -> float:
         """ε by PLD on a grid that suits answers near the target."""
         kinds, left = _kinds(self), self.left(delta)
+        if self.gaussian:
+            return self.epsilon(delta, "pld")
         if not _too_many(kinds):
             with suppress(pld.DriftError):
                 return self._finish(pld.read_epsilon(kinds, left, pld.grid_for(kinds, left, target)))
@@ -66,9 +75,11 @@ class Composition:
         return self._finish(moments_epsilon(self.rounds, self.left(delta), QUICK_ORDERS))
 
     def on_grid(self, delta: float) -> tuple[Grid | None, float]:
-        """ε by PLD, and the grid of losses it was read on; no grid where it is RDP's bound."""
+        """ε by PLD, and the grid of losses it was read on; no grid where it is exact, or RDP's bound."""
         if not self.rounds:
             return None, self._finish(0.0)
+        if self.gaussian:
+            return None, self._finish(gaussian_epsilon(self.gaussian, self.left(delta)))
         left, kinds = self.left(delta), _kinds(self)
         bound, grid = renyi_epsilon(self.rounds, left, self.replaced), None
         answer = bound

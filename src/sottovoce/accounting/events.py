@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sottovoce.accounting.matrices import Participation, StrategyMatrix, matrix_from_json
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 SAMPLINGS = ("poisson", "fixed")
@@ -43,6 +44,11 @@ class Event(ABC):
         values: Any = self  # a dataclass
         return {"kind": self.kind, **{name: value for name, value in asdict(values).items() if value is not None}}
 
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> Event:
+        """The event of the values that `to_json` wrote, without its kind."""
+        return cls(**values)
+
 
 @dataclass(frozen=True)
 class SampledGaussian(Event):
@@ -61,11 +67,7 @@ class SampledGaussian(Event):
     users: int | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise SettingError(
-                "{noise_multiplier} must be 0 (no noise, no privacy) or more, often 0.5 to 5",
-                noise_multiplier=self.noise_multiplier,
-            )
+        _check_noise(self.noise_multiplier)
         if self.sampling not in SAMPLINGS:
             raise SettingError(
                 f"{{sampling!r}} must be one of {', '.join(SAMPLINGS)}" + did_you_mean(str(self.sampling), SAMPLINGS),
@@ -94,6 +96,56 @@ class SampledGaussian(Event):
 
     def gaussians(self) -> tuple[SampledGaussian, ...]:
         return (self,)
+
+
+@dataclass(frozen=True)
+class CorrelatedGaussian(Event):
+    """All rounds of a run whose noise is correlated: C x + m, where every m_t has `noise_multiplier` times the
+    sensitivity of C for the rounds that one user may join.
+
+    The rounds after the first are `Covered`. A round may depend on all rounds before it (Denisov et al. 2022).
+    """
+
+    kind = "correlated-gaussian"
+    scalable = True
+    relation = ADDED  # a user's rounds do not depend on other users; replacing one moves the run twice as far
+
+    noise_multiplier: float
+    matrix: StrategyMatrix
+    participation: Participation
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one user moves the run, in units of what one user moves one round."""
+        return self.matrix.sensitivity(self.participation)
+
+    @property
+    def rho(self) -> float:
+        """Of zero-concentrated differential privacy, for one user added or removed."""
+        return math.inf if self.noise_multiplier == 0 else 0.5 / self.noise_multiplier**2
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """A round that all users join."""
+        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
+
+    def to_json(self) -> dict[str, Any]:
+        own = {"kind": self.kind, "noise_multiplier": self.noise_multiplier, "sensitivity": self.sensitivity}
+        return {**own, **self.participation.to_json(), **self.matrix.to_json()}
+
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> Event:
+        noise_multiplier, claimed = values.pop("noise_multiplier"), values.pop("sensitivity")
+        participation = Participation(**{each.name: values.pop(each.name) for each in fields(Participation)})
+        event = cls(noise_multiplier, matrix_from_json(values), participation)
+        if not math.isclose(claimed, event.sensitivity, rel_tol=1e-6):
+            raise SottoError(
+                f"an event of correlated noise claims a sensitivity of {claimed:.7g}, and its strategy matrix has "
+                f"{event.sensitivity:.7g}; the ledger was changed"
+            )
+        return event
 
 
 @dataclass(frozen=True)
@@ -129,12 +181,22 @@ class ThresholdedHistogram(Event):
 
 @dataclass(frozen=True)
 class Covered(Event):
-    """A round in turn that earlier charges cover: its users have all joined less often than is charged."""
+    """A round that earlier charges cover: its users have all joined less often than is charged, or a charge for the
+    whole run was made.
+    """
 
     kind = "covered"
-    relation = REPLACED
 
     noise_multiplier: float
+    relation: str = REPLACED  # of the charge that covers it
+
+    def __post_init__(self) -> None:
+        if self.relation not in (ADDED, REPLACED):
+            raise SettingError(f"{{relation!r}} must be {ADDED} or {REPLACED}", relation=self.relation)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the relation where it is the one that all ledgers of before mean."""
+        return {name: value for name, value in super().to_json().items() if (name, value) != ("relation", REPLACED)}
 
     def gaussians(self) -> tuple[SampledGaussian, ...]:
         return ()
@@ -151,17 +213,25 @@ class NonPrivate(Event):
         return ()
 
 
-_KNOWN = (SampledGaussian, ThresholdedHistogram, Covered, NonPrivate)
+_KNOWN = (SampledGaussian, CorrelatedGaussian, ThresholdedHistogram, Covered, NonPrivate)
 KINDS: dict[str, type[Event]] = {event.kind: event for event in _KNOWN}  # the events that a ledger may hold
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event:
     """The event that `to_json` wrote."""
-    fields = dict(data)
-    kind = fields.pop("kind", None)
+    values = dict(data)
+    kind = values.pop("kind", None)
     if kind not in KINDS:
         raise SottoError(f"event kind={kind!r} must be one of {', '.join(KINDS)}; was it written by a newer sottovoce?")
     try:
-        return KINDS[kind](**fields)  # pyrefly: ignore
-    except TypeError as error:
+        return KINDS[kind].from_fields(values)
+    except (TypeError, KeyError) as error:
         raise SottoError(f"event {dict(data)} cannot be read: {error}") from error
+
+
+def _check_noise(noise_multiplier: float) -> None:
+    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
+        raise SettingError(
+            "{noise_multiplier} must be 0 (no noise, no privacy) or more, often 0.5 to 5",
+            noise_multiplier=noise_multiplier,
+        )

@@ -7,8 +7,20 @@ import math
 
 import pytest
 
-from sottovoce.accounting import Covered, NonPrivate, SampledGaussian, ThresholdedHistogram, event_from_json
-from sottovoce.accounting.events import KINDS
+from sottovoce.accounting import (
+    CorrelatedGaussian,
+    Covered,
+    NonPrivate,
+    SampledGaussian,
+    ThresholdedHistogram,
+    calibrate,
+    epsilon,
+    event_from_json,
+    relation_of,
+)
+from sottovoce.accounting.events import ADDED, KINDS, REPLACED
+from sottovoce.accounting.gaussian import gaussian_epsilon
+from sottovoce.accounting.matrices import Banded, Blt, Participation, Tree
 from sottovoce.errors import SottoError
 
 
@@ -20,9 +32,22 @@ def fixed(z: float, cohort: int, users: int) -> SampledGaussian:
     return SampledGaussian(z, "fixed", cohort / users, cohort=cohort, users=users)
 
 
+RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3))
+
+
 @pytest.mark.parametrize(
     "event",
-    [poisson(1.0, 0.01), fixed(1.5, 10, 1000), ThresholdedHistogram(2.0, 1e-7), Covered(1.5), NonPrivate()],
+    [
+        poisson(1.0, 0.01),
+        fixed(1.5, 10, 1000),
+        ThresholdedHistogram(2.0, 1e-7),
+        Covered(1.5),
+        Covered(1.5, ADDED),
+        NonPrivate(),
+        RUN,
+        CorrelatedGaussian(0.8, Tree(), Participation(20, 5, 3, in_turn=True)),
+        CorrelatedGaussian(0.8, Blt((0.3, 0.1), (0.9, 0.2)), Participation(20, 5, 3)),
+    ],
 )
 def test_events_survive_json(event) -> None:
     assert event_from_json(json.loads(json.dumps(event.to_json()))) == event
@@ -48,7 +73,7 @@ def test_an_event_says_the_rounds_that_it_costs_as_much_as():
 
 
 def test_calibration_chooses_the_noise_of_rounds_alone():
-    assert [name for name, kind in KINDS.items() if kind.scalable] == ["sampled-gaussian"]
+    assert [name for name, kind in KINDS.items() if kind.scalable] == ["sampled-gaussian", "correlated-gaussian"]
     assert NonPrivate().noise_multiplier == 0
 
 
@@ -56,3 +81,47 @@ def test_calibration_chooses_the_noise_of_rounds_alone():
 def test_a_histogram_without_noise_is_refused(noise):
     with pytest.raises(SottoError, match="above 0"):
         ThresholdedHistogram(noise, 1e-7)
+
+
+def test_a_run_of_correlated_noise_is_one_gaussian_for_one_user_added_or_removed():
+    spent = [(RUN, 1), (Covered(0.8, ADDED), 19)]
+    assert relation_of(event for event, _ in spent) == ADDED
+    assert epsilon(spent, 1e-6) == pytest.approx(gaussian_epsilon(0.8, 1e-6), rel=1e-8)
+    assert epsilon(spent, 1e-6, replaced=True) == pytest.approx(gaussian_epsilon(0.4, 1e-6), rel=1e-8)
+    assert RUN.rho == 0.5 / 0.8**2
+    assert RUN.sensitivity == RUN.matrix.sensitivity(RUN.participation) > math.sqrt(3)
+    assert calibrate([(RUN, 1)], 8.0, 1e-5) * 0.8 == pytest.approx(0.5998, abs=1e-3)
+
+
+def test_a_run_in_a_ledger_is_plain_and_flat():
+    assert RUN.to_json() == {
+        "kind": "correlated-gaussian",
+        "noise_multiplier": 0.8,
+        "sensitivity": RUN.sensitivity,
+        "rounds": 20,
+        "min_separation": 5,
+        "participations": 3,
+        "in_turn": False,
+        "noise": "banded",
+        "bands": [1.0, 0.5, 0.375],
+    }
+    assert Covered(1.5).to_json() == {"kind": "covered", "noise_multiplier": 1.5}  # as ledgers of before have it
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sensitivity": 1.0}, {"participations": 4}, {"min_separation": 1}, {"bands": [1.0, 0.9]}, {"rounds": 10}],
+)
+def test_a_run_whose_sensitivity_does_not_follow_is_refused(change):
+    with pytest.raises(SottoError, match="claims a sensitivity"):
+        event_from_json({**RUN.to_json(), **change})
+
+
+def test_a_run_that_cannot_be_read_is_refused():
+    for name in RUN.to_json():
+        broken = {key: value for key, value in RUN.to_json().items() if key != name}
+        with pytest.raises(SottoError, match=r"event|noise=|matrix"):
+            event_from_json(broken)
+    with pytest.raises(SottoError, match="relation"):
+        Covered(1.0, "anyone")
+    assert Covered(1.0).relation == REPLACED
