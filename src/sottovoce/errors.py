@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -62,10 +63,25 @@ class _Setting:
         return self.option or self.python_name
 
     def __format__(self, spec: str) -> str:
-        return f"{self.option} {self.value:{spec}}" if self.option else f"{self.python_name}={self.value:{spec}}"
+        shown = short_exponent(format(self.value, spec))
+        return f"{self.option} {shown}" if self.option else f"{self.python_name}={shown}"
 
     def __repr__(self) -> str:
         return format(_Setting(self.python_name, repr(self.value), self.option), "")
+
+
+def plain_number(value: float) -> str:
+    """A number as a person writes it.
+
+    >>> plain_number(1e-5), plain_number(0.25), plain_number(3e7)
+    ('1e-5', '0.25', '3e7')
+    """
+    return short_exponent(f"{value:g}")
+
+
+def short_exponent(number: str) -> str:
+    """1e-5 for 1e-05."""
+    return re.sub(r"(?<=\de)(?:\+0?|(-)0)(?=\d)", r"\1", number)
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:

@@ -104,7 +104,7 @@ def test_a_real_process_ends_with_status_2_and_one_line(world: World, tmp_path: 
         ({"delta": 1}, ["--delta 1", "1"]),
         ({"delta": 2.5}, ["--delta 2.5"]),
         ({"delta": 0}, ["--delta 0"]),
-        ({"delta": -1e-6}, ["--delta -1e-06"]),
+        ({"delta": -1e-6}, ["--delta -1e-6"]),
         ({"delta": "nan"}, ["--delta nan"]),
         ({"accountant": "abacus"}, ["abacus", "pld", "rdp", "moments"]),
         ({"sampling": "shuffled"}, ["shuffled", "poisson", "fixed"]),

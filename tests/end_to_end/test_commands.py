@@ -137,7 +137,7 @@ def test_a_plan_tells_epsilon_at_several_deltas(sotto: Sotto) -> None:
     assert (plan["delta"], plan["epsilons"][0]) == (1e-6, {"delta": 1e-6, "epsilon": plan["epsilon"]})
     assert plan["epsilons"][1]["delta"] == 1e-9
     assert plan["epsilons"][1]["epsilon"] > plan["epsilon"]
-    assert "ε at δ = 1e-09" in sotto(*arguments).out
+    assert "ε at δ = 1e-9" in sotto(*arguments).out
 
 
 @pytest.fixture

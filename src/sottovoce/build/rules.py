@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sottovoce import accounting
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, plain_number
 from sottovoce.local.update import rehearsed
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
@@ -151,14 +151,14 @@ def _private(privacy: Privacy, before: accounting.Spent) -> Iterator[str]:
     if privacy.noise_multiplier == 0:
         yield "privacy.noise_multiplier=0 must be above 0 in a private run; without noise use mode 'none'"
     if delta >= 1 / privacy.users and not privacy.allow_large_delta:
-        limit = f"{1 / privacy.users:.2g}, or one person's text may be released"
-        yield f"privacy.delta={delta:g} must be below 1/users = {limit}; lower it, or use --allow-large-delta"
+        limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
+        yield f"privacy.delta={plain_number(delta)} must be below {limit}; lower it, or use --allow-large-delta"
     if privacy.weight_cap > 1 and privacy.total_weight == 0:
         yield f"privacy.weight_cap={privacy.weight_cap:g} gives users unequal weights: declare privacy.total_weight (W)"
     # Computed without a budget too: the accountant refuses a δ that the vocabulary uses up.
     spent = accounting.epsilon(before, delta, accountant_of(privacy)) if before else 0.0
     if spent >= (epsilon or math.inf):
-        cost = f"{accounting.rounded_up(spent, 4)} at delta={delta:g}"
+        cost = f"{accounting.rounded_up(spent, 4)} at delta={plain_number(delta)}"
         used_up = f"privacy.epsilon={epsilon or math.inf:g} is used up by the store's vocabulary"
         yield f"{used_up}, which cost {cost}; raise it, or use a store with a cheaper or public vocabulary"
 

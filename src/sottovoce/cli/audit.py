@@ -12,7 +12,7 @@ import cyclopts
 
 from sottovoce.cli.display import least_epsilon, print_json, print_rows, progress_of_steps, shown_epsilon
 from sottovoce.cli.options import Json, Run, Strings, log, option
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, plain_number
 from sottovoce.files import Facts
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _show(found: Facts, print_found: Callable[[Any], None], json: bool, owner_on
 def _print_rounds(found: results.RoundsResult) -> None:
     from sottovoce.reporting.statement_text import would_have_seen
 
-    at, sure = f"at δ = {found.delta:g}", f"at {found.confidence:g} confidence"
+    at, sure = f"at δ = {plain_number(found.delta)}", f"at {found.confidence:g} confidence"
     print(
         f"claimed: noise of {found.claimed_multiplier:g} times the sensitivity, so ε <= {shown_epsilon(found.claimed)} "
         f"{at}, for round {found.round} and a user who surely takes part"
@@ -191,7 +191,7 @@ def _print_canaries(found: results.CanariesResult) -> None:
         print_rows(f"Exposure of secrets, in bits; {most:.3g} at most", rows)
     one_run = found.one_run
     if one_run:
-        at, attacks = f"at δ = {found.delta:g}", (one_run.rounds, one_run.model)
+        at, attacks = f"at δ = {plain_number(found.delta)}", (one_run.rounds, one_run.model)
         right = [f"{attack.correct:,} of {attack.guesses:,} were guessed right" for attack in attacks]
         print(f"claimed: ε <= {shown_epsilon(found.claimed)} {at}, for the {found.round} rounds that were done")
         print(
@@ -215,10 +215,10 @@ def _curve_row(point: results.ExposurePoint) -> dict[str, str]:
 
 def _print_tails(found: results.TailsResult) -> None:
     print_rows(f"Tails of c(s) = P(s|θ)/P(s|θ'), {found.run}", [_tail_row(pair) for pair in found.pairs])
-    at, proved = f"at δ = {found.delta:g}", found.proved
+    at, proved = f"at δ = {plain_number(found.delta)}", found.proved
     print(f"estimated: ε = {found.epsilon:.3g} {at}, the largest of {len(found.pairs)}; {found.note}")
     if proved and proved.private:
-        print(f"proved:    ε = {shown_epsilon(proved.epsilon)} at δ = {proved.delta:g}, for every user")
+        print(f"proved:    ε = {shown_epsilon(proved.epsilon)} at δ = {plain_number(proved.delta)}, for every user")
     else:
         print("proved:    nothing; this run has no guarantee, and ε is infinite")
     if found.rejected:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from sottovoce.cli.display import gentle_stop, print_rows, progress_of_rounds, shown_epsilon
 from sottovoce.cli.options import option
+from sottovoce.errors import plain_number
 
 
 def demo(*, out: Annotated[Path, option("Folder for the store and the two runs.")] = Path("demo")) -> None:
@@ -26,7 +27,8 @@ def demo(*, out: Annotated[Path, option("Folder for the store and the two runs."
         rows.append((name, epsilon, f"{scores.top1:.1%}", f"{scores.top3:.1%}", f"{scores.perplexity:.3g}"))
     print_rows("Held-out users of the synthetic population", [dict(zip(columns, row, strict=True)) for row in rows])
     statement, path = result.private.statement, result.private.path
-    print(f"The private model: ε = {shown_epsilon(statement.epsilon)} at δ = {statement.delta:g} for each user.")
+    cost = f"ε = {shown_epsilon(statement.epsilon)} at δ = {plain_number(statement.delta)}"
+    print(f"The private model: {cost} for each user.")
     print("\nWhere to look next")
     print(f"  {path / 'report.html'}   open it in a browser: curves, predictions, the statement")
     print(f"  {path / 'privacy.json'}  the privacy statement for machines")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
 from sottovoce.cli.options import Json, Model, option
+from sottovoce.errors import plain_number
 from sottovoce.files import Json as JsonObject
 
 
@@ -51,7 +52,7 @@ def _rows(manifest: JsonObject, out: Path) -> dict[str, str]:
         rows["top-1 with 8 bits, float32"] = accuracy
     words = "public text only" if privacy.get("trained_on") == "public" else "not private"
     if privacy["private"]:
-        words = f"ε = {shown_epsilon(privacy['epsilon'])} at δ = {privacy['delta']:g}"
+        words = f"ε = {shown_epsilon(privacy['epsilon'])} at δ = {plain_number(privacy['delta'])}"
     return {**rows, "privacy": words, "written": str(out)}
 
 

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds
 from sottovoce.cli.options import Flag, Json, Out, Recipe, Settings, log, option
-from sottovoce.cli.train import print_result
+from sottovoce.cli.train import NOT_MADE, Yes, confirm, print_result
 from sottovoce.errors import LostProcess, SottoError
 
 if TYPE_CHECKING:
@@ -119,14 +119,24 @@ def server(
     out: Out,
     settings: Settings = None,
     options: ServingOptions = DEFAULT_SERVING,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Train the model of a recipe with the devices of a federation."""
+    """Train the model of a recipe with the devices of a federation.
+
+    First it shows what the run will charge to the users of the devices, and what does not fit together. On a terminal
+    it then asks.
+    """
     from sottovoce import recipe as recipes
     from sottovoce.commands.federate import serve_federation
+    from sottovoce.commands.forecast import Declined
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
-    _serve(partial(serve_federation, chosen, federation), out, options, json)
+    ask = partial(confirm, yes=yes, json=json)
+    try:
+        _serve(partial(serve_federation, chosen, federation, confirm=ask), out, options, json)
+    except Declined:
+        print(NOT_MADE)
 
 
 @app.command

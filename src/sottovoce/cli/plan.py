@@ -13,7 +13,7 @@ from sottovoce.accounting.events import REPLACED
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options
 from sottovoce.cli.train import shorter
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, plain_number
 from sottovoce.files import Json as JsonObject
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
 def _print_grid(name: str, made: Grid) -> None:
     from sottovoce.planning.expectation import CHECKED
 
-    about = f"{made.users:,} users, {made.rounds:,} rounds, δ = {made.delta:g}"
+    about = f"{made.users:,} users, {made.rounds:,} rounds, δ = {plain_number(made.delta)}"
     print_rows(f"{name}: {about}", [_choice_row(choice, made) for choice in made.choices])
     own, mark = shown_epsilon(made.epsilon), " (*)" if any(made.is_own(choice) for choice in made.choices) else ""
     if made.epsilon_replaced is None or made.relation == REPLACED:
@@ -262,7 +262,7 @@ def _epsilon_rows(points: list[JsonObject], relation: str | None, replaced: floa
     """A row for each δ, and one for replacing a user under an ε for adding or removing a user."""
     from sottovoce.accounting.events import ADDED
 
-    shown = {f"δ = {point['delta']:g}": shown_epsilon(point["epsilon"]) for point in points}
+    shown = {f"δ = {plain_number(point['delta'])}": shown_epsilon(point["epsilon"]) for point in points}
     first, epsilon = next(iter(shown.items()))
     rows = {f"ε at {at}": text for at, text in shown.items()} if len(points) > 1 else {"ε": f"{epsilon} at {first}"}
     if relation == ADDED and replaced is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from sottovoce.cli.display import confirmed, print_json, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Run, option
+from sottovoce.errors import plain_number
 
 if TYPE_CHECKING:
     from sottovoce.commands.release import Release
@@ -59,7 +60,7 @@ def release(
 
 
 def _show_plan(plan: Release, run: Path) -> None:
-    print(f"to be released: {plan.out}, with ε = {shown_epsilon(plan.epsilon)} at δ = {plan.delta:g}")
+    print(f"to be released: {plan.out}, with ε = {shown_epsilon(plan.epsilon)} at δ = {plain_number(plan.delta)}")
     print(f"files: {', '.join(plan.files)}")
     for note in plan.notes:
         print(f"note: {note}")

@@ -22,7 +22,7 @@ from sottovoce.cli.display import (
     shown_epsilon,
 )
 from sottovoce.cli.options import ALONE, Flag, Json, Processes, Recipe, Settings, log, option
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, plain_number
 from sottovoce.files import as_json
 
 if TYPE_CHECKING:
@@ -31,12 +31,16 @@ if TYPE_CHECKING:
     from sottovoce.planning.grid import Choice
 
 
+Yes = Annotated[Flag, option("Do not ask before people are charged.")]
+NOT_MADE = "nobody was charged, and no run was made"
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Confirmation:
     """What happens before a run begins."""
 
-    yes: Annotated[Flag, option("Do not ask before people are charged.")] = False
+    yes: Yes = False
     dry_run: Annotated[Flag, option("Show what a run would charge and how long it would take; charge nobody.")] = False
 
 
@@ -77,14 +81,14 @@ def train(
         if json:
             return print_json(found.to_json())
         show_forecast(found, print)
-        return print("nobody was charged, and no run was made (--dry-run)")
+        return print(f"{NOT_MADE} (--dry-run)")
     if out is None:
         raise SottoError("--out is missing: name the folder of the new run, or use --dry-run")
     play = partial(command.train, chosen, confirm=partial(confirm, yes=confirmation.yes, json=json))
     try:
         return train_with(several, play, out, store=chosen.data.store or None, json=json)
     except Declined:
-        return print("nobody was charged, and no run was made")
+        return print(NOT_MADE)
 
 
 def confirm(forecast: Forecast, *, yes: bool, json: bool) -> bool:
@@ -101,7 +105,7 @@ def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
     if forecast.private:
         cost, total = shown_epsilon(forecast.epsilon), shown_epsilon(forecast.epsilon_store)
         store = forecast.store.removeprefix(f"{Path.cwd()}{os.sep}")
-        charged = f"ε = {cost} at δ = {forecast.delta:g} to {store}, whose total becomes {total}"
+        charged = f"ε = {cost} at δ = {plain_number(forecast.delta)} to {store}, whose total becomes {total}"
         show(f"charges: {charged}; stopping early saves nothing")
     else:
         show("charges: nobody, as the run is not private (ε is infinite)")
@@ -120,6 +124,8 @@ def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
         show(shorter(forecast.shorter))
     if expected := forecast.expected:
         show(f"expected: top-1 of {expected.low:.1%} to {expected.high:.1%}; noise: {expected.verdict}")
+    elif forecast.not_known:
+        show(f"expected: top-1 is not known, as {forecast.not_known[0]}")
     for warning in (*forecast.mismatches, *forecast.warnings):
         show(f"warning: {warning}")
 
@@ -166,7 +172,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         print(note)
     rows = {"rounds": f"{result.round} of {statement.rounds_planned}", "ε": "∞, not private"}
     if statement.private:
-        rows["ε"] = f"{shown_epsilon(statement.epsilon)} at δ = {statement.delta:g}"
+        rows["ε"] = f"{shown_epsilon(statement.epsilon)} at δ = {plain_number(statement.delta)}"
         if result.ended == "stopped":
             rows["ε"] += " for all planned rounds"
             rows["ε spent so far"] = f"{shown_epsilon(statement.epsilon_spent)} (stopping for good saves nothing)"

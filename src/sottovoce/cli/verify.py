@@ -8,6 +8,7 @@ from typing import Annotated
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
 from sottovoce.cli.options import Json, option
+from sottovoce.errors import plain_number
 
 
 def verify(
@@ -28,10 +29,10 @@ def verify(
     else:
         for check in found.checks:
             print(f"{check.name:9}  {check.result:9}  {_printable(check.found)}")
-        if found.epsilons:
+        if found.epsilons and found.delta is not None:
             claim = {"claimed by the statement": shown_epsilon(found.claimed or 0.0, 4)}
             computed = {one.accountant: _shown(one.epsilon) for one in found.epsilons}
-            print_table(f"ε at δ = {found.delta:g}", claim | computed)
+            print_table(f"ε at δ = {plain_number(found.delta)}", claim | computed)
         for note in found.notes:
             print(f"note: {_printable(note)}")
         print("\n- ".join(["not proved by this:", *found.not_proved]))

@@ -15,7 +15,7 @@ from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.commands.train import Observer, RunResult, Stop, never, train
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, plain_number
 from sottovoce.planning.plan import make_plan
 from sottovoce.recipe import Recipe
 
@@ -46,9 +46,10 @@ def run_demo(
     privacy, rounds = recipe.privacy, recipe.run.rounds
     size = {"users": privacy.users, "cohort": int(privacy.cohort), "rounds": rounds}
     plan = make_plan(**size, delta=privacy.delta, epsilon=privacy.epsilon)
+    cost = f"ε = {rounded_up(plan.epsilon)} at δ = {plain_number(privacy.delta)}"
     log(
         f"plan     {privacy.cohort:g} of {privacy.users:,} users a round, {rounds} rounds: "
-        f"ε = {rounded_up(plan.epsilon)} at δ = {privacy.delta:g} needs noise multiplier {plan.noise_multiplier:g}"
+        f"{cost} needs noise multiplier {plan.noise_multiplier:g}"
     )
     store = out / "store"
     out.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Unpack
 
 from sottovoce.build import rules
+from sottovoce.commands.new_run import Given
 from sottovoce.commands.train import Observer, RunResult, Stop, never, resume, train
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
@@ -82,7 +84,14 @@ def _locked_roster(federation: Path) -> Iterator[Roster]:
 
 
 def serve_federation(
-    recipe: Recipe, federation: Path, out: Path, serving: Serving, observer: Observer | None = None, stop: Stop = never
+    recipe: Recipe,
+    federation: Path,
+    out: Path,
+    serving: Serving,
+    *,
+    observer: Observer | None = None,
+    stop: Stop = never,
+    **given: Unpack[Given],
 ) -> RunResult:
     """Train the model of a recipe with the devices of a federation.
 
@@ -93,6 +102,7 @@ def serve_federation(
         serving: how long and for how many devices a round waits.
         observer: is called after every round.
         stop: is asked after every round.
+        given: as for `train`.
     """
     require_flower()
     found = Roster.open(federation)
@@ -101,7 +111,8 @@ def serve_federation(
     recipe = recipe.replace(data={"store": str(federation)})
     rules.check(rules.device_rules(recipe))
     with _coordinator(found, serving, stop) as coordinator:
-        return train(recipe, out, observer=observer, stop=stop, coordinator=coordinator)
+        given["coordinator"] = coordinator
+        return train(recipe, out, observer=observer, stop=stop, **given)
 
 
 def resume_federation(

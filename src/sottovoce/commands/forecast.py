@@ -12,13 +12,17 @@ import numpy as np
 
 from sottovoce import accounting
 from sottovoce.build.assembly import Assembly
+from sottovoce.commands.baselines import evaluated_users
+from sottovoce.commands.clock import NOT_TIMED, Pace, evaluations
 from sottovoce.commands.initial_model import Start
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.evaluation.prediction import evaluate, users_at_once
+from sottovoce.federation.roster import is_federation
 from sottovoce.files import Facts
 from sottovoce.local.keys import local_key
-from sottovoce.models.contract import parameter_count, split
-from sottovoce.planning.expectation import DROWNED, Expectation, expect, not_measured
+from sottovoce.models.contract import LanguageModel, parameter_count, split
+from sottovoce.planning.expectation import BASE, DROWNED, Expectation, expect, not_measured
 from sottovoce.planning.grid import Choice, fewest_rounds, is_long
 from sottovoce.planning.plan import privacy_warnings
 from sottovoce.reporting.statement import store_total
@@ -52,20 +56,20 @@ class Forecast(Facts):
     rounds: int
     noise_std: float
     expected: Expectation | None  # accuracy; None where no such run was measured
-    seconds: float | None  # if all people write as much as they may; None where it is not known
+    seconds: float | None  # of rounds and evaluations, if all people write as much as they may; None: not known
     shorter: Choice | None  # of a long run: a quarter of its rounds
     warnings: tuple[str, ...]
     mismatches: tuple[str, ...]  # beyond a factor of two
-
-    @property
-    def seconds_a_round(self) -> float | None:
-        return None if self.seconds is None else self.seconds / self.rounds
+    pace: Pace = NOT_TIMED
+    not_known: tuple[str, ...] = ()  # why no accuracy is expected of a run that starts from a base
 
 
 Confirm = Callable[[Forecast], bool]
 
 
-def forecast_run(assembly: Assembly, store: Store, start: Start, planned: int, processes: int = 1) -> Forecast:
+def forecast_run(
+    assembly: Assembly, store: Store, test: Store | None, start: Start, planned: int, processes: int = 1
+) -> Forecast:
     """The forecast of a run that is about to begin. It reads the store's ledger, and writes nothing."""
     mechanism, privacy, accountant = assembly.algorithm.mechanism, assembly.recipe.privacy, assembly.accountant
     epsilon = epsilon_store = math.inf
@@ -75,9 +79,10 @@ def forecast_run(assembly: Assembly, store: Store, start: Start, planned: int, p
         epsilon_store = store_total([*store_ledger(store).spent(), *charged], privacy.delta, accountant)
     clip_norms = mechanism.clip_norms(1, mechanism.start())
     noise_std = mechanism.noise_std(1, clip_norms)[0]
-    expected = expect(assembly.recipe, noise_std) if epsilon < math.inf and not not_measured(assembly.recipe) else None
-    a_round = _seconds_a_round(assembly, store, start)
-    seconds = None if a_round is None else a_round * planned / processes
+    unknown = not_measured(assembly.recipe)
+    expected = expect(assembly.recipe, noise_std) if epsilon < math.inf and not unknown else None
+    pace, settings = _pace(assembly, store, test, start, processes), assembly.recipe.run
+    seconds = pace.seconds(planned, evaluations(settings) + (start.facts is not None))  # the start is measured too
     return Forecast(
         start=start.name,
         store=str(store.path),
@@ -94,6 +99,8 @@ def forecast_run(assembly: Assembly, store: Store, start: Start, planned: int, p
         shorter=_shorter(assembly, epsilon, seconds),
         warnings=tuple(_warnings(assembly, epsilon, noise_std, expected)),
         mismatches=tuple(_mismatches(assembly, store)),
+        pace=pace,
+        not_known=tuple(unknown) if assembly.is_private and assembly.recipe.model.initial in BASE else (),
     )
 
 
@@ -141,19 +148,41 @@ def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
     )
 
 
-def _seconds_a_round(assembly: Assembly, store: Store, start: Start) -> float | None:
-    """Timed on made-up users who write as much as users may. Programs that it compiles are those of the run."""
-    summing, algorithm = assembly.sum_updates, assembly.algorithm
-    if not isinstance(assembly.strategy, FederatedAveraging) or store.public is not None:
-        return None
-    count = max(1, min(summing.block * summing.devices, round(assembly.recipe.privacy.cohort)))
+def _pace(assembly: Assembly, store: Store, test: Store | None, start: Start, processes: int) -> Pace:
+    """How long a round and an evaluation take here. Users on devices train there, in a time that nobody knows."""
+    trains_here = isinstance(assembly.strategy, FederatedAveraging) and store.public is None
+    if not trains_here or (store.path and is_federation(store.path)):
+        return NOT_TIMED
+    measured_on = len(evaluated_users(assembly.recipe, test))
+    an_evaluation = _seconds_an_evaluation(start.model, store, measured_on) if measured_on else 0.0
+    return Pace(_seconds_a_round(assembly, store, start) / processes, an_evaluation)
+
+
+def _full_users(store: Store, count: int) -> Store:
+    """Made-up users who write as much as users may."""
     tokens = np.full(store.tokens_per_user, store.vocabulary.size - 1)
-    people = Store.from_users([tokens] * count, store.vocabulary, store.tokens_per_user)
+    return Store.from_users([tokens] * count, store.vocabulary, store.tokens_per_user)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Timed at the second time: the first compiles. Programs that are compiled are those of the run."""
+    for _ in range(2):
+        begun = time.perf_counter()
+        jax.block_until_ready(work())
+    return time.perf_counter() - begun
+
+
+def _seconds_an_evaluation(model: LanguageModel, store: Store, users: int) -> float:
+    count = min(users, users_at_once())
+    people = _full_users(store, count)
+    return _seconds(lambda: evaluate(model, people).top1) * math.ceil(users / count)
+
+
+def _seconds_a_round(assembly: Assembly, store: Store, start: Start) -> float:
+    summing, algorithm = assembly.sum_updates, assembly.algorithm
+    count = max(1, min(summing.block * summing.devices, round(assembly.recipe.privacy.cohort)))
+    people = _full_users(store, count)
     clip_norms = algorithm.mechanism.clip_norms(1, algorithm.mechanism.start())
     task = Task(split(start.model)[0], np.arange(count), clip_norms, local_key(bytes(8)))
-    seconds = 0.0
-    for _ in range(2):  # the first compiles
-        begun = time.perf_counter()
-        jax.block_until_ready(summing(algorithm, task, people).total)
-        seconds = time.perf_counter() - begun
+    seconds = _seconds(lambda: summing(algorithm, task, people).total)
     return seconds * assembly.recipe.privacy.cohort / count

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sottovoce.accounting import Spent
 from sottovoce.build.assembly import Assembly, assemble
+from sottovoce.commands.forecast import NOT_BEGUN, Declined
 from sottovoce.commands.stores import has_own_store, with_public_text
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
@@ -85,6 +86,8 @@ def work_as_helper(
     try:
         add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.params, users, stop)
     except Dismissed as dismissed:
+        if str(dismissed) == NOT_BEGUN:
+            raise Declined(NOT_BEGUN) from None
         if str(dismissed):
             raise SottoError(f"process 0 ended the run: {dismissed}") from None
 

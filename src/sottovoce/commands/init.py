@@ -11,7 +11,7 @@ from sottovoce import bases
 from sottovoce.build.assembly import filled_model, model_settings
 from sottovoce.commands.noisy_count import count_users
 from sottovoce.data.store import Store
-from sottovoce.errors import SettingError, SottoError
+from sottovoce.errors import SettingError, SottoError, plain_number
 from sottovoce.files import write_aside
 from sottovoce.recipe import Recipe
 
@@ -46,7 +46,7 @@ clip_norm = {clip_norm:g}
 # The guarantee: noise is chosen for this ε. A smaller one protects more and needs more noise.
 epsilon = {epsilon:g}
 # The chance that the guarantee fails: well below 1/users.
-delta = {delta:g}
+delta = {delta}
 
 [run]
 rounds = {rounds}
@@ -92,7 +92,7 @@ def write_recipe(
     if noisy_count is not None:
         noisy = count_users(people, noisy_count)
         declared, counted = rounded_down(noisy.users), "the count with noise, rounded down"
-        cost = f"ε = {noisy.epsilon:g} at δ = {noisy.delta:g}, charged to the store once"
+        cost = f"ε = {noisy.epsilon:g} at δ = {plain_number(noisy.delta)}, charged to the store once"
         notes.append(f"the number of people has noise of standard deviation {noisy.noise_std:.3g} ({cost})")
     elif declared is None:
         declared, counted = rounded_down(people.users), "the count, rounded down"
@@ -123,7 +123,7 @@ def _text(people: Store, store: Path, declared: int, counted: str) -> str:
         counted=counted,
         users=declared,
         cohort=min(int(small.privacy.cohort), max(declared // 4, 1)),
-        delta=min(DELTA, 10.0 ** math.floor(math.log10(0.1 / declared))),
+        delta=plain_number(min(DELTA, 10.0 ** math.floor(math.log10(0.1 / declared)))),
         learning_rate=small.local.learning_rate,
         server_rate=small.server.learning_rate,
         clip_norm=small.privacy.clip_norm,

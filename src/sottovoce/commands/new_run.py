@@ -15,6 +15,7 @@ import numpy as np
 
 from sottovoce.build.assembly import Assembly, weights_of
 from sottovoce.commands.baselines import measure_baselines
+from sottovoce.commands.clock import NOT_TIMED, Pace
 from sottovoce.commands.forecast import NOT_BEGUN, Confirm, Declined, Forecast, forecast_run
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start, with_base
@@ -72,12 +73,12 @@ class Context:
 
 
 class Opened(NamedTuple):
-    """The users of a run, those held out, the objects of its recipe, and how long a round takes, if it was measured."""
+    """The users of a run, those held out, the objects of its recipe, and its pace, if it was measured."""
 
     store: Store
     test: Store | None
     assembly: Assembly
-    seconds_a_round: float | None = None
+    pace: Pace = NOT_TIMED
 
 
 def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False) -> Opened:
@@ -105,7 +106,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)
         assembly = assembly.with_frozen_of(start.model)
-        seconds_a_round = _confirm(context, assembly, store, start, planned)
+        pace = _confirm(context, Opened(store, test, assembly), start, planned)
         if context.across_devices:
             check_frozen(assembly.algorithm.frozen)
         secrets = _new_secrets(assembly, store, start)
@@ -143,21 +144,22 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
             Lease(draft.secrets, store_folder(store)).acquire(ledger.chain)
     if has_own_store(recipe):  # it moved with the folder
         store = replace(store, path=RunFolder(out).own_store, named=store.fingerprint)
-    return Opened(store, test, assembly, seconds_a_round)
+    return Opened(store, test, assembly, pace)
 
 
-def _confirm(context: Context, assembly: Assembly, store: Store, start: Start, planned: int) -> float | None:
-    """Ask the owner, if anyone is to be asked. Returns the seconds of a round, if they were measured.
+def _confirm(context: Context, opened: Opened, start: Start, planned: int) -> Pace:
+    """Ask the owner, if anyone is to be asked. Returns the pace, if it was measured.
 
     Raises:
         Declined: the run is not wanted. Nobody was charged.
     """
     if context.confirm is None:
-        return None
-    forecast = forecast_run(assembly, store, start, planned, context.group.count if context.group else 1)
+        return NOT_TIMED
+    store, test, assembly, _ = opened
+    forecast = forecast_run(assembly, store, test, start, planned, context.group.count if context.group else 1)
     if not context.confirm(forecast):
         raise Declined(NOT_BEGUN)
-    return forecast.seconds_a_round
+    return forecast.pace
 
 
 def forecast(recipe: Recipe | str | Path, out: str | Path | None = None, **given: Unpack[Given]) -> Forecast:

@@ -17,7 +17,7 @@ from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.release_folder import Publication, ReleaseFolder, store_ledger
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import DamagedRun, SettingError, SottoError
+from sottovoce.errors import DamagedRun, SettingError, SottoError, plain_number
 from sottovoce.files import Facts, made_aside
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
@@ -175,11 +175,12 @@ def _faults(run: RunFolder) -> Iterator[str]:
     cost = accounting.epsilon(statement.charged, privacy.delta, privacy.accountant)
     claimed = statement.epsilon
     if not (least <= cost * (1 + _ROUNDING) and abs(cost - claimed) <= claimed * _ROUNDING):  # NaN is no guarantee
-        charged = f"{accounting.rounded_up(max(least, cost), 4)} at {privacy.delta:g}"
-        claim = f"ε = {accounting.rounded_up(claimed, 4)} at δ = {statement.delta:g}"
+        charged = f"{accounting.rounded_up(max(least, cost), 4)} at {plain_number(privacy.delta)}"
+        claim = f"ε = {accounting.rounded_up(claimed, 4)} at δ = {plain_number(statement.delta)}"
         yield f"the statement claims {claim}, and the ledger's charges come to {charged}"
     if statement.delta != privacy.delta:
-        yield f"the statement is for δ = {statement.delta:g}, and the recipe for {privacy.delta:g}"
+        stated, asked = plain_number(statement.delta), plain_number(privacy.delta)
+        yield f"the statement is for δ = {stated}, and the recipe for {asked}"
     if run.read_card()["privacy"] != run.read_statement():
         yield "model/card.json and privacy.json do not say the same"
     if Vocabulary.load(run.model_file(VOCABULARY)).fingerprint != statement.vocabulary.fingerprint:
@@ -235,7 +236,7 @@ def _contradicted(name: str, result: RoundsResult | CanariesResult) -> Iterator[
         shown = f"noise of at most {accounting.rounded_up(result.shown_multiplier)} times the sensitivity"
         claimed = f"{result.claimed_multiplier:g}"
     else:
-        shown = f"ε >= {accounting.rounded_down(result.shown)} at δ = {result.delta:g}"
+        shown = f"ε >= {accounting.rounded_down(result.shown)} at δ = {plain_number(result.delta)}"
         claimed = f"{result.claimed:.3g}"
     yield f"the audit by {name} shows {shown}, and {claimed} is claimed"
 

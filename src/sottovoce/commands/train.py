@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median_low
 from typing import Unpack
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from sottovoce.bases import PUBLIC
 from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.baselines import evaluated_users
+from sottovoce.commands.clock import Clock, Pace
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.live_line import Progress, live_line
@@ -43,26 +45,6 @@ from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Work
 from sottovoce.training.types import RoundResult
 from sottovoce.training.variants.central import Central
-
-
-class _Clock:
-    """How long the rounds that are left will take, from all that this process did.
-
-    The first one compiles: once there is another, it does not count. Before it, a round takes what was measured.
-    """
-
-    def __init__(self, rounds: int, seconds: float | None):
-        self._left, self._seconds, self._begun, self._done = rounds, seconds, time.perf_counter(), 0
-
-    def round_done(self) -> None:
-        now, self._left, self._done = time.perf_counter(), self._left - 1, self._done + 1
-        self._seconds = (now - self._begun) / max(self._done - 1, 1)
-        if self._done == 1:
-            self._begun = now
-
-    @property
-    def seconds_left(self) -> float | None:
-        return None if self._seconds is None else self._left * self._seconds
 
 
 @dataclass(frozen=True)
@@ -182,7 +164,7 @@ class Training:
         header = self.ledger.header
         if header.get("recipe") != recipe.sha256():
             raise SottoError(f"the recipe of {run.path} was edited after the run began; put it back, or start anew")
-        self.store, self.test, self.assembly, self.seconds_a_round = opened or open_run(recipe, run, context)
+        self.store, self.test, self.assembly, self.pace = opened or open_run(recipe, run, context)
         self.recipe = self.assembly.recipe
         self.baselines = Baselines.of(run)
         secrets = Secrets.load_any(run.secrets)
@@ -287,7 +269,7 @@ class Training:
         last = self.recipe.run.rounds
         # A round over devices is never the same again: one that is not kept would have to be paid for twice.
         checkpoint_every = 1 if self.context.across_devices else self.recipe.run.checkpoint_every
-        clock = _Clock(last - self.state.round, self.seconds_a_round)
+        clock = Clock(self.recipe.run, self.state.round, self._pace_so_far())
         if observer:
             observer(self._progress(clock))
         before = time.perf_counter()
@@ -297,10 +279,12 @@ class Training:
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state = state
                 seconds = time.perf_counter() - before
+                clock.round_done()
                 due = self._evaluate_if_due()
+                if due:
+                    clock.evaluation_done()
                 evaluation = due or evaluation
                 loss = self._write_round(played, clip_norms, seconds, due)
-                clock.round_done()
                 progress = self._progress(clock, users=played.users, seconds=seconds, evaluation=due, loss=loss)
                 stopping = stop()
                 if stopping or state.round % checkpoint_every == 0 or state.round == last:
@@ -321,6 +305,11 @@ class Training:
             evaluation = Evaluation.from_json(found[-1]) if found else None
         path, notes = self.run_folder.path, tuple(self.notes)
         return RunResult(path, self.state.round, ended, statement, evaluation, notes, self._traffic(), self.baselines)
+
+    def _pace_so_far(self) -> Pace:
+        """As it was measured for a new run; of a run that goes on, by the rounds that it has done."""
+        seconds = [line["seconds"] for line in self.run_folder.diagnostics.read() if "seconds" in line]
+        return replace(self.pace, round=median_low(seconds)) if seconds and self.pace.round is None else self.pace
 
     def _rounds(self) -> Iterator[tuple[ServerState, RoundResult]]:
         if self.context.coordinator is not None:
@@ -356,7 +345,7 @@ class Training:
 
     def _progress(
         self,
-        clock: _Clock,
+        clock: Clock,
         users: int = 0,
         seconds: float = 0.0,
         evaluation: Evaluation | None = None,

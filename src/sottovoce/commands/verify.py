@@ -12,7 +12,7 @@ from typing import TypeVar
 from sottovoce import accounting, bases
 from sottovoce.accounting import SampledGaussian, Spent
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
-from sottovoce.errors import SettingError, SottoError
+from sottovoce.errors import SettingError, SottoError, plain_number
 from sottovoce.files import Facts, read_sealed, sha256_of
 from sottovoce.reporting.statement import Statement
 from sottovoce.runs import signature
@@ -231,7 +231,8 @@ def _epsilon_faults(epsilons: list[Accounted], statement: Statement, why: str) -
 
 
 def _follows(statement: Statement) -> str:
-    return f"ε = {accounting.rounded_up(statement.epsilon, 4)} at δ = {statement.delta:g} follows from the ledger"
+    cost = f"ε = {accounting.rounded_up(statement.epsilon, 4)} at δ = {plain_number(statement.delta)}"
+    return f"{cost} follows from the ledger"
 
 
 def _notes(signed: signature.Signed, statement: Statement | None) -> Iterator[str]:
@@ -240,6 +241,7 @@ def _notes(signed: signature.Signed, statement: Statement | None) -> Iterator[st
     if statement is None:
         return
     if statement.delta * statement.declared.users >= 1:
-        yield f"δ = {statement.delta:g} is not below 1/users = {1 / statement.declared.users:.2g}: it is too large"
+        least = f"1/users = {1 / statement.declared.users:.2g}"
+        yield f"δ = {plain_number(statement.delta)} is not below {least}: it is too large"
     if not_run := [audit.audit for audit in statement.audits if audit.result == "not run"]:
         yield f"not audited by {' and '.join(not_run)}"

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from sottovoce import accounting
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, plain_number
 from sottovoce.files import Facts
 from sottovoce.planning.expectation import Expectation, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
@@ -51,7 +51,7 @@ class Grid(Facts):
     warnings: list[str]
 
     def __repr__(self) -> str:
-        cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {self.delta:g}"
+        cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
         return f"<Grid: {cost}, {self.cohort:,} of {self.users:,} users a round; {len(self.choices)} choices>"
 
     def is_own(self, choice: Choice) -> bool:
@@ -173,6 +173,6 @@ def _check(recipe: Recipe) -> None:
         raise SottoError("the recipe has neither privacy.epsilon nor privacy.noise_multiplier; set one of them")
     if privacy.delta >= 1 / privacy.users and not privacy.allow_large_delta:
         limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
-        raise SottoError(f"privacy.delta={privacy.delta:g} must be below {limit}; lower it")
+        raise SottoError(f"privacy.delta={plain_number(privacy.delta)} must be below {limit}; lower it")
     check_numbers(privacy.users, max(1, round(privacy.cohort)), recipe.run.rounds)
     accounting.check(_Costs(recipe).accountant, _Costs(recipe).sampler(privacy.cohort).relation)

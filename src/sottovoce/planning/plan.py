@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
-from sottovoce.errors import SettingError
+from sottovoce.errors import SettingError, plain_number
 from sottovoce.files import Facts, Json
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import Sampler, build_sampler
@@ -46,7 +46,7 @@ class Plan(Facts):
 
     def __repr__(self) -> str:
         size = f"{self.cohort:,} of {self.users:,} users a round, {self.rounds:,} rounds"
-        cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {self.delta:g}"
+        cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
         return f"<Plan: {cost}, noise multiplier {self.noise_multiplier:g}, {size}>"
 
     def to_json(self) -> Json:
@@ -177,8 +177,8 @@ def privacy_warnings(users: int, delta: float, epsilon: float, signal: float | N
     found = []
     if delta >= 1 / users:
         found.append(
-            f"delta={delta:g} is not below 1/users = {1 / users:.2g}: it would allow giving away a whole user; "
-            f"take {users**-1.1:.1g} (users^-1.1) or less"
+            f"delta={plain_number(delta)} is not below 1/users = {1 / users:.2g}: it would allow giving away a whole "
+            f"user; take {users**-1.1:.1g} (users^-1.1) or less"
         )
     if epsilon > 20:
         shown = accounting.rounded_up(epsilon)

@@ -17,7 +17,7 @@ from sottovoce import accounting
 from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
 from sottovoce.accounting.events import ADDED
 from sottovoce.audit.results import CanarySummary, ExposurePoint
-from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.errors import DamagedRun, SottoError, plain_number
 from sottovoce.files import Facts, Json, in_file
 from sottovoce.recipe import Privacy, Recipe
 from sottovoce.runs.folder import RunFolder
@@ -120,8 +120,9 @@ class VocabularyFacts(Facts):
         """From what the store says of its vocabulary."""
         if origin["source"] == "private":
             epsilon, delta = float(origin["epsilon"]), float(origin["delta"])
-            cost = f"ε = {accounting.rounded_up(epsilon, 6)} at δ = {delta:g}, which is part of this run's ε"
-            return VocabularyFacts(fingerprint, f"found in the users' own text with {cost}", private=True)
+            cost = f"ε = {accounting.rounded_up(epsilon, 6)} at δ = {plain_number(delta)}"
+            source = f"found in the users' own text with {cost}, which is part of this run's ε"
+            return VocabularyFacts(fingerprint, source, private=True)
         public = origin["source"] == "public"
         return VocabularyFacts(
             fingerprint, "public: the list of wordfreq" if public else "declared public by the owner of the store"
@@ -222,7 +223,7 @@ class Statement(Facts, sparse=True):
         """The guarantee in a few words."""
         if not self.has_guarantee:
             return "ε = ∞, no guarantee"
-        return f"ε = {accounting.rounded_up(self.epsilon)} at δ = {self.delta:g}"
+        return f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
 
     @property
     def has_guarantee(self) -> bool:

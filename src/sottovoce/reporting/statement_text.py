@@ -7,6 +7,7 @@ from typing import Any
 
 from sottovoce.accounting import rounded_down, rounded_up
 from sottovoce.accounting.events import ADDED, REPLACED
+from sottovoce.errors import short_exponent
 from sottovoce.files import Json
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.reporting.statement import MechanismFacts, Schedule, Statement
@@ -231,7 +232,7 @@ def plain(value: Any) -> str:
         return str(value)
     if isinstance(value, int) or (abs(value) >= 1000 and value == round(value)):
         return f"{value:,.0f}"
-    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
+    return short_exponent(f"{value:.4g}")
 
 
 def pairs(values: Json) -> list[str]:

@@ -19,7 +19,7 @@ def test_both_models_are_shown_next_to_the_baseline(sotto, stub, result, capsys,
     assert ["most", "frequent", "token", "0", "7.1%"] in rows
     assert ["private", "4.63", "25.0%", "40.0%", "12.5"] in rows
     assert ["not", "private", "∞", "25.0%", "40.0%", "12.5"] in rows
-    assert "ε = 4.63 at δ = 1e-06 for each user" in page
+    assert "ε = 4.63 at δ = 1e-6 for each user" in page
     assert str(tmp_path / "run" / "report.html") in page
 
 

@@ -29,7 +29,7 @@ def test_an_export_shows_size_parity_and_privacy(sotto, stub, capsys):
     assert export.places == (Path("run"), Path("onnx"))
     assert export.names == {"weights": "float32"}
     out, err = capsys.readouterr()
-    for words in ("lstm, 1,346,144 parameters", "5.4 MB, 5.5 MB", "3e-06 of at most 0.0001", "ε = 4.63 at δ = 1e-06"):
+    for words in ("lstm, 1,346,144 parameters", "5.4 MB, 5.5 MB", "3e-06 of at most 0.0001", "ε = 4.63 at δ = 1e-6"):
         assert words in out
     assert "8 bits" not in out
     assert err == ""

@@ -60,7 +60,7 @@ def test_a_release_shows_its_plan_its_check_and_its_audits(sotto, release, capsy
     assert release == [((Path("run"), Path("out")), rehearsal, names) for rehearsal in (True, False)]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:4] == [
-        "to be released: out, with ε = 2 at δ = 1e-06", "files: README.md", "note: no ONNX", "signed by: SHA256:a",
+        "to be released: out, with ε = 2 at δ = 1e-6", "files: README.md", "note: no ONNX", "signed by: SHA256:a",
     ]  # fmt: skip
     assert lines[5:7] == ["released: out", "anyone who has it checks it with: sotto verify out"]
     assert lines[7].startswith("audit by rounds: passed; it ")

@@ -67,7 +67,7 @@ def test_a_finished_run_shows_its_cost_and_the_next_step(result, capsys, tmp_pat
     print_result(result(notes=("a note",), traffic=TRAFFIC), json=False)
     page = capsys.readouterr().out
     assert page.startswith("a note\n")
-    for words in ("60 of 60", "4.63 at δ = 1e-06", "6.92", "25.00%, 12.5", "would be sent to a device", "sotto report"):
+    for words in ("60 of 60", "4.63 at δ = 1e-6", "6.92", "25.00%, 12.5", "would be sent to a device", "sotto report"):
         assert words in page
     assert "spent so far" not in page
 
@@ -86,7 +86,7 @@ def test_baselines_are_shown_and_a_model_that_is_no_better_is_called_so(result, 
 def test_a_stopped_run_shows_both_costs_and_how_to_go_on(result, capsys, tmp_path):
     print_result(result("stopped"), json=False, again="sotto federate resume")
     page = capsys.readouterr().out
-    assert "4.63 at δ = 1e-06 for all planned rounds" in page
+    assert "4.63 at δ = 1e-6 for all planned rounds" in page
     assert "3.27 (stopping for good saves nothing)" in page
     assert page.endswith(f"stopped; go on with: sotto federate resume {tmp_path / 'run'}\n")
 
@@ -144,7 +144,7 @@ def terminal(monkeypatch):
 def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
     show_forecast(FORECAST, print)
     assert capsys.readouterr().out == (
-        "charges: ε = 4 at δ = 1e-05 to people, whose total becomes 6.66; stopping early saves nothing\n"
+        "charges: ε = 4 at δ = 1e-5 to people, whose total becomes 6.66; stopping early saves nothing\n"
         "starts from: base english\n"
         "takes: about 25:00 on this machine, for 40 rounds of about 500 users\n"
         "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; expected: top-1 of 14.8% to 15.2%)\n"

@@ -10,6 +10,7 @@ import pytest
 from tiny_run import make_store
 
 import sottovoce
+from sottovoce.commands.clock import Pace
 from sottovoce.commands.forecast import Declined
 from sottovoce.commands.new_run import forecast
 from sottovoce.commands.stores import prepare_demo
@@ -74,7 +75,7 @@ def test_what_does_not_fit_together_is_named(recipe: Recipe, store: Path):
 
 
 def test_accuracy_is_expected_where_such_runs_were_measured_and_a_drowned_one_named(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("sottovoce.commands.forecast._seconds_a_round", lambda *inputs: None)
+    monkeypatch.setattr("sottovoce.commands.forecast._pace", lambda *inputs: Pace())
     prepare_demo(tmp_path / "store", 45, vocabulary=Vocabulary.public(), tokens=80)
     small = Recipe.load("small").replace(data={"store": str(tmp_path / "store")}, privacy={"users": 3900})
     good, bad = (forecast(small.replace(privacy={"epsilon": epsilon})) for epsilon in (8.0, 0.2))

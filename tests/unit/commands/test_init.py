@@ -84,7 +84,7 @@ def test_a_noisy_count_is_rounded_and_its_cost_is_said(store, monkeypatch):
     made = write_recipe(store, noisy_count=0.1)
     assert Recipe.parse(made.text).privacy.users == made.users == 4100
     assert "the count with noise, rounded down" in made.text
-    assert "standard deviation 37.3 (ε = 0.1 at δ = 1e-06, charged to the store once)" in made.notes[0]
+    assert "standard deviation 37.3 (ε = 0.1 at δ = 1e-6, charged to the store once)" in made.notes[0]
 
 
 def test_what_is_refused_is_refused_before_the_store_is_charged(store, tmp_path, monkeypatch):

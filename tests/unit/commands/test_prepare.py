@@ -52,7 +52,7 @@ def test_a_budget_or_a_size_that_cannot_be_used_is_refused(given: dict, words: s
 
 
 def test_an_epsilon_for_which_no_noise_is_enough_is_refused() -> None:
-    with pytest.raises(SottoError, match=r"no noise keeps .* epsilon=1e-06 at delta=1e-07.*larger epsilon"):
+    with pytest.raises(SottoError, match=r"no noise keeps .* epsilon=1e-6 at delta=1e-7.*larger epsilon"):
         PrivateVocabulary(1e-6, 1e-7).histogram()
 
 

@@ -36,7 +36,7 @@ RUN = RunResult(Path("runs/<b>"), 60, "finished", builders.make_statement(), MEA
         (builders.make_statement(private=False), "<Statement: ε = ∞, no guarantee>"),
         (MEASURED, "<Evaluation: top-1 12.35%, perplexity 345.7, 412 users>"),
         (Measured(MEASURED, None, {}), "<Measured: <Evaluation: top-1 12.35%"),
-        (make_plan(users=3_000, cohort=30, rounds=5, delta=1e-5, epsilon=4), "<Plan: ε = 4 at δ = 1e-05, noise"),
+        (make_plan(users=3_000, cohort=30, rounds=5, delta=1e-5, epsilon=4), "<Plan: ε = 4 at δ = 1e-5, noise"),
         (WORDS, "<Vocabulary: 41 tokens>"),
         (Store.from_users([[3, 4], [5]], WORDS), "<Store in memory: 2 users of at most 2 tokens>"),
         (Comparison([]), "<Comparison: >"),

@@ -17,7 +17,7 @@ def test_a_private_vocabulary_is_in_the_sentences():
     declared = VocabularyFacts.of("9f86", {"source": "declared"})
     assert VocabularyFacts.of("9f86", {"source": "file", "file": "words.txt"}) == declared
     private = VocabularyFacts.of("9f86", {"source": "private", "epsilon": 2.0, "delta": 1e-6, "words_found": 7})
-    assert "ε = 2 at δ = 1e-06" in private.source
+    assert "ε = 2 at δ = 1e-6" in private.source
     assert "part of this run's ε" in private.source
     text = prose(make_statement(vocabulary=private, epsilon_training=1.25))
     assert private.source in text
