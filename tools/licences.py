@@ -153,8 +153,7 @@ HEAD = """# Licences
 
 sottovoce is under Apache-2.0. These are the licences of all that it installs, as the packages state them.
 `make licences` writes this page from `requirements/`, and `make lint` fails where a package is missing here or has a
-licence that is not allowed. The extras `cuda` and `audit` are not in the lock files: NVIDIA's libraries have licences
-of their own, and jax-privacy is under Apache-2.0.
+licence that is not allowed. The extra `cuda` is not in the lock files: NVIDIA's libraries have licences of their own.
 """
 
 

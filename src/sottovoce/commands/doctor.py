@@ -15,7 +15,7 @@ from sottovoce.errors import SottoError
 from sottovoce.files import Facts
 
 PACKAGES = ("sottovoce", "jax", "jaxlib", "equinox", "optax", "numpy", "pyarrow", "dp-accounting")
-FOR_DEVELOPERS = ("dev", "docs", "browser", "audit")
+FOR_DEVELOPERS = ("dev", "docs", "browser")
 LITTLE_MEMORY, LITTLE_DISK = 4 * 2**30, 5 * 2**30
 _NAME = re.compile(r"[\w.-]+")
 _OF_EXTRA = re.compile(r"extra == ['\"]([\w-]+)['\"]")
