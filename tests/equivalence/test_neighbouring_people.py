@@ -25,7 +25,7 @@ from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson
+from sottovoce.privacy.sampling import FixedSize, InTurn, MinSeparation, Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import play_round
@@ -81,7 +81,7 @@ def make_algorithm(sampler) -> Algorithm:
 
 def sums_in_turn(network, store, sampler=None) -> list:
     """The sum of every round, each begun with the same model: whose turn it is, is for the round to find out."""
-    algorithm, seen = make_algorithm(sampler or InTurn(COHORT, DECLARED, seed=5)), []
+    algorithm, seen = make_algorithm(sampler or TURNS), []
     state = algorithm.server.start(network)
     for number in range(ROUNDS):
         keys = Secrets.seeded(4).keys(number + 1, "a")
@@ -95,25 +95,30 @@ def distance(one, other) -> float:
     return float(np.linalg.norm(np.concatenate(parts))) / S
 
 
-def rounds_of(user: str) -> set[int]:
+TURNS = InTurn(COHORT, DECLARED, seed=5)
+IRREGULAR = MinSeparation(COHORT, DECLARED, 5, min_separation=2, most_participations=4)
+
+
+def rounds_of(user: str, sampler=TURNS) -> set[int]:
     name = Grouping().name(user)
     number = int.from_bytes(name[:8], "big") ^ int.from_bytes(name[8:], "big")
-    group = int(InTurn(COHORT, DECLARED, seed=5).group_of(np.array([number], np.uint64))[0])
-    return {number for number in range(1, ROUNDS + 1) if number % GROUPS == group}
+    return set(sampler.rounds_of(np.array([number], np.uint64), ROUNDS)[0].tolist()) - {0}
 
 
+@pytest.mark.parametrize("sampler", [TURNS, IRREGULAR], ids=["in_turn", "min_separation"])
 @pytest.mark.parametrize("world", WORLDS)
-def test_in_turn_one_person_moves_their_own_rounds_alone(stores, network, world):
+def test_in_turn_one_person_moves_their_own_rounds_alone(stores, network, world, sampler):
     """Added or removed, by S in their turns; replaced, by 2 S in theirs, or by S in those of either name."""
-    before, after = sums_in_turn(network, stores["base"]), sums_in_turn(network, stores[world])
+    before, after = (sums_in_turn(network, stores[name], sampler) for name in ("base", world))
     moves = {number: distance(*pair) for number, pair in enumerate(zip(before, after, strict=True), 1)}
     moved = {number for number, move in moves.items() if move > 1e-4}
-    turns = InTurn(COHORT, DECLARED, seed=5).participations(ROUNDS)
+    turns = sampler.participations(ROUNDS)
     names = ({"p4"} if world != "added" else set()) | {user for user, text in WORLDS[world].items() if text}
-    assert moved == set().union(*map(rounds_of, names)), f"turns of others moved: {moves}"
+    joined = [rounds_of(name, sampler) for name in names]
+    unmoved = joined[0] & joined[1] if world == "renamed" else set()  # the same text under either name
+    assert moved == set().union(*joined) - unmoved, f"turns of others moved: {moves}"
     assert len(moved) <= turns * len(names)
-    shared = len(names) == 1 or rounds_of("p4") == rounds_of(next(iter(names - {"p4"})))
-    replaced = world == "of another text" or (world.startswith("renamed") and shared)
+    replaced = world == "of another text" or (len(joined) == 2 and joined[0] & joined[1])
     assert max(moves.values()) <= (2 if replaced else 1) + 1e-6
     # What is charged for replacing a person: 2 S in each of `turns` rounds.
     assert sum(move**2 for move in moves.values()) <= 4 * turns * (1 + 1e-6)
@@ -185,7 +190,7 @@ def _row_of(store: Store, user: str) -> int:
     return int(np.flatnonzero(store.names == np.uint64(number))[0])
 
 
-@pytest.mark.parametrize("sampler", [Poisson(0.4), FixedSize(6, 40), InTurn(COHORT, 40, seed=5)], ids=str)
+@pytest.mark.parametrize("sampler", [Poisson(0.4), FixedSize(6, 40), InTurn(COHORT, 40, seed=5), IRREGULAR], ids=str)
 def test_no_store_is_refused_for_how_many_its_people_are(stores, network, sampler):
     for store in stores.values():
         assert len(sums_in_turn(network, store, sampler)) == ROUNDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sottovoce import accounting
+from sottovoce.accounting.matrices import Participation
 from sottovoce.build import rules
 from sottovoce.build.rules import accountant_of
 from sottovoce.privacy.adaptive import QuantileTracking
@@ -89,10 +90,15 @@ def _build_tracking(privacy: Privacy) -> QuantileTracking | None:
 
 def sampler_of(recipe: Recipe) -> Sampler:
     privacy = recipe.privacy
+    participation = None
+    if privacy.min_separation:
+        most = privacy.participations or recipe.run.rounds
+        participation = Participation(recipe.run.rounds, privacy.min_separation, most)
     return build_sampler(
         privacy.sampling,
         cohort=privacy.cohort,
         users=privacy.users,
         seed=recipe.run.seed,
         hardened=privacy.randomness == "hardened",
+        participation=participation,
     )

@@ -35,6 +35,7 @@ def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = 
     # Only the first sentence is shown, so the order is from what is trained to how it is done.
     yield from _method(recipe)
     yield from _cohort(recipe.privacy)
+    yield from _separation(recipe.privacy, recipe.run.rounds)
     yield from _schedules(recipe)
     yield from _clip(recipe.privacy)
     if recipe.privacy.mode == "experiment":
@@ -84,6 +85,28 @@ def _cohort(privacy: Privacy) -> Iterator[str]:
         yield f"privacy.cohort={cohort:g} must be at most the declared privacy.users={users}"
 
 
+def _separation(privacy: Privacy, rounds: int) -> Iterator[str]:
+    """How often, and how close together, one user joins."""
+    b, k, cohort, users = privacy.min_separation, privacy.participations, privacy.cohort, privacy.users
+    if not SAMPLERS[privacy.sampling].takes("min_separation"):
+        for key, value in (("min_separation", b), ("participations", k)):
+            if value:
+                yield f"privacy.{key}={value} is for privacy.sampling='min_separation', not {privacy.sampling!r}"
+        return
+    most = f"at most users / cohort = {int(users // cohort)}"
+    if b < 1:
+        yield f"privacy.min_separation is not set: the fewest rounds from one that a user joins to the next, {most}"
+    if b * cohort > users:
+        needs = f"{b} cohorts of {cohort:g} different users, and {users} are declared"
+        yield f"privacy.min_separation={b} needs {needs}; use {most}"
+    if b > rounds:
+        yield f"privacy.min_separation={b} is more than run.rounds={rounds}, so that nobody joins twice; use {rounds}"
+    if k and k * users < rounds * cohort:
+        cohorts = f"{rounds} cohorts of {cohort:g} are {rounds * cohort:g} user updates, and {users} users"
+        least = math.ceil(rounds * cohort / users)
+        yield f"privacy.participations={k}: {cohorts} give {k * users} at most; use {least} or more, or fewer rounds"
+
+
 def _schedules(recipe: Recipe) -> Iterator[str]:
     privacy, rounds = recipe.privacy, recipe.run.rounds
     schedules = {
@@ -105,7 +128,8 @@ def _schedules(recipe: Recipe) -> Iterator[str]:
         yield "privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it"
     changes = not build_schedule(privacy.noise_schedule).constant
     if changes and not SAMPLERS[privacy.sampling].noise_may_change:
-        yield "a noise schedule gives users of different turns different noise; in turn, keep the noise as it is"
+        noise = "a noise schedule gives users who join in different rounds different noise"
+        yield f"{noise}; with privacy.sampling={privacy.sampling!r} keep the noise as it is"
 
 
 def _schedule(key: str, points: tuple[tuple[float, ...], ...], path: str) -> Schedule:

@@ -6,7 +6,7 @@ A sampler draws the cohorts and knows what the accountant charges for them. docs
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import numpy as np
 
 from sottovoce.accounting.events import Covered, Event, SampledGaussian
+from sottovoce.accounting.matrices import Participation
 from sottovoce.errors import SottoError
 from sottovoce.privacy.registry import Block, Registry
 from sottovoce.privacy.rng import chacha20, philox
@@ -31,7 +32,7 @@ class Sampler(Block, ABC):
     """Draws the cohort of a round, and knows what a round costs and how a statement describes it.
 
     A subclass gets what its constructor asks for by name: `user_rate`, `cohort` (a whole number), `users`, `seed`,
-    `hardened`.
+    `hardened`, `min_separation`, `most_participations`.
     """
 
     summary: ClassVar[str]  # one line for a report
@@ -88,6 +89,10 @@ class Sampler(Block, ABC):
     def participations(self, rounds: int) -> int:
         """How many of `rounds` consecutive rounds one user joins at most."""
         return rounds
+
+    def participation(self, rounds: int) -> Participation | None:
+        """Which rounds one user may join; None where that is not bounded."""
+        return None
 
     def round_of_charge(self, number: int) -> int:
         """The round in which a run is charged for the first, second, ... time."""
@@ -201,47 +206,44 @@ class FixedSize(Sampler):
         )
 
 
-@dataclass(frozen=True)
-class InTurn(Sampler):
-    """Users are in one of `groups` groups, about `cohort` in each, and every round asks the next group.
+class BoundedParticipation(Sampler):
+    """A public rule says when a user joins: rounds of one user are `min_separation` apart or more.
 
     Who joins when is no secret, so there is no amplification.
-    Guarantee: a user's group follows from the user's name and public constants alone, not from other users. In
-    consecutive rounds a user joins at most `participations` of them, and none of them twice.
+    Guarantee: the rounds of a user follow from the user's name and public constants alone, not from other users, and
+    from no state: a run that goes on has the same ones. In consecutive rounds a user joins at most `participations`.
     """
 
-    summary = "in turn: a public rule puts every user into a group, and each round asks one group"
     amplifies = False
     noise_may_change = False
     uses_names = True
-    not_covered = ("when a user's turn would be: it follows from their id by a public rule",)
 
-    cohort: int
-    users: int
-    seed: int
+    if TYPE_CHECKING:  # fields or properties of each subclass
+        cohort: int
+        users: int
+        seed: int
 
-    def __post_init__(self) -> None:
-        _check_cohort(self.cohort, self.users, "in turn, no user joins a round twice")
+        @property
+        def min_separation(self) -> int:
+            """b: the fewest rounds from one that a user joins to the next."""
+
+    @abstractmethod
+    def rounds_of(self, names: np.ndarray, rounds: int) -> np.ndarray:
+        """The rounds, up to `rounds`, that each user joins: one row a user, in increasing order, after zeros."""
 
     @property
     def generator(self) -> str:
         return "none: turns are public"
 
-    @property
-    def groups(self) -> int:
-        """From what is declared: in a store of more or fewer users the groups are larger or smaller."""
-        return self.users // self.cohort
-
-    @property
-    def user_rate(self) -> float:
-        return 1 / self.groups
+    def participation(self, rounds: int) -> Participation:
+        return Participation(rounds, self.min_separation, self.participations(rounds))
 
     def participations(self, rounds: int) -> int:
-        return -(-rounds // self.groups)
+        return -(-rounds // self.min_separation)
 
     def round_of_charge(self, number: int) -> int:
-        """When the first group is asked once more."""
-        return (number - 1) * self.groups + 1
+        """When a user who joined in round 1 may join once more."""
+        return (number - 1) * self.min_separation + 1
 
     def event(self, noise_multiplier: float) -> Event:
         """A round that a user is known to join."""
@@ -254,19 +256,89 @@ class InTurn(Sampler):
 
     def events(self, noise: Sequence[tuple[float, int]], done: int = 0) -> list[tuple[Event, int]]:
         if len({multiplier for multiplier, _ in noise}) > 1:
-            raise SottoError("in turn, users of different groups must get the same noise; remove the noise schedule")
+            raise SottoError("users who join in different rounds must get the same noise; remove the noise schedule")
         rounds = sum(count for _, count in noise) - done
         return [(self.event(multiplier), self.participations(rounds)) for multiplier, _ in noise[:1]]
 
     def expected(self, users: int) -> float:
         return self.cohort
 
+    def patterns(self, people: Named, rounds: int) -> list[tuple[int, ...]]:
+        """The different sets of rounds, of the first `rounds`, that these users join; public by assumption."""
+        found = {
+            tuple(row[row > 0].tolist())
+            for _, joined in self.in_chunks(people.names, rounds)
+            for row in np.unique(joined, axis=0)
+        }
+        return sorted(found - {()})
+
+    def in_chunks(self, names: np.ndarray, rounds: int) -> Iterator[tuple[int, np.ndarray]]:
+        """`rounds_of` for some users at a time, with the row of the first of them: all at once may not fit memory."""
+        chunk = max(_AT_ONCE // self.participations(rounds), 1)
+        for first in range(0, len(names), chunk):
+            yield first, self.rounds_of(names[first : first + chunk], rounds)
+
+    def _mixed(self, names: np.ndarray) -> np.ndarray:
+        """A public hash of each name, keyed by the seed."""
+        return _mix(names.astype(np.uint64) ^ self._key)
+
+    @cached_property
+    def _key(self) -> np.uint64:
+        hashed = blake2b(f"whose turn it is, seed {self.seed}".encode(), digest_size=8).digest()
+        return np.uint64(int.from_bytes(hashed, "big"))
+
+
+_AT_ONCE = 2**21  # rounds of users that are computed at once
+
+
+def _mix(numbers: np.ndarray) -> np.ndarray:
+    """The last steps of SplitMix64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class InTurn(BoundedParticipation):
+    """Users are in one of `groups` groups, about `cohort` in each, and every round asks the next group.
+
+    Guarantee: of `groups` consecutive rounds every user joins exactly one.
+    """
+
+    summary = "in turn: a public rule puts every user into a group, and each round asks one group"
+    not_covered = ("when a user's turn would be: it follows from their id by a public rule",)
+
+    cohort: int
+    users: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        _check_cohort(self.cohort, self.users, "in turn, no user joins a round twice")
+
+    @property
+    def groups(self) -> int:
+        """From what is declared: in a store of more or fewer users the groups are larger or smaller."""
+        return self.users // self.cohort
+
+    @property
+    def min_separation(self) -> int:
+        return self.groups
+
+    @property
+    def user_rate(self) -> float:
+        return 1 / self.groups
+
+    def participation(self, rounds: int) -> Participation:
+        return replace(super().participation(rounds), in_turn=True)
+
     def group_of(self, names: np.ndarray) -> np.ndarray:
-        """The group of each user: a public hash of the name (the last steps of SplitMix64), keyed by the seed."""
-        mixed = names.astype(np.uint64) ^ self._key
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        return (mixed ^ (mixed >> np.uint64(31))) % np.uint64(self.groups)
+        return self._mixed(names) % np.uint64(self.groups)
+
+    def rounds_of(self, names: np.ndarray, rounds: int) -> np.ndarray:
+        groups = self.group_of(names).astype(np.int64)
+        first = np.where(groups > 0, groups, self.groups)
+        joined = first[:, None] + self.groups * np.arange(self.participations(rounds))
+        return np.sort(np.where(joined <= rounds, joined, 0), axis=1)
 
     def sample(self, people: Named, key: bytes, round_number: int = 0) -> np.ndarray:
         """The rows of the group that this round asks."""
@@ -279,13 +351,8 @@ class InTurn(Sampler):
         return (
             f"Users join in turn: a public hash of a user's id puts them into one of {int(users // cohort):,} groups "
             f"({cohort:g} expected of {users:,} declared), and every round asks one group. Each joins at most "
-            f"{participations} of the planned rounds, and is charged for as many, without amplification by sampling"
+            f"{participations} of the planned rounds, without amplification by sampling"
         )
-
-    @cached_property
-    def _key(self) -> np.uint64:
-        hashed = blake2b(f"whose turn it is, seed {self.seed}".encode(), digest_size=8).digest()
-        return np.uint64(int.from_bytes(hashed, "big"))
 
 
 @lru_cache(maxsize=1)  # otherwise every round would cost as much as there are users
@@ -296,16 +363,119 @@ def _by_group(sampler: InTurn, people: Named) -> tuple[np.ndarray, np.ndarray]:
     return rows, groups[rows]
 
 
-SAMPLERS = Registry[Sampler]("privacy.sampling", {"poisson": Poisson, "fixed": FixedSize, "in_turn": InTurn})
+@dataclass(frozen=True)
+class MinSeparation(BoundedParticipation):
+    """Users come at irregular times: never within `min_separation` rounds of their last, and k times at most.
+
+    The rounds of a user are k places on a circle of `span` rounds, turned by chance: k gaps of `min_separation` each,
+    and what is left of the circle is shared out among them by chance. With many places the gaps are b and about a
+    geometric number, as of users who come at any time once they may.
+    Guarantee: k places in `span` rounds for every user, and nobody after them, so the separation and the number hold in
+    whatever rounds are played. Every round up to `span` has the same expected cohort.
+    """
+
+    summary = "least separation: users come at irregular times, never too soon after their last, and so often at most"
+    not_covered = ("when a user joins: it is public who joins which round",)
+
+    cohort: int
+    users: int
+    seed: int
+    min_separation: int  # b
+    most_participations: int  # k
+
+    def __post_init__(self) -> None:
+        _check_cohort(self.cohort, self.users, "no user joins a round twice")
+        if not 1 <= self.min_separation <= self.users // self.cohort:
+            limit = f"{self.users // self.cohort}, the declared users over the cohort: too few users would be free"
+            raise SottoError(f"min_separation={self.min_separation} must be from 1 to {limit}")
+        if self.most_participations < 1:
+            raise SottoError(f"participations={self.most_participations} must be 1 or more: rounds that a user joins")
+
+    @property
+    def span(self) -> int:
+        """The rounds in which all users join k times each, at the declared cohort."""
+        return self.most_participations * self.users // self.cohort
+
+    @property
+    def user_rate(self) -> float:
+        return self.most_participations / self.span
+
+    def participations(self, rounds: int) -> int:
+        return min(self.most_participations, super().participations(rounds))
+
+    def of_population(self, cohort: float, users: int) -> Self:
+        """With the separation that this population allows."""
+        fits = min(self.min_separation, int(users // cohort))
+        return replace(self, cohort=int(cohort), users=users, min_separation=fits)
+
+    def rounds_of(self, names: np.ndarray, rounds: int) -> np.ndarray:
+        # Whole numbers throughout: every machine finds the same rounds.
+        k, b, span = (np.uint64(number) for number in (self.most_participations, self.min_separation, self.span))
+        steps = np.arange(k, dtype=np.uint64)
+        drawn = _mix(self._mixed(names)[:, None] + np.uint64(0x9E3779B97F4A7C15) * (steps + np.uint64(1)))
+        places = drawn[:, :1] % span + steps * b
+        places[:, 1:] += np.sort(drawn[:, 1:] % (span - k * b + np.uint64(1)), axis=1)
+        joined = (places % span).astype(np.int64) + 1
+        joined[joined > rounds] = 0
+        return np.sort(joined, axis=1)
+
+    def sample(self, people: Named, key: bytes, round_number: int = 0) -> np.ndarray:
+        """The rows of the users who join this round; nobody does after the last round of the circle."""
+        rows, rounds = _by_round(self, people, (round_number - 1) // self._part)
+        first, last = np.searchsorted(rounds, round_number + np.arange(2))
+        return rows[first:last]
+
+    @property
+    def _part(self) -> int:
+        """Rounds in which users join about once each."""
+        return self.users // self.cohort
+
+    @classmethod
+    def describe(cls, cohort: float, users: int, participations: int) -> str:
+        return (
+            f"It is public when a user joins ({cohort:g} expected of {users:,} declared), so sampling amplifies "
+            f"nothing. Each joins at most {participations} of the planned rounds"
+        )
 
 
-def build_sampler(name: str, *, cohort: float, users: int, seed: int = 0, hardened: bool = False) -> Sampler:
-    """The sampler that a recipe names, from what the recipe declares."""
+@lru_cache(maxsize=1)  # a part of the rounds at a time: all rounds of all users may not fit memory
+def _by_round(sampler: MinSeparation, people: Named, part: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of those who join in a part of the rounds, by round and in increasing order, and the round of each."""
+    rows, rounds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for first, joined in sampler.in_chunks(people.names, (part + 1) * sampler._part):
+        users, places = np.nonzero(joined > part * sampler._part)
+        rows.append(first + users)
+        rounds.append(joined[users, places])
+    order = np.argsort(found := np.concatenate(rounds), kind="stable")
+    return np.concatenate(rows)[order], found[order]
+
+
+SAMPLERS = Registry[Sampler](
+    "privacy.sampling", {"poisson": Poisson, "fixed": FixedSize, "in_turn": InTurn, "min_separation": MinSeparation}
+)
+
+
+def build_sampler(
+    name: str,
+    *,
+    cohort: float,
+    users: int,
+    seed: int = 0,
+    hardened: bool = False,
+    participation: Participation | None = None,
+) -> Sampler:
+    """The sampler that a recipe names, from what the recipe declares; `participation` is for "min_separation"."""
+    declared: dict[str, float] = {"users": users, "seed": seed, "hardened": hardened}
     if SAMPLERS[name].takes("cohort"):
         if cohort != int(cohort):
             raise SottoError(f"privacy.cohort={cohort:g} must be a whole number with privacy.sampling={name!r}")
         cohort = int(cohort)
-    return SAMPLERS.build(name, user_rate=cohort / users, cohort=cohort, users=users, seed=seed, hardened=hardened)
+    if SAMPLERS[name].takes("min_separation"):
+        if participation is None:
+            raise SottoError(f"privacy.min_separation is not set, which privacy.sampling={name!r} needs")
+        declared["min_separation"] = participation.min_separation
+        declared["most_participations"] = participation.most
+    return SAMPLERS.build(name, user_rate=cohort / users, cohort=cohort, **declared)
 
 
 def _check_cohort(cohort: int, users: int, meaning: str) -> None:

@@ -63,6 +63,10 @@ def privacy(**keys: Any) -> dict[str, Any]:
     return {"privacy": keys}
 
 
+def separated(**keys: Any) -> dict[str, Any]:
+    return privacy(**{"sampling": "min_separation", "min_separation": 5, "cohort": 4, **keys})
+
+
 # For each scope, in the order of its rules: an example, and words of its sentence.
 EXAMPLES: dict[str, list[tuple[Case, str]]] = {
     "recipe": [
@@ -84,6 +88,11 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             case(privacy(cohort=21, sampling="in_turn")),
             "privacy.cohort=21 must be at most the declared privacy.users=20",
         ),
+        (case(privacy(participations=2)), "privacy.participations=2 is for privacy.sampling='min_separation', not 'p"),
+        (case(separated(min_separation=0)), "privacy.min_separation is not set: the fewest rounds from one"),
+        (case(separated(min_separation=6)), "min_separation=6 needs 6 cohorts of 4 different users, and 20 are"),
+        (case(separated(cohort=1, min_separation=11)), "min_separation=11 is more than run.rounds=10"),
+        (case(separated(participations=1)), "10 cohorts of 4 are 40 user updates, and 20 users give 20 at most; use 2"),
         (
             case(privacy(clip_schedule=[[1, 1.0], [11, 0.5]])),
             "privacy.clip_schedule changes at round 11, and run.rounds=10",
@@ -96,7 +105,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(privacy(clip_schedule=[[1, 1.0]], clipping="none")), "nothing to change: privacy.clipping='none'"),
         (case(privacy(clip_path="linear")), "privacy.clip_path='linear' needs a clip_schedule of two pairs"),
         (case(privacy(mode="none", noise_schedule=[[1, 1.0]])), "no meaning in mode 'none', which adds no noise"),
-        (case(privacy(sampling="in_turn", noise_schedule=[[1, 1.0], [5, 0.5]])), "in turn, keep the noise as it is"),
+        (case(privacy(sampling="in_turn", noise_schedule=[[1, 1.0], [5, 0.5]])), "keep the noise as it is"),
         (
             case({"server": {"schedule": [[1, 1.0], [11, 0.5]]}}),
             "server.schedule changes at round 11, and run.rounds=10",
@@ -228,6 +237,8 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
         (TRANSFER,),
         (privacy(**EXPERIMENT),),
         (privacy(sampling="in_turn"),),
+        (separated(),),
+        (separated(min_separation=2, participations=2),),
         (privacy(clip_schedule=[[1, 1.0], [10, 0.5]], clip_path="linear"),),
         (privacy(adaptive_quantile=0.5),),
         ({"local": {"objective": "rehearsal", "user_share": 0.5, "public": "text"}},),
