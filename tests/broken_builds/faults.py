@@ -359,6 +359,56 @@ def groups_counted_in_the_store():
     InTurn.sample = sample
 
 
+_SEPARATION = "test_nobody_joins_within_the_separation_or_more_often_than_allowed"
+
+
+@caught_by("unit/privacy/test_sampling.py", _SEPARATION)
+def a_separation_of_one_round_less():
+    """Users come back one round too early."""
+    from dataclasses import replace
+
+    from sottovoce.privacy.sampling import MinSeparation
+
+    real = MinSeparation.rounds_of
+
+    def rounds_of(self, names, rounds):
+        return real(replace(self, min_separation=max(self.min_separation - 1, 1)), names, rounds)
+
+    MinSeparation.rounds_of = rounds_of
+
+
+@caught_by("unit/privacy/test_sampling.py", _SEPARATION)
+def participations_not_enforced():
+    """After the last of the rounds that a user may join, it begins again with the first."""
+    from sottovoce.privacy.sampling import MinSeparation
+
+    real = MinSeparation.sample
+    MinSeparation.sample = lambda self, people, key, number=0: real(self, people, key, (number - 1) % self.span + 1)
+
+
+@caught_by("equivalence/test_neighbouring_people.py", "test_in_turn_one_person_moves_their_own_rounds_alone")
+def rounds_by_the_row():
+    """When a user joins follows from the place in the store, not from the name."""
+    import numpy as np
+
+    from sottovoce.privacy.sampling import MinSeparation
+
+    class Rows:
+        def __init__(self, people):
+            self.names = np.arange(len(people), dtype=np.uint64)
+
+    real = MinSeparation.sample
+    MinSeparation.sample = lambda self, people, key, number=0: real(self, Rows(people), key, number)
+
+
+@caught_by("unit/privacy/test_sampling.py", "test_the_rounds_of_a_ledger_add_up_to_the_most_turns_of_anybody")
+def separated_users_charged_once():
+    """Users who join at irregular times are charged for one round, however many they join."""
+    from sottovoce.privacy.sampling import MinSeparation
+
+    MinSeparation.participations = lambda self, rounds: 1
+
+
 @caught_by("unit/privacy/test_mechanism.py", "test_the_sampler_chooses_what_is_charged")
 def fixed_size_charged_as_poisson():
     """Fixed-size cohorts charged as Poisson."""

@@ -164,8 +164,8 @@ class Store:
         names = self.rows.names
         if names is None:
             raise SottoError(
-                f"{self.path or 'a store in memory'} does not know its users by name, as privacy.sampling='in_turn' "
-                f"needs; make the store anew with `sotto prepare`, or use another sampling"
+                f"{self.path or 'a store in memory'} does not know its users by name, and the turns of users "
+                f"follow from their names; make the store anew with `sotto prepare`, or use another sampling"
             )
         return names
 

@@ -206,6 +206,7 @@ class FixedSize(Sampler):
         )
 
 
+@dataclass(frozen=True)
 class BoundedParticipation(Sampler):
     """A public rule says when a user joins: rounds of one user are `min_separation` apart or more.
 
@@ -218,10 +219,10 @@ class BoundedParticipation(Sampler):
     noise_may_change = False
     uses_names = True
 
-    if TYPE_CHECKING:  # fields or properties of each subclass
-        cohort: int
-        users: int
-        seed: int
+    cohort: int
+    users: int
+    seed: int
+    if TYPE_CHECKING:  # a field or a property of each subclass
 
         @property
         def min_separation(self) -> int:
@@ -308,10 +309,6 @@ class InTurn(BoundedParticipation):
     summary = "in turn: a public rule puts every user into a group, and each round asks one group"
     not_covered = ("when a user's turn would be: it follows from their id by a public rule",)
 
-    cohort: int
-    users: int
-    seed: int
-
     def __post_init__(self) -> None:
         _check_cohort(self.cohort, self.users, "in turn, no user joins a round twice")
 
@@ -377,9 +374,6 @@ class MinSeparation(BoundedParticipation):
     summary = "least separation: users come at irregular times, never too soon after their last, and so often at most"
     not_covered = ("when a user joins: it is public who joins which round",)
 
-    cohort: int
-    users: int
-    seed: int
     min_separation: int  # b
     most_participations: int  # k
 
