@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -51,6 +52,8 @@ from sottovoce.data.words import BOS, EOS
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.lstm import LSTM
 from sottovoce.recipe import Recipe
+from sottovoce.reporting import compare, report
+from sottovoce.reporting.draw import curves
 
 WORDS = 60
 
@@ -104,6 +107,29 @@ def store(vocabulary: Vocabulary) -> Store:
 @pytest.fixture(scope="session")
 def model(vocabulary: Vocabulary) -> LSTM:
     return LSTM(vocabulary.size, embedding=6, hidden=8, key=jax.random.key(7))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drawings() -> Iterator[dict[str, object]]:
+    """Figures that were drawn, by what is in them: one that many pages share is drawn once. Clear it to draw anew."""
+    drawn: dict[str, object] = {}
+
+    def once(draw: Callable[..., object]) -> Callable[..., object]:
+        def drawing(*contents: object) -> object:
+            key = f"{draw.__qualname__} {contents!r}"
+            if key not in drawn:
+                drawn[key] = draw(*contents)
+            return drawn[key]
+
+        return drawing
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (curves.Figure, "svg"), (report, "draw_number_line"), (compare, "draw_utility"), (compare, "draw_spread"),
+            (compare, "_head_words"),
+        ):  # fmt: skip
+            patch.setattr(owner, name, once(getattr(owner, name)))
+        yield drawn
 
 
 @pytest.fixture
