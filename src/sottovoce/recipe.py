@@ -144,6 +144,18 @@ class Privacy:
     allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
 
+# Keys that the first version did not have: a recipe that does not use them keeps its hash.
+_ADDED_LATER = (
+    "min_separation",
+    "participations",
+    "noise",
+    "noise_bands",
+    "noise_buffers",
+    "noise_coefficients",
+    "noise_decays",
+)
+
+
 @dataclass(frozen=True)
 class Run:
     algorithm: str = _choice("UserUpdate; central: SGD on pooled text, never private", "fedavg", "fedsgd", "central")
@@ -262,6 +274,9 @@ class Recipe:
         sections = dataclasses.asdict(self)
         if self.audit == Audit():
             del sections["audit"]  # a recipe without canaries keeps its hash, and a seeded run its keys
+        if all(sections["privacy"][key] == getattr(Privacy(), key) for key in _ADDED_LATER):
+            for key in _ADDED_LATER:  # the same
+                del sections["privacy"][key]
         return {
             section: {key: value for key, value in keys.items() if value is not None}
             for section, keys in sections.items()

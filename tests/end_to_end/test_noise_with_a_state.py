@@ -22,12 +22,12 @@ def remembering(monkeypatch):
     init, add = Mechanism.init_noise, Mechanism.add_noise
 
     def add_noise(self, estimate, noise, *rest):
-        noised, nothing = add(self, estimate, init(self), *rest)
+        noised, nothing = add(self, estimate, init(self, estimate.update), *rest)
         assert nothing == ()
         update = jax.tree.map(lambda leaf: leaf + 0.5 * noise[0], noised.update)
         return noised._replace(update=update), (noise[0] + jnp.ravel(jax.tree.leaves(noised.update)[0])[0],)
 
-    monkeypatch.setattr(Mechanism, "init_noise", lambda self: (jnp.zeros(()),))
+    monkeypatch.setattr(Mechanism, "init_noise", lambda self, update: (jnp.zeros(()),))
     monkeypatch.setattr(Mechanism, "add_noise", add_noise)
 
 

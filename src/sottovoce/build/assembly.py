@@ -72,7 +72,8 @@ class Assembly:
     def start(self, model: LanguageModel) -> ServerState:
         """The state before the first round."""
         mechanism = self.algorithm.mechanism
-        state = self.algorithm.server.start(split(model)[0], mechanism.start(), mechanism.init_noise())
+        params = split(model)[0]
+        state = self.algorithm.server.start(params, mechanism.start(), mechanism.init_noise(params))
         return self.strategy.start(state)
 
     def rounds(self, state: ServerState, payments: Payments, work: Work) -> Iterator[tuple[ServerState, RoundResult]]:

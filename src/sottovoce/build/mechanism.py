@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sottovoce import accounting
-from sottovoce.accounting.matrices import Participation
+from sottovoce.accounting.matrices import MATRICES, Banded, Blt, Identity, Participation, StrategyMatrix, Tree
 from sottovoce.build import rules
 from sottovoce.build.rules import accountant_of
+from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import CLIPS, PerLayerClip, joint_norm
 from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.matrix_search import find_matrix
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS, Sampler, build_sampler
 from sottovoce.privacy.schedule import build_schedule
@@ -34,6 +36,9 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     privacy = recipe.privacy
     # Unknown names are refused first.
     _ = SAMPLERS[privacy.sampling], CLIPS[privacy.clipping], ESTIMATORS[privacy.estimator]
+    if privacy.noise not in MATRICES:
+        known = f"{', '.join(MATRICES)}{did_you_mean(privacy.noise, MATRICES)}"
+        raise SottoError(f"privacy.noise={privacy.noise!r} must be one of {known}")
     rules.check(rules.recipe_rules(recipe, processes, before))
     if privacy.layer_clip_norms:
         # One meaning of S everywhere: the bound on the whole update.
@@ -45,10 +50,17 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     accounting.check(accountant, sampler.relation)
     # Kept, so that a run ends with the accountant it began with, even if a later version has another default.
     recipe = recipe.replace(privacy={"accountant": accountant})
+    participation = None if privacy.noise == Identity.kind else sampler.participation(recipe.run.rounds)
+    if participation is not None and privacy.noise != Tree.kind and not privacy.noise_coefficients:
+        # Kept too: a run goes on with the matrix that it began with, whatever a later search finds.
+        found = find_matrix(privacy.noise, participation, privacy.noise_bands, privacy.noise_buffers)
+        recipe = recipe.replace(privacy=settings_of(found))
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
         # At z = 1: what a run costs depends on the noise alone, not on the clip or the model.
         shape = sampler.events(build_schedule(privacy.noise_schedule).stretches(recipe.run.rounds))
+        if participation is not None:
+            shape = [(accounting.CorrelatedGaussian(1.0, matrix_of(recipe.privacy), participation), 1)]
         found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
     return recipe
@@ -60,8 +72,10 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
     experiment = privacy.mode == "experiment"
     layer_norms = privacy.layer_clip_norms or PerLayerClip.even(privacy.clip_norm, len(layers)).clip_norms
     rate, total = privacy.cohort / privacy.users, privacy.total_weight or float(privacy.users)
+    sampler = sampler_of(recipe)
+    correlated = privacy.noise != Identity.kind and privacy.mode == "private"
     return Mechanism(
-        sampler=sampler_of(recipe),
+        sampler=sampler,
         clipping=CLIPS.build(
             privacy.clipping,
             clip_norm=privacy.clip_norm,
@@ -78,7 +92,26 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
         experiment=experiment,
         experiment_noise_std=privacy.noise_std if experiment else None,
         nominal_clip_norm=privacy.clip_norm,
+        matrix=matrix_of(privacy) if correlated else Identity(),
+        participation=sampler.participation(recipe.run.rounds) if correlated else None,
     )
+
+
+def matrix_of(privacy: Privacy) -> StrategyMatrix:
+    """The strategy matrix of a resolved recipe."""
+    if privacy.noise == Blt.kind:
+        return Blt(privacy.noise_coefficients, privacy.noise_decays)
+    if privacy.noise == Banded.kind:
+        return Banded(privacy.noise_coefficients)
+    return Tree() if privacy.noise == Tree.kind else Identity()
+
+
+def settings_of(matrix: StrategyMatrix) -> dict[str, tuple[float, ...]]:
+    """What a recipe keeps of a matrix that was found."""
+    if isinstance(matrix, Blt):
+        return {"noise_coefficients": matrix.scales, "noise_decays": matrix.decays}
+    assert isinstance(matrix, Banded)
+    return {"noise_coefficients": matrix.bands}
 
 
 def _build_tracking(privacy: Privacy) -> QuantileTracking | None:

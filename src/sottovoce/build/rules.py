@@ -38,6 +38,7 @@ def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = 
     yield from _separation(recipe.privacy, recipe.run.rounds)
     yield from _schedules(recipe)
     yield from _clip(recipe.privacy)
+    yield from _correlated(recipe.privacy)
     if recipe.privacy.mode == "experiment":
         yield from _experiment(recipe.privacy)
     if recipe.privacy.mode == "private":
@@ -138,6 +139,27 @@ def _schedule(key: str, points: tuple[tuple[float, ...], ...], path: str) -> Sch
         return build_schedule(points, path)
     except SottoError as error:
         raise SottoError(f"{key}: {error}") from None
+
+
+def _correlated(privacy: Privacy) -> Iterator[str]:
+    """Noise that is correlated over rounds."""
+    noise, plain = privacy.noise, Privacy()
+    own = {"noise_bands": ("banded",), "noise_buffers": ("blt",), "noise_decays": ("blt",)}
+    for key, kinds in {**own, "noise_coefficients": ("banded", "blt")}.items():
+        if getattr(privacy, key) != getattr(plain, key) and noise not in kinds:
+            yield f"privacy.{key} has no meaning with privacy.noise={noise!r}; it is for {' and '.join(kinds)}"
+    if noise == "blt" and len(privacy.noise_decays) != len(privacy.noise_coefficients):
+        yield "privacy.noise_decays must be as many as privacy.noise_coefficients, or both empty: then they are found"
+    if noise == "independent":
+        return
+    if privacy.mode == "experiment":
+        yield f"privacy.noise={noise!r} is for private runs; an experiment has independent noise"
+    if SAMPLERS[privacy.sampling].amplifies:
+        needs = "needs to know how often and how close together a user joins: use 'in_turn' or 'min_separation'"
+        yield f"privacy.noise={noise!r} {needs} as privacy.sampling, not {privacy.sampling!r}"
+    for key in ("noise_schedule", "clip_schedule", "adaptive_quantile"):
+        if getattr(privacy, key) not in ((), None):
+            yield f"privacy.{key} changes rounds, and privacy.noise={noise!r} is one release of all rounds; remove one"
 
 
 def _clip(privacy: Privacy) -> Iterator[str]:

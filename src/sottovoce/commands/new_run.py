@@ -135,7 +135,8 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         ledger = Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         # From here on the start is in the checkpoint: the folder it came from may go.
-        save_state(draft, assembly.start(start.model), secrets, start.weights, initial_scores(registry))
+        facts: Json = {"lineage": start.weights}
+        save_state(draft, assembly.start(start.model), secrets, facts, initial_scores(registry))
         if context.confirm is not None and stop():
             raise Declined(NOT_BEGUN)
         # A crash right after this line charges for a run that never was, which errs on the safe side.
@@ -183,13 +184,13 @@ def forecast(recipe: Recipe | str | Path, out: str | Path | None = None, **given
 
 
 def save_state(
-    run: RunFolder, state: ServerState, secrets: Secrets, lineage: str, scores: np.ndarray | None = None
+    run: RunFolder, state: ServerState, secrets: Secrets, facts: Json, scores: np.ndarray | None = None
 ) -> Secrets:
     """Save a checkpoint of the state; the ratchet at the next round."""
     arrays = state.to_arrays()
     if scores is not None:
         arrays[SCORES] = scores  # with the state they belong to: a round done again is not counted twice
-    return save_sealed(run, Checkpoint(state.round, arrays, {"lineage": lineage}), secrets, state.noise_arrays())
+    return save_sealed(run, Checkpoint(state.round, arrays, facts), secrets, state.noise_arrays())
 
 
 def check_also(recipe: Recipe, text: Store | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,6 +167,8 @@ class Training:
         self.store, self.test, self.assembly, self.pace = opened or open_run(recipe, run, context)
         self.recipe = self.assembly.recipe
         self.baselines = Baselines.of(run)
+        self._unseen: list[tuple[Json, Progress]] = []  # rounds that were played and not shown yet
+        self._recorded = 0  # the last round in the record
         secrets = Secrets.load_any(run.secrets)
         self._check_store_and_code(secrets)
         self._check_turns(secrets)
@@ -246,6 +248,8 @@ class Training:
         if self.watch is not None:
             self.watch.scores = saved_canary_scores(saved)
         run.record.keep_up_to(saved.round)
+        self._recorded = max((line["round"] for line in run.record.read()), default=0)
+        self._record(saved.facts.get("record", []))  # where a crash came between the checkpoint and these lines
         run.diagnostics.keep_up_to(saved.round)
         return saved
 
@@ -267,8 +271,9 @@ class Training:
     def run(self, observer: Observer | None, stop: Stop) -> RunResult:
         ended, evaluation = "finished", None
         last = self.recipe.run.rounds
-        # A round over devices is never the same again: one that is not kept would have to be paid for twice.
-        checkpoint_every = 1 if self.context.across_devices else self.recipe.run.checkpoint_every
+        # What cannot be repeated to the bit must be kept: it would be paid for twice, or end the run.
+        kept = self.context.across_devices or not (self._repeatable or self.payments.origin.reproducible)
+        checkpoint_every = 1 if kept else self.recipe.run.checkpoint_every
         clock = Clock(self.recipe.run, self.state.round, self._pace_so_far())
         if observer:
             observer(self._progress(clock))
@@ -284,13 +289,17 @@ class Training:
                 if due:
                     clock.evaluation_done()
                 evaluation = due or evaluation
-                loss = self._write_round(played, clip_norms, seconds, due)
+                entry, loss = self._describe_round(played, clip_norms, seconds, due)
                 progress = self._progress(clock, users=played.users, seconds=seconds, evaluation=due, loss=loss)
+                self._unseen.append((entry, progress))
+                if self._repeatable:
+                    self._record([entry])
                 stopping = stop()
-                if stopping or state.round % checkpoint_every == 0 or state.round == last:
+                saved = stopping or state.round % checkpoint_every == 0 or state.round == last
+                if saved:
                     self._checkpoint()
-                if observer:
-                    observer(progress)
+                if saved or self._repeatable:
+                    self._show_unseen(observer)
                 if stopping and state.round < last:
                     ended = "stopped"
                     break
@@ -299,6 +308,7 @@ class Training:
             ended = "budget"
             self.notes.append(str(error))
             self._checkpoint()
+            self._show_unseen(observer)
         statement = self._finish()
         if evaluation is None:  # a run that had nothing left to do: as its record has it
             found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
@@ -323,10 +333,30 @@ class Training:
             return None
         return evaluate(self._model, self.test, rows)
 
-    def _write_round(
+    @property
+    def _repeatable(self) -> bool:
+        """May a round be done again? If not, nothing of it is seen before the checkpoint that holds it is on disk."""
+        mechanism = self.assembly.algorithm.mechanism
+        return mechanism.repeatable or not mechanism.is_private
+
+    def _record(self, entries: Iterable[Json]) -> None:
+        """Write the rounds that are not in the record yet."""
+        for entry in entries:
+            if entry["round"] > self._recorded:
+                self.run_folder.record.append(entry)
+                self._recorded = entry["round"]
+
+    def _show_unseen(self, observer: Observer | None) -> None:
+        self._record(entry for entry, _ in self._unseen)
+        for _, progress in self._unseen:
+            if observer:
+                observer(progress)
+        self._unseen.clear()
+
+    def _describe_round(
         self, played: RoundResult, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
-    ) -> float | None:
-        """Write a round to record and diagnostics; return the loss of its users."""
+    ) -> tuple[Json, float | None]:
+        """What the record says of a round, and the loss of its users; the owner's diagnostics are written."""
         entry: Json = {
             "round": self.state.round,
             "epsilon": to_json_number(self.payments.epsilon(self.state.round)),
@@ -338,10 +368,9 @@ class Training:
             entry["evaluation"] = of_held_out(evaluation.to_json())
             if self.context.also_evaluate_on is not None:
                 entry["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
-        self.run_folder.record.append(entry)
         diagnostics = played.diagnostics()
         self.run_folder.diagnostics.append({"round": self.state.round, **diagnostics, "seconds": seconds})
-        return diagnostics.get("loss")
+        return entry, diagnostics.get("loss")
 
     def _progress(
         self,
@@ -369,7 +398,10 @@ class Training:
         self.run_folder.diagnostics.sync()
         scores = None if self.watch is None else self.watch.scores
         payments = self.payments
-        payments.secrets = save_state(self.run_folder, self.state, payments.secrets, payments.lineage, scores)
+        facts: Json = {"lineage": payments.lineage}
+        if self._unseen and not self._repeatable:
+            facts["record"] = [entry for entry, _ in self._unseen]
+        payments.secrets = save_state(self.run_folder, self.state, payments.secrets, facts, scores)
 
     def _finish(self) -> Statement:
         """Write the model, its card and the statement."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -13,20 +13,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sottovoce.accounting.events import Event, NonPrivate
+from sottovoce.accounting.events import ADDED, CorrelatedGaussian, Covered, Event, NonPrivate
+from sottovoce.accounting.matrices import Identity, Participation, StrategyMatrix
 from sottovoce.errors import SottoError
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clip, joint_norm
 from sottovoce.privacy.estimators import Estimator
 from sottovoce.privacy.fixed_point import BIT_STEP, grid_of
 from sottovoce.privacy.noise import NoiseState, rounded_gaussian
+from sottovoce.privacy.noise_stream import NoiseStream, finer, stream_of
 from sottovoce.privacy.sampling import Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
 
 # Beyond these, squares and quotients leave the range of float32.
 LEAST_NORM, MOST_NORM = 1e-9, 1e9
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
+MOST_CORRELATED = 2.0**14  # noise over the clip norm: beyond, the numbers of a stream leave the range of float64
 _STEPS_IN_NOISE = 26  # where the grid is chosen by the noise: its standard deviation has at least 2^26 steps
+
+
+INDEPENDENT = Identity()
 
 
 class Estimate(NamedTuple):
@@ -50,15 +56,17 @@ def _noised(part: Any, std: float, step: float, key: bytes, stream: int) -> Any:
         return _add_steps(part, noise, step)
 
 
-@jax.jit
-def _add_steps(part: Any, noise: Any, step: Any) -> Any:
+@partial(jax.jit, static_argnums=3)
+def _add_steps(part: Any, noise: Any, step: Any, finer: int = 0) -> Any:
+    """The part plus noise, whose steps are `finer` by so many bits."""
     leaves, structure = jax.tree.flatten(part)
     noises = jnp.split(noise, list(accumulate(leaf.size for leaf in leaves))[:-1])
-    # Whole numbers below 2^53, which float64 adds exactly.
-    noised = [
-        ((jnp.rint(leaf / step) + noise.reshape(leaf.shape)) * step).astype(jnp.float32)
-        for leaf, noise in zip(leaves, noises, strict=True)
-    ]
+    noised = []
+    for leaf, noise in zip(leaves, noises, strict=True):
+        whole = jnp.rint(leaf / step)  # below 2^53, where float64 adds exactly
+        if finer:
+            whole = whole.astype(jnp.int64) * 2**finer  # below 2^48 by fixed_point.py: shifted, it fits 64 bits
+        noised.append(((whole + noise.reshape(leaf.shape)) * (step / 2**finer)).astype(jnp.float32))
     return structure.unflatten(noised)
 
 
@@ -73,6 +81,9 @@ class Mechanism:
     `noise_multiplier` is z: the noise over the add-or-remove sensitivity. It and the clip norm may follow a schedule;
     the clip norm may instead adapt by `tracking`. An `experiment` may have a σ of its own, or no clip, and charges an
     infinite ε.
+
+    The noise of rounds is independent, unless `matrix` correlates it over the planned rounds of `participation`. Then
+    the sensitivity is that of the run: how far one user moves C·(estimates of all rounds). It is one release.
     """
 
     sampler: Sampler
@@ -86,6 +97,8 @@ class Mechanism:
     experiment_noise_std: float | None = None
     nominal_clip_norm: float = math.inf  # what an experiment without a clip scales its noise by
     unit: str = "user"
+    matrix: StrategyMatrix = INDEPENDENT  # C
+    participation: Participation | None = None  # how often one user may join, where noise is correlated
 
     def __post_init__(self) -> None:
         if self.experiment_noise_std is not None and not self.experiment:
@@ -94,15 +107,45 @@ class Mechanism:
             raise SottoError(
                 "weight-aware clipping bounds w·Δ; this estimator needs a bound of Δ; use fixed_denominator"
             )
+        if self.stream is not None:
+            self._check_correlated()
         # The sampler refuses a noise that it has no accounting for.
         self.sampler.events([(factor, 1) for _, factor in self.noise_schedule.points])
         if not self.experiment and self.noise_multiplier:
             self._check_numbers()
 
+    def _check_correlated(self) -> None:
+        if self.participation is None or self.participation != self.sampler.participation(self.participation.rounds):
+            raise SottoError("correlated noise needs the participation that its sampler keeps to")
+        changes = self.tracking is not None or {self.noise_schedule, self.clip_schedule} != {CONSTANT}
+        if self.experiment or changes:
+            raise SottoError("correlated noise needs a private run with one clip norm and one noise multiplier")
+
+    @cached_property
+    def stream(self) -> NoiseStream | None:
+        """The noise of rounds, where it is correlated."""
+        return None if self.participation is None else stream_of(self.matrix, self.participation.rounds)
+
+    @cached_property
+    def _run(self) -> CorrelatedGaussian:
+        """The one event of a run with correlated noise."""
+        assert self.participation is not None
+        return CorrelatedGaussian(self.noise_multiplier, self.matrix, self.participation)
+
+    @cached_property
+    def run_sensitivity(self) -> float:
+        """How far one user moves a run, over how far they move one round."""
+        return 1.0 if self.stream is None else self._run.sensitivity
+
     def _check_numbers(self) -> None:
         """Refuse, before anything is trained, what a proof in real numbers allows and float32 does not."""
         for _, factor in self.noise_schedule.points:
             z = self.noise_multiplier * factor
+            if self.stream is not None and z * self.run_sensitivity > MOST_CORRELATED:
+                raise SottoError(
+                    f"noise_multiplier={z:g} times the sensitivity {self.run_sensitivity:g} of the run must be at most "
+                    f"{MOST_CORRELATED:g}"
+                )
             if not LEAST_NOISE <= z <= MOST_NOISE:
                 raise SottoError(
                     f"noise_multiplier={z:g} must be from {LEAST_NOISE:g} to {MOST_NOISE:g} in every round; often 1"
@@ -154,11 +197,11 @@ class Mechanism:
             return (z * self.estimator.sensitivity(min(joint_norm(clip_norms), nominal)) if z else 0.0), bits
         if not z:
             return 0.0, None if bits is None else 0.0
-        return self._update_multiplier(z) * self.sensitivity(clip_norms), bits
+        return self._update_multiplier(z) * self.run_sensitivity * self.sensitivity(clip_norms), bits
 
-    def init_noise(self) -> NoiseState:
-        """The state of the noise before the first round: empty, since the noise of rounds is independent."""
-        return ()
+    def init_noise(self, update: Any) -> NoiseState:
+        """The state of the noise before the first round, for updates of this shape; empty if it is independent."""
+        return () if self.stream is None or not self.noise_multiplier else self.stream.init(size_of(update))
 
     def add_noise(
         self, estimate: Estimate, noise: NoiseState, round_number: int, clip_norms: Any, key: bytes
@@ -175,11 +218,33 @@ class Mechanism:
                 # Each of two neighbouring estimates is rounded to the grid, and was divided in float64.
                 rounding = math.sqrt(size_of(estimate.update)) * step + 2.0**-50 * joint_norm(clip_norms)
                 std *= 1 + rounding / self.sensitivity(clip_norms)
+        if self.stream is not None and std:
+            assert step is not None
+            return self._add_correlated(estimate, noise, round_number, (std, step, self.sensitivity(clip_norms)), key)
         noised = Estimate(
             _noised(estimate.update, std, step or 1.0, key, 0),
             None if estimate.bits is None else _noised(estimate.bits, bit_std or 0.0, BIT_STEP, key, 1),
         )
         return noised, noise
+
+    def _add_correlated(
+        self, estimate: Estimate, noise: NoiseState, round_number: int, scale: tuple[float, float, float], key: bytes
+    ) -> tuple[Estimate, NoiseState]:
+        assert self.stream is not None
+        assert self.participation is not None
+        if not 1 <= round_number <= self.participation.rounds:
+            planned = self.participation.rounds
+            raise SottoError(f"round {round_number} was not planned: the noise is for {planned} rounds")
+        std, step, one_round = scale
+        bits, size = finer(std / step), size_of(estimate.update)
+        # In units of what one user moves the run, by `rounding` steps in every coordinate of every round.
+        moved = self.stream.rounding * math.sqrt(size * self.participation.rounds) * step / 2**bits
+        std *= 1 + moved / (self.run_sensitivity * one_round)
+        vectors = range(self.stream.draws(round_number))
+        drawn = [rounded_gaussian(key, size, std / step * 2**bits, number) for number in vectors]
+        with jax.enable_x64(True):
+            steps, noise = self.stream.next(noise, [each.astype(jnp.float64) for each in drawn], round_number)
+            return Estimate(_add_steps(estimate.update, steps.astype(jnp.int64), step, bits)), noise
 
     def next_clip_norms(self, tracked: Any, noised: Estimate) -> np.ndarray | None:
         """The clip norms of the next round, where they adapt."""
@@ -198,11 +263,27 @@ class Mechanism:
         """
         if not self.is_private:
             return NonPrivate()
+        if self.stream is not None:
+            if again:
+                raise SottoError("a round with correlated noise is released once: two releases share earlier noise")
+            return self._run if round_number == 1 else Covered(self.noise_multiplier, ADDED)
         z = self.noise_multiplier * self.noise_schedule(round_number)
         return self.sampler.event(z) if again else self.sampler.event_of_round(z, round_number)
 
+    @property
+    def repeatable(self) -> bool:
+        """May a round be done again with another sum, for another charge?
+
+        Not with correlated noise: both releases would hold the same noise of earlier rounds.
+        """
+        return self.stream is None
+
     def events(self, rounds: int, done: int = 0) -> list[tuple[Event, int]]:
         """What rounds `done` + 1 to `rounds` of a run charge, in order."""
+        if self.stream is not None and self.is_private:
+            if rounds > self._run.participation.rounds:
+                raise SottoError(f"{rounds} rounds are more than the {self._run.participation.rounds} planned ones")
+            return [(self._run, 1)] if rounds and not done else []
         noise = [(self.noise_multiplier * factor, count) for factor, count in self.noise_schedule.stretches(rounds)]
         charges = self.sampler.events(noise, done)
         return charges if self.is_private else [(NonPrivate(), count) for _, count in charges]

@@ -14,8 +14,10 @@ from sottovoce.accounting import Covered, Event, Spent
 
 
 class Charges(Protocol):
-    """What rounds cost. A `Mechanism` is one, and documents both methods."""
+    """What rounds cost. A `Mechanism` is one, and documents all of this."""
 
+    @property
+    def repeatable(self) -> bool: ...
     def event(self, round_number: int, again: bool = False) -> Event: ...
     def events(self, rounds: int, done: int = 0) -> Spent: ...
 

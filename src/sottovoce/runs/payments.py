@@ -101,13 +101,15 @@ class Payments:
         """The next attempt at a round.
 
         Raises:
-            BudgetExhausted: the round would pass the budget. No cohort was drawn.
+            BudgetExhausted: the round would pass the budget, or may not be done again. No cohort was drawn.
         """
         if self._refusal:
             raise self._refusal
         given_up = self._given_up.get(round_number, set())
         attempt = self.ledger.attempt(round_number, self.lineage, self._blinded, given_up)
         payment = RoundPayment(self, round_number, attempt, lineage(self.lineage, self._blinded, attempt))
+        if attempt and not self._repeatable:
+            raise _never_again(round_number)
         if not payment.paid:
             self._refuse_beyond_budget(payment)
         return payment
@@ -143,6 +145,11 @@ class Payments:
         return [*self.budget.charges.events(self.planned), *self.ledger.repeated()]
 
     @property
+    def _repeatable(self) -> bool:
+        """May a round be done again for another charge? Where nothing is promised, nothing is lost."""
+        return not self.budget.private or self.budget.charges.repeatable
+
+    @property
     def _copied(self) -> str:
         return f"another copy of {self.lease.run} was resumed, or its store was restored"
 
@@ -167,6 +174,8 @@ class Payments:
         copied = own.counting([*self.extra(), *(() if self.origin.seeded else left)])
 
         def pay() -> None:
+            if not charges.repeatable:
+                raise BudgetExhausted(f"{self._copied}, and {_SHARED_NOISE}; this copy ends after round {done}")
             if not copied.allows([*self.ledger.spent(), (charges.event(done + 1, again=True), 1)]):
                 raise BudgetExhausted(
                     f"{self._copied}: rounds from {done + 1} on would be charged again and pass the budget "
@@ -180,10 +189,10 @@ class Payments:
 
     def _renew_lease(self, round_number: int) -> None:
         if self.budget.private and not self.lease.renew(self.ledger.chain):
-            raise SottoError(
-                f"{self._copied}: this one stops before round {round_number}; `sotto resume` goes on with it, and its "
-                f"rounds are charged to the store again"
-            )
+            stops = f"{self._copied}: this one stops before round {round_number}"
+            if not self._repeatable:
+                raise SottoError(f"{stops} for good, since {_SHARED_NOISE}")
+            raise SottoError(f"{stops}; `sotto resume` goes on with it, and its rounds are charged to the store again")
 
     def _refuse_beyond_budget(self, payment: RoundPayment) -> None:
         """The hard stop: before a cohort is drawn."""
@@ -196,6 +205,16 @@ class Payments:
             return
         now = rounded_up(self.budget.spent(spent), 4)
         raise BudgetExhausted(f"round {number} {reason}; {now} is spent, and training ends here with a usable model")
+
+
+_SHARED_NOISE = "two releases of a round with correlated noise share earlier noise, which no charge covers"
+
+
+def _never_again(round_number: int) -> BudgetExhausted:
+    return BudgetExhausted(
+        f"round {round_number} was paid for and has now another sum, or another machine or version; {_SHARED_NOISE}; "
+        f"training ends here with a usable model"
+    )
 
 
 @dataclass(frozen=True)
@@ -233,6 +252,8 @@ class RoundPayment:
         digest = _digest(total) if total is not None and private else b""
         tag, known = payments.secrets.tag(self.name, digest), payments._sums.tag_of(self.name)
         if private and (self.paid or known) and known != tag:
+            if not payments._repeatable:
+                raise _never_again(self.round)
             payments._given_up.setdefault(self.round, set()).add(self.attempt)
             raise AnotherSum
         if not self.paid:

@@ -52,7 +52,8 @@ def _to_arrays(tree: Any) -> dict[str, np.ndarray]:
 
 def _from_arrays(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     leaves, structure = jax.tree.flatten(like)
-    return structure.unflatten([jnp.asarray(arrays[f"{index:04d}"]) for index in range(len(leaves))])
+    with jax.enable_x64(True):  # the state of the noise has 64 bits; nothing here changes its type
+        return structure.unflatten([jnp.asarray(arrays[f"{index:04d}"]) for index in range(len(leaves))])
 
 
 @dataclass(frozen=True)

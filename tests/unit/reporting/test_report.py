@@ -21,7 +21,6 @@ from builders import (
     text_of,
 )
 
-from examples import first_of
 from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
 from sottovoce.reporting.report import OtherRun, render
 from sottovoce.reporting.statement import NOT_COVERED, Adaptive
@@ -245,7 +244,7 @@ def test_one_evaluation_is_a_marker():
     assert "top-1: 7.64% at round 5." in page
 
 
-@pytest.mark.parametrize("missing", first_of([None, math.nan, "infinity"]))
+@pytest.mark.parametrize("missing", [None, math.nan, "infinity"])
 def test_a_perplexity_that_is_not_finite(missing):
     diverged = make_record()
     diverged[-1]["evaluation"]["perplexity"] = missing
@@ -284,13 +283,9 @@ def test_nothing_is_fetched():
     assert not re.search(r"https?://|//www|@import|<link|<script|<img|<iframe|url\((?!#)|src=", page)
 
 
-def test_the_page_is_the_same_every_time(drawings):
+def test_the_page_is_the_same_every_time():
     evidence = make_evidence(diagnostics=make_diagnostics(), other=OtherRun("twin", make_record(skill=1.2)))
-    drawings.clear()
-    page = render(evidence)
-    assert drawings
-    drawings.clear()
-    assert render(evidence) == page
+    assert render(evidence) == render(evidence)
 
 
 def test_tags_are_closed_and_ids_are_unique():

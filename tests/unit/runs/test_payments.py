@@ -26,6 +26,8 @@ DELTA, ROUNDS = 1e-3, 6
 class Charges:
     """Rounds that are all alike."""
 
+    repeatable = True
+
     def __init__(self, event=EVENT):
         self.one = event
 
