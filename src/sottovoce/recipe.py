@@ -214,6 +214,8 @@ class Recipe:
         if path.suffix == ".toml" or path.is_file():
             try:
                 text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                raise SottoError(f"there is no recipe {str(path)!r}; `sotto init` makes one") from None
             except (OSError, UnicodeDecodeError) as error:
                 raise SottoError(f"cannot read the recipe {str(path)!r}: {error}") from None
             return Recipe.parse(text, str(path))

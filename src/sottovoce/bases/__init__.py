@@ -6,6 +6,7 @@ each token) and `card.json`. Reading a card needs no jax.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -58,9 +59,12 @@ def find(name: str) -> Path | None:
 
 
 def is_base(folder: Path) -> bool:
-    """Is it the folder of a base? A release and a run have a statement too."""
-    there = [(folder / name).is_file() for name in (CARD, WEIGHTS, VOCABULARY)]
-    return all(there) and not (folder / "privacy.json").exists() and not (folder / "recipe.toml").exists()
+    """Is it the folder of a base? Its card says so: a release, a run and an export have cards of other kinds."""
+    try:
+        card = json.loads((folder / CARD).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(card, dict) and {"words", "text", "licence", "passes"} <= card.keys()
 
 
 def read_base(folder: Path) -> Base:

@@ -78,8 +78,7 @@ def _cohort(privacy: Privacy) -> Iterator[str]:
         yield "privacy.cohort is not set: it is the expected number of users in a round"
     fixed_size = SAMPLERS[privacy.sampling].takes("cohort")
     if not fixed_size and cohort > users:
-        given = f"cohort {cohort:g} of {users} users"
-        yield f"user_rate={cohort / users:g} must be in (0, 1]; it is the chance that a user joins a round ({given}?)"
+        yield f"privacy.cohort={cohort:g} must be at most privacy.users={users}, all the people there are"
     if fixed_size and cohort != int(cohort):
         yield f"privacy.cohort={cohort:g} must be a whole number unless privacy.sampling='poisson'"
     if fixed_size and cohort > users:

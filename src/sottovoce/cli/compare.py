@@ -13,7 +13,7 @@ from sottovoce.errors import SottoError
 
 
 def compare(
-    runs: Annotated[list[Path], Parameter(negative=(), help="Runs or releases, measured on the first one's users.")],
+    runs: Annotated[list[Path], Parameter(negative=(), help="Runs, releases and bases, on the first run's users.")],
     *,
     out: Annotated[Path | None, option("HTML file to write too: one page that opens anywhere and prints.")] = None,
     users: Annotated[int, option("How many held-out users to measure on, at most; 0 for all.")] = 1000,

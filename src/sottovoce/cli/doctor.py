@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from sottovoce.cli.display import print_json, print_table
 from sottovoce.cli.options import Flag, Json, log, option
+from sottovoce.errors import SottoError
 
 
 def doctor(
@@ -29,7 +31,7 @@ def doctor(
             log("timing this machine, about 10 seconds ...")
         return users_per_second(Recipe.load("small"), seconds=10.0)
 
-    found = examine(folder, None if no_bench else rate)
+    found = replace(examine(folder, None if no_bench else rate), keyboard_page=_keyboard_page())
     if json:
         return print_json(found.to_json())
     gib = 2**30
@@ -42,7 +44,19 @@ def doctor(
         rows["rate of `small`"] = f"{found.users_per_second:.3g} users/s"
     for extra in found.extras:
         rows[f"extra {extra.name}"] = f"not installed: {extra.command}" if extra.missing else "installed"
+    rows["page of sotto keyboard"] = f"to fetch once: {found.keyboard_page}" if found.keyboard_page else "here"
     print_table("This machine", rows)
     for problem in found.problems:
         print(f"problem: {problem}")
     return print("nothing is missing for training" if not found.problems else f"{len(found.problems)} to look at")
+
+
+def _keyboard_page() -> str | None:
+    """The command that fetches onnxruntime-web; None where it is there."""
+    from sottovoce.web.keyboard.vendor import COMMAND, check_vendored
+
+    try:
+        check_vendored()
+    except SottoError:
+        return COMMAND
+    return None

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from sottovoce.cli.display import print_columns, print_json, print_rows, print_table, progress_on_terminal
-from sottovoce.cli.options import AnyModel, Flag, Json, Paths, TextField, UserField, log, option
+from sottovoce.cli.options import (
+    AnyModel,
+    Delimiter,
+    Encoding,
+    Flag,
+    Json,
+    Paths,
+    TextField,
+    UserField,
+    delimiter_of,
+    log,
+    option,
+)
 from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
 from sottovoce.runs.baselines import token_text
@@ -35,6 +47,8 @@ class Texts:
     ] = None
     user_field: UserField = ("user",)
     text_field: TextField = "text"
+    delimiter: Delimiter = None
+    encoding: Encoding = None
 
     def __post_init__(self) -> None:
         if self.corpus and (self.store or self.split):
@@ -97,7 +111,9 @@ def evaluate(
         raise SottoError("--beside and --public are two tables; ask for one at a time")
     if texts.split == "train":
         log("warning: exact figures of the people the guarantee protects, for the owner only")
-    fields = Grouping(texts.user_field, texts.text_field)
+    fields = Grouping(
+        texts.user_field, texts.text_field, delimiter=delimiter_of(texts.delimiter), encoding=texts.encoding
+    )
     # Both are opened, or refused, before anything is measured, which takes long.
     public = open_public(run, texts.public, fields) if texts.public else None
     users = open_users(run, texts.corpus or (), texts.store, texts.split or "test", fields)

@@ -38,6 +38,8 @@ UserField = Annotated[
     Parameter(help="Field that names the user. Repeat it for several owners.", negative=(), show_default=" ".join),
 ]
 TextField = Annotated[str, option("Field or column of the corpus that holds the text.")]
+Delimiter = Annotated[str | None, option("Of tables: one character, or tab. By default it is found.")]
+Encoding = Annotated[str | None, option("Of text files, such as latin-1. By default UTF-8 or UTF-16.")]
 
 
 @Parameter(name="*")
@@ -63,6 +65,11 @@ class Processes:
 
 
 ALONE = Processes()
+
+
+def delimiter_of(typed: str | None) -> str | None:
+    """A tab is hard to type."""
+    return "\t" if typed in ("tab", "\\t") else typed
 
 
 def set_options(settings: list[str] | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from sottovoce.cli.display import Shown, print_json, print_table, progress_on_terminal, shown_epsilon
-from sottovoce.cli.options import Flag, Json, TextField, UserField, log, option
+from sottovoce.cli.options import Delimiter, Encoding, Flag, Json, TextField, UserField, delimiter_of, log, option
 from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
@@ -34,14 +34,13 @@ class Grouped:
     plain_text: Annotated[Flag, option("Public text without users: no private run may train on it.")] = False
     owners_per_record: Annotated[int, option("Drop records that more users own; others count for each.")] = 1
     every_record_is_a_user: Annotated[Flag, option("Each record is another person's, not a message's id.")] = False
-    delimiter: Annotated[str | None, option("Of tables: one character, or tab. By default it is found.")] = None
-    encoding: Annotated[str | None, option("Of text files, such as latin-1. By default UTF-8 or UTF-16.")] = None
+    delimiter: Delimiter = None
+    encoding: Encoding = None
 
     def grouping(self) -> Grouping:
         from sottovoce.data.grouping import Grouping
 
-        delimiter = "\t" if self.delimiter in ("tab", "\\t") else self.delimiter
-        return Grouping(**asdict(replace(self, delimiter=delimiter)))
+        return Grouping(**asdict(replace(self, delimiter=delimiter_of(self.delimiter))))
 
 
 @Parameter(name="*")

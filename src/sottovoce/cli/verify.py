@@ -14,7 +14,7 @@ from sottovoce.errors import plain_number
 def verify(
     folder: Annotated[Path, option("Folder of a release.")],
     *,
-    signer: Annotated[str | None, option("Fingerprint that the owner gave you: only their signature counts.")] = None,
+    signer: Annotated[str | None, option("Fingerprint or public key of the owner; no other signature counts.")] = None,
     json: Json = False,
 ) -> None:
     """Check the files and the signature of a release, and compute its ε again by three accountants.

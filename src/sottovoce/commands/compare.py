@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sottovoce import bases
 from sottovoce.commands.evaluate import find_base, load_run
 from sottovoce.commands.report import read_card, read_findings
 from sottovoce.commands.stores import held_out_users, store_folder
@@ -18,7 +19,7 @@ from sottovoce.files import write_aside
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.compare import MOST_RUNS, Compared, Comparison, render_comparison
 from sottovoce.reporting.statement import read_statement
-from sottovoce.runs.baselines import Baselines
+from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.record import coarse_count, of_held_out
@@ -31,7 +32,7 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
     How single users fare is not even computed unless it is `internal`.
 
     Args:
-        paths: the runs' folders.
+        paths: folders of runs and releases; also bases, by folder or name, at least one run with them.
         users: how many held-out users to measure on; 0 takes all.
         internal: also what is for the owner alone.
     """
@@ -39,15 +40,16 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
         raise SottoError(f"{len(paths)} runs were named; a comparison has 1 to {MOST_RUNS}")
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise SottoError("a run is named twice; name each once")
-    for path in paths:
-        if find_base(path):
-            raise SottoError(
-                f"{path} is a base; a comparison shows it as the start of the runs that began with it; "
-                f"`sotto evaluate {path} --store STORE` measures it alone"
-            )
     if users < 0:
         raise SottoError(f"--users {users} must not be negative; 0 measures on all held-out users")
-    runs = [RunFolder.open_model(path) for path in paths]
+    named_bases = [path for path in paths if find_base(path)]
+    runs = [RunFolder.open_model(path) for path in paths if path not in named_bases]
+    if not runs:
+        first_base = named_bases[0]
+        raise SottoError(
+            f"{first_base} is a base, which has no users: name a run too, or measure it alone with "
+            f"`sotto evaluate {first_base} --store STORE`"
+        )
     compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
     first = next((run for run in runs if not run.is_release), runs[0])  # a release does not know its users
     held_out = held_out_users(Recipe.of(first), first)
@@ -71,7 +73,9 @@ def compare_runs(paths: Sequence[str | Path], *, users: int = 1000, internal: bo
         text = f"The model is of your own code, which is not loaded here: {', '.join(own)}. Figures are as recorded."
         notes.append(("Not measured again", text))
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(first).name}”"
-    return Comparison(compared, about if len(elsewhere) + len(own) < len(runs) else "", internal, notes)
+    found = dict(_measure_base(path, held_out, rows) for path in named_bases)
+    people = about if found or len(elsewhere) + len(own) < len(runs) else ""
+    return Comparison(compared, people, internal, notes, found)
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:
@@ -107,6 +111,14 @@ def _of_same_people(run: RunFolder, first: RunFolder) -> bool:
 
 def _store(run: RunFolder) -> Path:
     return store_folder(Recipe.of(run), run).resolve()
+
+
+def _measure_base(path: str | Path, store: Store, rows: range) -> tuple[str, Score]:
+    (model, vocabulary), folder = load_run(path), find_base(path)
+    if vocabulary.fingerprint != store.vocabulary.fingerprint or folder is None:
+        raise SottoError(f"the base {path} has other words than the store {store.path}; leave it out")
+    measured = of_held_out(summarise(count_hits(model, store, rows)).to_json())
+    return f"base {bases.read_base(folder).name}", Score.from_json(measured)
 
 
 def _measure(run: RunFolder, compared: Compared, store: Store, rows: range, *, internal: bool) -> Compared:

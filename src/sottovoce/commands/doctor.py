@@ -50,6 +50,7 @@ class Checkup(Facts):
     extras: list[Extra]
     users_per_second: float | None
     problems: list[str]
+    keyboard_page: str | None = None  # how to get what its page runs models by; None where it is there
 
 
 def examine(folder: Path, rate: Callable[[], float] | None = None) -> Checkup:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,7 +134,7 @@ def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping =
     if any(plain) and not all(plain):
         one, other = text[plain.index(True)], text[plain.index(False)]
         raise SottoError(f"{one} is plain text and {other} is not; name public text of one kind")
-    return collect(text, vocabulary, Grouping(fields.user_field, fields.text_field, plain_text=all(plain)))
+    return collect(text, vocabulary, replace(fields, plain_text=all(plain)))
 
 
 def _held_out_text(folder: str | Path, path: str | Path, vocabulary: Vocabulary) -> Store:

@@ -119,31 +119,34 @@ def _warnings(assembly: Assembly, epsilon: float, noise_std: float, expected: Ex
     privacy = assembly.recipe.privacy
     if not assembly.is_private:
         return
+    all_join = privacy.cohort > privacy.users / 2
     length = noise_std * math.sqrt(parameter_count(assembly.params))
     signal = privacy.clip_norm / length if length else None
     yield from privacy_warnings(privacy.users, privacy.delta, epsilon, None if expected else signal)
     if expected and expected.verdict == DROWNED:
         yield (
             f"the noise drowns what people write: the model is expected to be no better than its base, with a top-1 of "
-            f"{expected.low:.1%} to {expected.high:.1%}; more users or a larger cohort help (`sotto plan`)"
+            f"{expected.low:.1%} to {expected.high:.1%}; what helps: more users"
+            f"{'' if all_join else ', a larger cohort'} (`sotto plan`)"
         )
     if epsilon < SMALLEST_EPSILON:
         yield f"ε = {accounting.rounded_up(epsilon)} is so small that noise hides all there is to learn"
-    if privacy.cohort > privacy.users / 2:
+    if all_join:
         yield (
-            f"more than half of the declared users ({privacy.cohort:g} of {privacy.users:,}) join every round, so that "
-            f"sampling hides nobody; a smaller cohort needs less noise for the same ε"
+            f"more than half of the declared users ({privacy.cohort:g} of {privacy.users:,}) join every round: a "
+            f"larger cohort of the same users gains little, and takes longer"
         )
 
 
 def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
     """Declared users against those of the store, of whose number only two digits count."""
     declared, people = assembly.recipe.privacy.users, coarse_count(store.users)
+    cohort = assembly.recipe.privacy.cohort
     if not isinstance(assembly.strategy, FederatedAveraging) or 0.5 < people / declared < 2:
         return
     yield (
-        f"the store has about {people:,} users to train on, and privacy.users declares {declared:,}: cohorts will be "
-        f"{people / declared:.2g} times as large as planned, and the noise is for the declared number; correct "
+        f"the store has about {people:,} users to train on, and privacy.users declares {declared:,}: a round will "
+        f"have about {cohort * people / declared:.2g} users, not {cohort:g}, with the noise for {cohort:g}; correct "
         f"privacy.users, or take the store that was meant"
     )
 

@@ -99,7 +99,7 @@ def prepare(
         progress: is called with the number of records read, and of bytes of their files.
     """
     if isinstance(vocabulary, PrivateVocabulary):
-        summary, _ = prepare_privately(corpus, out, vocabulary, grouping)
+        summary, _ = prepare_privately(corpus, out, vocabulary, grouping, progress=progress)
     else:
         source = DECLARED if vocabulary else PUBLIC_LIST
         summary = write_new_store(corpus, out, vocabulary or Vocabulary.public(), grouping, source, progress)
@@ -114,6 +114,7 @@ def prepare_privately(
     wanted: PrivateVocabulary,
     grouping: Grouping | None = None,
     log: Callable[[str], None] = lambda stage: None,
+    progress: Progress | None = None,
 ) -> tuple[PreparationSummary, dict[str, Any]]:
     """Write the store of a corpus with a vocabulary found in it; the facts of the vocabulary are as in `store.json`.
 
@@ -127,6 +128,7 @@ def prepare_privately(
         wanted: the budget of the vocabulary, and how it is spent.
         grouping: which fields, who is kept, who is held out.
         log: takes a line about each step.
+        progress: as for `prepare`; both times that the corpus is read.
     """
     grouping = grouping or Grouping()
     if grouping.plain_text:
@@ -139,7 +141,7 @@ def prepare_privately(
         histogram = wanted.histogram()
         base = Vocabulary.public(wanted.size) if wanted.extend_public else Vocabulary.from_tokens(())
         log("counting the users of every word")
-        counts = count_users(folder.parent / "words", sources, grouping, histogram.names_per_user, base.words)
+        counts = count_users(folder.parent / "words", sources, grouping, histogram.names_per_user, base.words, progress)
         refuse_hopeless(histogram.threshold, counts.users)
         log("drawing noise")
         StoreLedger(folder / "ledger.jsonl").charge(PREPARATION, "private vocabulary", histogram.event(), 1)
@@ -160,7 +162,7 @@ def prepare_privately(
         log("writing the store")
         listed = base.words[Vocabulary.frame_size : wanted.size - len(words)]
         vocabulary = Vocabulary.from_words((*listed, *words), wanted.size)
-        summary = write_store(folder, sources, grouping, vocabulary, facts)
+        summary = write_store(folder, sources, grouping, vocabulary, facts, progress)
     return summary, facts
 
 

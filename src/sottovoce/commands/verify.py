@@ -77,13 +77,14 @@ def verify_release(folder: str | Path, *, signer: str | None = None) -> Verifica
 
     Args:
         folder: what `sotto release` or `sotto base train` wrote.
-        signer: the fingerprint of the owner's key (`SHA256:…`). A release of another key, or without signature, fails.
+        signer: the fingerprint of the owner's key (`SHA256:…`), or the file of their public key. A release of another
+            key, or without signature, fails.
     """
     folder = Path(folder)
     if not is_release(folder) and not bases.is_base(folder):
         raise SottoError(f"{str(folder)!r} is not a release; give the folder that `sotto release` wrote")
     if signer is not None and not signer.startswith("SHA256:"):
-        raise SettingError("{signer!r} must be a fingerprint: SHA256: and 43 letters and digits", signer=signer)
+        signer = _fingerprint_in(signer, folder)
     signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
     checks = [_files(signed), _signature(signed, signer)]
     named = signer is not None and checks[1].result == PASSED  # the fingerprint was compared
@@ -132,6 +133,16 @@ def _files(signed: signature.Signed) -> Check:
     if signed.unsigned:
         return Check("files", ABSENT, f"there is no {signature.MANIFEST}: added or changed files would not be found")
     return _judged("files", iter(signed.file_faults), "are those that were signed, and there are no others")
+
+
+def _fingerprint_in(file: str, release: str | Path) -> str:
+    if Path(file).resolve().is_relative_to(Path(release).resolve()):
+        raise SettingError("{signer!r} came with the release, and proves nothing; get it in another way", signer=file)
+    try:
+        return signature.public_fingerprint(Path(file))
+    except OSError:
+        text = "{signer!r} must be a fingerprint (SHA256: and 43 letters and digits), or a file with a public key"
+        raise SettingError(text, signer=file) from None
 
 
 def _signature(signed: signature.Signed, signer: str | None) -> Check:

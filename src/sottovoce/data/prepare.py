@@ -72,11 +72,11 @@ class PreparationSummary(Facts):
             "who wrote them are not protected one by one. Leave them out": self.nameless_records > 0,
             f"{self.records_dropped:,} of {self.records:,} records are left out: they have more owners than "
             "are allowed": self.records_dropped > 0,
-            f"{self.unknown_rate:.0%} of the tokens are not in the vocabulary. For another language give a public word "
-            "list of it; for names and slang find words privately, or take a larger vocabulary": self.unknown_rate
-            > MUCH_UNKNOWN,
-            f"{self.guessed_lines:,} lines are not UTF-8 and were read as Windows-1252. If letters are wrong, give the "
-            "encoding": self.guessed_lines > 0,
+            f"{self.unknown_rate:.0%} of the tokens are not in the vocabulary. Check that the text field holds the "
+            "text. For another language give a public word list of it; for names and slang find words privately, or "
+            "take a larger vocabulary": self.unknown_rate > MUCH_UNKNOWN,
+            f"{self.guessed_lines:,} lines are not UTF-8 and were read as Windows-1252. If letters are wrong, name the "
+            "encoding (--encoding)": self.guessed_lines > 0,
         }
         return [sentence for sentence, applies in found.items() if applies]
 

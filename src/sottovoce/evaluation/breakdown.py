@@ -132,19 +132,22 @@ def _groups(counts: Counts) -> dict[str, tuple[Part, ...]]:
     outside = 1 - counts.known / np.maximum(counts.targets, 1)
     columns = (counts.targets, counts.top1, counts.top3, counts.loss)
     made = {}
+    # To two digits: exactly how much one of them wrote is private. Users who are shown alike are in one group.
+    written = np.array([float(f"{amount:.2g}") for amount in counts.targets])
     for name, values, shown in (
-        # To two digits: exactly how much one of them wrote is private.
-        ("amount of text, in targets", counts.targets, lambda value: f"{float(f'{value:.2g}'):,.0f}"),
-        ("words outside the vocabulary", outside, lambda value: f"{value:.1%}"),
+        ("amount of text, in targets", written, "{:,.0f}"),
+        ("words outside the vocabulary", outside.round(3), "{:.1%}"),
     ):
         made[name] = tuple(
-            Part(
-                f"{shown(values[group].min())} to {shown(values[group].max())}",
-                *(np.where(group, column, 0) for column in columns),
-            )
+            Part(_range(values[group], shown), *(np.where(group, column, 0) for column in columns))
             for group in quarters(values, some)
         )
     return {name: parts for name, parts in made.items() if len(parts) > 1}
+
+
+def _range(values: np.ndarray, shown: str) -> str:
+    low, high = shown.format(values.min()), shown.format(values.max())
+    return low if low == high else f"{low} to {high}"
 
 
 def quarters(values: np.ndarray, some: np.ndarray) -> list[np.ndarray]:

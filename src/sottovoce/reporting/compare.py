@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle
 
 from sottovoce.files import Json
@@ -21,6 +21,7 @@ from sottovoce.reporting.statement_text import epsilon_text, finite, percent, pl
 from sottovoce.runs.baselines import Baselines, Score
 
 MOST_RUNS = 26
+THESE, OF_TRAINING = "the same users", "users of the run's evaluations"
 PERCENTILES = (5, 25, 50, 75, 95)
 
 
@@ -49,6 +50,7 @@ class Comparison:
     people: str = ""
     internal: bool = False
     notes: Sequence[tuple[str, str]] = ()
+    bases: Mapping[str, Score] = field(default_factory=dict)  # by name, measured on the same people
 
     @property
     def baselines(self) -> dict[str, Score]:
@@ -56,8 +58,13 @@ class Comparison:
         found, drawn = dict(self.drawn_baselines), self.drawn_baselines
         for run in self.runs:
             scores = run.baselines.scores if run.baselines else {}
-            found |= {f"{name} ({run.name})": score for name, score in scores.items() if drawn.get(name) != score}
+            others = {name: score for name, score in scores.items() if drawn.get(name) != score}
+            found |= {f"{name} ({run.name})": score for name, score in others.items() if not self._is_named(name)}
         return found
+
+    def _is_named(self, name: str) -> bool:
+        """Is a baseline a base that was named, and so measured again?"""
+        return name.removeprefix("the start, ") in self.bases
 
     @property
     def drawn_baselines(self) -> dict[str, Score]:
@@ -66,12 +73,13 @@ class Comparison:
         for run in self.runs:
             scores = run.baselines.scores if run.baselines else {}
             if all(found.get(name, score) == score for name, score in scores.items()):
-                found |= scores
-        return found
+                found |= {name: score for name, score in scores.items() if not self._is_named(name)}
+        return {**found, **self.bases}
 
     def rows(self) -> list[dict[str, str]]:
         """The runs and the baselines as a table."""
-        return [*(_run_row(run) for run in self.runs), *(_score_row(*named) for named in self.baselines.items())]
+        named = self.baselines.items()
+        return [*map(_run_row, self.runs), *(_score_row(name, score, name in self.bases) for name, score in named)]
 
     def notices(self) -> list[tuple[str, str]]:
         """What a reader must know: title and text."""
@@ -183,15 +191,16 @@ def _run_row(run: Compared) -> dict[str, str]:
         "ε": guarantee,
         "Top-1": _with_interval(top1, run.within),
         "Perplexity": _perplexity(evaluation.get("perplexity")),
-        "Measured": "together" if run.evaluation is not None else f"by itself, round {at:,}" if evaluation else "never",
+        "Measured on": THESE if run.evaluation is not None else f"its own users, round {at:,}" if evaluation else "–",
         "Rounds": f"{statement.rounds_done:,} of {statement.rounds_planned:,}",
         "Model": run.model,
     }
 
 
-def _score_row(name: str, score: Score) -> dict[str, str]:
+def _score_row(name: str, score: Score, measured_here: bool) -> dict[str, str]:
     shown = {"Top-1": percent(score.top1, 2), "Perplexity": _perplexity(score.perplexity)}
-    return {"Run": name, "ε": "public text", **shown, "Measured": "before training", "Rounds": "", "Model": ""}
+    shown["Measured on"] = THESE if measured_here else OF_TRAINING
+    return {"Run": name, "ε": "public text", **shown, "Rounds": "", "Model": ""}
 
 
 def _perplexity(value: float | None) -> str:

@@ -19,7 +19,7 @@ def token_text(token: str | None) -> str:
 
 
 @dataclass(frozen=True)
-class Score(Facts):
+class Score(Facts, sparse=True):
     """How well a baseline predicts the held-out users of a run, rounded as their other public figures are."""
 
     users: int
@@ -27,6 +27,9 @@ class Score(Facts):
     top3: float
     top5: float
     perplexity: float | None  # None where it is infinite
+    top1_words: float | None = None  # None in files of earlier versions, as the rest
+    perplexity_in_vocabulary: float | None = None
+    oov_rate: float | None = None
 
 
 @dataclass(frozen=True)

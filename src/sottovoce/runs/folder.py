@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sottovoce import bases
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import (
     Json,
@@ -82,6 +83,9 @@ class RunFolder:
     @staticmethod
     def open_model(path: str | Path) -> RunFolder:
         """The folder of a run or of a release, to read its model."""
+        if not Path(path).exists():
+            known = f"or a base in the package: {', '.join(bases.shipped())}"
+            raise SottoError(f"there is no folder {str(path)!r}; name that of a run, a release or a base, {known}")
         if not is_release(Path(path)):
             return RunFolder.open(path)
         release = RunFolder.of_release(Path(path))

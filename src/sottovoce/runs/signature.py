@@ -113,6 +113,14 @@ def fingerprint(key: Ed25519PublicKey) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(_blob(key)).digest()).decode().rstrip("=")
 
 
+def public_fingerprint(file: Path) -> str:
+    """That of a public key in OpenSSH's form, as `signer.pub` of a release has it."""
+    match file.read_bytes()[:_LARGEST].split():
+        case [kind, encoded, *_] if kind == _TYPE:
+            return "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(encoded)).digest()).decode().rstrip("=")
+    raise SottoError(f"{file} is not a public key of the kind {_TYPE.decode()}; name the owner's signer.pub")
+
+
 def sign_folder(folder: Path, key: Ed25519PrivateKey, purpose: str) -> None:
     """List all files of a finished folder and sign the list."""
     public = key.public_key()

@@ -22,6 +22,17 @@ def english():
     return folder, bases.read_base(folder)
 
 
+def test_a_folder_is_a_base_by_its_card(english, tmp_path):
+    folder, _ = english
+    assert bases.is_base(folder)
+    for name in (bases.WEIGHTS, bases.VOCABULARY):
+        (tmp_path / name).write_bytes(b"")
+    assert not bases.is_base(tmp_path)
+    for card in ("", "[]", '{"kind": "lstm", "trained_on": "public"}'):  # such as an export, or a damaged file
+        (tmp_path / bases.CARD).write_text(card)
+        assert not bases.is_base(tmp_path)
+
+
 def test_the_card_of_the_english_base_names_its_files_text_and_licence(english):
     folder, card = english
     named = (bases.WEIGHTS, bases.VOCABULARY, bases.FREQUENCIES)

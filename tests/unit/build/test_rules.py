@@ -85,7 +85,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(privacy(cohort=0)), "privacy.cohort is not set"),
         (
             case(privacy(cohort=21)),
-            "user_rate=1.05 must be in (0, 1]; it is the chance that a user joins a round (cohort 21 of 20 users?)",
+            "privacy.cohort=21 must be at most privacy.users=20, all the people there are",
         ),
         (case(privacy(cohort=2.5, sampling="fixed")), "privacy.cohort=2.5 must be a whole number unless"),
         (

@@ -12,7 +12,7 @@ ROW = {"Run": "an-experiment-with-a-long-name-2", "ε": "6 at δ = 1e-5", "Top-1
 FOUND = SimpleNamespace(
     to_json=lambda: {"runs": []},
     people="about 200 held-out users",
-    rows=lambda: [{**ROW, "Measured": "together", "Rounds": "60 of 60", "Model": "lstm"}],
+    rows=lambda: [{**ROW, "Measured on": "the same users", "Rounds": "60 of 60", "Model": "lstm"}],
     notices=lambda: [("Seeded secrets", "of one.")],
 )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.commands.doctor import Checkup, Extra
+from sottovoce.errors import SottoError
 
 FOUND = Checkup(
     versions={"python": "3.11", "jax": ""},
@@ -37,6 +38,15 @@ def test_a_machine_is_a_table_with_what_to_install(examine, sotto, capsys):
     assert "pip install 'sottovoce[export]'" in page  # the brackets are no markup
     assert "problem: little memory" in page
     assert examine.places == (Path(), None)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_whether_the_keyboard_page_can_run_models_is_shown(examine, stub, sotto, answer, capsys, there):
+    stub("sottovoce.web.keyboard.vendor.check_vendored", Path() if there else SottoError("it is not here"))
+    sotto(["doctor", "--no-bench"])
+    page = capsys.readouterr().out
+    assert ("python -m sottovoce.web.keyboard.vendor" in page) is not there
+    assert (answer("doctor", "--no-bench")["keyboard_page"] is None) is there
 
 
 def test_a_rate_is_timed_unless_it_is_not_wanted(examine, stub, answer):

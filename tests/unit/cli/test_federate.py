@@ -9,6 +9,7 @@ import pytest
 
 from sottovoce.cli.federate import _device
 from sottovoce.cli.main import main
+from sottovoce.commands.forecast import Declined
 from sottovoce.errors import LostProcess, SottoError
 
 COMMANDS = "sottovoce.commands.federate"
@@ -76,6 +77,13 @@ def test_a_server_trains_the_recipe_with_the_devices(stub, result, answer):
     recipe, federation, out, serving = serve.places
     assert (recipe.run.rounds, federation, out) == (3, Path("folder"), Path("run"))
     assert (serving.seconds, serving.at_least, serving.bind, serving.state) == (5.0, 2, "0.0.0.0", None)
+
+
+def test_a_server_asks_before_users_are_charged_and_a_no_is_no_error(sotto, stub, capsys):
+    serve = stub(f"{COMMANDS}.serve_federation", Declined("no"))
+    sotto(["federate", "server", "demo", "--federation", "folder", "--out", "run", "--yes"])
+    assert capsys.readouterr().out == "nobody was charged, and no run was made\n"
+    assert serve.names["confirm"].keywords == {"yes": True, "json": False}
 
 
 def test_a_stopped_run_is_resumed_by_a_server(sotto, stub, result, capsys, tmp_path):

@@ -9,6 +9,7 @@ from tiny_run import make_store
 
 from sottovoce.commands import compare
 from sottovoce.commands.compare import compare_runs, write_comparison
+from sottovoce.commands.evaluate import load_run
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 
@@ -77,6 +78,20 @@ def test_what_cannot_be_compared_is_refused(run):
         compare_runs([run.path], users=-1)
 
 
-def test_a_base_is_refused_with_what_measures_it(run):
-    with pytest.raises(SottoError, match=r"english is a base; .* `sotto evaluate english --store STORE`"):
+def test_a_base_alone_is_refused_with_what_measures_it(run):
+    with pytest.raises(SottoError, match=r"english is a base, .* `sotto evaluate english --store STORE`"):
+        compare_runs(["english"])
+    with pytest.raises(SottoError, match="the base english has other words than the store"):
         compare_runs([run.path, "english"])
+
+
+def test_a_base_is_measured_on_the_users_of_the_run_and_has_a_row(run, monkeypatch):
+    model, vocabulary = load_run(run.path)
+    monkeypatch.setattr(compare, "load_run", lambda path: (model, vocabulary))  # as if the base were this very model
+    found = compare_runs([run.path, "english"])
+    measured = found.runs[0].evaluation
+    assert measured is not None
+    assert found.bases["base english"].top1 == measured["top1"]
+    (row,) = [row for row in found.rows() if row["Run"] == "base english"]
+    assert (row["ε"], row["Measured on"]) == ("public text", "the same users")
+    assert found.to_json()["baselines"]["base english"]["perplexity"] == measured["perplexity"]

@@ -6,6 +6,7 @@ import pytest
 from tiny_run import make_recipe, make_store
 
 from sottovoce.build.assembly import assemble
+from sottovoce.commands.forecast import NOT_BEGUN, Declined
 from sottovoce.commands.helper import assemble_for, sum_over, work_as_helper
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
@@ -64,3 +65,16 @@ def test_a_helper_of_a_leader_that_fails_first_names_the_reason(folder):
 
     _, error = in_every_process(2, play)
     assert str(error) == "process 0 did not begin: no such recipe"
+
+
+def test_a_helper_of_a_run_that_is_declined_ends_without_an_error(folder):
+    """As process 0 does: the owner said no, and nothing went wrong."""
+
+    def play(group):
+        if not group.is_leader:
+            return work_as_helper(group)
+        assemble_for(group, make_recipe(folder), Store.open(folder), model=None, objective=plain, before=())
+        return group.dismiss(NOT_BEGUN)
+
+    _, error = in_every_process(2, play)
+    assert type(error) is Declined

@@ -66,8 +66,12 @@ def test_a_draw_that_finds_no_word_is_charged_too(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"user": n, "text": "word" + chr(192 + n)}) + "\n" for n in range(50)))
     stages: list[str] = []
+    read: list[int] = []
     wanted = PrivateVocabulary(1.0, 1e-6, words_per_user=2)
-    summary, facts = prepare_privately(corpus, tmp_path / "store", wanted, log=stages.append)
+    summary, facts = prepare_privately(
+        corpus, tmp_path / "store", wanted, log=stages.append, progress=lambda records, size: read.append(size)
+    )
+    assert read.count(corpus.stat().st_size) >= 2, "progress is shown both times that the corpus is read"
     assert (summary.users_seen, facts["words_found"], facts["words_per_user"]) == (50, 0, 2)
     assert StoreLedger(tmp_path / "store" / "ledger.jsonl").spent(PREPARATION) == [(wanted.histogram().event(), 1)]
     assert Store.open(tmp_path / "store").vocabulary_source == facts

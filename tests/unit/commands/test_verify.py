@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import shutil
@@ -154,6 +155,21 @@ def test_a_claim_that_dp_accounting_does_not_confirm_fails(release, monkeypatch)
     found = verify_release(release)
     assert results(found)["epsilon"] == FAILED
     assert "dp-accounting computes" in found.checks[-1].found
+
+
+def test_the_file_of_a_public_key_names_the_signer_unless_it_came_with_the_release(release, tmp_path, monkeypatch):
+    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
+    (tmp_path / "owner.pub").write_bytes((release / "signer.pub").read_bytes())
+    assert results(verify_release(release, signer=str(tmp_path / "owner.pub")))["signature"] == PASSED
+    for file, words in (
+        (release / "signer.pub", "came with the release"),
+        (tmp_path / "none.pub", "or a file with a public key"),
+        (Path(__file__), "is not a public key"),
+    ):
+        with pytest.raises(SottoError, match=words):
+            verify_release(release, signer=str(file))
+    (tmp_path / "owner.pub").write_bytes(b"ssh-ed25519 " + base64.b64encode(b"another key"))
+    assert results(verify_release(release, signer=str(tmp_path / "owner.pub")))["signature"] == FAILED
 
 
 def test_another_signer_or_none_fails_where_one_is_named(release, keys, monkeypatch):

@@ -8,7 +8,17 @@ import pytest
 
 from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS, UNK
-from sottovoce.evaluation.breakdown import FEWEST, Breakdown, Part, bands_of, count_parts, lost, quarters, share_of
+from sottovoce.evaluation.breakdown import (
+    FEWEST,
+    Breakdown,
+    Part,
+    _groups,
+    bands_of,
+    count_parts,
+    lost,
+    quarters,
+    share_of,
+)
 from sottovoce.evaluation.prediction import Counts, count_hits, summarise
 from sottovoce.models.lstm import LSTM
 
@@ -112,3 +122,12 @@ def test_two_models_side_by_side(model, people, counted, vocabulary):
     for row, alone in zip(counted[1].to_json(theirs)["by_band"], theirs.to_json()["by_band"], strict=True):
         assert row["beside"] == {name: alone[name] for name in ("top1", "top3", "perplexity")}
         assert row["lost"] == pytest.approx(alone["top1"] - row["top1"])
+
+
+def test_no_two_groups_have_the_same_name():
+    """Users who are shown alike, to two digits, are in one group."""
+    wrote = np.concatenate([np.linspace(146, 154, 60), np.full(20, 700.0)])  # all of the first are shown as 150
+    zeros = np.zeros(80)
+    counts = Counts(wrote, wrote, wrote, zeros, zeros, zeros, zeros, zeros, zeros)
+    (parts,) = _groups(counts).values()
+    assert [part.name for part in parts] == ["150", "700"]
