@@ -13,6 +13,7 @@ from typing import Unpack
 import jax
 import numpy as np
 
+from sottovoce.accounting.matrices import realised_sensitivity
 from sottovoce.bases import PUBLIC
 from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.baselines import evaluated_users
@@ -27,6 +28,7 @@ from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.files import Json, explain_full_disk, to_json_number
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import joint_norm
+from sottovoce.privacy.sampling import BoundedParticipation
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.notebook import html_table
 from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
@@ -432,6 +434,7 @@ class Training:
             across_devices=self.context.across_devices,
             practice=self.store.practice,
             not_covered=self.store.not_covered,
+            realised_sensitivity=self._realised_sensitivity(),
             users_at_once=1 if self.context.across_devices else assembly.sum_updates.block,
             files=files,
         )
@@ -450,6 +453,22 @@ class Training:
         )
         self.run_folder.save_statement(with_prose(statement), card.to_json())
         return statement
+
+    def _realised_sensitivity(self) -> float | None:
+        """The largest of any user for the rounds that they joined, where noise is correlated and the rounds are known.
+
+        Rounds that were charged count, whether or not they are in the model.
+        """
+        mechanism, rounds = self.assembly.algorithm.mechanism, max(self.state.round, self.ledger.rounds)
+        if mechanism.participation is None or not rounds:
+            return None
+        coordinator, sampler = self.context.coordinator, mechanism.sampler
+        if coordinator is not None:
+            patterns = coordinator.patterns(self.payments.run)
+        else:
+            assert isinstance(sampler, BoundedParticipation)
+            patterns = sampler.patterns(self.store, rounds)
+        return None if patterns is None else realised_sensitivity(mechanism.matrix, patterns, rounds)
 
     def _traffic(self) -> dict[str, float] | None:
         """None for real devices: the model goes to all that are connected, drawn or not."""

@@ -12,9 +12,10 @@ from typing import TypeVar
 from sottovoce import accounting, bases
 from sottovoce.accounting import SampledGaussian, Spent
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
+from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.errors import SettingError, SottoError, plain_number
 from sottovoce.files import Facts, read_sealed, sha256_of
-from sottovoce.reporting.statement import Statement
+from sottovoce.reporting.statement import Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.folder import RunFolder, is_release
 from sottovoce.runs.ledger import RELEASE, read_ledger
@@ -212,13 +213,33 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
     most = max((event.noise_multiplier for event, _ in rounds), default=0.0)
     if not most <= max(described) * (1 + _ROUNDING):  # NaN is no guarantee
         yield f"it charges rounds of noise multiplier {most:g}, and the statement describes {max(described):g}"
-    if not mechanism.noise_std >= mechanism.noise_multiplier * mechanism.sensitivity * (1 - _ROUNDING):
+    yield from _correlation_faults(statement, spent)
+    over_run = 1.0 if mechanism.correlation is None else mechanism.correlation.sensitivity
+    if not mechanism.noise_std >= mechanism.noise_multiplier * over_run * mechanism.sensitivity * (1 - _ROUNDING):
         yield "the standard deviation of the noise is less than noise multiplier times sensitivity"
     rate = min((event.user_rate for event, _ in rounds), default=1.0)
     if not rate >= statement.declared.user_rate * (1 - _ROUNDING):
         yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
     if statement.turns is None and sum(count for _, count in rounds) < statement.rounds_done:
         yield f"it charges fewer rounds than the {statement.rounds_done} that were done"
+
+
+def _correlation_faults(statement: Statement, spent: Spent) -> Iterator[str]:
+    """Where noise is correlated, one charge is for the run."""
+    mechanism, described = statement.mechanism, statement.mechanism.correlation
+    runs = [event for event, _ in spent if isinstance(event, CorrelatedGaussian)]
+    if statement.private and (described is None) != (not runs):
+        yield "the noise is correlated in its charges or in the statement, and not in both"
+    for event in runs:
+        if event.noise_multiplier > mechanism.noise_multiplier * (1 + _ROUNDING):
+            shown = f"{event.noise_multiplier:g}, and the statement describes {mechanism.noise_multiplier:g}"
+            yield f"it charges a run of noise multiplier {shown}"
+        if event.participation.rounds < statement.rounds_done:
+            yield f"it charges a run of fewer rounds than the {statement.rounds_done} that were done"
+        found = Correlation.of(event).to_json()
+        for name, value in ({} if described is None else described.to_json()).items():
+            if not (value == found[name] or (isinstance(value, float) and math.isclose(value, found[name]))):
+                yield f"it charges a run of {name} {found[name]}, and the statement describes {value}"
 
 
 def _accounted(charged: tuple[str, Spent], delta: float) -> list[Accounted]:

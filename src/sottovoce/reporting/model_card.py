@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sottovoce.bases import Base
 from sottovoce.files import Json
 from sottovoce.reporting.statement import Statement
-from sottovoce.reporting.statement_text import epsilon_text, paragraphs, percent, plain
+from sottovoce.reporting.statement_text import epsilon_text, noise_text, paragraphs, percent, plain
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 
@@ -104,6 +104,7 @@ def _how(about: Described) -> Iterator[str]:
         "people": f"{declared.users:,} declared; about {plain(declared.cohort)} join each round ({statement.sampling})",
         "rounds": f"{statement.rounds_done} of {statement.rounds_planned} planned",
         "clip norm, noise multiplier": f"{plain(mechanism.clip_norm)}, {plain(mechanism.noise_multiplier)}",
+        **({} if mechanism.correlation is None else {"noise": noise_text(mechanism)}),
         "vocabulary": statement.vocabulary.source,
         "software": ", ".join(f"{name} {version}" for name, version in statement.software.items()),
     }

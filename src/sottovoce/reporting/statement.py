@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from sottovoce import accounting
 from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
-from sottovoce.accounting.events import ADDED
+from sottovoce.accounting.events import ADDED, CorrelatedGaussian
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError, plain_number
 from sottovoce.files import Facts, Json, in_file
@@ -73,6 +73,36 @@ class Adaptive(Facts):
 
 
 @dataclass(frozen=True)
+class Correlation(Facts):
+    """Noise that a strategy matrix correlates over rounds, and how often one user may join them.
+
+    The noise multiplier of the mechanism is over the sensitivity of the run, which is this `sensitivity` times that of
+    one round. `noise_over_clip` is the noise over the sensitivity of one round: what Gboard's papers call z.
+    """
+
+    noise: str
+    buffers: int  # vectors of the model's size that the noise keeps
+    sensitivity: float
+    noise_over_clip: float
+    min_separation: int
+    participations: int
+    in_turn: bool
+
+    @staticmethod
+    def of(event: CorrelatedGaussian) -> Correlation:
+        matrix, participation = event.matrix, event.participation
+        return Correlation(
+            noise=matrix.kind,
+            buffers=matrix.buffers(participation.rounds),
+            sensitivity=event.sensitivity,
+            noise_over_clip=event.noise_multiplier * event.sensitivity,
+            min_separation=participation.min_separation,
+            participations=participation.most,
+            in_turn=participation.in_turn,
+        )
+
+
+@dataclass(frozen=True)
 class MechanismFacts(Facts, sparse=True):
     """How a round is made private: clip norm, sensitivity and noise are those of round 1 where they change.
 
@@ -97,6 +127,7 @@ class MechanismFacts(Facts, sparse=True):
     nominal_noise_multiplier: float | None = None
     noise_schedule: Schedule = ()
     adaptive: Adaptive | None = None
+    correlation: Correlation | None = None  # None where the noise of rounds is independent
 
     @property
     def clip_norm_changes(self) -> bool:
@@ -183,6 +214,7 @@ class Statement(Facts, sparse=True):
     protects: str | None = None
     relation: str
     epsilon_replaced: float | None = None
+    epsilon_realised: float | None = None  # of the rounds that users joined: no guarantee, see `statement_text`
     epsilon_training: float | None = None
     epsilon_spent: float
     epsilon_store: float
@@ -207,7 +239,8 @@ class Statement(Facts, sparse=True):
     software: dict[str, str]
     start: StartFacts | None = None
     canaries: CanarySummary | None = None
-    turns: int | None = None  # where users join in turn: how often one does at most
+    turns: int | None = None  # where it is public when users join: how often one does at most
+    min_separation: int | None = None  # the same: the fewest rounds from one that a user joins to the next
     across_devices: bool = False
     practice: bool = False  # the people are synthetic
     files: dict[str, str] | None = None  # the model's, with their hashes
@@ -290,6 +323,8 @@ class RunFacts:
     practice: bool = False  # the people are synthetic
     users_at_once: int = 1  # in one program
     not_covered: tuple[str, ...] = ()  # because of how records became users
+    # Where noise is correlated: the largest sensitivity of a user who joined, for the rounds that they joined.
+    realised_sensitivity: float | None = None
     files: dict[str, str] | None = None
 
 
@@ -310,6 +345,7 @@ def make_statement(
 
     listed = _merged([*charges.vocabulary, *charges.training])
     epsilon, done = cost(listed), _count(charges.done)
+    participation = mechanism.sampler.participation(about.rounds_planned)
     replaced = accounting.relation_of(event for event, _ in listed) == ADDED and accountant != "moments"
     statement = Statement(
         private=private,
@@ -320,6 +356,7 @@ def make_statement(
         protects=PROTECTS if private else None,
         relation="none" if isinstance(event, NonPrivate) else event.relation,
         epsilon_replaced=accounting.epsilon(listed, privacy.delta, accountant, replaced=True) if replaced else None,
+        epsilon_realised=_realised(listed, about, cost),
         epsilon_training=cost(charges.training) if charges.vocabulary else epsilon,
         epsilon_spent=cost([*charges.vocabulary, *charges.elsewhere, *charges.done]) if done else 0.0,
         epsilon_store=math.inf,
@@ -344,11 +381,25 @@ def make_statement(
         start=None if about.start is None else StartFacts.from_json(dict(about.start)),
         canaries=None if about.canaries is None else CanarySummary(**about.canaries),
         turns=None if mechanism.sampler.amplifies else mechanism.sampler.participations(about.rounds_planned),
+        min_separation=None if participation is None else participation.min_separation,
         across_devices=about.across_devices,
         practice=about.practice,
         files=about.files,
     )
     return with_store_total(statement, charges.store, accountant)
+
+
+def _realised(listed: Spent, about: RunFacts, cost: Callable[[Spent], float]) -> float | None:
+    """ε of the same charges, had it been planned how often and how close together users joined."""
+    if not about.realised_sensitivity or not any(isinstance(event, CorrelatedGaussian) for event, _ in listed):
+        return None
+    spent = []
+    for event, count in listed:
+        if isinstance(event, CorrelatedGaussian):
+            smaller = min(about.realised_sensitivity / event.sensitivity, 1.0)
+            event = replace(event, noise_multiplier=event.noise_multiplier / smaller)
+        spent.append((event, count))
+    return cost(spent)
 
 
 def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Statement:
@@ -427,4 +478,5 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
         nominal_noise_multiplier=mechanism.noise_multiplier if privacy.noise_schedule else None,
         noise_schedule=privacy.noise_schedule,
         adaptive=adaptive,
+        correlation=Correlation.of(event) if isinstance(event := mechanism.event(1), CorrelatedGaussian) else None,
     )

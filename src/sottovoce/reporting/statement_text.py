@@ -43,7 +43,7 @@ def paragraphs(statement: Statement) -> list[str]:
             "way. Do not release it to people who may not read the text itself."
         )
         return [*practice, text, *_start(statement), *_canaries(statement)]
-    texts = [*practice, _guarantee(statement), _method(statement), _store_total(statement)]
+    texts = [*practice, _guarantee(statement), _method(statement), *_realised(statement), _store_total(statement)]
     if statement.vocabulary.private:
         alone = f"Training alone has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
         texts.append(f"The vocabulary was {statement.vocabulary.source}. {alone}")
@@ -96,11 +96,40 @@ def _method(statement: Statement) -> str:
     return (
         f"{_joins(statement)}. A user's update{weighted} is clipped to L2 norm {mechanism.clip_norm:g} ({how}) and "
         f"averaged by the {mechanism.estimator.replace('_', ' ')} estimator, whose sensitivity is "
-        f"{mechanism.sensitivity:.4g}. Gaussian noise of standard deviation {mechanism.noise_std:.4g} (noise "
-        f"multiplier {mechanism.noise_multiplier:.4g}) is added to every coordinate.{_changes(mechanism)} "
+        f"{mechanism.sensitivity:.4g}. {_noise(mechanism)}{_changes(mechanism)} "
         f"{statement.rounds_done} of {statement.rounds_planned} planned rounds were done; ε is for all that are "
         f"planned, by {statement.accountant}."
     )
+
+
+def _noise(mechanism: MechanismFacts) -> str:
+    z, std = mechanism.noise_multiplier, mechanism.noise_std
+    if (correlation := mechanism.correlation) is None:
+        scale = f"of standard deviation {std:.4g} (noise multiplier {z:.4g})"
+        return f"Gaussian noise {scale} is added to every coordinate."
+    return (
+        f"Gaussian noise, {noise_text(mechanism)}, is added to every coordinate. Over all rounds that one user may "
+        f"join the sensitivity is {correlation.sensitivity:.4g} times that of one round. The noise that is correlated has "
+        f"standard deviation {std:.4g}: {z:.4g} (the noise multiplier) times the sensitivity of the run, "
+        f"{correlation.noise_over_clip:.4g} times that of one round."
+    )
+
+
+def noise_text(mechanism: MechanismFacts) -> str:
+    """How the noise of rounds depends on that of others: "correlated over rounds by blt, 4 buffers"."""
+    found = mechanism.correlation
+    return "independent" if found is None else f"correlated over rounds by {found.noise}, {found.buffers} buffers"
+
+
+def _realised(statement: Statement) -> list[str]:
+    """What the rounds cost that users joined, where it is known which."""
+    if statement.epsilon_realised is None:
+        return []
+    return [
+        f"Realised: for the rounds that users joined, rather than those that they might have joined, ε is "
+        f"{epsilon_text(statement.epsilon_realised)} at the same δ. Participation is taken as public for this figure; "
+        f"it holds if the stop was not chosen by looking at results. The guarantee is the planned ε above."
+    ]
 
 
 def _store_total(statement: Statement) -> str:
@@ -123,7 +152,9 @@ def _joins(statement: Statement) -> str:
         how = name.replace("_", " ")
         return f"Users join a round by {how} sampling ({declared.cohort:g} of {declared.users:,} declared)"
     rounds = statement.rounds_planned if statement.turns is None else statement.turns
-    return SAMPLERS[name].describe(declared.cohort, declared.users, rounds)
+    apart = statement.min_separation
+    apart_text = "" if apart is None else f". Two rounds of one user are at least {apart} apart"
+    return SAMPLERS[name].describe(declared.cohort, declared.users, rounds) + apart_text
 
 
 def _start(statement: Statement) -> list[str]:

@@ -15,10 +15,13 @@ import pytest
 from builders import make_statement
 
 from sottovoce.accounting import SampledGaussian, epsilon
+from sottovoce.accounting.events import CorrelatedGaussian
+from sottovoce.accounting.matrices import Identity, Participation, Tree
+from sottovoce.commands import verify
 from sottovoce.commands.verify import ABSENT, FAILED, PASSED, verify_release
 from sottovoce.errors import SottoError
 from sottovoce.files import pretty, sealed, sha256_of
-from sottovoce.reporting.statement import Statement
+from sottovoce.reporting.statement import Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.ledger import write_release
 
@@ -227,3 +230,23 @@ def test_neither_jax_nor_the_training_code_is_imported(release):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verified"] is True
+
+
+@pytest.mark.parametrize(
+    ("lie", "fault"),
+    [
+        ({}, None),
+        ({"matrix": Identity()}, "it charges a run of noise independent"),
+        ({"noise_multiplier": 2.0}, "it charges a run of noise multiplier 2"),
+        ({"participation": Participation(9, 3, 2)}, "a run of fewer rounds than the 12"),
+        ({"participation": Participation(12, 3, 1)}, "a run of sensitivity"),
+        (None, "correlated in its charges or in the statement, and not in both"),
+    ],
+)
+def test_the_charge_of_correlated_noise_is_the_one_described(lie, fault):
+    true = CorrelatedGaussian(1.5, Tree(), Participation(12, 3, 2))
+    mechanism = replace(make_statement().mechanism, correlation=Correlation.of(true), noise_multiplier=1.5)
+    statement = make_statement(mechanism=mechanism, rounds_done=12)
+    spent = [] if lie is None else [(replace(true, **lie), 1)]
+    found = list(verify._correlation_faults(statement, spent))
+    assert found == [] if fault is None else any(fault in one for one in found)

@@ -11,6 +11,7 @@ import pytest
 from builders import statement_json
 
 from sottovoce.accounting import NonPrivate, SampledGaussian, epsilon, rounded_up
+from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
@@ -229,3 +230,40 @@ def test_a_statement_that_lacks_facts_is_damaged(fact: str, tmp_path: Path) -> N
 def test_an_epsilon_that_is_no_number_is_no_statement() -> None:
     with pytest.raises(ValueError, match="epsilon is not a number"):
         Statement.from_json(statement_json() | {"epsilon": None})
+
+
+CORRELATED = {"noise": "tree", "sampling": "min_separation", "min_separation": 5, "participations": 3}
+
+
+def test_correlated_noise_is_described_with_the_participation_it_is_for() -> None:
+    statement = state(**CORRELATED)
+    event = next(event for event, _ in statement.charged if isinstance(event, CorrelatedGaussian))
+    found = statement.mechanism.correlation
+    assert (found.noise, found.buffers, found.min_separation, found.participations) == ("tree", 5, 5, 3)
+    assert (found.sensitivity, found.in_turn) == (event.sensitivity, False)
+    assert found.noise_over_clip == pytest.approx(statement.mechanism.noise_std / 0.15) == event.sensitivity
+    assert statement.epsilon_replaced > 2 * statement.epsilon
+    text = prose(statement)
+    assert "Each joins at most 3 of the planned rounds. Two rounds of one user are at least 5 apart." in text
+    assert "Gaussian noise, correlated over rounds by tree, 5 buffers, is added" in text
+    assert f"{found.noise_over_clip:.4g} times that of one round" in text
+    assert "it is public who joins which round" in statement.not_covered[-1]
+    assert Statement.from_json(json.loads(json.dumps(statement.to_json()))) == statement
+    assert state(sampling="in_turn", noise="tree").mechanism.correlation.in_turn
+    assert state().mechanism.correlation is None
+
+
+def test_the_epsilon_of_the_realised_participation_is_labelled_and_changes_no_guarantee() -> None:
+    planned = state(**CORRELATED)
+    over_the_run = planned.mechanism.correlation.sensitivity
+    statement = state(about={"realised_sensitivity": over_the_run / 2}, **CORRELATED)
+    assert (statement.epsilon, statement.epsilon_replaced) == (planned.epsilon, planned.epsilon_replaced)
+    # Half the sensitivity is twice the noise multiplier.
+    assert statement.epsilon_realised == state(**CORRELATED, noise_multiplier=2.0).epsilon < planned.epsilon
+    text = prose(statement)
+    assert "Realised: for the rounds that users joined, rather than those that they might have joined, ε is" in text
+    assert "Participation is taken as public for this figure; it holds if the stop was not chosen by looking" in text
+    assert "Realised" not in prose(planned)
+    # More than planned cannot be; the planned ε is then shown, and never a smaller one.
+    assert state(about={"realised_sensitivity": 2 * over_the_run}, **CORRELATED).epsilon_realised == planned.epsilon
+    assert state(about={"realised_sensitivity": 1.0}).epsilon_realised is None
