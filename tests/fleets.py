@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ FEDERATION = "0123456789abcdef"
 def some_of(store: Store, start: int, end: int) -> Store:
     """Users of a store as a store of their own."""
     rows = [store[row] for row in range(start, end)]
-    return Store.from_users(rows, store.vocabulary, tokens_per_user=store.tokens_per_user)
+    names = [blake2b(f"user {row}".encode(), digest_size=16).digest() for row in range(start, end)]
+    return Store.from_users(rows, store.vocabulary, tokens_per_user=store.tokens_per_user, names=names)
 
 
 def make_device(
@@ -54,9 +56,14 @@ class InProcess:
     def __init__(self, devices: dict[str, Device], spoil: Callable[[str, bytes], bytes | None] | None = None):
         self.devices, self.spoil = devices, spoil
         self.tasks: list[bytes] = []
+        self.asked: list[set[str]] = []  # the devices, by exchange
+
+    def here(self) -> set[str]:
+        return set(self.devices)
 
     def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
         self.tasks += set(exchange.messages.values())
+        self.asked.append(set(exchange.messages))
         for name, message in exchange.messages.items():
             if name in self.devices:
                 answer: bytes | None = self.devices[name].answer(message)

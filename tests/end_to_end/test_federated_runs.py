@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import contextmanager
-from itertools import count
+from dataclasses import replace
+from itertools import count, pairwise
 from types import SimpleNamespace
 
 import jax
@@ -115,6 +117,107 @@ def test_a_round_that_was_paid_for_and_lost_is_paid_for_again_with_fresh_coins_a
     )
     assert first | again
     assert not first & again
+
+
+PHONES = {"silo": 3, **{f"phone-{number}": 1 for number in range(8)}}
+
+
+@pytest.fixture
+def phones(tmp_path, store, vocabulary, monkeypatch) -> Federation:
+    monkeypatch.setitem(globals(), "SHARES", PHONES)
+    return Federation(tmp_path, store, vocabulary)
+
+
+def separated_recipe(federation, **privacy):
+    bounded = {"sampling": "min_separation", "min_separation": 2, "participations": 3, "cohort": 4, "users": 11}
+    return tiny_recipe(federation.path, privacy={**bounded, "noise": "tree", **privacy}, run={"rounds": 6})
+
+
+def test_correlated_noise_over_devices_asks_those_who_are_free_and_no_others(phones, tmp_path):
+    run, fleet = tmp_path / "run", InProcess(phones.devices)
+    seen = []
+
+    def looks(progress):  # at what is on disk when a round is shown
+        saved, _ = train.checkpoints.latest(run / "checkpoints")
+        seen.append((progress.round, saved.round))
+
+    result = sottovoce.train(separated_recipe(phones), run, coordinator=phones.coordinator(fleet), observer=looks)
+    assert (result.round, result.ended) == (6, "finished")
+    assert all(done == saved for done, saved in seen)
+    # Each phone is asked two rounds apart or more, three times at most; the silo in every round.
+    for name in PHONES:
+        rounds = [number for number, asked in enumerate(fleet.asked, 1) if name in asked]
+        if name == "silo":
+            assert len(rounds) > 3
+        else:
+            assert len(rounds) <= 3
+            assert all(later - earlier >= 2 for earlier, later in pairwise(rounds))
+    phones_asked = [len(asked - {"silo"}) for asked in fleet.asked]
+    assert set(phones_asked) <= {2, 3}  # 4 · 8 / 11 of them, as a rule
+    answers = Counter(code for line in Lines(run / "diagnostics.jsonl").read() for code in line["answers"])
+    assert set(answers) <= {"joined", "nobody", "early"}
+    statement = result.statement
+    assert statement.mechanism.correlation.noise == "tree"
+    assert statement.epsilon_realised is None  # the users of a silo are not told apart
+    assert "it is public who joins which round" in " ".join(statement.not_covered)
+
+
+def test_the_next_model_leaves_only_after_the_checkpoint_with_it_is_on_disk(phones, tmp_path):
+    run = tmp_path / "run"
+
+    class Watching(InProcess):
+        def exchange(self, exchange):
+            saved, _ = train.checkpoints.latest(run / "checkpoints")
+            assert exchange.name == f"round {saved.round + 1}"
+            yield from super().exchange(exchange)
+
+    fleet = Watching(phones.devices)
+    assert sottovoce.train(separated_recipe(phones), run, coordinator=phones.coordinator(fleet)).round == 6
+    assert len(fleet.asked) == 6
+
+
+def test_who_answers_early_or_forgets_counts_for_nothing(phones, tmp_path):
+    """A phone that says it never joined, and one whose answer of an earlier round is sent again."""
+    run, first = tmp_path / "run", {}
+    del phones.devices["silo"]
+
+    def spoil(name, answer):
+        found = read_answer(answer)
+        if isinstance(found, Contribution) and name == "phone-1":
+            return replace(found, before=(0, 0)).to_bytes()
+        return first.setdefault(name, answer) if name == "phone-2" else answer
+
+    fleet = InProcess(phones.devices, spoil)
+    recipe = separated_recipe(phones, cohort=5)
+    result = sottovoce.train(recipe, run, coordinator=phones.coordinator(fleet))
+    codes = {code for line in Lines(run / "diagnostics.jsonl").read() for code in line["answers"]}
+    assert {"history", "twice", "joined"} <= codes
+    (kept,) = (phones.path / "joined").glob("*.jsonl")
+    counted = Counter(name for line in map(json.loads, kept.read_text().splitlines()) for name in line["joined"])
+    assert (counted["phone-1"], counted["phone-2"]) == (1, 1)
+    # Only phones joined, so it is known which rounds they did: fewer than they might have.
+    assert result.statement.epsilon_realised <= result.statement.epsilon
+    assert "Realised: for the rounds that users joined" in (run / "privacy.json").read_text()
+
+
+def test_a_run_with_correlated_noise_goes_on_after_a_stop_and_not_after_a_lost_round(phones, tmp_path, monkeypatch):
+    run, played = tmp_path / "run", []
+    train_two = {"coordinator": phones.coordinator(), "stop": lambda: played.append(1) or len(played) == 2}
+    assert sottovoce.train(separated_recipe(phones), run, **train_two).round == 2
+    save = train.checkpoints.save
+
+    def die(folder, checkpoint):
+        if checkpoint.round == 4:
+            raise RuntimeError("killed")
+        save(folder, checkpoint)
+
+    monkeypatch.setattr(train.checkpoints, "save", die)
+    with pytest.raises(RuntimeError, match="killed"):
+        sottovoce.resume(run, coordinator=phones.coordinator())
+    monkeypatch.setattr(train.checkpoints, "save", save)
+    # Round 4 was paid for; the devices that answered do not answer it again, so its sum would be another.
+    result = sottovoce.resume(run, coordinator=phones.coordinator())
+    assert (result.round, result.ended) == (3, "budget")
 
 
 def test_a_server_killed_before_it_paid_asks_again_and_pays_once(federation, tmp_path):

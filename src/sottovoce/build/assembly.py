@@ -147,7 +147,8 @@ def assemble(
         code += f", transfer learning on {_text_name(store) if recipe.server.text == 'public' else 'generated text'}"
     mechanism = build_mechanism(recipe, layers)
     # A store that does not know its users by name is refused here.
-    in_turn = recipe.run.algorithm != "central" and mechanism.sampler.uses_names
+    # The users of a federation are named on their devices.
+    in_turn = recipe.run.algorithm != "central" and mechanism.sampler.uses_names and store.named is None
     turns = store.names_fingerprint if in_turn else None
     algorithm = Algorithm(
         mechanism=mechanism,

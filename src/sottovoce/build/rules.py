@@ -328,8 +328,9 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
         yield "run.algorithm='central' pools text, and devices keep theirs; use fedavg"
     if recipe.server.update == "transfer":
         yield "server.update='transfer' needs every user's model at the server; across devices use 'average'"
-    if not SAMPLERS[privacy.sampling].independent:
-        yield f"privacy.sampling={privacy.sampling!r} draws from all users; devices flip their own coins: use 'poisson'"
+    if not (SAMPLERS[privacy.sampling].independent or SAMPLERS[privacy.sampling].takes("min_separation")):
+        known = "devices flip their own coins, or keep their own separation: use 'poisson' or 'min_separation'"
+        yield f"privacy.sampling={privacy.sampling!r} draws from all users; {known}"
     if privacy.secrets == "seeded" and privacy.mode == "private":
         seed = f"run.seed={run.seed}, which others can guess"
         yield f"privacy.secrets='seeded' takes the noise from {seed}: a device could undo all the noise; use 'entropy'"

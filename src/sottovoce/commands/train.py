@@ -464,7 +464,7 @@ class Training:
             return None
         coordinator, sampler = self.context.coordinator, mechanism.sampler
         if coordinator is not None:
-            patterns = coordinator.patterns(self.payments.run)
+            patterns = coordinator.patterns(self.assembly, self.payments.run)
         else:
             assert isinstance(sampler, BoundedParticipation)
             patterns = sampler.patterns(self.store, rounds)

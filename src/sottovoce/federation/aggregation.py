@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -83,7 +83,9 @@ class Aggregator:
         mechanism: Mechanism,
         clip_norms: np.ndarray,
         params: LanguageModel,
+        admit: Callable[[str, Contribution], None] | None = None,
     ):
+        """`admit` raises `Refused` for a contribution that may not count in this round."""
         self._clipping = mechanism.clipping
         if type(self._clipping) not in CLIPS.values():
             name, known = type(self._clipping).__name__, ", ".join(CLIPS)
@@ -97,6 +99,8 @@ class Aggregator:
         self._weight, self._users, self._bytes = 0, 0, 0
         self._bits = np.zeros(len(clip_norms), np.int64)
         self._codes: dict[str, str] = {}
+        self._admit = admit
+        self.joined: dict[str, int] = {}  # the users of each device that is in the sum
 
     def phases(self) -> Iterator[Phase]:
         yield self
@@ -115,7 +119,10 @@ class Aggregator:
             if isinstance(contribution, Nothing):
                 raise Refused(contribution.code)
             self._check(contribution, self._registered[device])
+            if self._admit is not None:
+                self._admit(device, contribution)
             self._add(contribution)
+            self.joined[device] = contribution.users
             code = JOINED
         except Refused as refused:
             code = refused.code.value

@@ -41,8 +41,9 @@ SECRET = "coin.secret"
 class Device:
     """Answers tasks for the users of one store.
 
-    Guarantee: the device's own secret and the release (run, round, attempt) decide who joins. It does not matter who
-    asks, or how often. Nothing but a `Contribution` or a `Code` leaves.
+    Guarantee: the device's own secret and the release (run, round, attempt) decide who joins; where it is public who
+    joins, its own record keeps the separation and the number of times. It does not matter who asks, or how often.
+    Nothing but a `Contribution` or a `Code` leaves.
     """
 
     def __init__(self, enrolled: Enrolment, store: Store, secret: bytes, participation: Participation, limits: Limits):
@@ -78,11 +79,13 @@ class Device:
             raise Refused(Code.STRANGER)
         assembly = self._assemble(task)
         params = self._check(task, assembly)
-        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits)
+        allowed = assembly.algorithm.mechanism.sampler.participation(assembly.recipe.run.rounds)
+        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, allowed)
         rows = rows[rows < self._store.users]  # a registered user without text here
         if not len(rows):
             return Nothing(Code.NOT_DRAWN)
-        return self._train(task, assembly, params, rows, digest(message))
+        answer = self._train(task, assembly, params, rows, digest(message))
+        return answer if allowed is None else replace(answer, before=self._participation.before(task, rows))
 
     def _assemble(self, task: Task) -> Assembly:
         """The objects of a run: built once for all its rounds."""
@@ -127,11 +130,18 @@ class Device:
         return structure.unflatten([jax.numpy.asarray(leaf) for leaf in task.leaves])
 
     def _draw(self, task: Task, assembly: Assembly) -> np.ndarray:
-        """Flip the coin of every registered user. The same release gives the same coins."""
-        coin = blake2b(f"coin {task.release}".encode(), key=self._secret, digest_size=32).digest()
+        """Flip the coin of every registered user. The same release gives the same coins.
+
+        Where it is public who joins, there is no coin: the server asks one user, and a silo has its users come at times
+        that follow from their names.
+        """
         sampler = assembly.algorithm.mechanism.sampler
-        assert sampler.independent
-        return sampler.sample(range(self._enrolled.users), coin)
+        if sampler.independent:
+            coin = blake2b(f"coin {task.release}".encode(), key=self._secret, digest_size=32).digest()
+            return sampler.sample(range(self._enrolled.users), coin)
+        if self._enrolled.users == 1:
+            return np.zeros(1, np.int64)
+        return sampler.sample(self._store, b"", task.round)
 
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
         """The key of the users' own randomness. It depends on the device's secret too: all devices know the task's key.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting.matrices import Participation as Allowed
 from sottovoce.errors import DamagedRun, SottoError, did_you_mean
 from sottovoce.federation.messages import Code, Facts, Refused, Task, digest
 from sottovoce.files import sync_folder, write_aside
@@ -63,6 +64,8 @@ class Participation:
     """Which rounds the users of a device joined. It is written before an answer leaves, and never removed.
 
     Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
+    Where a run bounds how often and how close together a user joins, no user joins beyond that, whatever the server
+    asks. A run keeps the bounds that its first task had.
     """
 
     def __init__(self, path: Path):
@@ -70,36 +73,60 @@ class Participation:
         self._answered: dict[str, str] = {}  # the digest of the task that was answered, by release
         self._joined: dict[str, list[int]] = {}  # rows, by release
         self._rounds: dict[int, list[tuple[str, int]]] = {}  # runs and rounds that a user joined, by row
+        self._allowed: dict[str, Allowed] = {}  # by run
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
         for number, line in enumerate(self._chain.lines, 1):
             try:
-                self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]])
-            except (KeyError, TypeError, ValueError):
+                allowed = Allowed(**line["allowed"]) if "allowed" in line else None
+                self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]], allowed)
+            except (KeyError, TypeError, ValueError, SottoError):
                 raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 
-    def join(self, task: Task, message: bytes, drawn: np.ndarray, limits: Limits) -> np.ndarray:
-        """The drawn users who may join; on disk before this returns."""
+    def join(
+        self, task: Task, message: bytes, drawn: np.ndarray, limits: Limits, allowed: Allowed | None = None
+    ) -> np.ndarray:
+        """The drawn users who may join; on disk before this returns. `allowed`: by the run, besides the limits."""
         name = digest(message)
+        known = self._allowed.get(task.run, allowed)
+        if known != allowed or (allowed is not None and task.round > allowed.rounds):
+            raise Refused(Code.LIMITS)
         if task.release in self._answered:
             if self._answered[task.release] != name:
                 raise Refused(Code.TWICE)
             return np.array(self._joined[task.release], np.int64)
-        rows = [row for row in drawn.tolist() if self._may_join(task, row, limits)]
+        rows = [row for row in drawn.tolist() if self._may_join(task, row, limits, allowed)]
+        if allowed is not None and len(drawn) and not rows:
+            raise Refused(Code.EARLY)
         new = not self.path.exists()
-        self._chain.append({"release": task.release, "task": name, "rows": rows})
+        line: Facts = {"release": task.release, "task": name, "rows": rows}
+        self._chain.append(line if allowed is None else {**line, "allowed": allowed.to_json()})
         if new:
             sync_folder(self.path.parent)
-        self._note(task.release, name, rows)
+        self._note(task.release, name, rows, allowed)
         return np.array(rows, np.int64)
 
-    def _may_join(self, task: Task, row: int, limits: Limits) -> bool:
+    def before(self, task: Task, rows: np.ndarray) -> tuple[int, int]:
+        """The last round of the run before this one that any of the users joined, and the most rounds of any."""
+        earlier = [self._earlier(task, row) for row in rows.tolist()]
+        return max((max(rounds, default=0) for rounds in earlier), default=0), max(map(len, earlier), default=0)
+
+    def _earlier(self, task: Task, row: int) -> list[int]:
+        return [number for run, number in self._rounds.get(row, ()) if run == task.run and number != task.round]
+
+    def _may_join(self, task: Task, row: int, limits: Limits, allowed: Allowed | None) -> bool:
         joined = self._rounds.get(row, [])
         if limits.rounds and len(joined) >= limits.rounds:
             return False
-        return all(run != task.run or abs(task.round - number) >= limits.min_separation for run, number in joined)
+        rounds = [number for run, number in joined if run == task.run]
+        if allowed is not None and len(rounds) >= allowed.participations:
+            return False
+        apart = max(limits.min_separation, 1 if allowed is None else allowed.min_separation)
+        return all(abs(task.round - number) >= apart for number in rounds)
 
-    def _note(self, release: str, task: str, rows: list[int]) -> None:
+    def _note(self, release: str, task: str, rows: list[int], allowed: Allowed | None) -> None:
         run, number, _ = release.rsplit(" ", 2)
+        if allowed is not None:
+            self._allowed[run] = allowed
         self._answered[release], self._joined[release] = task, rows
         for row in rows:
             self._rounds.setdefault(row, []).append((run, int(number)))

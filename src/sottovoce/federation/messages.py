@@ -39,6 +39,8 @@ class Code(StrEnum):
     STRANGER = "stranger"  # another federation or vocabulary, or a device that is not on the roster
     LIMITS = "limits"  # the task exceeds what the device's owner allows
     TWICE = "twice"  # the round was answered already
+    EARLY = "early"  # its users joined too few rounds ago, or as often as they may
+    HISTORY = "history"  # it states fewer earlier rounds than the server counted
     BOUNDS = "bounds"  # more users or weight than are registered
     FAILED = "failed"  # any other error
     AWAY = "away"  # no answer in time
@@ -89,9 +91,14 @@ class Contribution:
     weight: int  # Σ w_k, in steps of `estimators.WEIGHT_STEP`
     bits: np.ndarray  # in halves
     leaves: list[np.ndarray]  # Σ w_k Δ_k in steps of the grid; in float32 where there is no clip, so no grid
+    # Where it is bounded how often users join: the last earlier round of the run that any of these users joined (0: none),
+    # and the most earlier rounds of any of them.
+    before: tuple[int, int] | None = None
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, "task": self.task, "users": self.users, "weight": self.weight}
+        if self.before is not None:
+            facts |= {"last": self.before[0], "times": self.before[1]}
         return _pack(facts, {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves])
 
 
@@ -126,7 +133,10 @@ def read_answer(message: bytes) -> Contribution | Nothing:
         if "nothing" in facts:
             return Nothing(Code(_typed(facts["nothing"], str)))
         users, weight = _typed(facts["users"], int), _typed(facts["weight"], int)
-        return Contribution(_typed(facts["task"], str), users, weight, arrays["bits"], leaves)
+        before = None
+        if "last" in facts:
+            before = _typed(facts["last"], int), _typed(facts["times"], int)
+        return Contribution(_typed(facts["task"], str), users, weight, arrays["bits"], leaves, before)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
 

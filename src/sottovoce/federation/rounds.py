@@ -1,6 +1,7 @@
 """The rounds of a run over devices: ask every registered device, add up the answers, pay, add noise, step.
 
 Each device draws its own users. A device that is away, late or wrong adds nothing; denominator and noise stay the same.
+Where it is public who joins, the model goes only to devices that are asked: those that are free, as many as are needed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
@@ -15,10 +17,12 @@ import numpy as np
 from sottovoce.build.assembly import Assembly
 from sottovoce.federation.aggregation import JOINED, Aggregation, Aggregator, DeviceSum
 from sottovoce.federation.device import VERSION
+from sottovoce.federation.joined import Joined
 from sottovoce.federation.messages import Code, Task
 from sottovoce.federation.roster import Roster
 from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.local.keys import local_key
+from sottovoce.privacy.rng import philox
 from sottovoce.recipe import Recipe
 from sottovoce.training.round import release
 from sottovoce.training.server import ServerState
@@ -43,10 +47,43 @@ class Coordinator:
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
             task = self._task(assembly, run, state, clip_norms, payment).to_bytes()
-            aggregator = Aggregator(task, self.roster.registered, algorithm.mechanism, clip_norms, state.params)
+            asked, admit = self.roster.registered, None
+            joined = self._joined(assembly, run)
+            if joined is not None:
+                asked = self._free(assembly.recipe, joined, number, payment)
+                admit = partial(joined.check, round_number=number)
+            aggregator = Aggregator(task, asked, algorithm.mechanism, clip_norms, state.params, admit)
             summed = aggregate(aggregator, self.transport, f"round {number}", self.seconds)
+            if joined is not None:
+                joined.note(number, aggregator.joined)
             state, _ = release(algorithm, state, summed, clip_norms, payment)
             yield state, summed
+
+    def patterns(self, assembly: Assembly, run: str) -> list[tuple[int, ...]] | None:
+        """The different sets of rounds that users joined; None where that is not known."""
+        joined = self._joined(assembly, run)
+        return None if joined is None else joined.patterns()
+
+    def _joined(self, assembly: Assembly, run: str) -> Joined | None:
+        """Who joined so far; None where nothing bounds how often a user joins."""
+        allowed = assembly.algorithm.mechanism.sampler.participation(assembly.recipe.run.rounds)
+        path = self.roster.path / "joined" / f"{run}.jsonl"
+        return None if allowed is None else Joined(path, allowed, self.roster.registered)
+
+    def _free(self, recipe: Recipe, joined: Joined, number: int, payment: Payment) -> dict[str, int]:
+        """Whom a round asks: every silo, and as many devices of one user as their share of the declared cohort.
+
+        They are drawn among those that are connected and free.
+        """
+        here = set(self.transport.here())
+        free = {name: users for name, users in self.roster.registered.items() if joined.is_free(name, number)}
+        single = sorted(name for name in free if free[name] == 1 and name in here)
+        registered = sum(users == 1 for users in self.roster.registered.values())
+        expected = recipe.privacy.cohort * registered / recipe.privacy.users
+        random = philox(payment.keys.sampling)
+        wanted = min(int(expected + random.random()), len(single))
+        drawn = set(random.choice(single, wanted, replace=False).tolist()) if wanted else set()
+        return {name: users for name, users in free.items() if users > 1 or name in drawn}
 
     def _task(self, assembly: Assembly, run: str, state: ServerState, clip_norms: np.ndarray, payment: Payment) -> Task:
         return Task(

@@ -5,7 +5,7 @@ A transport deals with lost devices and knows nothing of sums. An aggregation sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,9 @@ class Exchange:
 
 class Transport(Protocol):
     """Carries messages between the server and the devices on the roster."""
+
+    def here(self) -> Collection[str]:
+        """The devices that are connected now."""
 
     def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
         """Send the messages. Give the devices' names and answers, as they come.

@@ -232,3 +232,42 @@ def test_a_model_with_a_frozen_part_is_refused():
     devices.check_frozen(None)
     with pytest.raises(SottoError, match="which devices do not get"):
         devices.check_frozen({"base": np.zeros(3)})
+
+
+SEPARATED = {"sampling": "min_separation", "min_separation": 3, "participations": 2, "cohort": 3, "noise": "tree"}
+
+
+def separated(task: Task) -> Task:
+    return changed(task, privacy=SEPARATED, run={"rounds": 8})
+
+
+def test_a_device_refuses_a_server_that_asks_early_or_too_often(task, store, tmp_path):
+    """Also after a restart, and whatever the server says of the run meanwhile."""
+    task = separated(task)
+    asked = {1: None, 2: Code.EARLY, 3: Code.EARLY, 4: None, 7: Code.EARLY, 8: Code.EARLY}
+    for number, code in asked.items():
+        device = make_device(tmp_path, store, "phone", 0, 1)
+        rounds_joined(device, task, rounds=())  # does not train
+        assert code_of(device, replace(task, round=number).to_bytes()) == code
+    lax = changed(task, privacy={**SEPARATED, "min_separation": 1, "participations": 8})
+    assert code_of(device, replace(lax, round=7).to_bytes()) == Code.LIMITS
+
+
+def test_a_device_states_the_rounds_of_its_users_so_far(task, store, tmp_path):
+    device = make_device(tmp_path, store, "phone", 0, 1)
+    rounds_joined(device, task, rounds=())
+    for number, before in ((1, (0, 0)), (5, (1, 1)), (5, (1, 1))):
+        assert read_answer(device.answer(replace(separated(task), round=number).to_bytes())).before == before
+    coins = make_device(tmp_path / "coins", store, "silo", 0, 13)
+    rounds_joined(coins, task, rounds=())
+    assert read_answer(coins.answer(task.to_bytes())).before is None
+
+
+def test_the_users_of_a_silo_come_as_in_a_simulation(task, store, tmp_path):
+    """By the names of the silo's users: none too early, none too often, whoever else is there."""
+    device = make_device(tmp_path, store, "silo", 0, 13)
+    task = separated(task)
+    users = rounds_joined(device, task, rounds=range(1, 9))
+    sampler = assemble(Recipe.from_dict(task.recipe), device._store).algorithm.mechanism.sampler
+    assert users == [len(sampler.sample(device._store, b"", number)) for number in range(1, 9)]
+    assert sum(users) > 10

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from sottovoce.accounting.matrices import Participation as Allowed
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Refused, Task
@@ -45,6 +46,34 @@ def test_a_release_is_joined_once_and_by_the_same_users_when_it_is_asked_again(t
     assert participation.join(task(number=2), b"two", drawn, Limits(rounds=2)).tolist() == []
     assert participation.join(task(number=3), b"three", np.array([2]), Limits(min_separation=3)).tolist() == []
     assert participation.join(task(number=4), b"four", np.array([2]), Limits(min_separation=3)).tolist() == [2]
+
+
+def test_a_run_that_bounds_participation_is_joined_no_more_than_that(tmp_path):
+    """Whatever the server asks, in any order, and after a restart; limits of the owner can only be stricter."""
+    path, allowed, one = tmp_path / "joined.jsonl", Allowed(30, 5, 3), np.array([0])
+
+    def code_of(number: int, limits: Limits = Limits(), bound: Allowed | None = allowed) -> Code | None:
+        try:
+            Participation(path).join(task(number=number), b"%d" % number, one, limits, bound)
+        except Refused as refused:
+            return refused.code
+        return None
+
+    assert code_of(10) is None
+    assert [code_of(number) for number in (6, 11, 14)] == [Code.EARLY] * 3
+    assert code_of(15, Limits(min_separation=7)) == Code.EARLY
+    assert code_of(15) is None
+    assert Participation(path).before(task(number=20), one) == (15, 2)
+    assert code_of(31) == Code.LIMITS  # a round that was not planned
+    # A server that changes its mind about what a user may do in the run.
+    for other in (Allowed(30, 1, 3), Allowed(30, 5, 4), Allowed(40, 5, 3), None):
+        assert code_of(20, bound=other) == Code.LIMITS
+    assert code_of(5, Limits(rounds=2)) == Code.EARLY
+    assert code_of(5) is None
+    assert [code_of(number) for number in (20, 25, 30)] == [Code.EARLY] * 3
+    # A task that was answered is answered again, and is not counted twice.
+    assert code_of(10) is None
+    assert Participation(path).before(task(number=15), one) == (10, 2)
 
 
 def test_a_damaged_record_is_refused(tmp_path):

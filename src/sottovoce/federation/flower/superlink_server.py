@@ -168,6 +168,15 @@ class SuperLinkServer:
         assert self._mailbox is not None
         return {number: self._names[number] for number in self._mailbox.online() if number in self._names}
 
+    def here(self) -> set[str]:
+        self._last_reply = time.monotonic()  # it is not asked between exchanges
+        self._wait_for_devices()
+        try:
+            return set(self.online().values())
+        except httpx.HTTPError as error:
+            self._recover(error)
+            return set(self._names.values())
+
     def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
         self._last_reply = time.monotonic()  # it is not asked between exchanges
         self._set_quota(exchange.max_answer_bytes)
