@@ -111,6 +111,44 @@ def sockets_that_others_reach():
     sockets.check_private = lambda folder: folder.chmod(0o755)
 
 
+@caught_by("unit/federation/test_limits.py", "test_a_run_that_bounds_participation_is_joined_no_more_than_that")
+def a_device_trusts_the_server_with_the_separation():
+    """A device joins whenever it is asked."""
+    from sottovoce.federation.limits import Participation
+
+    Participation._may_join = lambda self, task, row, limits, allowed: True
+
+
+@caught_by("unit/federation/test_limits.py", "test_a_run_that_bounds_participation_is_joined_no_more_than_that")
+def a_device_follows_a_server_that_changes_the_bounds():
+    """What a user may do in a run is what the newest task says."""
+    from sottovoce.federation.limits import Participation
+
+    real = Participation.join
+
+    def join(self, task, message, drawn, limits, allowed=None):
+        self._allowed = {} if allowed is None else {task.run: allowed}
+        return real(self, task, message, drawn, limits, allowed)
+
+    Participation.join = join
+
+
+@caught_by("unit/federation/test_joined.py", "test_an_answer_that_is_early_or_contradicts_the_count_is_refused")
+def the_server_believes_what_a_device_says_of_its_rounds():
+    """A device that lost its record joins as if it never had."""
+    from sottovoce.federation.joined import Joined
+
+    Joined.check = lambda self, device, answer, round_number: None
+
+
+@caught_by("end_to_end/test_federated_runs.py", "test_correlated_noise_over_devices_asks_only_who_is_free")
+def everybody_is_asked():
+    """The model goes to all registered devices, although it is public who joins."""
+    from sottovoce.federation.rounds import Coordinator
+
+    Coordinator._free = lambda self, recipe, joined, number, payment: self.roster.registered
+
+
 @caught_by("unit/federation/test_device.py", "test_a_coin_follows_from_the_secret_and_the_release_alone")
 def a_coin_flipped_at_every_message():
     """A device draws from fresh entropy, so that a message that comes twice flips the coin twice."""

@@ -133,7 +133,7 @@ def separated_recipe(federation, **privacy):
     return tiny_recipe(federation.path, privacy={**bounded, "noise": "tree", **privacy}, run={"rounds": 6})
 
 
-def test_correlated_noise_over_devices_asks_those_who_are_free_and_no_others(phones, tmp_path):
+def test_correlated_noise_over_devices_asks_only_who_is_free(phones, tmp_path):
     run, fleet = tmp_path / "run", InProcess(phones.devices)
     seen = []
 

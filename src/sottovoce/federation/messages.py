@@ -91,7 +91,7 @@ class Contribution:
     weight: int  # Σ w_k, in steps of `estimators.WEIGHT_STEP`
     bits: np.ndarray  # in halves
     leaves: list[np.ndarray]  # Σ w_k Δ_k in steps of the grid; in float32 where there is no clip, so no grid
-    # Where it is bounded how often users join: the last earlier round of the run that any of these users joined (0: none),
+    # Where it is bounded how often users join: the last earlier round of the run that any of these users joined, or 0,
     # and the most earlier rounds of any of them.
     before: tuple[int, int] | None = None
 

@@ -48,8 +48,9 @@ def paragraphs(statement: Statement) -> list[str]:
         alone = f"Training alone has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
         texts.append(f"The vocabulary was {statement.vocabulary.source}. {alone}")
     if statement.across_devices:
+        joins = "draw who joins" if statement.min_separation is None else "keep count of the rounds that they join"
         texts.append(
-            "Users were trained on their own devices, which draw who joins and clip the updates. The server adds up "
+            f"Users were trained on their own devices, which {joins} and clip the updates. The server adds up "
             "and adds the noise, and is trusted. Every registered user counts, connected or not: one who is away "
             "contributes nothing, and denominator and noise stay."
         )
@@ -109,8 +110,8 @@ def _noise(mechanism: MechanismFacts) -> str:
         return f"Gaussian noise {scale} is added to every coordinate."
     return (
         f"Gaussian noise, {noise_text(mechanism)}, is added to every coordinate. Over all rounds that one user may "
-        f"join the sensitivity is {correlation.sensitivity:.4g} times that of one round. The noise that is correlated has "
-        f"standard deviation {std:.4g}: {z:.4g} (the noise multiplier) times the sensitivity of the run, "
+        f"join the sensitivity is {correlation.sensitivity:.4g} times that of one round. The noise that is correlated "
+        f"has standard deviation {std:.4g}: {z:.4g} (the noise multiplier) times the sensitivity of the run, "
         f"{correlation.noise_over_clip:.4g} times that of one round."
     )
 

@@ -52,9 +52,9 @@ def test_a_run_that_bounds_participation_is_joined_no_more_than_that(tmp_path):
     """Whatever the server asks, in any order, and after a restart; limits of the owner can only be stricter."""
     path, allowed, one = tmp_path / "joined.jsonl", Allowed(30, 5, 3), np.array([0])
 
-    def code_of(number: int, limits: Limits = Limits(), bound: Allowed | None = allowed) -> Code | None:
+    def code_of(number: int, limits: Limits | None = None, bound: Allowed | None = allowed) -> Code | None:
         try:
-            Participation(path).join(task(number=number), b"%d" % number, one, limits, bound)
+            Participation(path).join(task(number=number), b"%d" % number, one, limits or Limits(), bound)
         except Refused as refused:
             return refused.code
         return None

@@ -45,7 +45,8 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
         ({"charged_elsewhere": 3}, "3 more rounds were charged for other copies"),
         ({"out_of_date": True}, "its ε is out of date until `sotto resume`"),
         ({"secrets": "seeded"}, "anyone who knows the seed can undo the noise"),
-        ({"across_devices": True}, "trained on their own devices"),
+        ({"across_devices": True}, "trained on their own devices, which draw who joins"),
+        ({"across_devices": True, "min_separation": 5}, "keep count of the rounds that they join"),
         ({"start": StartFacts("a public model")}, "The model began with a public model."),
         (
             {"start": StartFacts(f"private start: {'c0ffee00' * 8}, with ε = 2", "c0ffee")},
