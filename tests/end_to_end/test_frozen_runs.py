@@ -55,6 +55,7 @@ def test_a_run_goes_on_to_the_same_bits_and_leaves_the_frozen_part_alone(store, 
         sottovoce.resume(tmp_path / "run", model=half)
 
 
+@pytest.mark.slow
 def test_central_training_leaves_the_frozen_part_alone(store, half, tmp_path):
     recipe = make_recipe(store).replace(
         privacy={"mode": "none", "noise_multiplier": None}, run={"algorithm": "central", "rounds": 1}

@@ -150,6 +150,7 @@ def test_a_model_gone_to_nan_exposes_nothing(vocabulary, registry, table):
     assert all(one.bits == 0 for one in expose(Bigrams(np.full_like(table, np.nan)), registry, vocabulary))
 
 
+@pytest.mark.slow
 def test_a_sampled_space_gives_about_the_same_rank(vocabulary, registry, table, monkeypatch):
     longer = choose(Audit(secrets=3, words=3), vocabulary, 48)
     whole = expose(Bigrams(table), longer, vocabulary)

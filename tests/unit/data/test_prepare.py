@@ -226,7 +226,9 @@ def test_grouping_preserves_each_users_stream(
     assert [row.tolist() for row in memory] == [wanted[user] for user in sorted(wanted)]
 
 
-@pytest.mark.parametrize("size", [LETTERS.size, 2**16 - 1, 2**16, 2**16 + 1])
+@pytest.mark.parametrize(
+    "size", [LETTERS.size, 2**16, *(pytest.param(2**16 + way, marks=pytest.mark.slow) for way in (-1, 1))]
+)
 def test_a_store_keeps_how_long_unknown_words_are(tmp_path: Path, size: int) -> None:
     """Of the text that is kept, in its order, whatever width the ids have; in memory and by arrays too."""
     more = (f"w{number}" for number in range(size - LETTERS.size))

@@ -152,7 +152,7 @@ def test_a_model_that_only_imitates_itself_stands_still(model):
     assert np.abs(leaves(slope(moved))).max() > 1e-2
 
 
-@pytest.mark.parametrize("wrap", [lambda objective: objective, lambda objective: Penalised(objective, 0.1)])
+@pytest.mark.parametrize("wrap", first_of([lambda objective: objective, lambda objective: Penalised(objective, 0.1)]))
 def test_the_received_model_reads_on_where_it_stopped(model, wrap):
     received = jax.tree.map(lambda leaf: np.asarray(leaf) * np.float32(1.5), model)
     batch, objective = a_batch(), wrap(WithoutForgetting(0.5))
