@@ -78,6 +78,7 @@ class Words:
 
 
 GROUPED, WORDS = Grouped(), Words()
+_NAMES = {"guessed_lines": "lines that are not UTF-8", "single_record_users": "users with one record"}
 _MISTAKES = ("records_dropped", "look_alike_users", "nameless_records", "guessed_lines")  # not shown if there are none
 
 
@@ -119,7 +120,8 @@ def prepare(
         print_json(summary.to_json() | ({"vocabulary": facts} if words.private_vocabulary else {}))
         return
     shown = {name: fact for name, fact in summary.to_json().items() if fact or name not in _MISTAKES}
-    print_table(f"Store {out}", {name.replace("_", " "): _format(fact) for name, fact in shown.items()})
+    rows = {_NAMES.get(name, name.replace("_", " ")): _format(fact) for name, fact in shown.items()}
+    print_table(f"Store {out}", rows)
     if words.private_vocabulary:
         _print_found(facts)
     if grouped.plain_text:

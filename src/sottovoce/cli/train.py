@@ -184,8 +184,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
             rows[f"  {name}"] = f"{score.top1:.2%}{perplexity}"
     if result.traffic:  # of a simulation: a run across devices has none
         sent = {name: bytes_text(count) for name, count in result.traffic.items()}
-        rows["would be sent to a device, from it"] = f"{sent['down']}, {sent['up']}"
-        rows["would be sent in a round, in all"] = f"{sent['round']}, {sent['total']}"
+        rows["a real device would get, send"] = f"{sent['down']}, {sent['up']} a round"
     print_table(f"Run {result.path}", rows)
     if scores and result.baselines and (sentence := result.baselines.no_better(scores.top1)):
         print(f"note: {sentence}")

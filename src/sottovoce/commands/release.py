@@ -135,7 +135,8 @@ def to_do_before(path: str | Path, statement: Statement, missing: tuple[str, ...
         first = f"; releasing ends the run; `{resume} {path}` first costs nothing more" if free else ""
         yield done + first
     for name in missing:
-        yield f"not audited by {name}" + ("" if again else f"; to audit it first: sotto audit {name} {path}")
+        how = " (it trains a copy)" if name == "canaries" else ""
+        yield f"not audited by {name}" + ("" if again else f"; to audit it first{how}: sotto audit {name} {path}")
 
 
 def _faults(run: RunFolder) -> Iterator[str]:

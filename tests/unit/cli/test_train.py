@@ -67,7 +67,7 @@ def test_a_finished_run_shows_its_cost_and_the_next_step(result, capsys, tmp_pat
     print_result(result(notes=("a note",), traffic=TRAFFIC), json=False)
     page = capsys.readouterr().out
     assert page.startswith("a note\n")
-    for words in ("60 of 60", "4.63 at δ = 1e-6", "6.92", "25.00%, 12.5", "would be sent to a device", "sotto report"):
+    for words in ("60 of 60", "4.63 at δ = 1e-6", "6.92", "25.00%, 12.5", "a real device would get", "sotto report"):
         assert words in page
     assert "spent so far" not in page
 

@@ -67,6 +67,14 @@ def test_progress_is_shown_before_the_first_round_and_the_result_is_written(reci
     assert card["privacy"] == run.read_statement()
 
 
+def test_the_time_left_of_a_run_that_goes_on_is_known_at_once(recipe, tmp_path, no_rounds):
+    sottovoce.train(recipe, tmp_path / "run")
+    RunFolder.open(tmp_path / "run").diagnostics.append({"round": 0, "seconds": 2.5})
+    seen = []
+    sottovoce.resume(tmp_path / "run", observer=seen.append)
+    assert seen[0].seconds_left == 6 * 2.5
+
+
 def test_train_and_resume_take_the_same_from_their_caller(recipe, tmp_path, monkeypatch):
     contexts = []
     monkeypatch.setattr(train, "_train", lambda run, context, *rest: contexts.append(context))
