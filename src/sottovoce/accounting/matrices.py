@@ -129,6 +129,9 @@ class Identity(Toeplitz):
     def sensitivity(self, participation: Participation) -> float:
         return math.sqrt(participation.most)
 
+    def prefix_error(self, rounds: int) -> float:
+        return math.sqrt((rounds + 1) / 2)
+
     def buffers(self, rounds: int) -> int:
         return 0
 

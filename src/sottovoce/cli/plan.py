@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 Accountant = Literal["pld", "rdp", "moments"]
-Sampling = Literal["poisson", "fixed", "in_turn"]
+Sampling = Literal["poisson", "fixed", "in_turn", "min_separation"]
+Noise = Literal["independent", "tree", "banded", "blt"]
 
 
 @Parameter(name="*")
@@ -33,10 +34,15 @@ class Training:
     users: Annotated[float | None, option("K: the population.")] = None
     cohort: Annotated[float | None, option("Expected users in a round; q = cohort / users.")] = None
     rounds: Annotated[float | None, option("T: rounds of training.")] = None
-    noise_multiplier: Annotated[float | None, option("z: the noise over the sensitivity.")] = None
+    noise_multiplier: Annotated[float | None, option("z: the noise over the sensitivity (of a run, if correlated).")] = None
     noise_std: Annotated[float | None, option("σ: finds the cohort, from z (default: 1) and the clip norm.")] = None
     epsilon: Annotated[float | None, option("ε to solve the noise for.")] = None
     sampling: Annotated[Sampling | None, option("How cohorts are drawn; poisson by default.")] = None
+    min_separation: Annotated[int | None, option("b: rounds from one that a user joins to the next, at least.")] = None
+    participations: Annotated[int | None, option("k: rounds that a user joins, at most; by default as many as fit.")] = None
+    noise: Annotated[Noise | None, option("How noise is correlated over rounds; independent by default.")] = None
+    bands: Annotated[int | None, option("Of --noise banded; by default b, 64 at most.")] = None
+    buffers: Annotated[int | None, option("Of --noise blt; 4 by default.")] = None
     clip_norm: Annotated[float | None, option("S: then also the noise on every coordinate.")] = None
     total_weight: Annotated[float | None, option("W: the declared sum of the users' weights.")] = None
     parameters: Annotated[int | None, option("Size of the model: then also signal-to-noise and bytes sent.")] = None
@@ -49,6 +55,8 @@ class Training:
         from sottovoce.planning.projection import cohort_for
 
         clip_norm = self.clip_norm
+        if self.noise not in (None, "independent"):
+            raise SottoError(f"--noise-std finds the cohort for independent noise, not for --noise {self.noise}")
         if clip_norm is None or not (self.cohort is self.epsilon is self.total_weight is None):
             others = "--cohort, --epsilon and --total-weight"
             raise SottoError(f"--noise-std finds the cohort: it goes with --clip-norm, and without {others}")
@@ -120,13 +128,15 @@ def plan(
 
     from sottovoce.planning.plan import make_plan
 
-    values["sampling"] = training.sampling or "poisson"
+    values |= {"sampling": training.sampling or "poisson", "noise": training.noise or "independent"}
     values |= {name: whole(name, value) for name, value in size.items()}
     made = make_plan(**values, delta=delta[0], more_deltas=delta[1:], accountant=accountant)
     if json:
         print_json(made.to_json())
     else:
         _print_plan(made)
+        if made.joining is not None and training.noise is not None:
+            _print_noise(made)
 
 
 def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> None:
@@ -208,7 +218,8 @@ def _print_plan(made: Plan) -> None:
 
     takes_part = f"{made.device_rounds_expected:.3g} rounds on average"
     if not SAMPLERS[made.sampling].amplifies:
-        takes_part = f"at most {made.device_rounds_most:,} rounds, and pays for as many"
+        pays = "" if made.sensitivity is not None else ", and pays for as many"
+        takes_part = f"at most {made.device_rounds_most:,} rounds{pays}"
     rows = {
         **_epsilon_rows(made.epsilons, made.relation, made.epsilon_replaced),
         "noise multiplier z": shown_epsilon(made.noise_multiplier, 6),
@@ -219,7 +230,18 @@ def _print_plan(made: Plan) -> None:
         "accountant": made.accountant,
         "user updates in all": f"{made.user_updates:,.0f}",
     }
+    if made.sensitivity is not None and made.epsilon_zcdp is not None:
+        assert made.rho is not None
+        rows |= {
+            "noise": f"correlated ({made.noise})",
+            "sensitivity of the run": f"{made.sensitivity:.4g} times that of a round",
+            "noise over S": f"{made.noise_over_clip:.4g} (z times the sensitivity)",
+            "ρ, ε by zCDP": f"{made.rho:.4g}, {shown_epsilon(made.epsilon_zcdp)}",
+        }
     optional = {
+        "separation of a user's rounds": (made.min_separation, "{:,} or more"),
+        "error of prefix sums over S": (made.prefix_error, "{:.4g}"),
+        "the noise keeps": (made.noise_bytes, "{:,} bytes"),
         "noise on a coordinate": (made.noise_std, "{:.4g}"),
         "signal to noise": (made.signal_to_noise, "{:.3g}"),
         "a device sends": (made.bytes_per_device, "{:,} bytes a round"),
@@ -227,10 +249,34 @@ def _print_plan(made: Plan) -> None:
     }
     rows |= {name: form.format(value) for name, (value, form) in optional.items() if value is not None}
     print_table("Plan", rows)
-    steps = [point for index, point in enumerate(made.curve) if index % 7 == 0 or index == len(made.curve) - 1]
-    print_table("ε by round", {f"{point['round']:,}": shown_epsilon(point["epsilon"]) for point in steps})
+    if made.sensitivity is not None:
+        print("The ε of the whole run is charged in its first round: to stop early does not lower it.")
+    else:
+        steps = [point for index, point in enumerate(made.curve) if index % 7 == 0 or index == len(made.curve) - 1]
+        print_table("ε by round", {f"{point['round']:,}": shown_epsilon(point["epsilon"]) for point in steps})
     for warning in made.warnings:
         print(f"warning: {warning}")
+
+
+def _print_noise(made: Plan) -> None:
+    from sottovoce.planning.strategy import compare_noise
+
+    compared = compare_noise(made)
+    rows = [
+        {
+            "noise": f"{'* ' if (each.noise, each.sampling) == (made.noise, made.sampling) else ''}{each.noise}",
+            "sampling": each.sampling.replace("_", " "),
+            "noise over S": "–" if each.noise_over_clip is None else f"{each.noise_over_clip:.4g}",
+            "error of prefix sums over S": "–" if each.prefix_error is None else f"{each.prefix_error:.4g}",
+            "vectors kept": f"{each.buffers}" if each.noise_over_clip is not None else "–",
+        }
+        for each in compared
+    ]
+    updates = f"{made.user_updates:,.0f} user updates"
+    print_rows(f"At the same ε for a user added or removed, and {updates}", rows)
+    print(f"Independent noise has a sensitivity of √{made.participations} over the run: one user joins so many rounds.")
+    for line in dict.fromkeys(each.missing for each in compared if each.missing):
+        print(f"note: {line}")
 
 
 def _print_totals(paths: list[Path], deltas: list[float], accountant: str | None, json: bool) -> None:
@@ -251,11 +297,18 @@ def _print_totals(paths: list[Path], deltas: list[float], accountant: str | None
         for number, entry in enumerate(figures["events"], 1):
             event = dict(entry["event"])
             kind = f"{entry['count']:,} × {event.pop('kind')}"
-            facts = (f"{name} {f'{fact:.4g}' if isinstance(fact, float) else fact}" for name, fact in event.items())
+            facts = (f"{name} {_fact(fact)}" for name, fact in event.items())
             rows[f"event {number}"] = ", ".join([kind, *facts])
         print_table(title, rows)
         for note in figures.get("notes", ()):
             print(f"note: {note}")
+
+
+def _fact(value: object) -> str:
+    """A value of an event: its first numbers where it has many."""
+    if isinstance(value, list):
+        return " ".join([*(_fact(each) for each in value[:3]), *(["..."] if len(value) > 3 else [])])
+    return f"{value:.4g}" if isinstance(value, float) else f"{value}"
 
 
 def _epsilon_rows(points: list[JsonObject], relation: str | None, replaced: float | None) -> dict[str, str]:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from sottovoce import accounting
+from sottovoce.accounting import CorrelatedGaussian
+from sottovoce.accounting.matrices import Identity, Participation
 from sottovoce.errors import SottoError, plain_number
 from sottovoce.files import Facts
 from sottovoce.planning.expectation import Expectation, expect, not_measured
@@ -28,7 +30,7 @@ class Choice(Facts):
     cohort: int
     rounds: int
     noise_multiplier: float
-    noise_std: float | None  # of the first round; None where the clip norm adapts
+    noise_std: float | None  # of the first round; None where the clip norm adapts, or noise is correlated
     hours: float | None
     expected: Expectation | None
 
@@ -78,9 +80,32 @@ class _Costs:
         return accounting.DEFAULT_ACCOUNTANT if chosen == "auto" else chosen
 
     def sampler(self, cohort: float) -> Sampler:
-        return build_sampler(self.recipe.privacy.sampling, cohort=cohort, users=self.recipe.privacy.users)
+        privacy, rounds = self.recipe.privacy, self.recipe.run.rounds
+        participation = None
+        if privacy.min_separation:
+            # A larger cohort leaves fewer users free, and fewer rounds have less room.
+            fits = max(1, min(privacy.min_separation, int(privacy.users // cohort), rounds))
+            most = max(privacy.participations, math.ceil(rounds * cohort / privacy.users))
+            participation = Participation(rounds, fits, most if privacy.participations else rounds)
+        return build_sampler(privacy.sampling, cohort=cohort, users=privacy.users, participation=participation)
+
+    @property
+    def relation(self) -> str:
+        return self.events(self.recipe.privacy.cohort)[0][0].relation
+
+    @property
+    def correlated(self) -> bool:
+        return self.recipe.privacy.noise != Identity.kind
 
     def events(self, cohort: float, noise_multiplier: float = 1.0) -> accounting.Spent:
+        if self.correlated:
+            joining = self.sampler(cohort).participation(self.recipe.run.rounds)
+            if joining is None:
+                raise SottoError(
+                    f"privacy.noise={self.recipe.privacy.noise!r} needs privacy.sampling 'in_turn' or 'min_separation'"
+                )
+            # Whatever the strategy matrix is: z is the noise over the sensitivity that the run has with it.
+            return [(CorrelatedGaussian(noise_multiplier, Identity(), joining), 1)]
         factors = build_schedule(self.recipe.privacy.noise_schedule).stretches(self.recipe.run.rounds)
         return self.sampler(cohort).events([(noise_multiplier * factor, count) for factor, count in factors])
 
@@ -94,7 +119,7 @@ class _Costs:
     def noise_std(self, cohort: float, noise_multiplier: float) -> float | None:
         """σ of the first round, as a run has it."""
         privacy = self.recipe.privacy
-        if privacy.adaptive_quantile is not None:
+        if privacy.adaptive_quantile is not None or self.correlated:
             return None
         clip_norm = math.hypot(*privacy.layer_clip_norms) if privacy.layer_clip_norms else privacy.clip_norm
         clip_norm *= build_schedule(privacy.clip_schedule, privacy.clip_path)(1)
@@ -129,7 +154,7 @@ def plan_recipe(recipe: Recipe) -> Grid:
         delta=privacy.delta,
         epsilon=epsilon,
         epsilon_replaced=None if costs.accountant == "moments" else costs.epsilon(privacy.cohort, z, replaced=True),
-        relation=costs.sampler(privacy.cohort).relation,
+        relation=costs.relation,
         accountant=accounting.accountant_name(costs.accountant),
         users_per_second=None,
         choices=[_choice(recipe, size, each) for size in sizes for each in sorted(epsilons)],
@@ -175,4 +200,4 @@ def _check(recipe: Recipe) -> None:
         limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
         raise SottoError(f"privacy.delta={plain_number(privacy.delta)} must be below {limit}; lower it")
     check_numbers(privacy.users, max(1, round(privacy.cohort)), recipe.run.rounds)
-    accounting.check(_Costs(recipe).accountant, _Costs(recipe).sampler(privacy.cohort).relation)
+    accounting.check(_Costs(recipe).accountant, _Costs(recipe).relation)

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 
 from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
+from sottovoce.accounting.events import CorrelatedGaussian
+from sottovoce.accounting.gaussian import zcdp_epsilon
+from sottovoce.accounting.matrices import Identity, Participation
 from sottovoce.errors import SettingError, plain_number
 from sottovoce.files import Facts, Json
+from sottovoce.planning.strategy import BYTES_PER_NUMBER, NoiseChoice, described
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import Sampler, build_sampler
 from sottovoce.recipe import Privacy
@@ -38,6 +42,18 @@ class Plan(Facts):
     device_rounds_expected: float  # in which one device takes part, on average
     device_rounds_most: int  # at most: what is charged where users come in turn
     user_updates: int  # computed by all users together
+    noise_over_clip: float  # noise of one round over S; where it is correlated: before it is correlated
+    prefix_error: float  # root mean square error of the sums over rounds 1 to t, over S
+    noise: str = Identity.kind
+    min_separation: int | None = None  # of the rounds of one user
+    participations: int | None = None  # rounds that one user joins at most, where that is bounded
+    sensitivity: float | None = None  # of one user over the run, in units of S, where noise is correlated
+    rho: float | None = None  # of zero-concentrated differential privacy, one user added or removed
+    epsilon_zcdp: float | None = None  # by ρ alone, which is not tight
+    strategy: Json | None = None  # the strategy matrix
+    bands: int | None = None
+    buffers: int | None = None
+    noise_bytes: int | None = None  # of noise that the server keeps from round to round
     noise_std: float | None = None  # σ on each coordinate of the average update, with the fixed denominator qW
     signal_to_noise: float | None = None  # an average update as long as the clip norm, over the length of the noise
     bytes_per_device: int | None = None  # that a device sends in a round it takes part in
@@ -48,6 +64,13 @@ class Plan(Facts):
         size = f"{self.cohort:,} of {self.users:,} users a round, {self.rounds:,} rounds"
         cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
         return f"<Plan: {cost}, noise multiplier {self.noise_multiplier:g}, {size}>"
+
+    @property
+    def joining(self) -> Participation | None:
+        """Which rounds one user may join, where that is bounded."""
+        if self.min_separation is None or self.participations is None:
+            return None
+        return Participation(self.rounds, self.min_separation, self.participations, self.sampling == "in_turn")
 
     def to_json(self) -> Json:
         return {**super().to_json(), "accountant_name": accounting.accountant_name(self.accountant)}
@@ -64,6 +87,11 @@ def make_plan(
     epsilon: float | None = None,
     accountant: str | None = None,
     sampling: str = "poisson",
+    min_separation: int | None = None,
+    participations: int | None = None,
+    noise: str = Identity.kind,
+    bands: int | None = None,
+    buffers: int | None = None,
     clip_norm: float | None = None,
     parameters: int | None = None,
     users_per_second: float | None = None,
@@ -79,10 +107,15 @@ def make_plan(
         rounds: of the whole training.
         delta: the chance that the guarantee fails; well below 1/users.
         more_deltas: others to show ε at.
-        noise_multiplier: z, the noise over the sensitivity.
+        noise_multiplier: z, the noise over the sensitivity: of one round, or of the run where noise is correlated.
         epsilon: the budget to choose the noise multiplier for.
         accountant: "pld", "rdp" or "moments"; by default the tightest for this sampling.
-        sampling: "poisson", "fixed_size" or "in_turn".
+        sampling: "poisson", "fixed", "in_turn" or "min_separation".
+        min_separation: rounds from one that a user joins to the next at least, for "min_separation".
+        participations: rounds that a user joins at most, for "min_separation"; by default as many as fit.
+        noise: "independent", or correlated by "tree", "banded" or "blt".
+        bands: of "banded"; by default the separation, and not more than 64.
+        buffers: of "blt", at most; 4 by default.
         clip_norm: S; with it, the plan has σ.
         parameters: of the model; with them, what a device sends.
         users_per_second: the rate of a machine; with it, hours.
@@ -104,12 +137,27 @@ def make_plan(
             raise SettingError(text, **{name: value})
 
     accountant = accountant or accounting.DEFAULT_ACCOUNTANT
-    sampler = build_sampler(sampling, cohort=cohort, users=users)
-    accounting.check(accountant, sampler.relation)
+    choice = NoiseChoice(sampling, min_separation, participations, noise, bands, buffers)
+    choice.check(users, cohort, rounds)
+    sampler = build_sampler(sampling, cohort=cohort, users=users, participation=choice.participation(rounds))
+    joining = sampler.participation(rounds)
+    correlated = None if joining is None or noise == Identity.kind else choice.matrix(joining)
+
+    def charges(z: float) -> accounting.Spent:
+        if joining is None or correlated is None:
+            return sampler.events([(z, rounds)])
+        return [(CorrelatedGaussian(z, correlated, joining), 1)]
+
+    relation = charges(1.0)[0][0].relation
+    accounting.check(accountant, relation)
     if noise_multiplier is None:
         assert epsilon is not None
-        noise_multiplier = accounting.calibrate(sampler.events([(1.0, rounds)]), epsilon, delta, accountant)
-    spent = sampler.events([(noise_multiplier, rounds)])
+        noise_multiplier = accounting.calibrate(charges(1.0), epsilon, delta, accountant)
+    spent = charges(noise_multiplier)
+    event = spent[0][0]
+    run = event if isinstance(event, CorrelatedGaussian) else None
+    scale = noise_multiplier * (run.sensitivity if run else 1.0)
+    prefix_error = scale * (correlated or Identity()).prefix_error(rounds)
     curve = accounting.epsilon_curve(spent, delta, accountant)
     total = curve(curve.known_rounds[-1])
     others = accounting.epsilons(spent, more_deltas, accountant)
@@ -119,9 +167,11 @@ def make_plan(
     std = signal = None
     if clip_norm is not None:
         declared = Privacy(users=users, total_weight=total_weight or users, clip_norm=clip_norm)
-        std = noise_std(declared, cohort, noise_multiplier)
+        std = noise_std(declared, cohort, scale)
         if parameters is not None:
-            signal = clip_norm / (std * math.sqrt(parameters)) if std else math.inf
+            # Correlated noise counts as independent noise that has the same error of prefix sums.
+            alike = noise_std(declared, cohort, prefix_error / Identity().prefix_error(rounds))
+            signal = clip_norm / (alike * math.sqrt(parameters)) if alike else math.inf
     return Plan(
         epsilon=total,
         delta=delta,
@@ -132,7 +182,7 @@ def make_plan(
         rounds=rounds,
         accountant=accountant,
         sampling=sampling,
-        relation=sampler.relation,
+        relation=relation,
         epsilons=[{"delta": delta, "epsilon": total}]
         + [{"delta": at, "epsilon": value} for at, value in zip(more_deltas, others, strict=True)],
         epsilon_replaced=replaced,
@@ -140,6 +190,18 @@ def make_plan(
         device_rounds_expected=rounds * (cohort / users),
         device_rounds_most=sampler.participations(rounds),
         user_updates=rounds * cohort,
+        noise_over_clip=scale,
+        prefix_error=prefix_error,
+        noise=noise,
+        min_separation=joining and joining.min_separation,
+        participations=joining and joining.most,
+        sensitivity=run and run.sensitivity,
+        rho=run and run.rho,
+        epsilon_zcdp=zcdp_epsilon(run.rho, delta) if run and run.noise_multiplier else None,
+        strategy=correlated and described(correlated, rounds),
+        bands=bands,
+        buffers=buffers,
+        noise_bytes=parameters and correlated and BYTES_PER_NUMBER * parameters * correlated.buffers(rounds),
         noise_std=std,
         signal_to_noise=signal,
         bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,

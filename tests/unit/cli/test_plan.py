@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from examples import first_of
+from sottovoce.accounting.matrices import MATRICES, Tree
 from sottovoce.cli.plan import Training, whole
 from sottovoce.errors import SottoError
 
@@ -121,3 +122,49 @@ def test_what_does_not_go_with_a_recipe_is_refused(mine, refusal, arguments, wor
 def test_numbers_need_delta_and_no_settings_of_a_recipe(refusal):
     assert "needs --delta" in refusal("plan", "--users", "100")
     assert "go with a recipe" in refusal("plan", "--delta", "1e-5", "--no-bench")
+
+
+SIZES = ["plan", "--users", "2700", "--cohort", "100", "--rounds", "100", "--delta", "1e-5"]
+
+
+def test_kinds_of_noise_are_compared(sotto, capsys, monkeypatch):
+    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", lambda noise, *_: MATRICES[noise]())
+    monkeypatch.setitem(MATRICES, "blt", Tree)
+    monkeypatch.setitem(MATRICES, "banded", Tree)
+    sotto([*SIZES, "--noise-multiplier", "0.6", "--sampling", "in_turn", "--noise", "tree"])
+    out = capsys.readouterr().out
+    for words in ("correlated (tree)", "At the same ε", "sensitivity of √4", "poisson", "* tree", "27 or more"):
+        assert words in out
+    assert "ε by round" not in out
+
+
+def test_kinds_of_noise_are_not_compared_unasked(sotto, capsys):
+    sotto([*SIZES, "--noise-multiplier", "4", "--sampling", "in_turn"])
+    assert "At the same ε" not in capsys.readouterr().out
+
+
+def test_a_plan_with_correlated_noise_as_json(answer):
+    more = ["--sampling", "min_separation", "--min-separation", "9", "--participations", "5", "--noise", "tree"]
+    made = answer(*SIZES, "--epsilon", "8", *more)
+    joins = {name: made[name] for name in ("noise", "min_separation", "participations", "strategy")}
+    assert joins == {"noise": "tree", "min_separation": 9, "participations": 5, "strategy": {"noise": "tree"}}
+    assert made["noise_over_clip"] == pytest.approx(made["noise_multiplier"] * made["sensitivity"])
+    assert made["rho"] == pytest.approx(0.5 / made["noise_multiplier"] ** 2)
+    assert made["epsilon"] < made["epsilon_zcdp"] < made["epsilon_replaced"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--noise", "blt"], "--noise 'blt' needs to know how often"),
+        (["--sampling", "in_turn", "--noise", "blt", "--bands", "3"], "--bands 3 is for noise 'banded'"),
+        (["--sampling", "min_separation", "--participations", "6"], "--min-separation is missing"),
+    ],
+)
+def test_noise_that_does_not_fit_is_refused(refusal, arguments, words):
+    assert words in refusal(*SIZES, "--epsilon", "8", *arguments)
+
+
+def test_a_cohort_is_not_found_for_correlated_noise():
+    with pytest.raises(SottoError, match="independent noise"):
+        Training(noise_std=0.1, clip_norm=1.0, noise="tree").with_cohort()

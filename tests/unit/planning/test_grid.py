@@ -154,3 +154,19 @@ def test_the_answer_is_plain_json(grid):
     read = json.loads(json.dumps(grid.to_json(), allow_nan=False))
     assert read["choices"][0]["expected"]["verdict"] == "drowned"
     assert read["not_known"] == []
+
+
+@pytest.mark.parametrize("more", [{"sampling": "in_turn"}, {"sampling": "min_separation", "min_separation": 7}], ids=str)
+def test_correlated_noise_is_charged_for_the_run_whatever_the_matrix(more):
+    recipe = MINE.replace(privacy={**more, "noise": "blt", "cohort": 500.0, "epsilon": 4.0})
+    grid = plan_recipe(recipe)
+    assert grid.relation == "add-or-remove-one-user"
+    assert grid.epsilon == pytest.approx(4, rel=1e-2)
+    by_epsilon = {choice.epsilon: choice.noise_multiplier for choice in grid.choices}
+    assert {(each.epsilon, each.noise_multiplier) for each in grid.choices} == set(by_epsilon.items())
+    assert {choice.noise_std for choice in grid.choices} == {None}
+
+
+def test_correlated_noise_with_secret_cohorts_is_refused():
+    with pytest.raises(SottoError, match="in_turn"):
+        plan_recipe(MINE.replace(privacy={"noise": "blt"}))

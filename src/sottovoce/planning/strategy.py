@@ -1,0 +1,149 @@
+"""How the noise of planned rounds is correlated, and what each kind of it does to the error of prefix sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sottovoce import accounting
+from sottovoce.accounting.events import CorrelatedGaussian
+from sottovoce.accounting.matrices import MATRICES, Banded, Blt, Identity, Participation, StrategyMatrix
+from sottovoce.errors import SettingError, SottoError, did_you_mean
+from sottovoce.files import Facts, Json
+from sottovoce.privacy.matrix_search import find_matrix
+from sottovoce.privacy.sampling import SAMPLERS, build_sampler
+
+if TYPE_CHECKING:
+    from sottovoce.planning.plan import Plan
+
+MOST_BUFFERS = 10
+MOST_ROUNDS = 100_000  # with correlated noise: beyond, a matrix takes minutes to find
+BUFFERS = 4  # of a BLT, by default
+BYTES_PER_NUMBER = 8  # of the noise that is kept
+
+
+@dataclass(frozen=True)
+class NoiseChoice:
+    """How users join and how noise is correlated, as a plan asks for it. What was not asked for is None."""
+
+    sampling: str = "poisson"
+    min_separation: int | None = None
+    participations: int | None = None
+    noise: str = Identity.kind
+    bands: int | None = None
+    buffers: int | None = None
+
+    def check(self, users: int, cohort: int, rounds: int) -> None:
+        """Refuse what does not fit together."""
+        if self.noise not in MATRICES:
+            known = f"{', '.join(MATRICES)}{did_you_mean(self.noise, MATRICES)}"
+            raise SettingError(f"{{noise!r}} must be one of {known}", noise=self.noise)
+        if self.noise != Identity.kind and SAMPLERS[self.sampling].amplifies:
+            needs = "needs to know how often and how close together a user joins"
+            raise SettingError(
+                f"{{noise!r}} {needs}: use sampling 'in_turn' or 'min_separation', not {{sampling!r}}",
+                noise=self.noise,
+                sampling=self.sampling,
+            )
+        if self.noise != Identity.kind and rounds > MOST_ROUNDS:
+            raise SettingError(f"{{rounds}} must be at most {MOST_ROUNDS} with correlated noise", rounds=rounds)
+        sizes = {"bands": (self.bands, Banded.kind, rounds), "buffers": (self.buffers, Blt.kind, MOST_BUFFERS)}
+        for name, (size, kind, most) in sizes.items():
+            if size is not None and self.noise != kind:
+                raise SettingError(f"{{{name}}} is for noise {kind!r}, not {self.noise!r}; leave it out", **{name: size})
+            if size is not None and not 1 <= size <= most:
+                raise SettingError(f"{{{name}}} must be from 1 to {most}", **{name: size})
+        self._check_separation(users, cohort, rounds)
+
+    def _check_separation(self, users: int, cohort: int, rounds: int) -> None:
+        b, k = self.min_separation, self.participations
+        if not SAMPLERS[self.sampling].takes("min_separation"):
+            for name, value in (("min_separation", b), ("participations", k)):
+                if value is not None:
+                    text = f"{{{name}}} is for sampling 'min_separation', not {self.sampling!r}; leave it out"
+                    raise SettingError(text, **{name: value})
+            return
+        most = min(users // cohort, rounds)
+        if b is None:
+            text = "{min_separation.name} is missing: the fewest rounds from one that a user joins to the next, from 1 "
+            raise SettingError(text + f"to {most}", min_separation=b)
+        if not 1 <= b <= most:
+            why = "the declared users over the cohort" if most < rounds else "the rounds"
+            raise SettingError(f"{{min_separation}} must be from 1 to {most}, {why}", min_separation=b)
+        least = math.ceil(rounds * cohort / users)
+        if k is not None and k < least:
+            text = f"{{participations}} is too few: {rounds} rounds of {cohort} of {users} users need {least} or more"
+            raise SettingError(text, participations=k)
+
+    def participation(self, rounds: int) -> Participation | None:
+        """What is declared for "min_separation"."""
+        if self.min_separation is None:
+            return None
+        return Participation(rounds, self.min_separation, self.participations or rounds)
+
+    def matrix(self, joining: Participation) -> StrategyMatrix:
+        return find_matrix(self.noise, joining, self.bands or 0, self.buffers or BUFFERS)
+
+
+def described(matrix: StrategyMatrix, rounds: int) -> Json:
+    """A matrix for JSON: its own numbers, and the first column of C where it is a Toeplitz matrix."""
+    column = matrix.coefficients(rounds)
+    return {**matrix.to_json(), **({} if column is None else {"coefficients": column.tolist()})}
+
+
+@dataclass(frozen=True)
+class Compared(Facts):
+    """One kind of noise at the ε of a plan, for one user added or removed."""
+
+    noise: str
+    sampling: str
+    noise_over_clip: float | None  # None: it could not be found
+    prefix_error: float | None
+    buffers: int
+    missing: str = ""
+
+
+def compare_noise(plan: Plan) -> list[Compared]:
+    """Every kind of noise at the same ε for one user added or removed, and Poisson sampling with as many user updates.
+
+    Args:
+        plan: one in which users join in turn or with a least separation.
+    """
+    joining = plan.joining
+    if joining is None:
+        raise SottoError("noise is compared where users join in turn or with a least separation")
+    # All are one Gaussian over the run, whatever the matrix: the same ε is the same noise over the run's sensitivity.
+    z = plan.noise_multiplier
+    if plan.noise == Identity.kind:
+        z /= Identity().sensitivity(joining)
+    chosen = NoiseChoice(plan.sampling, noise=plan.noise, bands=plan.bands, buffers=plan.buffers)
+    found = []
+    for kind in MATRICES:
+        own = chosen if kind == plan.noise else NoiseChoice(plan.sampling, noise=kind)
+        found.append(_row(kind, plan.sampling, lambda own=own: own.matrix(joining), z, joining))
+    return [*found, _poisson(plan, z, joining)]
+
+
+def _row(
+    kind: str, sampling: str, search: Callable[[], StrategyMatrix], z: float, joining: Participation
+) -> Compared:
+    try:
+        matrix = search()
+        scale = z * matrix.sensitivity(joining)
+    except SottoError as error:
+        return Compared(kind, sampling, None, None, 0, str(error))
+    rounds = joining.rounds
+    return Compared(kind, sampling, scale, scale * matrix.prefix_error(rounds), matrix.buffers(rounds))
+
+
+def _poisson(plan: Plan, z: float, joining: Participation) -> Compared:
+    run = CorrelatedGaussian(z, Identity(), joining)
+    sampler = build_sampler("poisson", cohort=plan.cohort, users=plan.users)
+    try:
+        epsilon = accounting.epsilon([(run, 1)], plan.delta)
+        own = accounting.calibrate(sampler.events([(1.0, plan.rounds)]), epsilon, plan.delta)
+    except SottoError as error:
+        return Compared(Identity.kind, "poisson", None, None, 0, str(error))
+    return Compared(Identity.kind, "poisson", own, own * Identity().prefix_error(plan.rounds), 0)

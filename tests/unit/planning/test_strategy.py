@@ -1,0 +1,141 @@
+"""Plans with correlated noise: its figures, what does not fit together, and all kinds of noise at the same ε."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from sottovoce import accounting
+from sottovoce.accounting.gaussian import gaussian_epsilon
+from sottovoce.accounting.matrices import Banded, Blt, Participation, Tree
+from sottovoce.errors import SottoError
+from sottovoce.planning import strategy
+from sottovoce.planning.plan import Plan, make_plan
+from sottovoce.planning.strategy import compare_noise
+
+TURNS = {"users": 2_700, "cohort": 100, "rounds": 100, "delta": 1e-5, "sampling": "in_turn"}
+APART = {**TURNS, "sampling": "min_separation", "min_separation": 10}
+BLT, BANDED = Blt((0.45,), (0.94,)), Banded((1.0, 0.6, 0.4))
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch):
+    """Matrices without a search."""
+    asked = []
+
+    def find(noise, joining, bands=0, buffers=4):
+        asked.append((noise, joining, bands, buffers))
+        return {"tree": Tree(), "blt": BLT, "banded": BANDED}.get(noise) or strategy.MATRICES[noise]()
+
+    monkeypatch.setattr(strategy, "find_matrix", find)
+    return asked
+
+
+def test_gboards_tree_as_a_plan():
+    """Noise of 7.0 times the clip norm, as `noise_over_clip`, is ε = 8.53 at δ = 1e-10."""
+    sizes = {"users": 3_000_000, "cohort": 6_500, "rounds": 2_000, "delta": 1e-10}
+    joins = {"sampling": "min_separation", "min_separation": 313, "participations": 6}
+    made = make_plan(**sizes, **joins, noise="tree", noise_multiplier=7.0 / math.sqrt(79))
+    assert made.sensitivity == pytest.approx(math.sqrt(79))
+    assert made.noise_over_clip == pytest.approx(7.0)
+    assert made.rho == pytest.approx(0.806, abs=5e-4)
+    assert made.epsilon == pytest.approx(8.53, abs=5e-3)
+    assert made.epsilon_zcdp == pytest.approx(8.9, abs=0.05)
+    assert (made.min_separation, made.participations) == (313, 6)
+    assert made.strategy == {"noise": "tree"}
+
+
+@pytest.mark.parametrize(("noise", "matrix"), [("tree", Tree()), ("blt", BLT), ("banded", BANDED)])
+def test_the_figures_of_a_plan_with_correlated_noise(noise, matrix):
+    joining = Participation(100, 27, 4, in_turn=True)
+    made = make_plan(**TURNS, noise=noise, epsilon=8.0, clip_norm=2.0, parameters=1_000)
+    z = made.noise_multiplier
+    assert made.relation == "add-or-remove-one-user"
+    assert made.sensitivity == matrix.sensitivity(joining)
+    assert made.noise_over_clip == pytest.approx(z * made.sensitivity)
+    assert made.noise_std == pytest.approx(z * made.sensitivity * 2.0 / 100)
+    assert made.prefix_error == pytest.approx(made.noise_over_clip * matrix.prefix_error(100))
+    assert made.rho == pytest.approx(0.5 / z**2)
+    assert 7.98 < made.epsilon == pytest.approx(gaussian_epsilon(z, 1e-5), rel=1e-8)
+    assert made.epsilon <= 8
+    assert made.epsilon_replaced == pytest.approx(gaussian_epsilon(z / 2, 1e-5), rel=1e-8)
+    assert made.noise_bytes == 8 * 1_000 * matrix.buffers(100)
+    assert [point["epsilon"] for point in made.curve] == [made.epsilon] * 2  # the run is charged in round 1
+    written = json.loads(json.dumps(made.to_json()))
+    column = matrix.coefficients(100)
+    assert written["strategy"].get("coefficients") == (None if column is None else column.tolist())
+    assert Plan.from_json(written).joining == made.joining == joining
+
+
+def test_what_is_asked_for_is_searched_for(found):
+    make_plan(**APART, participations=8, noise="banded", bands=7, noise_multiplier=1.0)
+    make_plan(**APART, noise="blt", buffers=3, noise_multiplier=1.0)
+    make_plan(**APART, noise="blt", noise_multiplier=1.0)
+    limited, all_that_fit = Participation(100, 10, 8), Participation(100, 10, 10)
+    assert found == [("banded", limited, 7, 4), ("blt", all_that_fit, 0, 3), ("blt", all_that_fit, 0, 4)]
+
+
+def test_independent_noise_is_planned_as_before():
+    made = make_plan(**TURNS, noise_multiplier=4.0)
+    assert made.sensitivity is made.rho is made.strategy is made.epsilon_zcdp is made.noise_bytes is None
+    assert (made.noise_over_clip, made.participations) == (4.0, 4)
+    assert made.prefix_error == pytest.approx(4.0 * math.sqrt(101 / 2))
+    assert make_plan(users=10**9, cohort=10, rounds=10**12, delta=1e-12, noise_multiplier=1.0, accountant="rdp")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"noise": "trees"}, "did you mean 'tree'"),
+        ({"noise": "blt", "sampling": "poisson"}, "how often and how close"),
+        ({"noise": "tree", "sampling": "fixed"}, "how often and how close"),
+        ({"noise": "blt", "bands": 4}, "bands=4 is for noise 'banded'"),
+        ({"noise": "tree", "buffers": 4}, "buffers=4 is for noise 'blt'"),
+        ({"bands": 4}, "bands=4 is for noise 'banded'"),
+        ({"noise": "blt", "buffers": 11}, "from 1 to 10"),
+        ({"noise": "banded", "bands": 101}, "from 1 to 100"),
+        ({"participations": 5}, "participations=5 is for sampling 'min_separation'"),
+        ({"min_separation": 5}, "min_separation=5 is for sampling 'min_separation'"),
+        ({"sampling": "min_separation"}, "min_separation is missing"),
+        ({"sampling": "min_separation", "participations": 5}, "min_separation is missing"),
+        ({"sampling": "min_separation", "min_separation": 28}, "from 1 to 27, the declared users over the cohort"),
+        ({"sampling": "min_separation", "min_separation": 0}, "from 1 to 27"),
+        ({"sampling": "min_separation", "min_separation": 21, "rounds": 20}, "from 1 to 20, the rounds"),
+        ({"sampling": "min_separation", "min_separation": 9, "participations": 3}, "need 4 or more"),
+        ({"noise": "tree", "rounds": 200_000}, "at most 100000"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_in_a_sentence(change, reason):
+    with pytest.raises(SottoError, match=reason) as refused:
+        make_plan(**{**TURNS, "noise_multiplier": 1.0, **change})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("noise", ["independent", "tree", "blt"])
+def test_all_kinds_of_noise_at_the_same_epsilon(noise):
+    joining = Participation(100, 27, 4, in_turn=True)
+    z = 0.6 if noise != "independent" else 1.2  # 1.2 in each of 4 rounds is 0.6 over the run
+    rows = compare_noise(make_plan(**TURNS, noise=noise, noise_multiplier=z))
+    assert [row.noise for row in rows] == ["independent", "tree", "banded", "blt", "independent"]
+    assert [row.noise_over_clip for row in rows[:4]] == pytest.approx(
+        [1.2, *(0.6 * matrix.sensitivity(joining) for matrix in (Tree(), BANDED, BLT))]
+    )
+    assert rows[3].prefix_error == pytest.approx(0.6 * BLT.sensitivity(joining) * BLT.prefix_error(100))
+    poisson = accounting.SampledGaussian(rows[4].noise_over_clip, "poisson", 100 / 2_700)
+    assert accounting.epsilon([(poisson, 100)], 1e-5) == pytest.approx(gaussian_epsilon(0.6, 1e-5), rel=2e-3)
+    assert rows[4].prefix_error == pytest.approx(rows[4].noise_over_clip * math.sqrt(101 / 2))
+
+
+def test_a_kind_of_noise_that_cannot_be_found_has_a_note(monkeypatch):
+    def find(noise, joining, bands=0, buffers=4):
+        if noise in ("banded", "blt"):
+            raise SottoError("pip install it")
+        return strategy.MATRICES[noise]()
+
+    monkeypatch.setattr(strategy, "find_matrix", find)
+    rows = compare_noise(make_plan(**TURNS, noise="tree", noise_multiplier=1.0))
+    assert [row.missing for row in rows] == ["", "", "pip install it", "pip install it", ""]
+    with pytest.raises(SottoError, match="in turn"):
+        compare_noise(make_plan(**{**TURNS, "sampling": "poisson"}, noise_multiplier=1.0))
