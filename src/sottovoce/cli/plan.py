@@ -34,12 +34,12 @@ class Training:
     users: Annotated[float | None, option("K: the population.")] = None
     cohort: Annotated[float | None, option("Expected users in a round; q = cohort / users.")] = None
     rounds: Annotated[float | None, option("T: rounds of training.")] = None
-    noise_multiplier: Annotated[float | None, option("z: the noise over the sensitivity (of a run, if correlated).")] = None
+    noise_multiplier: Annotated[float | None, option("z: noise over sensitivity (of a run, if correlated).")] = None
     noise_std: Annotated[float | None, option("σ: finds the cohort, from z (default: 1) and the clip norm.")] = None
     epsilon: Annotated[float | None, option("ε to solve the noise for.")] = None
     sampling: Annotated[Sampling | None, option("How cohorts are drawn; poisson by default.")] = None
     min_separation: Annotated[int | None, option("b: rounds from one that a user joins to the next, at least.")] = None
-    participations: Annotated[int | None, option("k: rounds that a user joins, at most; by default as many as fit.")] = None
+    participations: Annotated[int | None, option("k: rounds that a user joins, at most; or as many as fit.")] = None
     noise: Annotated[Noise | None, option("How noise is correlated over rounds; independent by default.")] = None
     bands: Annotated[int | None, option("Of --noise banded; by default b, 64 at most.")] = None
     buffers: Annotated[int | None, option("Of --noise blt; 4 by default.")] = None
@@ -135,7 +135,8 @@ def plan(
         print_json(made.to_json())
     else:
         _print_plan(made)
-        if made.joining is not None and training.noise is not None:
+        if made.joining is not None and training.noise is not None and made.noise_multiplier:
+            log("comparing kinds of noise; the first time, their matrices are searched for ...")
             _print_noise(made)
 
 

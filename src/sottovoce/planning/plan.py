@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
 from sottovoce.accounting.events import CorrelatedGaussian
-from sottovoce.accounting.gaussian import zcdp_epsilon
 from sottovoce.accounting.matrices import Identity, Participation
 from sottovoce.errors import SettingError, plain_number
 from sottovoce.files import Facts, Json
-from sottovoce.planning.strategy import BYTES_PER_NUMBER, NoiseChoice, described
+from sottovoce.planning.strategy import NoiseChoice, figures_of
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import Sampler, build_sampler
 from sottovoce.recipe import Privacy
@@ -193,15 +192,11 @@ def make_plan(
         noise_over_clip=scale,
         prefix_error=prefix_error,
         noise=noise,
-        min_separation=joining and joining.min_separation,
-        participations=joining and joining.most,
-        sensitivity=run and run.sensitivity,
-        rho=run and run.rho,
-        epsilon_zcdp=zcdp_epsilon(run.rho, delta) if run and run.noise_multiplier else None,
-        strategy=correlated and described(correlated, rounds),
+        min_separation=None if joining is None else joining.min_separation,
+        participations=None if joining is None else joining.most,
         bands=bands,
         buffers=buffers,
-        noise_bytes=parameters and correlated and BYTES_PER_NUMBER * parameters * correlated.buffers(rounds),
+        **({} if run is None else figures_of(run, delta, parameters)),
         noise_std=std,
         signal_to_noise=signal,
         bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sottovoce import accounting
 from sottovoce.accounting.events import CorrelatedGaussian
+from sottovoce.accounting.gaussian import zcdp_epsilon
 from sottovoce.accounting.matrices import MATRICES, Banded, Blt, Identity, Participation, StrategyMatrix
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import Facts, Json
@@ -52,7 +53,8 @@ class NoiseChoice:
         sizes = {"bands": (self.bands, Banded.kind, rounds), "buffers": (self.buffers, Blt.kind, MOST_BUFFERS)}
         for name, (size, kind, most) in sizes.items():
             if size is not None and self.noise != kind:
-                raise SettingError(f"{{{name}}} is for noise {kind!r}, not {self.noise!r}; leave it out", **{name: size})
+                text = f"{{{name}}} is for noise {kind!r}, not {self.noise!r}; leave it out"
+                raise SettingError(text, **{name: size})
             if size is not None and not 1 <= size <= most:
                 raise SettingError(f"{{{name}}} must be from 1 to {most}", **{name: size})
         self._check_separation(users, cohort, rounds)
@@ -87,10 +89,18 @@ class NoiseChoice:
         return find_matrix(self.noise, joining, self.bands or 0, self.buffers or BUFFERS)
 
 
-def described(matrix: StrategyMatrix, rounds: int) -> Json:
-    """A matrix for JSON: its own numbers, and the first column of C where it is a Toeplitz matrix."""
+def figures_of(run: CorrelatedGaussian, delta: float, parameters: int | None) -> Json:
+    """What a plan says of a run whose noise is correlated, by the names of its fields."""
+    matrix, rounds = run.matrix, run.participation.rounds
     column = matrix.coefficients(rounds)
-    return {**matrix.to_json(), **({} if column is None else {"coefficients": column.tolist()})}
+    return {
+        "sensitivity": run.sensitivity,
+        "rho": run.rho,
+        "epsilon_zcdp": zcdp_epsilon(run.rho, delta) if run.noise_multiplier else math.inf,
+        # The matrix's own numbers, and the first column of C where it is a Toeplitz matrix.
+        "strategy": {**matrix.to_json(), **({} if column is None else {"coefficients": column.tolist()})},
+        "noise_bytes": None if parameters is None else BYTES_PER_NUMBER * parameters * matrix.buffers(rounds),
+    }
 
 
 @dataclass(frozen=True)
@@ -126,9 +136,7 @@ def compare_noise(plan: Plan) -> list[Compared]:
     return [*found, _poisson(plan, z, joining)]
 
 
-def _row(
-    kind: str, sampling: str, search: Callable[[], StrategyMatrix], z: float, joining: Participation
-) -> Compared:
+def _row(kind: str, sampling: str, search: Callable[[], StrategyMatrix], z: float, joining: Participation) -> Compared:
     try:
         matrix = search()
         scale = z * matrix.sensitivity(joining)

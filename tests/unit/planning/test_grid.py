@@ -156,7 +156,7 @@ def test_the_answer_is_plain_json(grid):
     assert read["not_known"] == []
 
 
-@pytest.mark.parametrize("more", [{"sampling": "in_turn"}, {"sampling": "min_separation", "min_separation": 7}], ids=str)
+@pytest.mark.parametrize("more", [{"sampling": "in_turn"}, {"sampling": "min_separation", "min_separation": 7}])
 def test_correlated_noise_is_charged_for_the_run_whatever_the_matrix(more):
     recipe = MINE.replace(privacy={**more, "noise": "blt", "cohort": 500.0, "epsilon": 4.0})
     grid = plan_recipe(recipe)
