@@ -268,13 +268,14 @@ def _print_noise(made: Plan) -> None:
             "noise": f"{'* ' if (each.noise, each.sampling) == (made.noise, made.sampling) else ''}{each.noise}",
             "sampling": each.sampling.replace("_", " "),
             "noise over S": "–" if each.noise_over_clip is None else f"{each.noise_over_clip:.4g}",
-            "error of prefix sums over S": "–" if each.prefix_error is None else f"{each.prefix_error:.4g}",
-            "vectors kept": f"{each.buffers}" if each.noise_over_clip is not None else "–",
+            "prefix error": "–" if each.prefix_error is None else f"{each.prefix_error:.4g}",
+            "vectors": f"{each.buffers}" if each.noise_over_clip is not None else "–",
         }
         for each in compared
     ]
     updates = f"{made.user_updates:,.0f} user updates"
     print_rows(f"At the same ε for a user added or removed, and {updates}", rows)
+    print("Prefix error: root mean square error of the sums over rounds 1 to t, over S. Vectors: what the noise keeps.")
     print(f"Independent noise has a sensitivity of √{made.participations} over the run: one user joins so many rounds.")
     for line in dict.fromkeys(each.missing for each in compared if each.missing):
         print(f"note: {line}")

@@ -6,8 +6,17 @@ import math
 
 import pytest
 
-from sottovoce.accounting import Covered, NonPrivate, SampledGaussian, ThresholdedHistogram, epsilon
+from sottovoce.accounting import (
+    CorrelatedGaussian,
+    Covered,
+    NonPrivate,
+    SampledGaussian,
+    ThresholdedHistogram,
+    epsilon,
+)
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
+from sottovoce.accounting.events import ADDED
+from sottovoce.accounting.matrices import Participation, Tree
 
 ROUND = SampledGaussian(1.2, "poisson", 0.25)
 TURN = SampledGaussian(4.0, "fixed", 1.0, cohort=1, users=1)
@@ -15,8 +24,12 @@ TURN = SampledGaussian(4.0, "fixed", 1.0, cohort=1, users=1)
 
 @pytest.mark.parametrize(
     "spent",
-    [[(ROUND, 6), (ThresholdedHistogram(2.0, 1e-6), 1)], [(TURN, 3), (Covered(4.0), 5)]],
-    ids=["sampled, with a histogram", "in turn"],
+    [
+        [(ROUND, 6), (ThresholdedHistogram(2.0, 1e-6), 1)],
+        [(TURN, 3), (Covered(4.0), 5)],
+        [(CorrelatedGaussian(0.8, Tree(), Participation(20, 5, 3)), 1), (Covered(0.8, ADDED), 19)],
+    ],
+    ids=["sampled, with a histogram", "in turn", "correlated"],
 )
 def test_it_agrees_with_ours(spent):
     assert dp_accounting_epsilon(spent, 1e-4) == pytest.approx(epsilon(spent, 1e-4), rel=0.005)

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.accounting import NonPrivate, SampledGaussian, ThresholdedHistogram, epsilon, epsilons
+from sottovoce.accounting import (
+    CorrelatedGaussian,
+    Covered,
+    NonPrivate,
+    SampledGaussian,
+    ThresholdedHistogram,
+    epsilon,
+    epsilons,
+)
+from sottovoce.accounting.events import ADDED
+from sottovoce.accounting.gaussian import gaussian_epsilon
+from sottovoce.accounting.matrices import Banded, Participation
 from sottovoce.errors import SottoError
 from sottovoce.planning.ledger_totals import judge_ledgers
 from sottovoce.runs.ledger import COUNT, PREPARATION, Entry, Ledger, StoreLedger, write_release
@@ -144,3 +155,33 @@ def test_errors(tmp_path) -> None:
     (tmp_path / "record.jsonl").write_text('{"round": 1, "epsilon": 2}\n')
     with pytest.raises(SottoError, match=r"line 1 of .* is damaged"):
         judge_ledgers([tmp_path / "record.jsonl"], [1e-6])
+
+
+@pytest.fixture(params=["run", "release"])
+def write_correlated(request, tmp_path):
+    """Writes the ledger of a run with correlated noise, or that of its release."""
+    run, rest = CorrelatedGaussian(0.8, Banded((1.0, 0.5)), Participation(4, 2, 2)), Covered(0.8, ADDED)
+    path = tmp_path / "ledger.jsonl"
+
+    def write() -> Path:
+        if request.param == "run":
+            return of_run(path, [run, rest, rest, rest])
+        write_release(path, "a", [(run, 1), (rest, 3)])
+        return path
+
+    return write
+
+
+def test_a_run_of_correlated_noise_is_judged_by_its_one_charge(write_correlated):
+    judged = judge_ledgers([write_correlated()], [1e-6])
+    assert judged.total.relation == ADDED
+    assert judged.total.epsilons[0]["epsilon"] == pytest.approx(gaussian_epsilon(0.8, 1e-6), rel=1e-8)
+    assert judged.total.epsilon_replaced == pytest.approx(gaussian_epsilon(0.4, 1e-6), rel=1e-8)
+
+
+def test_a_smaller_sensitivity_than_the_matrix_has_is_not_believed(write_correlated, monkeypatch):
+    with monkeypatch.context() as lying:
+        lying.setattr(CorrelatedGaussian, "sensitivity", 1.0)
+        path = write_correlated()
+    with pytest.raises(SottoError, match="sensitivity"):
+        judge_ledgers([path], [1e-6])
