@@ -7,9 +7,11 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile hundreds of tiny programs and run each once: compile quickly, run slowly, and in one part, since parts
@@ -39,18 +41,17 @@ if "config-of-tests-" not in os.environ.get("XDG_CONFIG_HOME", ""):
     os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="config-of-tests-")
     atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
-import jax
-import numpy as np
 import pytest
 from hypothesis import settings
 
-from family import FAMILY, of_family
-from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.data.words import BOS, EOS
-from sottovoce.models.contract import LanguageModel
-from sottovoce.models.lstm import LSTM
-from sottovoce.recipe import Recipe
+from kinds import FAMILY
+
+# Nothing heavy is imported here: the process that hands out tests to workers reads this file before it starts them.
+if TYPE_CHECKING:
+    from sottovoce.data.store import Store
+    from sottovoce.data.vocabulary import Vocabulary
+    from sottovoce.models.contract import LanguageModel
+    from sottovoce.models.lstm import LSTM
 
 WORDS = 60
 
@@ -72,17 +73,25 @@ def pytest_runtest_teardown() -> None:
     """
     maps = Path("/proc/self/maps")
     if next(TESTS) % 20 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
+        import jax
+
         jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
+    from sottovoce.data.vocabulary import Vocabulary
+
     frame = Vocabulary.from_words(())
     return Vocabulary(frame.words + tuple(f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(WORDS - frame.size)))
 
 
 def random_users(vocabulary: Vocabulary, lengths: list[int], seed: int = 0) -> list[list[int]]:
     """Token streams of given lengths: texts of a few words, each between BOS and EOS."""
+    import numpy as np
+
+    from sottovoce.data.words import BOS, EOS
+
     generator = np.random.default_rng(seed)
     users = []
     for length in lengths:
@@ -97,18 +106,52 @@ def random_users(vocabulary: Vocabulary, lengths: list[int], seed: int = 0) -> l
 @pytest.fixture(scope="session")
 def store(vocabulary: Vocabulary) -> Store:
     """Users of all lengths: none, one token, odd lengths, exactly full, and in between."""
+    from sottovoce.data.store import Store
+
     lengths = [48, 0, 1, 7, 48, 23, 30, 48, 12, 41, 5, 48, 36]
     return Store.from_users(random_users(vocabulary, lengths), vocabulary, tokens_per_user=48)
 
 
 @pytest.fixture(scope="session")
 def model(vocabulary: Vocabulary) -> LSTM:
+    import jax
+
+    from sottovoce.models.lstm import LSTM
+
     return LSTM(vocabulary.size, embedding=6, hidden=8, key=jax.random.key(7))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drawings() -> Iterator[dict[str, object]]:
+    """Figures that were drawn, by what is in them: one that many pages share is drawn once. Clear it to draw anew."""
+    from sottovoce.reporting import compare, report
+    from sottovoce.reporting.draw import curves
+
+    drawn: dict[str, object] = {}
+
+    def once(draw: Callable[..., object]) -> Callable[..., object]:
+        def drawing(*contents: object) -> object:
+            key = f"{draw.__qualname__} {contents!r}"
+            if key not in drawn:
+                drawn[key] = draw(*contents)
+            return drawn[key]
+
+        return drawing
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (curves.Figure, "svg"), (report, "draw_number_line"), (compare, "draw_utility"), (compare, "draw_spread"),
+            (compare, "_head_words"),
+        ):  # fmt: skip
+            patch.setattr(owner, name, once(getattr(owner, name)))
+        yield drawn
 
 
 @pytest.fixture
 def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe `demo` with a smaller model, for examples that train it."""
+    from sottovoce.recipe import Recipe
+
     load = Recipe.load
     demo = load("demo").replace(model={"embedding": 4, "hidden": 5})
     monkeypatch.setattr(Recipe, "load", lambda path: demo if path == "demo" else load(path))
@@ -117,4 +160,6 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow) if "," in name else name for name in FAMILY])
 def any_model(request: pytest.FixtureRequest, vocabulary: Vocabulary) -> LanguageModel:
     """A test that takes this is run for every kind, or for those it names; variants of a kind are slow tests."""
+    from family import of_family
+
     return of_family(request.param, vocabulary.size)

@@ -8,19 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from kinds import FAMILY
 from sottovoce.local.update import cut_into_lanes
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.lstm import LSTM
-
-FAMILY = {
-    "lstm": {"embedding": 6, "hidden": 8},
-    "gru": {"embedding": 6, "hidden": 8},
-    "stacked_lstm": {"embedding": 6, "hidden": 8, "dropout": 0.3},
-    "stacked_lstm, variational and tied": {"embedding": 7, "dropout": 0.3, "variational": True, "tied": True},
-    "gated_cnn": {"embedding": 6, "hidden": 8, "layers": 2, "kernel": 3, "bottleneck": 4},
-    "gated_cnn, tied": {"embedding": 7, "layers": 2, "kernel": 3, "bottleneck": 4, "tied": True},
-}
 
 
 @cache

@@ -18,6 +18,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
 KINDS = ("gru", "stacked_lstm", "gated_cnn")  # beside the LSTM, which all other tests train
+VARIANTS = [name for name in FAMILY if "," in name]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,9 @@ def test_every_kind_learns(store, tmp_path, name, algorithm):
     assert losses[-1] < losses[0] - 0.2
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "," in name else name for name in FAMILY]
+)
 def test_weights_that_are_kept_make_the_same_model(name):
     model = of_family(name)
     again = load_model(jax.tree.map(np.zeros_like, model), weights_of(model))

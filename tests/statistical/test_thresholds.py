@@ -11,6 +11,7 @@ from scipy import stats
 from sottovoce.privacy import histogram as module
 from sottovoce.privacy.histogram import NoisyHistogram
 
+DRAWS = 20_000  # of each test, and of the one of a noisy count: they share a program
 FAR = 10_000_000  # above any threshold, so that every draw is seen
 
 
@@ -28,8 +29,8 @@ def test_every_draw_has_a_key_of_its_own() -> None:
 @pytest.mark.usefixtures("known_key")
 def test_the_noise_of_a_histogram_has_the_declared_scale() -> None:
     histogram = NoisyHistogram(names_per_user=16, noise_multiplier=1.5, delta=1e-6)
-    drawn = histogram.draw({str(number): FAR for number in range(10_000)})
-    assert len(drawn) == 10_000
+    drawn = histogram.draw({str(number): FAR for number in range(DRAWS)})
+    assert len(drawn) == DRAWS
     noise = np.array(list(drawn.values())) - FAR
     assert np.issubdtype(noise.dtype, np.integer)
     spread = noise + np.random.default_rng(0).uniform(-0.5, 0.5, len(noise))  # whole numbers to a continuous law
@@ -42,7 +43,7 @@ def test_the_noise_of_a_histogram_has_the_declared_scale() -> None:
 def test_a_name_of_one_user_alone_is_shown_with_the_chance_that_is_charged() -> None:
     histogram = NoisyHistogram(names_per_user=1, noise_multiplier=20.0, delta=0.05)
     chance = histogram.chance_to_show(histogram.threshold)
-    shown = len(histogram.draw({str(number): 1 for number in range(40_000)}))
+    shown = len(histogram.draw({str(number): 1 for number in range(DRAWS)}))
     assert 0.04 < chance <= 0.05
-    assert stats.binomtest(shown, 40_000, chance).pvalue > 1e-6
-    assert stats.binomtest(shown, 40_000, 0.8 * chance).pvalue < 1e-6
+    assert stats.binomtest(shown, DRAWS, chance).pvalue > 1e-6
+    assert stats.binomtest(shown, DRAWS, 0.8 * chance).pvalue < 1e-6

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import sottovoce.cli
+from examples import first_of
 from sottovoce.cli import main as entry
 from sottovoce.cli.main import app, main
 from sottovoce.errors import LostProcess, SettingError, SottoError
@@ -76,7 +77,7 @@ def test_commands_are_grouped_by_what_a_person_does(capsys):
     assert found == sorted(found)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", first_of(["bash", "zsh", "fish"]))
 def test_a_shell_can_complete_commands_and_options(shell, tmp_path, capsys):
     script = tmp_path / "sotto"
     assert status_of(["--install-completion", "--shell", shell, "--output", str(script)]) == 0

@@ -151,7 +151,7 @@ STRANGERS = {
 @pytest.mark.parametrize("words", STRANGERS.values(), ids=[*STRANGERS])
 def test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting(words, caplog, monkeypatch):
     """Anybody who reached it could end the run, or be its process 1."""
-    monkeypatch.setattr(rendezvous, "HANDSHAKE", 5.0)
+    monkeypatch.setattr(rendezvous, "HANDSHAKE", 1.0)  # of the stranger
     with rendezvous.listen("127.0.0.1", 0) as listener:
         address = ("127.0.0.1", listener.getsockname()[1])
         met = []
@@ -167,6 +167,7 @@ def test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting(words, ca
                 stranger.sendall(words)
                 if words:
                     assert stranger.recv(1) == b""  # not a word more
+            monkeypatch.setattr(rendezvous, "HANDSHAKE", 10.0)
             channels, reply = rendezvous.connect(Address(f"127.0.0.1:{address[1]}"), 1, 2, 10, SECRET)
         waiting.join(30)
         OPEN.extend([channels, *met])
@@ -181,7 +182,7 @@ def test_what_was_heard_does_not_open_the_door_a_second_time():
 
     def wait() -> None:
         with suppress(SottoError):
-            rendezvous.accept_all(listener, 3, 3, {}, SECRET)
+            rendezvous.accept_all(listener, 3, 2, {}, SECRET)
 
     with rendezvous.listen("127.0.0.1", 0) as listener:
         address = ("127.0.0.1", listener.getsockname()[1])

@@ -116,11 +116,11 @@ def test_what_is_released_is_a_function_of_a_sum_of_whole_numbers(estimator, mon
         return drawn[-1][1]
 
     monkeypatch.setattr("sottovoce.privacy.mechanism.rounded_gaussian", watched)
-    totals = np.random.default_rng(0).integers(-(2**45), 2**45, 4000) * mechanism.grid((4.0,))
+    totals = np.random.default_rng(0).integers(-(2**45), 2**45, 3000) * mechanism.grid((4.0,))
     query = mechanism.estimate({"x": totals}, np.float64(5.0), np.zeros(1))
     noised = mechanism.add_noise(query, (), 1, (4.0,), bytes(32))[0].update["x"]
     ((_, size, scale, _), noise) = drawn[0]
-    assert (size, noised.dtype) == (4000, np.float32)
+    assert (size, noised.dtype) == (3000, np.float32)
     if isinstance(estimator, FixedDenominator):  # the sum itself, in steps of its grid
         step = mechanism.grid((4.0,)) / 3.0
         steps = totals / mechanism.grid((4.0,))
@@ -130,7 +130,7 @@ def test_what_is_released_is_a_function_of_a_sum_of_whole_numbers(estimator, mon
         step = 2.0 ** (math.floor(math.log2(sensitivity)) - 26)
         steps = np.rint(totals / 5.0 / step)
         # √d/2 steps for each of two worlds, and what dividing in float64 may hide.
-        assert scale >= (sensitivity + math.sqrt(4000) * step) / step
+        assert scale >= (sensitivity + math.sqrt(3000) * step) / step
         assert scale <= 1.001 * sensitivity / step
     np.testing.assert_array_equal(noised, ((steps + np.asarray(noise)) * step).astype(np.float32))
     assert np.all(steps == np.rint(steps))
