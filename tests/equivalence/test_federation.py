@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fleets import InProcess, make_device, make_roster, tiny_recipe
+from fleets import InProcess, make_device, make_roster, some_of, tiny_recipe
 from free import AllFree, Free
 from sottovoce.build.assembly import assemble
 from sottovoce.federation.limits import Limits
@@ -40,10 +40,18 @@ EVERYTHING = {
 }  # fmt: skip
 
 
-def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store, vocabulary, tmp_path):
+# Users who come at irregular times, and noise that is correlated over rounds.
+SEPARATED = {
+    "privacy": {"sampling": "min_separation", "min_separation": 2, "cohort": 5, "participations": 2, "noise": "tree"}
+}
+
+
+@pytest.mark.parametrize("settings", [EVERYTHING, SEPARATED], ids=["coins", "min_separation"])
+def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store, vocabulary, tmp_path, settings):
     """To rounding: over the wire and back, for three rounds that follow one another."""
     roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES)
-    assembly = assemble(tiny_recipe(tmp_path / "federation", **EVERYTHING), store)
+    store = some_of(store, 0, sum(SHARES.values()))  # with names
+    assembly = assemble(tiny_recipe(tmp_path / "federation", **settings), store)
     devices = devices_of(tmp_path, store)
     start = assembly.start(assembly.model)
     played = Coordinator(roster, InProcess(devices), 1.0).rounds(assembly, "spring", start, AllFree(keys_of))
@@ -51,6 +59,9 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
     for state, summed in played:
         number = state.round
         cohort = np.sort(np.concatenate([_joined(device, number) for device in devices.values()]))
+        if settings is SEPARATED:  # a silo's users come as they would in a simulation
+            expected = assembly.algorithm.mechanism.sampler.sample(store, b"", number)
+            assert cohort[cohort > 0].tolist() == expected[expected > 0].tolist()
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, simulated.clip_norms)
         # One user after another, as each device has them: nothing is left to rounding but the order of the sum.
         sent = np.asarray(jax.random.key_data(local_key(keys_of(number).local)))
@@ -76,7 +87,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
 
 
 def _joined(device, number: int) -> np.ndarray:
-    rows = device._participation._joined[f"spring {number} a"]
+    rows = device._participation._joined.get(f"spring {number} a", [])
     return np.array(rows, int) + device._enrolled.first
 
 

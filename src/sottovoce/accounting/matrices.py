@@ -261,6 +261,34 @@ def realised_sensitivity(matrix: StrategyMatrix, patterns: Iterable[Sequence[int
     return max((matrix.norm(joined, rounds) for joined in patterns), default=0.0)
 
 
+def worst_rounds(matrix: StrategyMatrix, joined: np.ndarray, rounds: int) -> tuple[int, ...]:
+    """Of users who joined these rounds, a row each and padded with zeros, the rounds of one with the largest ‖C u‖.
+
+    For many users: only the rounds that this gives have to be measured by `norm`.
+    """
+    gram, squares = _gram(matrix, rounds), np.zeros(len(joined))
+    for column in range(joined.shape[1]):
+        squares += gram[joined[:, column, None], joined].sum(axis=1)
+    worst = joined[np.argmax(squares)] if len(joined) else np.zeros(0, np.int64)
+    return tuple(worst[worst > 0].tolist())
+
+
+@lru_cache(maxsize=1)
+def _gram(matrix: StrategyMatrix, rounds: int) -> np.ndarray:
+    """CᵀC, by rounds from 1 on; row and column 0 are zero."""
+    gram, places = np.zeros((rounds + 1, rounds + 1)), np.arange(rounds)
+    column = matrix.coefficients(rounds)
+    if column is not None:
+        apart = places[:, None] - places
+        dense = np.where(apart >= 0, column[np.maximum(apart, 0)], 0.0)
+        gram[1:, 1:] = dense.T @ dense
+        return gram
+    for level in range(rounds.bit_length()):
+        nodes = places >> level
+        gram[1:, 1:] += (nodes[:, None] == nodes) & (nodes < rounds >> level)
+    return gram
+
+
 # Toeplitz matrices
 
 

@@ -13,7 +13,7 @@ from typing import Unpack
 import jax
 import numpy as np
 
-from sottovoce.accounting.matrices import realised_sensitivity
+from sottovoce.accounting.matrices import realised_sensitivity, worst_rounds
 from sottovoce.bases import PUBLIC
 from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.baselines import evaluated_users
@@ -467,7 +467,8 @@ class Training:
             patterns = coordinator.patterns(self.assembly, self.payments.run)
         else:
             assert isinstance(sampler, BoundedParticipation)
-            patterns = sampler.patterns(self.store, rounds)
+            chunks = sampler.in_chunks(self.store.names, rounds)
+            patterns = [worst_rounds(mechanism.matrix, joined, rounds) for _, joined in chunks]
         return None if patterns is None else realised_sensitivity(mechanism.matrix, patterns, rounds)
 
     def _traffic(self) -> dict[str, float] | None:

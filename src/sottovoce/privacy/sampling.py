@@ -5,6 +5,7 @@ A sampler draws the cohorts and knows what the accountant charges for them. docs
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, fields, replace
@@ -264,15 +265,6 @@ class BoundedParticipation(Sampler):
     def expected(self, users: int) -> float:
         return self.cohort
 
-    def patterns(self, people: Named, rounds: int) -> list[tuple[int, ...]]:
-        """The different sets of rounds, of the first `rounds`, that these users join; public by assumption."""
-        found = {
-            tuple(row[row > 0].tolist())
-            for _, joined in self.in_chunks(people.names, rounds)
-            for row in np.unique(joined, axis=0)
-        }
-        return sorted(found - {()})
-
     def in_chunks(self, names: np.ndarray, rounds: int) -> Iterator[tuple[int, np.ndarray]]:
         """`rounds_of` for some users at a time, with the row of the first of them: all at once may not fit memory."""
         chunk = max(_AT_ONCE // self.participations(rounds), 1)
@@ -398,9 +390,10 @@ class MinSeparation(BoundedParticipation):
         return min(self.most_participations, super().participations(rounds))
 
     def of_population(self, cohort: float, users: int) -> Self:
-        """With the separation that this population allows."""
+        """As many rounds: with the separation that this population allows, and the participations that it needs."""
         fits = min(self.min_separation, int(users // cohort))
-        return replace(self, cohort=int(cohort), users=users, min_separation=fits)
+        needed = math.ceil(self.span * cohort / users)
+        return replace(self, cohort=int(cohort), users=users, min_separation=fits, most_participations=needed)
 
     def rounds_of(self, names: np.ndarray, rounds: int) -> np.ndarray:
         # Whole numbers throughout: every machine finds the same rounds.

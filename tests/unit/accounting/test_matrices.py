@@ -18,6 +18,7 @@ from sottovoce.accounting.matrices import (
     Tree,
     matrix_from_json,
     realised_sensitivity,
+    worst_rounds,
 )
 from sottovoce.errors import SottoError
 
@@ -192,3 +193,16 @@ def test_a_tree_that_takes_too_long_is_refused(monkeypatch):
     monkeypatch.setattr("sottovoce.accounting.matrices._MOST_WORK", 10**5)
     with pytest.raises(SottoError, match="takes too long"):
         Tree().sensitivity(Participation(3001, 17, 90))
+
+
+@pytest.mark.parametrize("matrix", [Tree(), Identity(), Banded((1.0, 0.6, 0.2)), Blt((0.3, 0.2), (0.9, 0.4))], ids=str)
+def test_the_worst_of_many_users_is_the_one_of_the_largest_norm(matrix):
+    """Among random rounds of random users, also of a run that stopped early; rows are padded with zeros."""
+    generator = np.random.default_rng(4)
+    for rounds in (1, 6, 8, 21):
+        joined = np.sort(generator.integers(0, 2, (200, rounds)) * np.arange(1, rounds + 1), axis=1)
+        patterns = [row[row > 0] for row in joined]
+        found = worst_rounds(matrix, joined, rounds)
+        assert any(list(found) == row.tolist() for row in patterns)
+        assert matrix.norm(found, rounds) == pytest.approx(realised_sensitivity(matrix, patterns, rounds))
+    assert worst_rounds(matrix, np.zeros((0, 3), int), 4) == ()
