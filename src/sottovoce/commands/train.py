@@ -79,6 +79,7 @@ class RunResult:
 
 
 Observer = Callable[[Progress], None]
+_MOST_REALISED = 5000  # rounds of a run whose realised participation is measured: more need more than some 600 MB
 
 
 def train(
@@ -460,7 +461,7 @@ class Training:
         Rounds that were charged count, whether or not they are in the model.
         """
         mechanism, rounds = self.assembly.algorithm.mechanism, max(self.state.round, self.ledger.rounds)
-        if mechanism.participation is None or not rounds:
+        if mechanism.participation is None or not 0 < rounds <= _MOST_REALISED:
             return None
         coordinator, sampler = self.context.coordinator, mechanism.sampler
         if coordinator is not None:
