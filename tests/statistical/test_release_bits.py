@@ -8,17 +8,25 @@ z lets nobody be right more often than Φ(1/2z). Releases made wrongly on purpos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import product
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 from examples import first_of
+from sottovoce.accounting.matrices import Banded, Blt, Tree
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import Poisson
+from sottovoce.privacy.noise_stream import finer, stream_of
+from sottovoce.privacy.sampling import InTurn, Poisson
 
 S, Z, COHORT, SIZE, RELEASES = 1.0, 10.0, 20.0, 2500, 200
 MECHANISMS = {
@@ -182,3 +190,137 @@ def test_a_release_made_wrongly_is_found_out_every_time(release, name):
     for repetition in range(10):
         p_value, which = worst_p_value(release, Case(MECHANISMS[name], 10 + repetition), repetition)
         assert p_value < 1e-4, which
+
+
+# Streams of correlated noise: the releases of all rounds of a run, with a user who joins every other round and without.
+
+STREAM_Z, STREAM_ROUNDS, STREAM_SIZE, STREAM_RELEASES = 10.0, 4, 1000, 40
+TURNS = InTurn(cohort=20, users=40, seed=0)
+MATRICES = {"tree": Tree(), "banded": Banded((1.0, 0.5, 0.3)), "blt": Blt((0.3, 0.2), (0.9, 0.4))}
+
+
+class StreamCase:
+    """What the attacker knows: all estimates with the user and without, the strategy matrix, and the public grid."""
+
+    def __init__(self, kind: str, seed: int):
+        planned = TURNS.participation(STREAM_ROUNDS)
+        fixed = FixedDenominator(COHORT)
+        self.matrix = MATRICES[kind]
+        self.mechanism = Mechanism(
+            TURNS, FlatClip(S), fixed, STREAM_Z, matrix=self.matrix, participation=planned
+        )
+        grid, generator = self.mechanism.grid((S,)), np.random.default_rng(seed)
+        shape = (STREAM_ROUNDS, STREAM_SIZE)
+        crowd = np.rint(generator.normal(size=shape) / math.sqrt(STREAM_SIZE) * COHORT * S / 2 / grid) * grid
+        crowd[:, : STREAM_SIZE // 10] = 0
+        user = np.trunc(generator.normal(size=shape) / math.sqrt(STREAM_SIZE) * 0.1 * S / grid) * grid
+        user[1::2] = 0
+        weight = np.float64(COHORT)
+        sums = [[self.mechanism.estimate((one,), weight, np.zeros(1)) for one in total] for total in (crowd, crowd + user)]
+        self.queries = sums
+        self.estimates = [np.array([query.update[0] for query in queries]) for queries in sums]
+        self.std = self.mechanism.noise_std(1, (S,))[0]
+        self.sum_step = fixed.step(grid)
+        self.step = self.sum_step / 2 ** finer(self.std / self.sum_step)
+
+    def views(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """What an attacker may look at: the releases, C times them, which undoes the correlations, and prefix sums."""
+        return {"": numbers, "C times ": self.undo @ numbers, "sums of ": np.cumsum(numbers, axis=0)}
+
+    @cached_property
+    def undo(self) -> np.ndarray:
+        column = self.matrix.coefficients(STREAM_ROUNDS)
+        if column is not None:
+            places = np.subtract.outer(np.arange(STREAM_ROUNDS), np.arange(STREAM_ROUNDS))
+            return np.where(places >= 0, column[np.abs(places)], 0.0)
+        return np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 1, 0]], np.float64)
+
+
+def released_stream(case: StreamCase, world: int, key: bytes) -> np.ndarray:
+    state, found = case.mechanism.init_noise(case.queries[world][0].update), []
+    for number, query in enumerate(case.queries[world], 1):
+        noised, state = case.mechanism.add_noise(query, state, number, (S,), bytes([number]) + key[1:])
+        found.append(np.asarray(noised.update[0]))
+    return np.array(found)
+
+
+def stream_noise(case: StreamCase, key: bytes, draw) -> np.ndarray:
+    """w of all rounds from what `draw(generator)` gives for m."""
+    stream, generator, found = stream_of(case.matrix, STREAM_ROUNDS), np.random.default_rng(list(key)), []
+    assert stream is not None
+    state = stream.init(STREAM_SIZE)
+    with jax.enable_x64(True):
+        for number in range(1, STREAM_ROUNDS + 1):
+            drawn = [jnp.asarray(draw(generator)) for _ in range(stream.draws(number))]
+            noise, state = stream.next(state, drawn, number)
+            found.append(np.asarray(noise))
+    return np.array(found)
+
+
+def a_float32_stream(case: StreamCase, world: int, key: bytes) -> np.ndarray:
+    noise = stream_noise(case, key, lambda generator: 2.0**41 * generator.standard_normal(STREAM_SIZE))
+    noise = (noise * 2.0**-41 * case.std).astype(np.float32)
+    return (case.estimates[world] + noise.astype(np.float64)).astype(np.float32)
+
+
+def a_float64_stream_that_is_not_rounded(case: StreamCase, world: int, key: bytes) -> np.ndarray:
+    noise = stream_noise(case, key, lambda generator: 2.0**41 * generator.standard_normal(STREAM_SIZE))
+    return case.estimates[world] + noise * 2.0**-41 * case.std
+
+
+def a_stream_of_coarser_steps(case: StreamCase, world: int, key: bytes) -> np.ndarray:
+    coarse = case.sum_step * 2**16
+    noise = stream_noise(
+        case, key, lambda generator: np.rint(case.std / coarse * generator.standard_normal(STREAM_SIZE))
+    )
+    return (case.estimates[world] + noise * coarse).astype(np.float32)
+
+
+BROKEN_STREAMS = [a_float32_stream, a_float64_stream_that_is_not_rounded, a_stream_of_coarser_steps]
+
+
+def worst_of_streams(release: Callable, case: StreamCase, seed: int) -> tuple[float, str]:
+    """As `worst_p_value`, with every statistic of every view, in fine steps and in those of the sum."""
+    scales = {"": SimpleNamespace(std=case.std, step=case.step)}
+    scales["in steps of the sum, "] = SimpleNamespace(std=case.std, step=case.sum_step)
+
+    def guesses(numbers: np.ndarray, generator: np.random.Generator) -> Iterator[tuple[str, int]]:
+        worlds = [case.views(estimate) for estimate in case.estimates]
+        for view, seen in case.views(numbers).items():
+            pair = [(seen.ravel(), world[view].ravel()) for world in worlds]
+            for (scale, known), (name, statistic) in product(scales.items(), STATISTICS.items()):
+                if scale and "step" not in name:
+                    continue
+                scores = [statistic(r, e, known) for r, e in pair]
+                guess = generator.integers(0, 2) if scores[0] == scores[1] else int(scores[1] > scores[0])
+                yield f"{view}{scale}{name}", int(guess)
+
+    generator, right = np.random.default_rng(seed), Counter[str]()
+    tried: set[str] = set()
+    for world in generator.integers(0, 2, STREAM_RELEASES):
+        numbers = np.asarray(release(case, int(world), generator.bytes(32)), np.float64)
+        for name, guess in guesses(numbers, generator):
+            tried.add(name)
+            right[name] += guess == world
+    allowed = stats.norm.cdf(1 / (2 * STREAM_Z))
+    found = {
+        name: stats.binomtest(int(right[name]), STREAM_RELEASES, allowed, "greater").pvalue for name in sorted(tried)
+    }
+    name = min(found, key=found.__getitem__)
+    return min(1.0, found[name] * len(found)), f"{name}: {right[name]} of {STREAM_RELEASES}"
+
+
+OTHERS_ARE_SLOW = [pytest.param(kind, marks=() if kind == "blt" else pytest.mark.slow) for kind in MATRICES]
+
+
+@pytest.mark.parametrize("kind", OTHERS_ARE_SLOW)
+def test_no_statistic_tells_more_of_a_stream_than_epsilon_allows(kind):
+    p_value, which = worst_of_streams(released_stream, StreamCase(kind, 1), 2)
+    assert p_value > 1e-4, which
+
+
+@pytest.mark.parametrize("kind", OTHERS_ARE_SLOW)
+@pytest.mark.parametrize("release", BROKEN_STREAMS, ids=lambda release: release.__name__)
+def test_a_stream_made_wrongly_is_found_out(release, kind):
+    p_value, which = worst_of_streams(release, StreamCase(kind, 3), 4)
+    assert p_value < 1e-4, which
