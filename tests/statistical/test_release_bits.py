@@ -216,9 +216,10 @@ class StreamCase:
         user = np.trunc(generator.normal(size=shape) / math.sqrt(STREAM_SIZE) * 0.1 * S / grid) * grid
         user[1::2] = 0
         weight = np.float64(COHORT)
-        sums = [[self.mechanism.estimate((one,), weight, np.zeros(1)) for one in total] for total in (crowd, crowd + user)]
-        self.queries = sums
-        self.estimates = [np.array([query.update[0] for query in queries]) for queries in sums]
+        self.queries = [
+            [self.mechanism.estimate((total,), weight, np.zeros(1)) for total in totals] for totals in (crowd, crowd + user)
+        ]
+        self.estimates = [np.array([query.update[0] for query in queries]) for queries in self.queries]
         self.std = self.mechanism.noise_std(1, (S,))[0]
         self.sum_step = fixed.step(grid)
         self.step = self.sum_step / 2 ** finer(self.std / self.sum_step)
