@@ -216,9 +216,8 @@ class StreamCase:
         user = np.trunc(generator.normal(size=shape) / math.sqrt(STREAM_SIZE) * 0.1 * S / grid) * grid
         user[1::2] = 0
         weight = np.float64(COHORT)
-        self.queries = [
-            [self.mechanism.estimate((total,), weight, np.zeros(1)) for total in totals] for totals in (crowd, crowd + user)
-        ]
+        worlds = (crowd, crowd + user)
+        self.queries = [[self.mechanism.estimate((total,), weight, np.zeros(1)) for total in one] for one in worlds]
         self.estimates = [np.array([query.update[0] for query in queries]) for queries in self.queries]
         self.std = self.mechanism.noise_std(1, (S,))[0]
         self.sum_step = fixed.step(grid)
