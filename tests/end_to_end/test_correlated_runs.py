@@ -6,13 +6,15 @@ import json
 import logging
 import shutil
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_world import results_of
-from test_kill_and_resume import KILLED_TRAINING, process
+from test_kill_and_resume import KILLED_TRAINING
 from test_sums_and_noise import change_sums
 from tiny_run import StopAfter, make_recipe, make_store
 
@@ -131,6 +133,10 @@ def test_killed_anywhere_and_resumed_a_run_ends_with_the_same_bits(store, whole,
     assert lines(out / "record.jsonl") == lines(unbroken / "record.jsonl")
     ((_, count),) = (charges(store) - before).items()
     assert count == 1  # the run is charged once
+
+
+def process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
