@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from sottovoce.planning.grid import plan_recipe
     from sottovoce.planning.ledger_totals import judge_ledgers
     from sottovoce.planning.plan import make_plan
+    from sottovoce.planning.strategy import compare_noise
     from sottovoce.recipe import Recipe
     from sottovoce.web.keyboard.app import keyboard_app
     from sottovoce.web.server import serve
@@ -89,6 +90,7 @@ _HOMES = {
     "audit_membership": "commands.audit_membership",
     "audit_rounds": "commands.audit_rounds",
     "audit_tails": "commands.audit_tails",
+    "compare_noise": "planning.strategy",
     "compare_runs": "commands.compare",
     "create_federation": "commands.federate",
     "enrol": "commands.federate",
@@ -154,6 +156,7 @@ __all__ = [
     "audit_membership",
     "audit_rounds",
     "audit_tails",
+    "compare_noise",
     "compare_runs",
     "create_federation",
     "enrol",
