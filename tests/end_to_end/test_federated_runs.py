@@ -160,6 +160,8 @@ def test_correlated_noise_over_devices_asks_only_who_is_free(phones, tmp_path):
     assert statement.mechanism.correlation.noise == "tree"
     assert statement.epsilon_realised is None  # the users of a silo are not told apart
     assert "it is public who joins which round" in " ".join(statement.not_covered)
+    assert call("release", run, "--out", tmp_path / "release", "--yes") == 0
+    assert call("verify", tmp_path / "release") == 0
 
 
 def test_the_next_model_leaves_only_after_the_checkpoint_with_it_is_on_disk(phones, tmp_path):

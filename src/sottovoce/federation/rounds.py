@@ -111,6 +111,8 @@ def for_devices(recipe: Recipe) -> Recipe:
 def aggregate(aggregation: Aggregation, transport: Transport, name: str, seconds: float) -> DeviceSum:
     """Play the phases of an aggregation over a transport."""
     for phase in aggregation.phases():
+        if not phase.messages:  # nobody is free: there is nothing to wait for
+            continue
         exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes)
         for device, answer in transport.exchange(exchange):
             code = phase.take(device, answer)

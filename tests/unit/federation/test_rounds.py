@@ -59,6 +59,17 @@ def test_what_a_phase_asks_may_depend_on_the_answers_to_the_one_before(caplog):
     assert [record.getMessage() for record in caplog.records] == ["rogue contributes nothing: limits"]
 
 
+def test_where_nobody_is_asked_nothing_is_waited_for():
+    class Nobody(TwoPhases):
+        def phases(self) -> Iterator[Phase]:
+            self.last = Phase({})
+            yield self.last
+
+    transport = Echo()
+    assert aggregate(Nobody(), transport, "round 3", 5.0).total == 0
+    assert not transport.exchanges
+
+
 def test_a_device_that_is_lost_between_phases_is_left_out():
     assert aggregate(TwoPhases(), Echo("clinic"), "round 3", 5.0).total == 7
 
