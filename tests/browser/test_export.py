@@ -109,5 +109,5 @@ def test_without_the_extra_the_error_says_how_to_get_it(runs, tmp_path, monkeypa
     with pytest.raises(SystemExit) as ended:
         main(["export", str(runs[0]), "--out", str(tmp_path / "out")])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "error: export needs jax2onnx; `pip install -e '.[export]'`\n"
+    assert capsys.readouterr().err == "error: export needs jax2onnx; `pip install 'sottovoce[export]'`\n"
     assert not (tmp_path / "out").exists()

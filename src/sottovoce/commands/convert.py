@@ -37,7 +37,7 @@ def converter() -> Callable[..., Any]:
             import onnxruntime  # noqa: F401
             from jax2onnx import to_onnx
     except ImportError as error:
-        raise SottoError(f"export needs {error.name}; `pip install -e '.[export]'`") from None
+        raise SottoError(f"export needs {error.name}; `pip install 'sottovoce[export]'`") from None
     return to_onnx
 
 

@@ -31,7 +31,7 @@ Notify = Callable[[str], None]
 def require_flower() -> None:
     """Say what to install, before anything is made."""
     if find_spec("flwr") is None:
-        raise SottoError("`sotto federate` needs Flower: pip install -e '.[federation]'")
+        raise SottoError("`sotto federate` needs Flower: pip install 'sottovoce[federation]'")
 
 
 def create_federation(

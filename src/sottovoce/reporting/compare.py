@@ -146,8 +146,8 @@ def render_comparison(comparison: Comparison) -> str:
 def _view(comparison: Comparison) -> Json:
     runs, internal = comparison.runs, comparison.internal
     return {
-        "title": ", ".join(run.name for run in runs),
-        "count": len(runs),
+        "title": ", ".join([*(run.name for run in runs), *comparison.bases]),
+        "heading": _heading(len(runs), len(comparison.bases)),
         "internal": internal,
         "notices": comparison.notices(),
         "people": comparison.people,
@@ -160,6 +160,12 @@ def _view(comparison: Comparison) -> Json:
         "spread": _spread(runs) if internal else None,
         "version": runs[0].statement.software.get("sottovoce", ""),
     }
+
+
+def _heading(runs: int, bases: int) -> str:
+    if runs + bases == 1:
+        return "One run and its baselines"
+    return f"{runs + bases} models compared" if bases else f"{runs} runs compared"
 
 
 def _coloured(runs: Sequence[Compared]) -> Iterator[tuple[str, Compared]]:

@@ -87,7 +87,7 @@ def serve(app: Any, *, port: int, host: str = LOOPBACK, ready: Callable[[str], N
 
 
 def missing(error: ImportError) -> SottoError:
-    return SottoError(f"this page needs {error.name}; `pip install -e '.[keyboard]'`")
+    return SottoError(f"this page needs {error.name}; `pip install 'sottovoce[keyboard]'`")
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -75,5 +75,5 @@ def test_a_graph_beyond_the_bound_is_refused(monkeypatch):
 
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(SottoError, match=r"export needs onnxruntime; `pip install -e '\.\[export\]'`"):
+    with pytest.raises(SottoError, match=r"export needs onnxruntime; `pip install 'sottovoce\[export\]'`"):
         convert.convert(of_family("gru"), "step")

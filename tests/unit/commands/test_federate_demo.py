@@ -79,6 +79,6 @@ def test_a_folder_that_exists_is_left_alone(devices, tmp_path):
 
 def test_a_demonstration_without_flower_makes_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(federate, "find_spec", lambda name: None)
-    with pytest.raises(SottoError, match=r"pip install -e '\.\[federation\]'"):
+    with pytest.raises(SottoError, match=r"pip install 'sottovoce\[federation\]'"):
         run(tmp_path / "demo")
     assert not (tmp_path / "demo").exists()

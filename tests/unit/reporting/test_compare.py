@@ -12,7 +12,7 @@ from sottovoce.audit.results import Audits
 from sottovoce.reporting.compare import Compared, Comparison, render_comparison
 from sottovoce.reporting.draw.style import short
 from sottovoce.reporting.findings import HIDDEN, findings
-from sottovoce.runs.baselines import Score
+from sottovoce.runs.baselines import Baselines, Score
 
 ATTACK = {"attacks": [{"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8, "tprs": {}}], "weights": None}
 AUDITS = Audits.from_json({"membership": ATTACK})
@@ -157,3 +157,21 @@ def test_runs_that_were_not_measured_together_are_shown_as_recorded():
     page = render_comparison(Comparison([make_run("never", record=[], **bare)]))
     assert list(figures(page)) == []
     assert page.count("Nothing was recorded.") == 3
+
+
+def test_the_heading_counts_runs_and_bases():
+    score = Score(200, 0.13, 0.2, 0.3, 200.0)
+    for comparison, heading in (
+        (make_comparison(), "2 runs compared"),
+        (make_comparison(bases={"base english": score}), "3 models compared"),
+        (Comparison([make_run()]), "One run and its baselines"),
+    ):
+        assert f"<h1>{heading}</h1>" in render_comparison(comparison)
+
+
+def test_a_base_that_was_named_takes_the_place_of_the_start_that_a_run_recorded():
+    score = Score(200, 0.13, 0.2, 0.3, 200.0)
+    run = make_run(baselines=Baselines("base english", replace(score, top1=0.12)))
+    for bases, shown in (({}, "the start, base english"), ({"base english": score}, "base english")):
+        comparison = Comparison([run], "200 held-out users", bases=bases)
+        assert [row["Run"] for row in comparison.rows()] == [run.name, shown]
