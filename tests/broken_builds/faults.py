@@ -307,6 +307,225 @@ def noise_of_the_first_round():
     Mechanism.noise_std = lambda self, number, clip_norms: real(self, 1, self.clip_norms(1, self.start()))
 
 
+# --- correlated noise ------------------------------------------------------------------------------------------------
+
+CORRELATED = "end_to_end/test_correlated_runs.py"
+SAME_BITS = "test_killed_anywhere_and_resumed_a_run_ends_with_the_same_bits[blt]"
+COVARIANCE = "test_noise_of_all_rounds_together_has_the_covariance_of_its_matrix"
+MEANS = "test_what_one_user_moves_the_means_is_the_matrix_times_their_updates_up_to_the_declared_rounding"
+WHOLE_RUN = "test_one_user_moves_all_rounds_of_a_run_together_by_at_most_its_sensitivity[blt-in_turn]"
+
+
+def _at_every_resume(act: Callable[[], None]) -> None:
+    from sottovoce.commands import train
+
+    real = train.resume
+
+    def resume(*args, **kwargs):
+        act()
+        return real(*args, **kwargs)
+
+    train.resume = resume
+
+
+@caught_by(CORRELATED, SAME_BITS)
+def fresh_noise_after_resume():
+    """A process that resumes a run draws noise of its own, also for rounds that were done before."""
+    import os
+
+    from sottovoce.runs.secrets import Secrets
+
+    real, own = Secrets.noise_key, [b""]
+    Secrets.noise_key = lambda self, number, release, digest: real(self, number, release, digest + own[0])
+    _at_every_resume(lambda: own.__setitem__(0, os.urandom(8)))
+
+
+@caught_by(CORRELATED, SAME_BITS)
+def noise_that_forgets_at_resume():
+    """The state of the noise is zero after a resume, as before the first round."""
+    import numpy as np
+
+    from sottovoce.training.server import ServerState
+
+    real = ServerState.load
+    ServerState.load = lambda self, number, arrays, noise: real(
+        self, number, arrays, {name: np.zeros_like(values) for name, values in noise.items()}
+    )
+
+
+@caught_by(CORRELATED, SAME_BITS)
+def decays_that_change_at_resume():
+    """The buffers of a BLT decay in another way after a resume."""
+    from dataclasses import replace
+
+    from sottovoce.accounting.matrices import Blt
+    from sottovoce.privacy.noise_stream import BltStream
+
+    real, changed = BltStream.next, []
+
+    def next_noise(self, *rest):
+        other = Blt(self.matrix.scales, tuple(0.9 * decay for decay in self.matrix.decays))
+        return real(replace(self, matrix=other) if changed else self, *rest)
+
+    BltStream.next = next_noise
+    _at_every_resume(lambda: changed.append(True))
+
+
+@caught_by(CORRELATED, "test_the_state_of_the_noise_survives_in_float64_to_the_bit[blt]")
+def noise_state_in_float32():
+    """The state of the noise is kept in float32."""
+    import numpy as np
+
+    from sottovoce.runs.secrets import Secrets
+
+    real = Secrets.save
+
+    def save(self, folder, seal, noise=None):
+        real(self, folder, seal, noise and {name: values.astype(np.float32) for name, values in noise.items()})
+
+    Secrets.save = save
+
+
+@caught_by("unit/accounting/test_matrices.py", "test_the_sensitivity_is_that_of_the_worst_pattern")
+def a_separation_of_one_round_more():
+    """The sensitivity of a strategy matrix is for users who join one round less often."""
+    from dataclasses import replace
+
+    from sottovoce.accounting import matrices
+
+    real = matrices.Toeplitz.sensitivity
+    matrices.Toeplitz.sensitivity = lambda self, allowed: real(
+        self, replace(allowed, min_separation=allowed.min_separation + 1)
+    )
+
+
+@caught_by("equivalence/test_correlated_neighbours.py", WHOLE_RUN)
+def sensitivity_of_one_participation():
+    """The noise of a run hides a user who joins once."""
+    from sottovoce.accounting.matrices import Participation
+
+    Participation.most = property(lambda self: 1)
+
+
+@caught_by("statistical/test_correlated_noise.py", f"{COVARIANCE}[blt]")
+def noise_without_the_sensitivity_of_the_run():
+    """z is taken over what one user moves one round, not the run."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    Mechanism.run_sensitivity = 1.0
+
+
+@caught_by("statistical/test_correlated_noise.py", f"{COVARIANCE}[blt]")
+def the_multiplier_twice():
+    """z is applied to the noise twice."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.noise_std
+    Mechanism.noise_std = lambda self, *rest: (self.noise_multiplier * real(self, *rest)[0], None)
+
+
+@caught_by("statistical/test_correlated_noise.py", f"{COVARIANCE}[tree]")
+def a_tree_that_draws_once_a_round():
+    """All nodes that a round completes have the same noise."""
+    from sottovoce.privacy.noise_stream import TreeStream
+
+    draws, real = TreeStream.draws, TreeStream.next
+    TreeStream.draws = lambda self, number: 1
+    TreeStream.next = lambda self, state, drawn, number: real(self, state, drawn * draws(self, number), number)
+
+
+@caught_by("unit/privacy/test_noise_stream.py", MEANS)
+def rounding_of_streams_that_is_not_paid_for():
+    """Products in a stream are rounded, and the sensitivity is as if they were not."""
+    from sottovoce.privacy.noise_stream import BltStream
+
+    BltStream.rounding = 0.0
+
+
+@caught_by("unit/accounting/test_matrices.py", "test_coefficients_that_increase_or_are_negative_are_refused")
+def coefficients_that_rise():
+    """Coefficients of any shape are accepted, though the sensitivity is known for falling ones alone."""
+    from sottovoce.accounting import matrices
+
+    matrices._check_falling = lambda bands: None
+
+
+@caught_by(
+    "unit/accounting/test_events.py",
+    "test_a_run_of_correlated_noise_is_one_gaussian_for_one_user_added_or_removed",
+)
+def added_or_removed_shown_for_replaced():
+    """The ε of one user replaced is that of one user added or removed."""
+    from sottovoce import accounting
+    from sottovoce.accounting.events import CorrelatedGaussian
+
+    real = accounting.composition_of
+
+    def composition_of(counts, accountant, replaced=False):
+        return real(counts, accountant, replaced and not any(isinstance(event, CorrelatedGaussian) for event in counts))
+
+    accounting.composition_of = composition_of
+
+
+@caught_by(CORRELATED, "test_the_state_of_the_noise_lies_with_the_secrets_alone_and_is_erased_at_release[blt]")
+def noise_state_in_the_checkpoint():
+    """What the noise remembers lies in a file that others may read."""
+    from dataclasses import replace
+
+    from sottovoce.runs import checkpoint
+
+    real = checkpoint.save_sealed
+
+    def save_sealed(run, saved, secrets, noise=None):
+        hidden = {f"noise {name}": values for name, values in (noise or {}).items()}
+        return real(run, replace(saved, arrays={**saved.arrays, **hidden}), secrets, noise)
+
+    checkpoint.save_sealed = save_sealed
+
+
+@caught_by(CORRELATED, "test_another_sum_of_a_round_that_was_paid_for_is_refused[entropy]")
+def another_sum_charged_again():
+    """A round with another sum is charged once more and released, with the earlier noise that both share."""
+    from sottovoce.privacy.mechanism import Mechanism
+    from sottovoce.runs.payments import Payments
+
+    real = Mechanism.event
+    Mechanism.event = lambda self, number, again=False: real(self, 1 if again else number)
+    Payments._repeatable = property(lambda self: True)
+
+
+@caught_by(CORRELATED, "test_a_copy_of_a_run_that_went_on_elsewhere_is_refused[entropy]")
+def a_copy_that_pays_again():
+    """A copy of a run that went on elsewhere goes on for another charge."""
+    from sottovoce.runs.payments import Payments
+
+    def acquire(self, own, done):
+        return self.lease.acquire(
+            self.ledger.chain, lambda: self.store_ledger.charge(self.run, "a copy", own.charges.event(1), 1)
+        )
+
+    Payments._acquire = acquire
+
+
+@caught_by(CORRELATED, "test_nothing_of_a_round_is_seen_before_its_checkpoint_is_on_disk")
+def rounds_seen_before_their_checkpoint():
+    """The record and the observer have a round as soon as it is played."""
+    from sottovoce.commands.train import Training
+
+    Training._repeatable = property(lambda self: True)
+
+
+@caught_by(CORRELATED, "test_no_round_beyond_the_planned_ones_is_noised_or_charged")
+def noise_beyond_the_planned_rounds():
+    """A run may go on after the rounds that its sensitivity is for."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism._add_correlated
+    Mechanism._add_correlated = lambda self, estimate, noise, number, *rest: real(
+        self, estimate, noise, min(number, self.participation.rounds), *rest
+    )
+
+
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,9 @@ import sottovoce
 from sottovoce.accounting import epsilon
 from sottovoce.accounting.events import ADDED, CorrelatedGaussian, Covered
 from sottovoce.build import assembly
+from sottovoce.commands.audit_canaries import audit_canaries
+from sottovoce.commands.audit_rounds import audit_rounds
+from sottovoce.commands.audit_tails import audit_tails
 from sottovoce.commands.helper import work_as_helper
 from sottovoce.commands.release import release_run
 from sottovoce.errors import BudgetExhausted, SottoError
@@ -381,3 +385,20 @@ def test_several_processes_give_the_bits_of_one(store, whole, tmp_path):
     assert (result.ended, ended) == ("finished", None)
     alone, together = (RunFolder(path).load_weights() for path in (whole(), tmp_path / "run"))
     assert all(np.array_equal(alone[name], together[name]) for name in alone)
+
+
+# --- audits ----------------------------------------------------------------------------------------------------------
+
+
+def test_audits_that_know_independent_noise_alone_are_refused(whole):
+    with pytest.raises(SottoError, match="its rounds are one release, and this audit plays each round alone"):
+        audit_rounds(whole(), rounds=40)
+    with pytest.raises(SottoError, match="canaries would take the places of users"):
+        audit_canaries(whole())
+
+
+@pytest.mark.slow
+def test_an_audit_that_leaves_users_out_trains_with_the_same_stream(whole):
+    """Both models of a pair have the same m, so they differ by what one user moves the run."""
+    result = audit_tails(whole(), leave_out=2)
+    assert math.isfinite(result.epsilon)

@@ -6,6 +6,8 @@ the difference of the estimates of every round. What one person moves the run is
 
 from __future__ import annotations
 
+from itertools import product
+
 import jax
 import numpy as np
 import optax
@@ -98,8 +100,14 @@ def strategy(matrix: StrategyMatrix) -> np.ndarray:
     return np.array([[float(first <= t < end) for t in range(ROUNDS)] for first, end in nodes])
 
 
-@pytest.mark.parametrize("sampling", SAMPLERS)
-@pytest.mark.parametrize("kind", MATRICES)
+QUICK = [("blt", "in_turn"), ("tree", "min_separation")]
+CASES = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow, id="-".join(case))
+    for case in product(MATRICES, SAMPLERS)
+]
+
+
+@pytest.mark.parametrize(("kind", "sampling"), CASES)
 def test_one_user_moves_all_rounds_of_a_run_together_by_at_most_its_sensitivity(model, vocabulary, kind, sampling):
     """Along the models of a run, and where the model stands still: there a user sends the same update every time."""
     matrix, sampler = MATRICES[kind], SAMPLERS[sampling]

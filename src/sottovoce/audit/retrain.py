@@ -80,7 +80,7 @@ def train_shadow_models(
     # A cohort of the same size from another number of users.
     cohort = min(mechanism.sampler.expected(store.users), fewest)
     sampler = mechanism.sampler.of_population(cohort, fewest)
-    algorithm = replace(training.assembly.algorithm, mechanism=replace(mechanism, sampler=sampler))
+    algorithm = replace(training.assembly.algorithm, mechanism=mechanism.with_sampler(sampler))
     assembly = replace(training.assembly, algorithm=algorithm)
     others = [store[int(row)] for row in always]
     for number, chosen in enumerate(inside):

@@ -55,6 +55,12 @@ def audit_rounds(
     recipe = Recipe.of(run)
     if recipe.privacy.mode != "private":
         raise SottoError(f"{run.path} claims nothing (privacy.mode={recipe.privacy.mode!r}); audit a private run")
+    if recipe.privacy.noise != "independent":
+        noise = f"{run.path} has privacy.noise={recipe.privacy.noise!r}"
+        raise SottoError(
+            f"{noise}: its rounds are one release, and this audit plays each round alone; use `sotto audit membership`, "
+            f"or audit a run with independent noise"
+        )
     delta = recipe.privacy.delta if delta is None else delta
     check_trials(rounds, "rounds")
     check_level(delta, confidence)

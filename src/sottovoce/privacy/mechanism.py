@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -136,6 +136,13 @@ class Mechanism:
     def run_sensitivity(self) -> float:
         """How far one user moves a run, over how far they move one round."""
         return 1.0 if self.stream is None else self._run.sensitivity
+
+    def with_sampler(self, sampler: Sampler) -> Mechanism:
+        """The same noise with another sampler; where it is correlated, z follows from what that one lets a user do."""
+        if self.participation is None:
+            return replace(self, sampler=sampler)
+        other = replace(self, sampler=sampler, participation=sampler.participation(self.participation.rounds))
+        return replace(other, noise_multiplier=self.noise_multiplier * self.run_sensitivity / other.run_sensitivity)
 
     def _check_numbers(self) -> None:
         """Refuse, before anything is trained, what a proof in real numbers allows and float32 does not."""

@@ -7,6 +7,7 @@ import pytest
 
 from sottovoce.audit.retrain import Retraining, choose_users, train_shadow_models, train_without
 from sottovoce.build.assembly import assemble, weights_of
+from sottovoce.data.store import Store, made_up_names
 from sottovoce.errors import SottoError
 from sottovoce.privacy.sampling import FixedSize
 from sottovoce.recipe import Recipe
@@ -110,3 +111,21 @@ def test_a_fixed_cohort_is_as_large_as_before_where_there_are_as_many(store, mon
     audited, always = [np.array([5, 6])], np.arange(users - 1)
     list(train_shadow_models(again, always, audited, np.array([[True]]), lambda number: SECRETS))
     assert samplers == [FixedSize(cohort=cohort, users=users)]
+
+
+def test_shadow_models_have_the_correlated_noise_of_the_run(store, monkeypatch):
+    """Their users come back sooner than those of the run: the noise is the same, and hides them less."""
+    found = []
+    monkeypatch.setattr(Retraining, "train", lambda again, secrets: found.append(again.assembly.algorithm.mechanism))
+    private = {"mode": "private", "clip_norm": 0.1, "noise_multiplier": 2.0, "delta": 1e-3, "sampling": "in_turn"}
+    blt = {"noise": "blt", "noise_coefficients": (0.3, 0.2), "noise_decays": (0.9, 0.4)}
+    texts = [store[row] for row in range(store.users)]
+    named = Store.from_users(texts, store.vocabulary, store.tokens_per_user, names=made_up_names(store.users))
+    again = training(named, 2, **private, **blt)
+    list(train_shadow_models(again, np.arange(5), [np.array([5, 6])], np.array([[True]]), lambda number: SECRETS))
+    mechanism, (shadow,) = again.assembly.algorithm.mechanism, found
+    assert shadow.matrix == mechanism.matrix
+    assert shadow.participation.min_separation == 1 < mechanism.participation.min_separation
+    norms = mechanism.clip_norms(1, None)
+    assert shadow.noise_std(1, norms)[0] == pytest.approx(mechanism.noise_std(1, norms)[0], rel=1e-12)
+    assert shadow.noise_multiplier < mechanism.noise_multiplier
