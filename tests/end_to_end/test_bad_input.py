@@ -326,7 +326,7 @@ def test_a_store_does_not_replace_a_file(refused: Refused, world: World, tmp_pat
 
 def test_a_recipe_that_does_not_exist_is_named(refused: Refused, tmp_path: Path) -> None:
     assert_says(refused("train", "demmo", "--out", tmp_path / "run"), "demmo", "did you mean 'demo'")
-    assert_says(refused("train", tmp_path / "mine.toml", "--out", tmp_path / "run"), "mine.toml", "cannot read")
+    assert_says(refused("train", tmp_path / "mine.toml", "--out", tmp_path / "run"), "mine.toml", "there is no recipe")
 
 
 # Ranges and combinations are tested in tests/unit/test_recipe.py and tests/unit/build/test_rules.py.
@@ -353,7 +353,7 @@ def test_a_recipe_is_refused(refused: Refused, tmp_path: Path, text: bytes, word
     ("changes", "words"),
     [
         (["run.rounds=ten"], ["run.rounds=ten", "whole number"]),
-        (["privacy.cohort=21"], ["user_rate=1.05", "(0, 1]", "21 of 20"]),
+        (["privacy.cohort=21"], ["privacy.cohort=21", "at most privacy.users=20"]),
         (["privacy.delta=0.05"], ["privacy.delta=0.05", "1/users", "--allow-large-delta"]),
         (["privacy.sampling=fixed", "privacy.accountant=moments"], ["moments", "fixed", "rdp"]),
         (["privacy.epsilon=0.01"], ["privacy.epsilon=0.01", "one round", "noise_multiplier=1"]),

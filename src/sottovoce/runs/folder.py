@@ -85,7 +85,7 @@ class RunFolder:
         """The folder of a run or of a release, to read its model."""
         if not Path(path).exists():
             known = f"or a base in the package: {', '.join(bases.shipped())}"
-            raise SottoError(f"there is no folder {str(path)!r}; name that of a run, a release or a base, {known}")
+            raise SottoError(f"{str(path)!r} holds no run: there is no such folder; name a run, a release {known}")
         if not is_release(Path(path)):
             return RunFolder.open(path)
         release = RunFolder.of_release(Path(path))
