@@ -144,9 +144,10 @@ def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
     cohort = assembly.recipe.privacy.cohort
     if not isinstance(assembly.strategy, FederatedAveraging) or 0.5 < people / declared < 2:
         return
+    joining = coarse_count(round(cohort * people / declared))
     yield (
         f"the store has about {people:,} users to train on, and privacy.users declares {declared:,}: a round will "
-        f"have about {cohort * people / declared:.2g} users, not {cohort:g}, with the noise for {cohort:g}; correct "
+        f"have about {joining:,} users, not {cohort:g}, with the noise for {cohort:g}; correct "
         f"privacy.users, or take the store that was meant"
     )
 

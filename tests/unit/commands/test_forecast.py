@@ -67,6 +67,9 @@ def test_what_does_not_fit_together_is_named(recipe: Recipe, store: Path):
     (mismatch,) = forecast(recipe.replace(privacy={"users": 3 * people})).mismatches
     assert f"about {people:,} users" in mismatch
     assert f"declares {3 * people:,}" in mismatch
+    (mismatch,) = forecast(recipe.replace(privacy={"users": people // 10, "cohort": people // 10})).mismatches
+    assert "e+0" not in mismatch
+    assert f"a round will have about {people:,} users, not {people // 10}" in mismatch
     noisy = " ".join(forecast(recipe.replace(privacy={"noise_multiplier": 300.0})).warnings)
     assert "times as long as an average update" in noisy
     assert "so small" in noisy
