@@ -141,6 +141,14 @@ def the_server_believes_what_a_device_says_of_its_rounds():
     Joined.check = lambda self, device, answer, round_number: None
 
 
+@caught_by("end_to_end/test_federated_runs.py", "test_what_a_device_states_of_its_rounds_is_signed")
+def rounds_stated_without_a_signature():
+    """Anybody may state the rounds of a device."""
+    from sottovoce.federation import keys
+
+    keys.is_signed_by = lambda public_key, signature, message: True
+
+
 @caught_by("end_to_end/test_federated_runs.py", "test_correlated_noise_over_devices_asks_only_who_is_free")
 def everybody_is_asked():
     """The model goes to all registered devices, although it is public who joins."""

@@ -100,6 +100,26 @@ def test_in_turn_every_user_is_used_once_and_charged_for_one_round(store, tmp_pa
     assert again.statement.epsilon_store == accounting.epsilon([(one, 3)], 1e-3, "rdp")
 
 
+def test_with_a_least_separation_a_run_that_goes_on_has_the_same_cohorts_and_charges(store, tmp_path):
+    """When a user joins follows from their name: nothing of it has to be kept."""
+    bounded = {"sampling": "min_separation", "cohort": 6, "min_separation": 4, "participations": 2}
+    recipe = queued(store).replace(privacy=bounded)
+    whole = sottovoce.train(recipe, tmp_path / "whole")
+    sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(3))
+    result = sottovoce.resume(tmp_path / "run")
+    one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
+    assert result.statement.epsilon == whole.statement.epsilon == accounting.epsilon([(one, 2)], 1e-3, "rdp")
+    text = "Each joins at most 2 of the planned rounds. Two rounds of one user are at least 4 apart"
+    assert text in prose(result.statement)
+    kinds = [line["event"]["kind"] for line in read(tmp_path / "run" / "ledger.jsonl")[1:]]
+    assert kinds == ["sampled-gaussian", *["covered"] * 3, "sampled-gaussian", "covered"]
+    users = [[line["users"] for line in read(tmp_path / name / "diagnostics.jsonl")] for name in ("whole", "run")]
+    assert users[0] == users[1]
+    assert sum(users[0]) > 18
+    for one, other in zip(arrays_of(tmp_path / "whole"), arrays_of(tmp_path / "run"), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.slow
 def test_in_turn_a_run_can_be_released_if_every_turn_was_paid_for(store, tmp_path):
     recipe = make_recipe(store).replace(

@@ -194,7 +194,8 @@ def open_device(bundle: Path, data: Path) -> tuple[Device, str]:
             f"--vocabulary {bundle / VOCABULARY} --vocabulary-size {words.size} --tokens-per-user {size}"
         )
     participation = Participation(bundle / "participation.jsonl")
-    return Device(enrolment, store, own_secret(bundle), participation, Limits.load(bundle / LIMITS)), facts["server"]
+    limits, key = Limits.load(bundle / LIMITS), bundle / keys.NODE_KEY
+    return Device(enrolment, store, own_secret(bundle), participation, limits, key), facts["server"]
 
 
 def _device_facts(bundle: Path) -> Facts:

@@ -21,6 +21,7 @@ from sottovoce.build import rules
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_request
 from sottovoce.federation.roster import Enrolment
@@ -46,7 +47,15 @@ class Device:
     Nothing but a `Contribution` or a `Code` leaves.
     """
 
-    def __init__(self, enrolled: Enrolment, store: Store, secret: bytes, participation: Participation, limits: Limits):
+    def __init__(
+        self,
+        enrolled: Enrolment,
+        store: Store,
+        secret: bytes,
+        participation: Participation,
+        limits: Limits,
+        key: Path | None = None,  # to sign what it states of the rounds of its users
+    ):
         if store.users > enrolled.users:
             raise SottoError(
                 f"the store {store.path} has {store.users} users, and {enrolled.name} is registered for "
@@ -54,7 +63,7 @@ class Device:
             )
         self._enrolled, self._secret = enrolled, secret
         self._store = replace(store, first=enrolled.first)
-        self._participation, self._limits = participation, limits
+        self._participation, self._limits, self._key = participation, limits, key
         self._assemblies: dict[str, Assembly] = {}
 
     @property
@@ -85,7 +94,10 @@ class Device:
         if not len(rows):
             return Nothing(Code.NOT_DRAWN)
         answer = self._train(task, assembly, params, rows, digest(message))
-        return answer if allowed is None else replace(answer, before=self._participation.before(task, rows))
+        if allowed is None:
+            return answer
+        answer = replace(answer, before=self._participation.before(task, rows))
+        return answer if self._key is None else replace(answer, signature=keys.sign(self._key, answer.claim))
 
     def _assemble(self, task: Task) -> Assembly:
         """The objects of a run: built once for all its rounds."""

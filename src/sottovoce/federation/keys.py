@@ -94,6 +94,18 @@ def write_node_key(folder: Path) -> str:
     return public.decode()
 
 
+def sign(key: Path, message: bytes) -> bytes:
+    """A signature (ECDSA with SHA-256) by the key that `write_node_key` made."""
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        loaded: Any = serialization.load_ssh_private_key(key.read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise SottoError(f"cannot read the key {key} ({error}); copy the folder again from the server") from None
+    return loaded.sign(message, ec.ECDSA(hashes.SHA256()))
+
+
 def public_key_pem(public_key: str) -> bytes:
     """A key of the roster, in the form in which devices name it."""
     from cryptography.hazmat.primitives import serialization

@@ -94,11 +94,17 @@ class Contribution:
     # Where it is bounded how often users join: the last earlier round of the run that any of these users joined, or 0,
     # and the most earlier rounds of any of them.
     before: tuple[int, int] | None = None
+    signature: bytes = b""  # of `claim`, by the device's key
+
+    @property
+    def claim(self) -> bytes:
+        """What a device signs: which task it answers, for how many users, and which rounds they joined before."""
+        return f"{self.task} {self.users} {self.before}".encode()
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, "task": self.task, "users": self.users, "weight": self.weight}
         if self.before is not None:
-            facts |= {"last": self.before[0], "times": self.before[1]}
+            facts |= {"last": self.before[0], "times": self.before[1], "signature": self.signature.hex()}
         return _pack(facts, {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves])
 
 
@@ -133,10 +139,11 @@ def read_answer(message: bytes) -> Contribution | Nothing:
         if "nothing" in facts:
             return Nothing(Code(_typed(facts["nothing"], str)))
         users, weight = _typed(facts["users"], int), _typed(facts["weight"], int)
-        before = None
+        before, signature = None, b""
         if "last" in facts:
             before = _typed(facts["last"], int), _typed(facts["times"], int)
-        return Contribution(_typed(facts["task"], str), users, weight, arrays["bits"], leaves, before)
+            signature = bytes.fromhex(_typed(facts["signature"], str))
+        return Contribution(_typed(facts["task"], str), users, weight, arrays["bits"], leaves, before, signature)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
 

@@ -105,6 +105,10 @@ class Roster:
         return {member.name: member.users for member in self.members}
 
     @property
+    def public_keys(self) -> dict[str, str]:
+        return {member.name: member.public_key for member in self.members}
+
+    @property
     def keys(self) -> Path:
         return self.path / "keys"
 

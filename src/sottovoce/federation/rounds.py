@@ -15,10 +15,11 @@ import jax
 import numpy as np
 
 from sottovoce.build.assembly import Assembly
+from sottovoce.federation import keys
 from sottovoce.federation.aggregation import JOINED, Aggregation, Aggregator, DeviceSum
 from sottovoce.federation.device import VERSION
 from sottovoce.federation.joined import Joined
-from sottovoce.federation.messages import Code, Task
+from sottovoce.federation.messages import Code, Contribution, Refused, Task
 from sottovoce.federation.roster import Roster
 from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.local.keys import local_key
@@ -51,7 +52,7 @@ class Coordinator:
             joined = self._joined(assembly, run)
             if joined is not None:
                 asked = self._free(assembly.recipe, joined, number, payment)
-                admit = partial(joined.check, round_number=number)
+                admit = partial(self._admit, joined, number)
             aggregator = Aggregator(task, asked, algorithm.mechanism, clip_norms, state.params, admit)
             summed = aggregate(aggregator, self.transport, f"round {number}", self.seconds)
             if joined is not None:
@@ -69,6 +70,13 @@ class Coordinator:
         allowed = assembly.algorithm.mechanism.sampler.participation(assembly.recipe.run.rounds)
         path = self.roster.path / "joined" / f"{run}.jsonl"
         return None if allowed is None else Joined(path, allowed, self.roster.registered)
+
+    def _admit(self, joined: Joined, number: int, device: str, answer: Contribution) -> None:
+        """Refuse an answer whose claim the device did not sign, or that `joined` does not take."""
+        key = self.roster.public_keys[device]
+        if key and not keys.is_signed_by(keys.public_key_pem(key), answer.signature, answer.claim):
+            raise Refused(Code.STRANGER)
+        joined.check(device, answer, number)
 
     def _free(self, recipe: Recipe, joined: Joined, number: int, payment: Payment) -> dict[str, int]:
         """Whom a round asks: every silo, and as many devices of one user as their share of the declared cohort.
