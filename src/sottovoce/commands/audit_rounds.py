@@ -58,8 +58,8 @@ def audit_rounds(
     if recipe.privacy.noise != "independent":
         noise = f"{run.path} has privacy.noise={recipe.privacy.noise!r}"
         raise SottoError(
-            f"{noise}: its rounds are one release, and this audit plays each round alone; use `sotto audit membership`, "
-            f"or audit a run with independent noise"
+            f"{noise}: its rounds are one release, and this audit plays each round alone; use "
+            f"`sotto audit membership`, or audit a run with independent noise"
         )
     delta = recipe.privacy.delta if delta is None else delta
     check_trials(rounds, "rounds")
