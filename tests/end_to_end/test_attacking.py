@@ -134,7 +134,7 @@ def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, world: W
     assert "points lost" in shown.out
     assert sotto("report", run, "--beside", world.run).status == 0
     page = (run / "report.html").read_text()
-    assert "Whom privacy costs" in page
+    assert "What privacy costs, by word and by user" in page
     assert "marks and ends of texts" in page
 
 
