@@ -243,7 +243,7 @@ def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
         ({"noise_multiplier": 0.0}, "above 0"),
         ({"noise_multiplier": None}, "noise_multiplier or privacy.epsilon"),
         ({"noise_std": 0.1}, "experiment mode"),
-        ({"cohort": 50.0}, "must be in"),
+        ({"cohort": 50.0}, "must be at most privacy.users=36"),
         ({"users": 0}, "declare the population"),
         ({"cohort": 0.0}, "privacy.cohort is not set"),
         ({"delta": 0.5}, "below 1/users"),

@@ -14,6 +14,7 @@ from scipy.stats import norm as gaussian
 import sottovoce as sv
 from sottovoce import accounting
 from sottovoce.accounting import event_from_json, events
+from sottovoce.accounting.matrices import Participation
 from sottovoce.build.assembly import assemble
 from sottovoce.build.mechanism import resolve
 from sottovoce.errors import SottoError
@@ -132,10 +133,13 @@ def test_a_recipe_lists_the_blocks_that_there_are(key):
 
 def test_every_sampler_answers_what_a_run_asks():
     for name in sampling.SAMPLERS:
-        sampler = sampling.build_sampler(name, cohort=10, users=100, seed=1)
+        separated = {"min_separation": 5} if sampling.SAMPLERS[name].takes("min_separation") else {}
+        participation = Participation(30, 5, 6) if separated else None
+        sampler = sampling.build_sampler(name, cohort=10, users=100, seed=1, participation=participation)
         assert sampler.event(1.5).noise_multiplier == 1.5
         assert sampler.of_population(20, 40).expected(40) == 20
         assert accounting.epsilon(sampler.events([(1.5, 30)]), 1e-5, "rdp") > 0
-        assert make_plan(users=100, cohort=10, rounds=30, delta=1e-5, noise_multiplier=1.5, sampling=name).epsilon > 0
+        plan = make_plan(users=100, cohort=10, rounds=30, delta=1e-5, noise_multiplier=1.5, sampling=name, **separated)
+        assert plan.epsilon > 0
         assert sampler.summary
         assert "100" in sampler.describe(10, 100, 3)
