@@ -100,6 +100,7 @@ def test_two_runs_are_compared_and_the_report_tells_it_to_the_owner_alone(
     assert estimate in (run / "report-internal.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_no_pair_is_refused(refused: Refused, run: Path, without: Path, tmp_path: Path) -> None:
     assert "--leave-out" in refused("audit", "tails", run)
     assert "one of the two" in refused("audit", "tails", run, without, "--leave-out", 1)

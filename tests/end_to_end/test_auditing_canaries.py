@@ -109,6 +109,7 @@ def test_a_recipe_that_plants_nothing_is_the_recipe_it_was(world: World) -> None
     assert "canaries" not in read_lines(world.run / "ledger.jsonl")[0]
 
 
+@pytest.mark.slow
 def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, planted: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(planted, tmp_path / "run"))
     before = files_of(run)

@@ -14,6 +14,7 @@ from sottovoce.privacy.mechanism import Mechanism
 SOME = ("--rounds", 160)
 
 
+@pytest.mark.slow
 def test_a_sound_run_is_not_contradicted_and_nothing_but_the_audit_is_written(
     sotto: Sotto, world: World, run: Path
 ) -> None:

@@ -32,6 +32,7 @@ def central(store: Path) -> Recipe:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_central_run_learns_and_says_what_it_is(store, tmp_path):
     result = sottovoce.train(central(store), tmp_path / "run")
     assert result.ended == "finished"

@@ -105,6 +105,7 @@ def test_rounds_done_again_are_charged_their_own_noise(recipe, store, tmp_path, 
     assert result.statement.epsilon == pytest.approx(accounting.epsilon(list(spent.items()), 1e-3, "rdp"))
 
 
+@pytest.mark.slow
 def test_noise_is_found_for_a_whole_schedule_and_the_budget_holds(recipe, tmp_path):
     asked = {"noise_multiplier": None, "epsilon": 4.0, "accountant": "pld", **STEPS}
     result = sottovoce.train(recipe.replace(privacy=asked), tmp_path / "run")

@@ -433,6 +433,7 @@ def test_a_budget_with_noise_stops_early_with_a_usable_model_within_the_budget(
     assert results_of(run) == before
 
 
+@pytest.mark.slow
 def test_the_budget_is_shown_beside_what_is_spent(sotto: Sotto, world: World, tmp_path: Path) -> None:
     budget = ("--set", "privacy.epsilon=2", "--set", "privacy.noise_multiplier=none", "--set", "run.evaluate_every=0")
     assert re.search(r"ε [\d.]+ of 2\b", sotto("train", world.recipe, "--out", tmp_path / "run", *budget).err)
@@ -479,6 +480,7 @@ def test_an_experiment_may_have_noise_of_any_size(sotto: Sotto, world: World, tm
     assert read_lines(run / "record.jsonl")[0]["noise_std"] == 0.125
 
 
+@pytest.mark.slow
 def test_a_run_without_privacy_says_so_and_its_record_is_json(sotto: Sotto, world: World, tmp_path: Path) -> None:
     plain = ("privacy.mode=none", "privacy.clipping=none", "privacy.estimator=true_average", "run.rounds=1")
     run = tmp_path / "run"
@@ -652,6 +654,7 @@ def test_evaluate_takes_several_corpus_files_at_once(sotto: Sotto, world: World,
     assert parts == whole
 
 
+@pytest.mark.slow
 def test_evaluate_shows_single_users_only_when_asked(sotto: Sotto, world: World) -> None:
     assert not any("_p" in name for name in sotto("evaluate", world.run, "--json").json())
     internal = sotto("evaluate", world.run, "--internal", "--json").json()
@@ -708,6 +711,7 @@ def test_evaluate_puts_public_text_beside_the_users(sotto: Sotto, world: World, 
         assert word in shown.out
 
 
+@pytest.mark.slow
 def test_evaluate_takes_public_text_as_a_store_or_as_plain_text(sotto: Sotto, world: World, tmp_path: Path) -> None:
     """What a store of plain text holds out is measured, and files as `prepare` would cut them."""
     articles, packed = tmp_path / "articles.txt", tmp_path / "articles.tokens.gz"

@@ -17,6 +17,7 @@ from sottovoce.evaluation.prediction import count_hits
 from sottovoce.runs.folder import RunFolder
 
 
+@pytest.mark.slow
 def test_runs_on_one_store_are_measured_together(sotto: Sotto, world: World, run: Path, tmp_path: Path) -> None:
     """And what is the owner's is neither in the object nor on the page, unless it is asked for."""
     elsewhere = Path(shutil.copytree(world.run, tmp_path / "elsewhere"))

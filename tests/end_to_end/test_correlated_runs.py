@@ -346,6 +346,7 @@ def test_what_correlated_noise_cannot_do_is_refused_in_a_sentence(store, tmp_pat
 # --- the state is a secret -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS_ARE_SLOW)
 def test_the_state_of_the_noise_lies_with_the_secrets_alone_and_is_erased_at_release(store, tmp_path, kind, caplog):
     caplog.set_level(logging.DEBUG)

@@ -134,6 +134,7 @@ def separated_recipe(federation, **privacy):
     return tiny_recipe(federation.path, privacy={**bounded, "noise": "tree", **privacy}, run={"rounds": 6})
 
 
+@pytest.mark.slow
 def test_correlated_noise_over_devices_asks_only_who_is_free(phones, tmp_path):
     run, fleet = tmp_path / "run", InProcess(phones.devices)
     seen = []

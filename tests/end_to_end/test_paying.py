@@ -88,6 +88,7 @@ def test_a_round_broken_off_and_done_again_here_is_the_same_release(recipe, stor
         np.testing.assert_array_equal(weights[name], others[name])
 
 
+@pytest.mark.slow
 def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, tmp_path):
     """The same folder, recipe and machine, but another loss would give another sum under the same keys."""
 
@@ -166,6 +167,7 @@ class Bigram(eqx.Module):
         return outputs
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_goes_all_the_way(recipe, store, tmp_path):
     words = Vocabulary.load(store / "vocabulary.txt").size
     model = Bigram(jnp.zeros((words, words)))

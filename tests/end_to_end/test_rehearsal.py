@@ -90,6 +90,7 @@ def test_a_run_goes_on_with_the_text_it_began_with(store, public, tmp_path):
         sottovoce.resume(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_seeded_runs_with_other_public_text_do_not_share_their_noise(store, public, tmp_path):
     """The same noise under two sums would cancel in their difference."""
     (tmp_path / "elsewhere").mkdir()

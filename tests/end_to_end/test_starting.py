@@ -242,6 +242,7 @@ def test_the_card_of_a_run_is_of_its_own_files(family, public, tmp_path):
         sottovoce.train(private(family.second, start), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_private_run_starts_from_the_release_of_other_people(family, tmp_path):
     """Each store pays for its own run; the statement, the ledger and the next release say where it began."""
     recipe = make_recipe(family.first).replace(run={"rounds": 1}, privacy={"secrets": "entropy"})

@@ -81,6 +81,7 @@ OTHERS = [("lstm", "momentum"), ("lstm", "adam"), *((name, "sgd") for name in FA
 CASES = [("lstm", "sgd"), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("any_model", "name"), CASES, indirect=["any_model"])
 def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
     """Three rounds of five users among thirteen: the third ends the first pass and begins the second."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from sottovoce.privacy.mechanism import Estimate, Mechanism
 from sottovoce.privacy.sampling import InTurn
 from sottovoce.runs.secrets import Secrets
 
-Z, S, ROUNDS, STREAMS = 0.7, 1.3, 11, 100_000
+Z, S, ROUNDS, STREAMS = 0.7, 1.3, 11, 20_000
 FIXED = FixedDenominator(4.0)
 SAMPLER = InTurn(cohort=4, users=16, seed=0)
 MATRICES = {"tree": Tree(), "banded": Banded((1.0, 0.5, 0.375, 0.3)), "blt": Blt((0.3, 0.2), (0.9, 0.4))}
@@ -25,6 +27,7 @@ def mechanism_of(matrix: StrategyMatrix, estimator=FIXED) -> Mechanism:
     return Mechanism(SAMPLER, FlatClip(S), estimator, Z, matrix=matrix, participation=SAMPLER.participation(ROUNDS))
 
 
+@lru_cache
 def simulated(mechanism: Mechanism) -> np.ndarray:
     """The noise of every round (rows) in many coordinates, each a stream of its own."""
     with jax.enable_x64(True):

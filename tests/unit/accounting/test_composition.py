@@ -35,6 +35,7 @@ def fixed(z: float, cohort: int, users: int) -> SampledGaussian:
 # Contracts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @examples(8)
 @given(

@@ -404,6 +404,7 @@ def test_so_much_noise_that_sampling_is_lost_in_rounding_is_still_accounted():
     assert 0 < found < 0.01
 
 
+@pytest.mark.slow
 def test_an_epsilon_too_small_to_search_for_is_refused_at_once():
     with pytest.raises(SottoError, match=r"0\.001 or more"):
         calibrate([(poisson(1.0, 0.1), 10)], 1e-4, 1e-5)

@@ -119,6 +119,7 @@ def test_canaries_who_are_out_leave_a_round_as_it_is_to_the_bit(store, table, re
         np.testing.assert_allclose(step, canary / 5.0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_exposure_is_the_rank_among_all_that_could_stand_there(vocabulary, registry, table):
     words = np.flatnonzero(vocabulary.word_mask)
     chances = jax.nn.log_softmax(np.where(np.arange(vocabulary.size) == BOS, -np.inf, table), axis=1)

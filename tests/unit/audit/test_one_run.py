@@ -101,6 +101,7 @@ def test_canaries_who_point_the_same_way_are_told_apart():
         assert found[one] == pytest.approx(np.log(1 - rate + rate * ratio))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [FixedDenominator(40.0), ClippedDenominator(40.0)])
 def test_what_is_left_of_a_round_is_noise_and_canaries(estimator):
     """The others' part is taken away exactly: without noise only the canaries who joined are left."""
@@ -139,6 +140,7 @@ def test_noise_off_or_at_a_tenth_shows_in_one_run(monkeypatch, share):
     assert best_one_run_bound(watch.scores, present, DELTA).epsilon > honest
 
 
+@pytest.mark.slow
 def test_a_score_knows_neither_the_coin_nor_who_was_drawn():
     """The coin of somebody who did not join changes no score: all that is told is in what the round released."""
     given = algorithm(0.5)

@@ -58,6 +58,7 @@ def overfit():
     return train(model)
 
 
+@pytest.mark.slow
 def test_what_an_overfit_model_recites_is_found(overfit):
     found = find_recited(overfit, store_of([*OTHERS, SECRET, SECRET]))
     first = found.passages[0]

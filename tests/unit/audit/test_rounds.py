@@ -159,6 +159,7 @@ def test_cohorts_of_fixed_size_have_the_canary_replaced_by_an_empty_user():
     assert np.mean(scores[present]) > np.mean(scores[~present])
 
 
+@pytest.mark.slow
 def test_the_round_that_is_asked_for_is_played():
     given = algorithm(noise_schedule=Schedule(((1, 1.0), (5, 0.5))), clip_schedule=Schedule(((1, 1.0), (5, 0.3))))
     audit = audit_of(given, round_number=5)
@@ -168,6 +169,7 @@ def test_the_round_that_is_asked_for_is_played():
     assert np.std(scores[present]) == pytest.approx(0.6 * 0.3 * S / COHORT, rel=0.3)
 
 
+@pytest.mark.slow
 def test_rounds_follow_the_secrets_and_share_no_noise():
     audit = audit_of(algorithm())
     scores, present, _ = audit.play(30, SECRETS)

@@ -40,6 +40,7 @@ def test_whether_kernels_were_found_is_in_the_fingerprint(store, monkeypatch):
     assert off.sum_updates.products is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clipping", ["flat", pytest.param("per_layer", marks=pytest.mark.slow)])
 def test_runs_that_differ_in_numbers_share_a_program(store, clipping):
     """Clip norms, noise and seeds: a sweep over them compiles once."""

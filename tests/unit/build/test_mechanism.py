@@ -24,6 +24,7 @@ def test_the_noise_for_an_epsilon_is_found_for_all_rounds():
     assert 1.9 < accounting.epsilon(events, 1e-5, "rdp") <= 2.0
 
 
+@pytest.mark.slow
 def test_what_was_spent_before_leaves_less_for_the_rounds():
     asked = GOOD.replace(privacy={"noise_multiplier": None, "epsilon": 2.0})
     before = ((accounting.SampledGaussian(5.0, "poisson", 1.0), 1),)

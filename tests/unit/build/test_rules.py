@@ -266,7 +266,7 @@ def test_shipped_recipes_are_not_refused(name: str) -> None:
     recipe = Recipe.load(name)
     if not recipe.privacy.users:  # left to `sotto init` and `sotto base train`, which know the text
         recipe = recipe.replace(privacy={"users": 4000, "delta": 1e-5})
-    resolve(recipe.replace(privacy={"accountant": "rdp"}) if recipe.privacy.mode == "private" else recipe)
+    resolve(recipe.replace(privacy={"noise_multiplier": 1.0}) if recipe.privacy.mode == "private" else recipe)
 
 
 @pytest.mark.parametrize(

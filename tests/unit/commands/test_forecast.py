@@ -77,6 +77,7 @@ def test_what_does_not_fit_together_is_named(recipe: Recipe, store: Path):
     assert "more than half" in " ".join(forecast(recipe.replace(privacy={"cohort": 30})).warnings)
 
 
+@pytest.mark.slow
 def test_accuracy_is_expected_where_such_runs_were_measured_and_a_drowned_one_named(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("sottovoce.commands.forecast._pace", lambda *inputs: Pace())
     prepare_demo(tmp_path / "store", 45, vocabulary=Vocabulary.public(), tokens=80)

@@ -213,6 +213,7 @@ def test_a_large_delta_and_audits_that_were_not_run_are_noted(tmp_path, keys, mo
     assert "not signed: .gitattributes" in notes
 
 
+@pytest.mark.slow
 def test_neither_jax_nor_the_training_code_is_imported(release):
     """In a process of its own, by the command."""
     code = (

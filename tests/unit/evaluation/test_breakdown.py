@@ -43,6 +43,7 @@ def counted(model: LSTM, people: Store) -> tuple[Counts, Breakdown]:
     return count_parts(model, people, bands_of(people, RANKS))
 
 
+@pytest.mark.slow
 def test_the_pass_that_takes_apart_counts_as_the_one_that_does_not(model, people, counted):
     for column, expected in zip(counted[0], count_hits(model, people), strict=True):
         assert column == pytest.approx(expected, rel=1e-5)

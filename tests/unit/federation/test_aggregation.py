@@ -449,6 +449,7 @@ LARGE = packed(
 )
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_others_and_again_after_resume(tmp_path, store, vocabulary):
     roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, {"phone": 1, "silo": 7})
     silo = make_device(tmp_path / "devices", store, "silo", 1, 7)

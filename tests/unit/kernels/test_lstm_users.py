@@ -108,6 +108,7 @@ def test_products_of_bfloat16_stay_within_the_clip_and_close(model, store):
     assert np.all(lengths <= 0.4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "clipping",
     [FlatClip(1.0), pytest.param(PerLayerClip.even(1.0, 11), marks=pytest.mark.slow)],
@@ -136,6 +137,7 @@ def test_a_step_that_float16_cannot_hold_is_cut_and_clipped(model, store):
     assert np.all(lengths[there] > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "products", [PLAIN, pytest.param(cpu.ONE_USER, marks=pytest.mark.slow)], ids=["many users", "one user"]
 )

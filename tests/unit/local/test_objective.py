@@ -75,6 +75,7 @@ def test_whoever_rehearses_everything_of_their_own_trains_as_without(model):
         np.testing.assert_allclose(leaves(one.update), leaves(two.update), rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_public_text_changes_what_is_learned(model):
     update = FedAvg(FlatClip(0.4), True, user_share=0.5, **LOCAL)
     user = a_user(17, 24)
@@ -85,6 +86,7 @@ def test_the_public_text_changes_what_is_learned(model):
     assert np.linalg.norm(sent[0] - sent[1]) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sum_updates", first_of([SumInBlocks(2), sum_one_by_one]))
 def test_the_weight_counts_the_users_own_tokens_alone(model, store, sum_updates):
     """w_k = min(n_k/ŵ, 1) of n_k tokens: had public ones a part in it, everybody would weigh more."""

@@ -85,6 +85,7 @@ def test_a_packed_update_is_never_longer_than_the_clip_norm(clipping, kind):
     assert np.any(lengthened), "rounding never lengthened an update: the second clip was not tested"
 
 
+@pytest.mark.slow
 def test_users_round_by_chances_of_their_own(model):
     update = FedAvg(FlatClip(0.3), True, compression=CODE, **LOCAL)
     user = User(jnp.arange(3, 27), jnp.asarray(24))

@@ -65,6 +65,7 @@ def test_a_word_is_remembered_for_as_long_as_the_kernels_reach():
     assert np.flatnonzero(np.any(before != after, axis=1)).tolist() == [4, 5, 6, 7, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("layers", [1, pytest.param(24, marks=pytest.mark.slow)])
 def test_a_deep_stack_starts_like_a_shallow_one(layers, tied):

@@ -58,6 +58,7 @@ def test_all_texts_of_one_length_have_probability_one(tiny):
     assert np.exp(log_probabilities(tiny, SPECIALS, texts)).sum() == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_texts_come_as_often_as_they_are_likely(tiny):
     drawn = sample_texts(tiny, SPECIALS, 6000, jax.random.key(1), length=2)
     assert drawn.shape == (6000, 2)

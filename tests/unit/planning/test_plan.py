@@ -51,6 +51,7 @@ def test_curve_goes_from_the_first_round_to_the_last() -> None:
         assert [point["epsilon"] for point in plan.curve] == sorted(point["epsilon"] for point in plan.curve)
 
 
+@pytest.mark.slow
 def test_fixed_size_cohorts_are_charged_for_replacing_a_user() -> None:
     fixed = {"users": 100_000, "cohort": 1000, "rounds": 1000, "delta": 1e-6, "noise_multiplier": 1.0}
     plan = make_plan(**fixed, sampling="fixed")

@@ -327,6 +327,7 @@ def test_reading_evidence_needs_no_jax():
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
 
 
+@pytest.mark.slow
 def test_rendering_needs_no_jax_and_no_pyplot():
     code = (
         "import sys; from sottovoce.reporting.draw.curves import Figure, Line; Figure('f', 't', 'u', "

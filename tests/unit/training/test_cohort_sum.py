@@ -93,6 +93,7 @@ def test_a_user_costs_one_pass_forwards_one_back_and_few_copies_of_the_model():
     assert few[1] - 4 * moved < 16 * model_bytes
 
 
+@pytest.mark.slow
 def test_the_program_of_a_block_does_not_know_the_population():
     texts = {lower_block(4, population)[0].as_text() for population in (10, 200)}
     assert len(texts) == 1

@@ -149,6 +149,7 @@ def test_what_does_not_exist_is_refused():
         MCMAHAN2018.size("paper")
 
 
+@pytest.mark.slow
 def test_published_results_are_of_the_recipes_their_trials_make_today():
     published = Path(__file__).parents[4] / "docs" / "results" / "mcmahan2018" / "results"
     trials = {trial.name: trial for experiment in EXPERIMENTS.values() for trial, _ in experiment.runs(GPU)}

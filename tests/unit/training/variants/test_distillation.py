@@ -99,6 +99,7 @@ def test_soft_labels_are_the_weighted_mean_of_what_every_model_predicts(model):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_comes_back_is_what_averaging_would_have_summed(store, model):
     algorithm, key, clip_norms = make_algorithm(weight_cap=30.0), jax.random.key(3), np.array([2.0], np.float32)
     cohort = np.arange(store.users)
@@ -192,6 +193,7 @@ def test_written_streams_look_like_those_of_users(model):
     assert np.sum(stream == EOS) > 3
 
 
+@pytest.mark.slow
 def test_a_round_pays_before_it_teaches_and_its_secrets_give_its_bits(readers, model):
     algorithm, ledger = make_algorithm(0.5), Notebook()
     transfer, state = Distillation(40, epochs=2), algorithm.server.start(model)
