@@ -137,6 +137,7 @@ def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, plan
     assert "not contradicted" in told.out
 
 
+@pytest.mark.slow
 def test_a_twin_is_trained_for_a_run_without_canaries_and_not_kept(sotto: Sotto, run: Path, world: World) -> None:
     before = files_of(run), files_of(world.store)
     told = sotto("audit", "canaries", run, *settings())

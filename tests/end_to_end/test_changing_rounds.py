@@ -49,6 +49,7 @@ def z_event(z: float) -> SampledGaussian:
 QUICK = ("adaptive", "noise by steps")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [change if change in QUICK else pytest.param(change, marks=pytest.mark.slow) for change in CHANGES]
 )

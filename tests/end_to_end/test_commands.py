@@ -94,6 +94,7 @@ def test_a_plan_uses_the_tight_accountant_unless_told_otherwise(sotto: Sotto) ->
     assert default["epsilon"] < loose["epsilon"]
 
 
+@pytest.mark.slow
 def test_a_plan_for_cohorts_of_fixed_size_says_that_a_user_is_replaced(sotto: Sotto) -> None:
     plan = sotto(*PLAN[:-2], "--noise-multiplier", 2, "--sampling", "fixed", "--json").json()
     assert (plan["accountant"], plan["sampling"], plan["relation"]) == ("pld", "fixed", "replace-one-user")
@@ -667,6 +668,7 @@ def test_evaluate_shows_single_users_only_when_asked(sotto: Sotto, world: World)
     assert "over users" not in shown.out
 
 
+@pytest.mark.slow
 def test_evaluate_counts_keystrokes(sotto: Sotto, world: World, tmp_path: Path) -> None:
     """Words outside the vocabulary are typed in full, whether they are read from a store or from a corpus."""
     plain = sotto("evaluate", world.run, "--json").json()

@@ -159,6 +159,7 @@ def test_noise_that_is_mostly_missing_shows_in_guesses_though_its_spread_is_righ
     assert trials_mu(present + noise, present, 0.999) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", first_of([0.7, 1.0]))
 def test_a_bound_of_one_run_holds_as_often_as_it_says(z):
     delta, truth = 1e-5, proved(z, 1e-5)

@@ -154,6 +154,7 @@ def test_a_score_knows_neither_the_coin_nor_who_was_drawn():
     assert np.ptp(first.scores) > 0.1
 
 
+@pytest.mark.slow
 def test_the_confidence_is_shared_out_among_the_numbers_of_guesses():
     present = np.arange(200) % 2 == 0
     perfect = best_one_run_bound(present.astype(float), present, 0.0)

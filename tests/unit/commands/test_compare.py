@@ -78,6 +78,7 @@ def test_what_cannot_be_compared_is_refused(run):
         compare_runs([run.path], users=-1)
 
 
+@pytest.mark.slow
 def test_a_base_alone_is_refused_with_what_measures_it(run):
     with pytest.raises(SottoError, match=r"english is a base, .* `sotto evaluate english --store STORE`"):
         compare_runs(["english"])

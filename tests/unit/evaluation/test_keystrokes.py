@@ -137,6 +137,7 @@ def test_a_perfect_model_saves_every_letter_and_a_perfectly_wrong_one_the_least(
         assert found.keystrokes == sum(count > 3 for count in begins)
 
 
+@pytest.mark.slow
 def test_more_suggestions_never_cost_keystrokes() -> None:
     model, store = random_table(MIXED, 9), Store.from_users([np.arange(MIXED.size).tolist()], MIXED, unknown=[[4]])
     typed = [saving(count_keystrokes(model, store, n), n).keystrokes for n in (1, 3, 50)]

@@ -133,6 +133,7 @@ def test_spread_over_users(vocabulary):
     assert found["top1_p5"] < found["top1_p95"] <= 0.5
 
 
+@pytest.mark.slow
 def test_every_block_is_told_to_an_observer(model, store):
     steps = []
     with observed(lambda done, users: steps.append((done, users))):

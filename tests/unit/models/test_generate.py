@@ -46,6 +46,7 @@ def test_a_text_is_scored_as_if_it_were_read_in_one_go(model):
     np.testing.assert_allclose(log_probabilities(model, SPECIALS, texts), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_specials_are_those_of_the_tokenizer(model):
     other = Specials(bos=7, eos=5, unk=None)
     texts = np.array([[5, 9, 30, 8], [0, 1, 2, 5]])
@@ -53,6 +54,7 @@ def test_specials_are_those_of_the_tokenizer(model):
     np.testing.assert_allclose(log_probabilities(model, other, texts), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_all_texts_of_one_length_have_probability_one(tiny):
     texts = np.array(list(product(range(1, 5), repeat=4)))
     assert np.exp(log_probabilities(tiny, SPECIALS, texts)).sum() == pytest.approx(1, abs=1e-5)
@@ -71,6 +73,7 @@ def test_texts_come_as_often_as_they_are_likely(tiny):
     assert stats.chisquare(seen, 6000 * flatter / flatter.sum()).pvalue < 0.001
 
 
+@pytest.mark.slow
 def test_a_key_gives_its_texts_and_another_gives_others(tiny):
     first, again, other = (sample_texts(tiny, SPECIALS, 700, jax.random.key(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)

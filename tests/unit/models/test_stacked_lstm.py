@@ -57,6 +57,7 @@ def test_there_is_no_dropout_in_use_and_none_at_zero():
     np.testing.assert_array_equal(read(none, TOKENS, none.initial_state(), KEY)[0], used)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variational", first_of([False, True]))
 def test_half_of_what_leaves_the_last_layer_is_zero_in_training(variational):
     model = make(variational=variational, hidden=400, layers=1)
@@ -66,6 +67,7 @@ def test_half_of_what_leaves_the_last_layer_is_zero_in_training(variational):
     assert (len({tuple(row) for row in dropped}) == 1) == variational
 
 
+@pytest.mark.slow
 def test_only_variational_dropout_is_on_what_a_layer_says_to_itself():
     """With the layer's inputs taken away, the state after a while depends on the key only by the recurrent mask."""
     for variational in (False, True):

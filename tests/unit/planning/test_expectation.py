@@ -58,6 +58,7 @@ def test_the_constants_are_those_of_the_published_runs():
     assert powers == pytest.approx(stated, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_the_range_holds_runs_that_were_left_out_of_the_fit():
     held = 0
     for number, run in enumerate(RUNS):

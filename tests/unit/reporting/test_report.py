@@ -284,6 +284,7 @@ def test_nothing_is_fetched():
     assert not re.search(r"https?://|//www|@import|<link|<script|<img|<iframe|url\((?!#)|src=", page)
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_every_time(drawings):
     evidence = make_evidence(diagnostics=make_diagnostics(), other=OtherRun("twin", make_record(skill=1.2)))
     drawings.clear()

@@ -84,6 +84,7 @@ def test_only_unprotected_trials_know_how_many_users_there_are():
                 assert Populations(Path("nowhere"), declared, GPU).users(trial) == 27_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", EVERY_SIZE)
 def test_a_name_stands_for_one_recipe_and_a_recipe_for_one_name(size):
     by_name, by_recipe = {}, {}

@@ -260,6 +260,7 @@ def test_seeds_that_lie_apart_leave_a_claim_open(printed):
     assert verdicts(printed)["rehearsal"] == OPEN
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_stopped_early_is_told_as_far_as_it_came(tmp_path):
     results = ResultStore(tmp_path / "results")
     save_benchmark(results, 3, 90.0)
@@ -282,6 +283,7 @@ def test_a_benchmark_that_is_there_for_less_holds(tmp_path):
     assert verdicts(results)["gigabytes"] == OPEN
 
 
+@pytest.mark.slow
 def test_everything_is_drawn_from_results_alone(printed, tmp_path):
     for experiment in EXPERIMENTS.values():
         text = Renderer(POPOV2018, GPU, printed, tmp_path).render(experiment)

@@ -23,6 +23,7 @@ def size(png: bytes) -> tuple[int, int]:
     return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
 
 
+@pytest.mark.slow
 def test_panels_stand_in_rows():
     panel = Panel("a panel", [line("a", 0.1, 0.2), line("b", 0.1, 0.15)])
     wide, high = size(draw_panels([panel, panel]))
