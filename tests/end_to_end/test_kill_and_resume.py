@@ -237,7 +237,14 @@ def test_a_run_whose_terminal_is_closed_finishes_its_round_and_saves(recipe, env
     out = tmp_path / "run"
     mine, terminal = os.openpty()
     changes = ("run.rounds=30000", "run.checkpoint_every=30000", "run.evaluate_every=0")
-    arguments = ["train", str(recipe), "--out", str(out), *(part for change in changes for part in ("--set", change))]
+    arguments = [
+        "train",
+        str(recipe),
+        "--yes",
+        "--out",
+        str(out),
+        *(part for change in changes for part in ("--set", change)),
+    ]
     process = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, ends, *arguments], env=environment,
         stdin=terminal, stdout=terminal, stderr=terminal,
