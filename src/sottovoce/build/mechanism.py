@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sottovoce import accounting
-from sottovoce.accounting.matrices import MATRICES, Banded, Blt, Identity, Participation, StrategyMatrix, Tree
+from sottovoce.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix, Tree
 from sottovoce.build import rules
 from sottovoce.build.rules import accountant_of
-from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import CLIPS, PerLayerClip, joint_norm
 from sottovoce.privacy.estimators import ESTIMATORS
-from sottovoce.privacy.matrix_search import find_matrix
+from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS, Sampler, build_sampler
 from sottovoce.privacy.schedule import build_schedule
@@ -36,9 +35,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     privacy = recipe.privacy
     # Unknown names are refused first.
     _ = SAMPLERS[privacy.sampling], CLIPS[privacy.clipping], ESTIMATORS[privacy.estimator]
-    if privacy.noise not in MATRICES:
-        known = f"{', '.join(MATRICES)}{did_you_mean(privacy.noise, MATRICES)}"
-        raise SottoError(f"privacy.noise={privacy.noise!r} must be one of {known}")
+    check_noise(privacy.noise)
     rules.check(rules.recipe_rules(recipe, processes, before))
     if privacy.layer_clip_norms:
         # One meaning of S everywhere: the bound on the whole update.

@@ -40,6 +40,12 @@ SAME = 1e-4  # a buffer is left out when that adds no more than this share to th
 DIGITS = 10  # of a coefficient
 
 
+def check_noise(noise: str) -> None:
+    """Refuse a kind of noise that there is not."""
+    if noise not in MATRICES:
+        raise SottoError(f"privacy.noise={noise!r} must be one of {', '.join(MATRICES)}{did_you_mean(noise, MATRICES)}")
+
+
 def find_matrix(noise: str, participation: Participation, bands: int = 0, buffers: int = 4) -> StrategyMatrix:
     """The strategy matrix of a run with this kind of noise.
 
@@ -49,8 +55,7 @@ def find_matrix(noise: str, participation: Participation, bands: int = 0, buffer
         bands: of a banded matrix, at most; 0: the separation, and not more than 64.
         buffers: of a BLT, at most. Fewer are kept where more bring nothing.
     """
-    if noise not in MATRICES:
-        raise SottoError(f"privacy.noise={noise!r} must be one of {', '.join(MATRICES)}{did_you_mean(noise, MATRICES)}")
+    check_noise(noise)
     if noise in (Identity.kind, Tree.kind):
         return MATRICES[noise]()
     rounds, most = participation.rounds, participation.most
