@@ -34,7 +34,7 @@ def make_run(folder: Path, *, kind: str = "lstm", words: int = 400, private: boo
     run.recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
     model = registry.build(kind, vocabulary.size, SIZES, jax.random.key(7 + private))
     model = jax.tree.map(lambda leaf: 4 * leaf, model)
-    files = run.save_model(weights_of(model), "\n".join(vocabulary.words) + "\n")
+    files = run.save_model(weights_of(model), vocabulary)
     statement = {"private": private, "epsilon": 3.21 if private else "inf", "delta": 1e-5, "unit": "user", "prose": "…"}
     run.save_statement({**statement, "files": files}, {"code": "of the recipe"})
     return folder

@@ -21,7 +21,7 @@ import numpy as np
 from sottovoce.audit.canaries import Registry, insert
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.evaluation.prediction import count_hits
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.rng import philox
@@ -104,7 +104,7 @@ def evidence(dots: np.ndarray, gram: np.ndarray, noise_std: float, user_rate: fl
         return np.logaddexp(np.log1p(-user_rate), np.log(user_rate) + found - strength / 2)
 
 
-def scores_of_model(model: LanguageModel, registry: Registry, vocabulary: Vocabulary) -> np.ndarray:
+def scores_of_model(model: LanguageModel, registry: Registry, vocabulary: Tokenizer) -> np.ndarray:
     """From the released model alone: how well it predicts the text of each canary user."""
     rows = registry.rows(vocabulary)[: len(registry.users)]
     counts = count_hits(model, Store.from_users(rows, vocabulary, registry.tokens_per_user))

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from sottovoce.accounting import Event
 from sottovoce.accounting.events import ADDED
 from sottovoce.data.store import PublicText, Store, made_up_names
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer, last_typed
 from sottovoce.errors import SottoError
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel, split
@@ -67,7 +67,7 @@ class RoundAudit:
         algorithm: Algorithm,
         sum_updates: SumUpdates,
         model: LanguageModel,
-        vocabulary: Vocabulary,
+        vocabulary: Tokenizer,
         *,
         round_number: int = 1,
         public: PublicText | None = None,
@@ -162,12 +162,12 @@ _PLAIN_STEP = optax.sgd(1.0)  # one object: optimisers are compared by identity,
 
 
 def _populations(
-    algorithm: Algorithm, vocabulary: Vocabulary, length: int, capacity: int, public: PublicText | None
+    algorithm: Algorithm, vocabulary: Tokenizer, length: int, capacity: int, public: PublicText | None
 ) -> tuple[Store, Store]:
     """The background users with the canary, as the last, and without it."""
     generator = np.random.default_rng(0)  # made-up text: any will do
     background = [generator.integers(0, vocabulary.size, size=length) for _ in range(N_BACKGROUND)]
-    canary = np.full(length, vocabulary.size - 1)  # one rare word over and over: no text has a longer update
+    canary = np.full(length, last_typed(vocabulary))  # one rare word over and over: no text has a longer update
     absent = background if algorithm.mechanism.sampler.relation == ADDED else [*background, np.zeros(0, int)]
     stores = [
         Store.from_users(users, vocabulary, tokens_per_user=capacity, names=made_up_names(len(users)))

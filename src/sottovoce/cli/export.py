@@ -16,7 +16,7 @@ from sottovoce.files import Json as JsonObject
 def export(
     run: Model,
     *,
-    out: Annotated[Path, option("New folder: step.onnx, sequence.onnx, vocabulary.txt, manifest.json.")],
+    out: Annotated[Path, option("New folder: step.onnx, sequence.onnx, tokenizer, manifest.json.")],
     format: Annotated[Literal["onnx"], option("onnx is the only one.")] = "onnx",
     weights: Annotated[Literal["float32", "8bit"], option("8bit: smaller, less exact; both are measured.")] = "float32",
     json: Json = False,

@@ -18,7 +18,7 @@ from sottovoce.audit.results import CanariesResult, Guesses, OneRunResult, Other
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.insert_canaries import choose_canaries, read_registry, saved_canary_scores
 from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
@@ -155,7 +155,7 @@ def _other_curve(run: RunFolder) -> OtherCurve:
     return OtherCurve(run.path.resolve().name, math.inf if epsilon is None else epsilon, points)
 
 
-def _one_run(audited: AuditedModel, vocabulary: Vocabulary, delta: float, confidence: float) -> OneRunResult | None:
+def _one_run(audited: AuditedModel, vocabulary: Tokenizer, delta: float, confidence: float) -> OneRunResult | None:
     """Two attacks, which share the chance of an error."""
     if audited.present is None or audited.scores is None or not audited.registry.users:
         return None

@@ -16,6 +16,7 @@ from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.retrain import Progress, count_steps, no_progress, refuse_own_code
 from sottovoce.commands.stores import with_public_text
 from sottovoce.data.store import Store
+from sottovoce.data.tokenizer import last_typed
 from sottovoce.errors import SottoError
 from sottovoce.models.contract import layer_names, split
 from sottovoce.recipe import Recipe
@@ -102,7 +103,7 @@ def _prepare(run: RunFolder, recipe: Recipe) -> tuple[RoundAudit, str]:
     model, vocabulary = load_run(run)
     # Sampling is replaced: here all users join. The store has room for one local step; the audit makes its own users.
     capacity = recipe.local.batch * recipe.local.unroll
-    store = with_public_text(recipe, Store.from_users([[vocabulary.size - 1]], vocabulary, capacity))
+    store = with_public_text(recipe, Store.from_users([[last_typed(vocabulary)]], vocabulary, capacity))
     assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
     refuse_own_code(run, assembly)
     mechanism = build_mechanism(recipe, layer_names(split(model)[0]))

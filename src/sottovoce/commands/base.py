@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from sottovoce.audit.recitation import find_recited
-from sottovoce.bases import CARD, FREQUENCIES, VOCABULARY, WEIGHTS, Base
+from sottovoce.bases import CARD, FREQUENCIES, WEIGHTS, Base
 from sottovoce.build.assembly import build_model, load_model, model_settings
 from sottovoce.commands.initial_model import load_base_weights
 from sottovoce.commands.train import Observer, Stop, never, train
@@ -18,6 +18,7 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.lines import lines
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
+from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.prediction import evaluate, token_counts
@@ -115,7 +116,7 @@ def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Tex
     recipe = Recipe.of(run)
     halved = {name: array.astype(np.float16) for name, array in run.load_weights().items()}
     (draft / WEIGHTS).write_bytes(save(halved))
-    (draft / VOCABULARY).write_bytes(run.model_file(VOCABULARY).read_bytes())
+    words = save_tokenizer(text.vocabulary, draft)
     counts = token_counts(text, range(text.users))
     (draft / FREQUENCIES).write_text("".join(f"{count}\n" for count in counts), encoding="utf-8")
     model = load_model(build_model(recipe, text.vocabulary.size), load_base_weights(draft / WEIGHTS))
@@ -133,7 +134,7 @@ def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Tex
         passes=passes,
         top1=found.top1,
         perplexity=found.perplexity,
-        files={name: sha256_of(draft / name) for name in (WEIGHTS, VOCABULARY, FREQUENCIES)},
+        files={name: sha256_of(draft / name) for name in (WEIGHTS, words.name, FREQUENCIES)},
         language=about.language,
         longest_recited=find_recited(model, text).longest,
     )

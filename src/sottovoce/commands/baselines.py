@@ -10,7 +10,7 @@ from sottovoce import bases
 from sottovoce.commands.initial_model import Start
 from sottovoce.data.demo import demo_texts, demo_vocabulary
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.evaluation.baselines import Frequencies, Measured, evaluate_baselines
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.recipe import Recipe
@@ -60,7 +60,7 @@ def evaluated_users(recipe: Recipe, test: Store | None) -> range:
     return range(min(recipe.run.evaluate_users or test.users, test.users))
 
 
-def public_frequencies(vocabulary: Vocabulary, initial: str | None = None) -> Frequencies | None:
+def public_frequencies(vocabulary: Tokenizer, initial: str | None = None) -> Frequencies | None:
     """How often public text has the tokens of a vocabulary: the text of the base that a run starts from, or another.
 
     None where no public text with these words is known.
@@ -76,7 +76,7 @@ def public_frequencies(vocabulary: Vocabulary, initial: str | None = None) -> Fr
     return None
 
 
-def _count_demo(vocabulary: Vocabulary) -> Counter[str]:
+def _count_demo(vocabulary: Tokenizer) -> Counter[str]:
     texts = (text for user in range(_OTHER_PEOPLE) for text in demo_texts(_OTHER_SEED, user))
     return Counter(vocabulary.text_of(token) for text in texts for token in vocabulary.encode(text))
 

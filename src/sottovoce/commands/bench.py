@@ -23,7 +23,8 @@ import numpy as np
 
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.rows import SplitWriter
-from sottovoce.data.store import FORMAT, VOCABULARY_FILE, Store, write_facts
+from sottovoce.data.store import FORMAT, Store, write_facts
+from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import Json
@@ -237,7 +238,7 @@ def make_population(folder: Path, workload: Workload, users: int) -> None:
         with SplitWriter(folder / f"{split}.arrow", vocabulary.size) as writer:
             for number in range(count):
                 writer.add(f"{number:032x}", tokens[number % len(tokens)])
-    vocabulary.save(folder / VOCABULARY_FILE)
+    save_tokenizer(vocabulary, folder)
     facts = {"format": FORMAT, "tokens_per_user": workload.tokens, "vocabulary_size": vocabulary.size}
     write_facts(folder, {**facts, "splits": {split: {"users": count} for split, count in splits.items()}})
 

@@ -15,7 +15,8 @@ from sottovoce.data.corpus import is_plain_text
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.breakdown import Breakdown, bands_of, count_parts
 from sottovoce.evaluation.fine_tuning import FineTuningGain, evaluate_fine_tuning
@@ -24,7 +25,7 @@ from sottovoce.evaluation.prediction import Evaluation, spread, summarise
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
-from sottovoce.runs.folder import VOCABULARY, RunFolder, is_release
+from sottovoce.runs.folder import RunFolder, is_release
 
 BY_USER = Grouping()
 
@@ -50,7 +51,7 @@ class Personalise:
     epochs: int | None = None
     learning_rate: float | None = None
 
-    def training(self, recipe: Recipe, vocabulary: Vocabulary) -> FineTune:
+    def training(self, recipe: Recipe, vocabulary: Tokenizer) -> FineTune:
         local = recipe.local
         return FineTune(
             epochs=local.epochs if self.epochs is None else self.epochs,
@@ -113,7 +114,7 @@ def open_users(
 ) -> Store:
     """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default."""
     if corpus:
-        return collect(corpus, Vocabulary.load(_vocabulary_file(path)), fields)
+        return collect(corpus, load_tokenizer(_vocabulary_file(path)), fields)
     if store is not None:
         return Store.open(store, split)
     if find_base(path):
@@ -124,7 +125,7 @@ def open_users(
 
 def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping = BY_USER) -> Store:
     """Public text in the words of a run: what a store of plain text holds out, files of plain text, or a corpus."""
-    vocabulary = Vocabulary.load(_vocabulary_file(path))
+    vocabulary = load_tokenizer(_vocabulary_file(path))
     folders = [each for each in text if Path(each).is_dir()]
     if folders and len(text) > 1:
         raise SottoError(f"{folders[0]} is a folder, and the public text of a store is measured alone; name one")
@@ -137,7 +138,7 @@ def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping =
     return collect(text, vocabulary, replace(fields, plain_text=all(plain)))
 
 
-def _held_out_text(folder: str | Path, path: str | Path, vocabulary: Vocabulary) -> Store:
+def _held_out_text(folder: str | Path, path: str | Path, vocabulary: Tokenizer) -> Store:
     store = Store.open(folder, "test")
     if store.people:
         raise SottoError(
@@ -154,7 +155,7 @@ def _held_out_text(folder: str | Path, path: str | Path, vocabulary: Vocabulary)
     return store
 
 
-def _load_other(path: str | Path, vocabulary: Vocabulary, other: str | Path) -> LanguageModel:
+def _load_other(path: str | Path, vocabulary: Tokenizer, other: str | Path) -> LanguageModel:
     model, words = load_run(other)
     if words.fingerprint != vocabulary.fingerprint:
         raise SottoError(
@@ -172,7 +173,7 @@ def find_base(path: str | Path) -> Path | None:
     return folder if bases.is_base(folder) else None
 
 
-def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Vocabulary]:
+def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Tokenizer]:
     """The model a run ended with, and its vocabulary; or those of a release or a base.
 
     Args:
@@ -180,7 +181,7 @@ def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -
         model: one to fill, for a run of a model of your own.
     """
     if not isinstance(path, RunFolder) and (base := find_base(path)):
-        weights, vocabulary = load_base_weights(base / bases.WEIGHTS), Vocabulary.load(_vocabulary_file(path))
+        weights, vocabulary = load_base_weights(base / bases.WEIGHTS), load_tokenizer(_vocabulary_file(path))
     else:
         run = path if isinstance(path, RunFolder) else RunFolder.open_model(path)
         weights, vocabulary = run.load_weights(), load_vocabulary(run)
@@ -188,8 +189,8 @@ def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -
     return load_model(like, weights), vocabulary
 
 
-def load_vocabulary(run: RunFolder) -> Vocabulary:
-    return Vocabulary.load(run.model_file(VOCABULARY))
+def load_vocabulary(run: RunFolder) -> Tokenizer:
+    return load_tokenizer(run.tokenizer_file())
 
 
 def _recipe_of(path: str | Path | RunFolder) -> Recipe:
@@ -206,5 +207,5 @@ def _vocabulary_file(path: str | Path) -> Path:
     """The words of a run, a release or a base, whose files must be those that its card names."""
     if folder := find_base(path):
         read_card_of(folder / bases.WEIGHTS)
-        return folder / bases.VOCABULARY
-    return RunFolder.open_model(path).model_file(VOCABULARY)
+        return find_tokenizer(folder)
+    return RunFolder.open_model(path).tokenizer_file()

@@ -21,7 +21,8 @@ from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import load_base_weights
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer_files import load_tokenizer, save_tokenizer
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
@@ -30,7 +31,7 @@ from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import coarse_count
 
-MANIFEST, VOCABULARY, CANARIES = "manifest.json", "vocabulary.txt", "canaries.json"
+MANIFEST, CANARIES = "manifest.json", "canaries.json"
 WEIGHTS = ("float32", "8bit")
 _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
 
@@ -70,8 +71,17 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
             "name": source.name,
             "model": {"kind": source.kind, "parameters": parameter_count(model), "weights": weights},
             "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in GRAPHS},
-            "vocabulary": _file(VOCABULARY, source.words, size=vocabulary.size, fingerprint=vocabulary.fingerprint),
-            "special_tokens": {vocabulary.text_of(token): token for token in vocabulary.specials if token is not None},
+            "vocabulary": _file(
+                vocabulary.file_name,
+                vocabulary.contents,
+                size=vocabulary.size,
+                fingerprint=vocabulary.fingerprint,
+                kind=vocabulary.kind,
+                language=vocabulary.language,
+            ),
+            "special_tokens": {
+                f"<{name}>": token for name, token in vocabulary.specials._asdict().items() if token is not None
+            },
             "inputs": {"tokens": "int32", "state": "float32"},
             "state": _states(model),
             "parity": {"largest_difference": differences, "bound": BOUND},
@@ -83,7 +93,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
     with made_aside(out) as draft:
         for graph in GRAPHS:
             write_aside(draft / f"{graph}.onnx", graphs[graph])
-        write_aside(draft / VOCABULARY, source.words)
+        save_tokenizer(vocabulary, draft)
         if source.run and source.run.registry_file.is_file():  # public: what was planted, and not who was in
             write_aside(draft / CANARIES, source.run.registry_file.read_bytes())
         write_aside(draft / MANIFEST, pretty(manifest))
@@ -97,8 +107,7 @@ class _Source:
     name: str
     kind: str
     model: LanguageModel
-    vocabulary: Vocabulary
-    words: bytes
+    vocabulary: Tokenizer
     weights: str  # their digest
     privacy: dict[str, Any]
     run: RunFolder | None = None
@@ -116,7 +125,6 @@ def _open(path: str | Path) -> _Source:
         kind=Recipe.of(run).model.kind,
         model=model,
         vocabulary=vocabulary,
-        words=run.model_file(VOCABULARY).read_bytes(),
         weights=checkpoints.digest(run.load_weights()),
         privacy={name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
         run=run,
@@ -125,14 +133,13 @@ def _open(path: str | Path) -> _Source:
 
 def _open_base(folder: Path) -> _Source:
     card, weights = bases.read_base(folder), load_base_weights(folder / bases.WEIGHTS)
-    vocabulary = Vocabulary.load(folder / bases.VOCABULARY)
+    vocabulary = load_tokenizer(folder)
     recipe = Recipe().replace(model={"kind": card.kind, **card.model})
     return _Source(
         name=card.name,
         kind=card.kind,
         model=load_model(build_model(recipe, vocabulary.size), weights),
         vocabulary=vocabulary,
-        words=(folder / bases.VOCABULARY).read_bytes(),
         weights=checkpoints.digest(weights),
         privacy={"private": False, "trained_on": card.trained_on, "prose": f"Trained on public text: {card.text}."},
     )
@@ -144,7 +151,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = read_sealed(folder / MANIFEST)
         kept = {f"{graph}.onnx": manifest["graphs"][graph]["sha256"] for graph in GRAPHS}
         if "sha256" in manifest["vocabulary"]:  # not in exports of version 0.1
-            kept[VOCABULARY] = manifest["vocabulary"]["sha256"]
+            kept[manifest["vocabulary"]["file"]] = manifest["vocabulary"]["sha256"]
         for name, sha256 in kept.items():
             if sha256_of(folder / name) != sha256:
                 raise DamagedRun(f"{folder / name} is not the file that was exported; export it again")

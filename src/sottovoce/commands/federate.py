@@ -12,13 +12,13 @@ from sottovoce.build import rules
 from sottovoce.commands.new_run import Given
 from sottovoce.commands.train import Observer, RunResult, Stop, never, resume, train
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys, roster
 from sottovoce.federation.device import Device, own_secret
 from sottovoce.federation.limits import Limits, Participation, read_json
 from sottovoce.federation.messages import Facts
-from sottovoce.federation.roster import DEVICE, LIMITS, VOCABULARY, Enrolment, FederationSettings, Roster
+from sottovoce.federation.roster import DEVICE, LIMITS, Enrolment, FederationSettings, Roster
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.federation.transport import Serving
 from sottovoce.files import locked
@@ -187,11 +187,13 @@ def open_device(bundle: Path, data: Path) -> tuple[Device, str]:
     store = Store.open(data)
     if not store.people:
         raise SottoError(f"{data} was prepared from plain text: its users are no persons; prepare records with users")
-    words, size = Vocabulary.load(bundle / VOCABULARY), facts["tokens_per_user"]
+    words, size = load_tokenizer(bundle), facts["tokens_per_user"]
     if words.fingerprint != store.vocabulary.fingerprint or store.tokens_per_user != size:
+        file = bundle / words.file_name
+        tokens = f"--vocabulary {file} --vocabulary-size {words.size}" if words.is_words else f"--tokenizer {file}"
         raise SottoError(
             f"{store.path} was prepared with other words or another length than the federation's; prepare it with "
-            f"--vocabulary {bundle / VOCABULARY} --vocabulary-size {words.size} --tokens-per-user {size}"
+            f"{tokens} --tokens-per-user {size}"
         )
     participation = Participation(bundle / "participation.jsonl")
     limits, key = Limits.load(bundle / LIMITS), bundle / keys.NODE_KEY

@@ -16,6 +16,7 @@ from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.clock import NOT_TIMED, Pace, evaluations
 from sottovoce.commands.initial_model import Start
 from sottovoce.data.store import Store
+from sottovoce.data.tokenizer import last_typed
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import evaluate, users_at_once
 from sottovoce.federation.roster import is_federation
@@ -164,7 +165,7 @@ def _pace(assembly: Assembly, store: Store, test: Store | None, start: Start, pr
 
 def _full_users(store: Store, count: int) -> Store:
     """Made-up users who write as much as users may."""
-    tokens = np.full(store.tokens_per_user, store.vocabulary.size - 1)
+    tokens = np.full(store.tokens_per_user, last_typed(store.vocabulary))
     return Store.from_users([tokens] * count, store.vocabulary, store.tokens_per_user)
 
 

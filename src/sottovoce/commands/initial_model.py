@@ -17,7 +17,8 @@ from sottovoce.build.assembly import filled_model, load_model, model_settings, w
 from sottovoce.commands.stores import has_own_store
 from sottovoce.commands.verify import FAILED, verify_release
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json, read_sealed, sha256_of
 from sottovoce.models.contract import LanguageModel
@@ -26,7 +27,7 @@ from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import signature
 from sottovoce.runs.baselines import NOTHING
 from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder, is_release
+from sottovoce.runs.folder import WEIGHTS, RunFolder, is_release
 from sottovoce.runs.ledger import StoreLedger, first_line
 from sottovoce.runs.secrets import Secrets
 
@@ -83,7 +84,7 @@ def with_base(recipe: Recipe, store: Store) -> Recipe:
 
 
 def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder) -> Start:
-    vocabulary = Vocabulary.load(run.model_file(VOCABULARY))
+    vocabulary = load_tokenizer(run.tokenizer_file())
     model = _fitted(fresh, run.load_weights(), vocabulary, store, f"the model of {run.path}")
     weights = digest(weights_of(model))
     source = f"start: {weights}, of a run without a guarantee"
@@ -100,15 +101,17 @@ def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder
 
 
 def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -> Start:
-    """From a file of weights with `card.json` and `vocabulary.txt` in its folder, as `sotto release` writes them."""
+    """From a file of weights with `card.json` and its tokenizer in its folder, as `sotto release` writes them."""
     card = read_card_of(file)
     kind = card.get("kind")
     if kind is not None and kind != recipe.model.kind:
         raise SottoError(f"the card of {file} says kind {kind!r}, and model.kind={recipe.model.kind!r}; use that kind")
-    words = file.parent / VOCABULARY
+    words = find_tokenizer(file.parent)
     if not words.is_file():
-        raise SottoError(f"{file} has no {VOCABULARY} in its folder: its words cannot be compared; put it there")
-    model = _fitted(fresh, load_base_weights(file), Vocabulary.load(words), store, str(file))
+        raise SottoError(
+            f"{file} has no {' or '.join(FILES)} in its folder: its words cannot be compared; put it there"
+        )
+    model = _fitted(fresh, load_base_weights(file), load_tokenizer(words), store, str(file))
     weights, statement, signer = digest(weights_of(model)), _statement(card), _check_signature(file.parent)
     public = card.get("trained_on") == PUBLIC and not statement.get("private")
     if recipe.privacy.mode == "private" and not public:
@@ -149,7 +152,7 @@ def _private_source(statement: Json, weights: str) -> str:
 
 
 def _fitted(
-    fresh: LanguageModel, weights: dict[str, np.ndarray], vocabulary: Vocabulary, store: Store, source: str
+    fresh: LanguageModel, weights: dict[str, np.ndarray], vocabulary: Tokenizer, store: Store, source: str
 ) -> LanguageModel:
     """The fresh model with these weights; refused where vocabulary, kind or sizes are others."""
     if vocabulary.fingerprint != store.vocabulary.fingerprint:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sottovoce.commands.evaluate import find_base, load_run
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.evaluation.suggestions import Suggestion, suggest
@@ -21,7 +21,7 @@ class Loaded:
     """A model with its vocabulary, and its privacy statement; None for a base, which is of public text."""
 
     model: LanguageModel
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     statement: Statement | None = None
 
     def suggest(self, text: str, count: int = 3, typed: str = "") -> list[Suggestion]:

@@ -10,6 +10,7 @@ from sottovoce.commands.new_run import Given
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, has_own_store, prepare_demo
 from sottovoce.commands.train import Observer, RunResult, Stop, never, train
 from sottovoce.data.store import Store, mark_as_practice
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
@@ -58,7 +59,7 @@ def make_people(recipe: Recipe, out: Path, log: Callable[[str], None] = lambda l
     return recipe.replace(data={"store": str(out / STORE)})
 
 
-def _public_facts(recipe: Recipe) -> tuple[Vocabulary | None, int]:
+def _public_facts(recipe: Recipe) -> tuple[Tokenizer | None, int]:
     """The vocabulary and the most tokens of a user. Nothing else of the recipe's store is used: these are public."""
     if has_own_store(recipe):
         return None, DEMO_TOKENS_PER_USER

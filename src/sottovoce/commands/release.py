@@ -16,7 +16,7 @@ from sottovoce.audit.results import Audits, CanariesResult, RoundsResult
 from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.release_folder import Publication, ReleaseFolder, store_ledger
 from sottovoce.commands.stores import TURNS_BY_PLACE
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.errors import DamagedRun, SettingError, SottoError, plain_number
 from sottovoce.files import Facts, made_aside
 from sottovoce.privacy.sampling import SAMPLERS
@@ -24,7 +24,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import AuditOutcome, Statement, read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.budget import total_of
-from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder
+from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.ledger import PREPARATION, Ledger
 from sottovoce.runs.secrets import Secrets
 from sottovoce.runs.signature import RELEASE, fingerprint, owner_key, owner_key_file, sign_folder
@@ -185,8 +185,9 @@ def _faults(run: RunFolder) -> Iterator[str]:
         yield f"the statement is for δ = {stated}, and the recipe for {asked}"
     if run.read_card()["privacy"] != run.read_statement():
         yield "model/card.json and privacy.json do not say the same"
-    if Vocabulary.load(run.model_file(VOCABULARY)).fingerprint != statement.vocabulary.fingerprint:
-        yield "model/vocabulary.txt is not the vocabulary of the statement"
+    words = run.tokenizer_file()
+    if load_tokenizer(words).fingerprint != statement.vocabulary.fingerprint:
+        yield f"model/{words.name} is not the vocabulary of the statement"
     read_registry(run, ledger.header)
     saved, _ = checkpoints.latest(run.checkpoints)
     if saved is None or saved.round != rounds or not _same(saved, _trained(run, weights, ledger)):

@@ -12,6 +12,7 @@ from sottovoce.build.assembly import model_settings
 from sottovoce.commands.export import export_run
 from sottovoce.commands.report import public_recipe, report_run
 from sottovoce.commands.stores import store_folder
+from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import sealed, write_aside
 from sottovoce.recipe import Recipe
@@ -20,7 +21,7 @@ from sottovoce.reporting.statement import AuditOutcome, Statement, read_statemen
 from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
-from sottovoce.runs.folder import RECIPE, STATEMENT, VOCABULARY, WEIGHTS, RunFolder
+from sottovoce.runs.folder import RECIPE, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import StoreLedger, write_release
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
@@ -57,7 +58,8 @@ class ReleaseFolder:
 
     def __post_init__(self) -> None:
         self.card = Card.from_json(self.run.read_card())
-        own, files = self.card.own_model, [WEIGHTS, VOCABULARY, "card.json", STATEMENT, "ledger.jsonl", RECIPE]
+        own, words = self.card.own_model, find_tokenizer(self.run.model).name
+        files = [WEIGHTS, words, "card.json", STATEMENT, "ledger.jsonl", RECIPE]
         files += [file.name for file in self._copied if file.exists()]
         if own:
             self.notes += ("no report.html and no ONNX: the model is your own; `sotto report` needs it from Python",)
@@ -76,8 +78,8 @@ class ReleaseFolder:
 
     def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
         run, recipe = self.run, Recipe.of(self.run)
-        for name in (WEIGHTS, VOCABULARY):
-            write_aside(draft / name, run.model_file(name).read_bytes())
+        for file in (run.model_file(WEIGHTS), run.tokenizer_file()):
+            write_aside(draft / file.name, file.read_bytes())
         # Later runs on the same people count: the total is the one of today.
         statement = replace(read_statement(run), audits=audits)
         statement = with_store_total(statement, store_ledger(run, recipe).spent(), recipe.privacy.accountant)

@@ -12,7 +12,7 @@ from sottovoce.data.demo import demo_vocabulary, write_demo
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, prepare
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.federation.roster import Roster, is_federation
 from sottovoce.recipe import Recipe
@@ -55,7 +55,7 @@ def make_own_store(recipe: Recipe, run: RunFolder) -> None:
 
 
 def prepare_demo(
-    out: Path, users: int, *, seed: int = 2018, vocabulary: Vocabulary | None = None, tokens: int = DEMO_TOKENS_PER_USER
+    out: Path, users: int, *, seed: int = 2018, vocabulary: Tokenizer | None = None, tokens: int = DEMO_TOKENS_PER_USER
 ) -> PreparationSummary:
     """The synthetic population as a store: about `users` to train on, and a tenth as many held out.
 

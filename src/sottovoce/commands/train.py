@@ -413,7 +413,7 @@ class Training:
         # Training stops before it passes its budget: of the planned rounds, those count that it may still come to.
         budget = assembly.budget.counting(extra)
         allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
-        files = self.run_folder.save_model(weights_of(self._model), "\n".join(vocabulary.words) + "\n")
+        files = self.run_folder.save_model(weights_of(self._model), vocabulary)
         header, mechanism = self.ledger.header, assembly.algorithm.mechanism
         start = header.get("start")
         charges = Charges(

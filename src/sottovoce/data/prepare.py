@@ -16,8 +16,9 @@ from sottovoce.data.census import Census
 from sottovoce.data.corpus import Corpus, Source
 from sottovoce.data.grouping import Grouping, Progress, Spill, parts_for
 from sottovoce.data.rows import SplitWriter
-from sottovoce.data.store import DECLARED, FORMAT, VOCABULARY_FILE, Store, VocabularySource, write_facts
-from sottovoce.data.vocabulary import LONGEST_COUNTED, Vocabulary
+from sottovoce.data.store import DECLARED, FORMAT, Store, VocabularySource, write_facts
+from sottovoce.data.tokenizer import LONGEST_COUNTED, Tokenizer
+from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import Facts, made_aside
 
@@ -84,7 +85,7 @@ class PreparationSummary(Facts):
 def prepare(
     corpus: Corpus,
     out: str | Path,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     grouping: Grouping | None = None,
     source: VocabularySource = DECLARED,
     progress: Progress | None = None,
@@ -126,7 +127,7 @@ def write_store(
     folder: Path,
     corpus: list[Source],
     grouping: Grouping,
-    vocabulary: Vocabulary,
+    vocabulary: Tokenizer,
     source: VocabularySource = DECLARED,
     progress: Progress | None = None,
 ) -> PreparationSummary:
@@ -139,7 +140,7 @@ def write_store(
         spill.add(name, vocabulary.encode_measured(text))
     summary = _write_splits(folder, spill, census, vocabulary, grouping)
     grouping.check_users(summary.users_seen, summary.single_record_users)
-    vocabulary.save(folder / VOCABULARY_FILE)
+    save_tokenizer(vocabulary, folder)
     facts = {
         "format": FORMAT,
         "tokens_per_user": grouping.tokens_per_user,
@@ -163,7 +164,7 @@ def write_store(
 
 
 def collect(
-    corpus: Corpus, vocabulary: Vocabulary, grouping: Grouping | None = None, tokens_per_user: int | None = None
+    corpus: Corpus, vocabulary: Tokenizer, grouping: Grouping | None = None, tokens_per_user: int | None = None
 ) -> Store:
     """A corpus that fits in memory, grouped as `prepare` groups it but not split.
 
@@ -185,7 +186,7 @@ def collect(
 
 
 def _write_splits(
-    store: Path, spill: Spill, census: Census, vocabulary: Vocabulary, grouping: Grouping
+    store: Path, spill: Spill, census: Census, vocabulary: Tokenizer, grouping: Grouping
 ) -> PreparationSummary:
     seen = cut = tokens_seen = tokens_cut = unknown = largest = 0
     with (

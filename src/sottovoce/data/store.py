@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.rows import NAME, RecordBatch, Rows, UserBlock, damaged, read_rows, save_arrays, split_file
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import pretty, read_sealed, sealed, sha256_of, write_aside
 
 FORMAT = 1
 SPLITS = ("train", "test")
-STORE_FILE, VOCABULARY_FILE = "store.json", "vocabulary.txt"
+STORE_FILE = "store.json"
 SKIP = "SOTTOVOCE_SKIP_HASHES"
 LARGEST_USER = 2**24
 MOST_PUBLIC = 2**28  # tokens of public text, which is kept in memory: 1 GiB
@@ -60,7 +61,7 @@ class Store:
     `named` is the fingerprint of the people, where these rows do not give it.
     """
 
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     tokens_per_user: int
     rows: Rows
     path: Path | None = None
@@ -90,10 +91,11 @@ class Store:
         if check and not os.environ.get(SKIP):
             _check_hash(file, hashes)
         rows = read_rows(file)
-        if (folder / VOCABULARY_FILE).exists():
-            _check_hash(folder / VOCABULARY_FILE, hashes)
+        words = find_tokenizer(folder)
+        if words.exists():
+            _check_hash(words, hashes)
         store = cls(
-            vocabulary=Vocabulary.load(folder / VOCABULARY_FILE),
+            vocabulary=load_tokenizer(words),
             tokens_per_user=int(facts["tokens_per_user"]),
             rows=rows,
             path=folder,
@@ -112,7 +114,7 @@ class Store:
     def from_users(
         cls,
         users: Sequence[Sequence[int] | np.ndarray],
-        vocabulary: Vocabulary,
+        vocabulary: Tokenizer,
         tokens_per_user: int | None = None,
         unknown: Sequence[Sequence[int] | np.ndarray] | None = None,
         names: Sequence[bytes] | None = None,
@@ -271,7 +273,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write `store.json`, with the hashes of the other files. It is private, as they are."""
-    names = [VOCABULARY_FILE, *(f"{split}.{kind}" for split in SPLITS for kind in ("arrow", "npz"))]
+    names = [*FILES, *(f"{split}.{kind}" for split in SPLITS for kind in ("arrow", "npz"))]
     files = {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
     write_aside(folder / STORE_FILE, pretty(sealed({**facts, "files": files})))
 
@@ -294,7 +296,7 @@ def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
     splits = {"train": train, "test": test}
     for split, store in splits.items():
         save_arrays(folder / f"{split}.npz", store.rows)
-    train.vocabulary.save(folder / VOCABULARY_FILE)
+    save_tokenizer(train.vocabulary, folder)
     facts = {
         "format": FORMAT,
         "tokens_per_user": max(train.tokens_per_user, test.tokens_per_user),

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+LONGEST_COUNTED = 255  # letters: a longer word was hardly typed by hand, and must not outweigh the rest of a text
+
 
 class Specials(NamedTuple):
     """The ids of the tokens that no text contains."""
@@ -28,18 +30,54 @@ class Tokenizer(Protocol):
     def specials(self) -> Specials: ...
 
     @property
+    def kind(self) -> str:
+        """What its tokens are: words, bpe, unigram, wordpiece, bytes or characters."""
+        ...
+
+    @property
+    def language(self) -> str:
+        """The language whose rules cut the text, as a code such as "th"; "en" where none was named."""
+        ...
+
+    @property
     def fingerprint(self) -> str:
         """A hash of what decides the ids of a text."""
         ...
 
     @property
+    def file_name(self) -> str:
+        """The name of its file in a folder."""
+        ...
+
+    @property
+    def contents(self) -> bytes:
+        """Its file."""
+        ...
+
+    @property
+    def is_words(self) -> bool:
+        """Is each word one token?"""
+        ...
+
+    @property
+    def space_inside(self) -> bool:
+        """Do tokens carry the spaces of the text? Where not, a space between two tokens is implied, unless the
+        second one joins the first."""
+        ...
+
+    @property
+    def joins(self) -> np.ndarray:
+        """True where the token continues the word before it, if there is one: it begins with a letter, not a space."""
+        ...
+
+    @property
     def word_mask(self) -> np.ndarray:
-        """True where the token is one whole word or number."""
+        """True where the token is one whole word or number: never, where words have several tokens."""
         ...
 
     @property
     def starts_word(self) -> np.ndarray:
-        """True where a word begins: at words, and at `unk`, which nearly always replaces a word."""
+        """True where a word begins whatever comes before: at words, and at `unk`, which nearly always replaces one."""
         ...
 
     @property
@@ -48,7 +86,15 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, from `bos` to `eos`."""
+        """The ids of a text, from `bos` to `eos`. No text contains a special token."""
+        ...
+
+    def encode_measured(self, text: str) -> list[int]:
+        """As `encode`, but what is `unk` there keeps its length: n letters become the number size + n."""
+        ...
+
+    def separate(self, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ids that `encode_measured` gave, and the lengths of what they leave out, in order."""
         ...
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
@@ -56,3 +102,26 @@ class Tokenizer(Protocol):
     def text_of(self, token: int) -> str:
         """The characters of one token."""
         ...
+
+    def bytes_of(self, token: int) -> bytes:
+        """The UTF-8 bytes that the token stands for in a text, without implied spaces; none for specials."""
+        ...
+
+
+def separate_unknown(measured: np.ndarray, size: int, unk: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """What `Tokenizer.separate` gives."""
+    unknown = measured >= size
+    lengths = (measured[unknown] - size).astype(np.uint8)
+    return np.where(unknown, np.array(unk or 0, measured.dtype), measured), lengths
+
+
+def last_typed(tokenizer: Tokenizer) -> int:
+    """The last token that a person types: of a list by frequency, the rarest."""
+    return int(np.flatnonzero(tokenizer.typed_mask)[-1])
+
+
+def fixed_mask(values: Sequence[bool] | np.ndarray) -> np.ndarray:
+    """A mask that is shared and cannot be changed."""
+    mask = np.array(values, bool)
+    mask.flags.writeable = False
+    return mask

@@ -14,12 +14,12 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.data.lines import lines
-from sottovoce.data.tokenizer import Specials
+from sottovoce.data.tokenizer import LONGEST_COUNTED, Specials, Tokenizer, fixed_mask, separate_unknown
 from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, is_word, tokenise
 from sottovoce.errors import SettingError, SottoError
 
 SMALLEST = len(FRAME) + 1
-LONGEST_COUNTED = 255  # letters: a longer word was hardly typed by hand, and must not outweigh the rest of a text
+VOCABULARY = "vocabulary.txt"
 
 
 @dataclass(frozen=True)
@@ -100,25 +100,58 @@ class Vocabulary:
     def specials(self) -> Specials:
         return Specials(BOS, EOS, UNK)
 
+    @property
+    def kind(self) -> str:
+        return "words"
+
+    @property
+    def language(self) -> str:
+        return "en"
+
+    @property
+    def file_name(self) -> str:
+        return VOCABULARY
+
+    @property
+    def contents(self) -> bytes:
+        """One token a line, in the order of the ids."""
+        return "".join(f"{word}\n" for word in self.words).encode()
+
+    @property
+    def is_words(self) -> bool:
+        return True
+
+    @property
+    def space_inside(self) -> bool:
+        return False
+
+    @cached_property
+    def joins(self) -> np.ndarray:
+        return fixed_mask(np.zeros(self.size, bool))
+
     @cached_property
     def word_mask(self) -> np.ndarray:
         """True where the id is a word or a number, False for specials, placeholders and punctuation."""
-        return _fixed([is_word(word) for word in self.words])
+        return fixed_mask([is_word(word) for word in self.words])
 
     @cached_property
     def starts_word(self) -> np.ndarray:
         """True where a word begins: at every word, and at `unk`."""
-        return _fixed(self.word_mask | (np.arange(self.size) == UNK))
+        return fixed_mask(self.word_mask | (np.arange(self.size) == UNK))
 
     @cached_property
     def typed_mask(self) -> np.ndarray:
         """False for specials and placeholders: what was typed there is not known."""
         hidden = {*SPECIALS, *PLACEHOLDERS}
-        return _fixed([word not in hidden for word in self.words])
+        return fixed_mask([word not in hidden for word in self.words])
 
     def text_of(self, token: int) -> str:
         """The characters of one token."""
         return self.words[token]
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a word; none for specials."""
+        return b"" if token < len(SPECIALS) else self.words[token].encode()
 
     def is_word(self, token: int) -> bool:
         return bool(self.word_mask[token])
@@ -144,9 +177,7 @@ class Vocabulary:
 
     def separate(self, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The ids that `encode_measured` gave, and the lengths of the words outside the vocabulary, in order."""
-        unknown = measured >= self.size
-        lengths = (measured[unknown] - self.size).astype(np.uint8)
-        return np.where(unknown, np.array(UNK, measured.dtype), measured), lengths
+        return separate_unknown(measured, self.size, UNK)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The tokens of some ids, with a space between them."""
@@ -154,7 +185,7 @@ class Vocabulary:
 
     def save(self, path: str | Path) -> None:
         """Write one token a line, in the order of the ids."""
-        Path(path).write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8", newline="\n")
+        Path(path).write_bytes(self.contents)
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
@@ -166,11 +197,11 @@ class Vocabulary:
             raise SottoError(f"{path} is not a saved vocabulary: {error}") from error
 
 
-def _fixed(values: Sequence[bool] | np.ndarray) -> np.ndarray:
-    """A mask that is shared and cannot be changed."""
-    mask = np.array(values)
-    mask.flags.writeable = False
-    return mask
+def needs_words(tokenizer: Tokenizer, what: str) -> Vocabulary:
+    """The vocabulary of words that something needs; any other tokenizer is refused."""
+    if not isinstance(tokenizer, Vocabulary):
+        raise SottoError(f"{what} needs tokens that are whole words, and these are {tokenizer.kind}; use a word list")
+    return tokenizer
 
 
 def _check_size(size: int) -> None:

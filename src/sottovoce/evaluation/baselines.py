@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sottovoce.data.store import Store
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.prediction import Counts, Evaluation, summarise, token_counts
 
@@ -30,11 +31,13 @@ class Frequencies:
     counts: np.ndarray
 
     @classmethod
-    def of(cls, source: str, counted: Mapping[str, int], vocabulary: Vocabulary) -> Frequencies | None:
+    def of(cls, source: str, counted: Mapping[str, int], vocabulary: Tokenizer) -> Frequencies | None:
         """The counts of these tokens for a vocabulary; None where too few of its words were counted.
 
-        What the vocabulary does not have is unknown.
+        What the vocabulary does not have is unknown. Tokens that are not words have no counts.
         """
+        if not isinstance(vocabulary, Vocabulary):
+            return None
         words = vocabulary.words[vocabulary.frame_size :]
         if sum(word in counted for word in words) < _LEAST_SHARED * len(words):
             return None

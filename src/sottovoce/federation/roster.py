@@ -17,14 +17,15 @@ import numpy as np
 
 from sottovoce.data.rows import RecordBatch, Rows
 from sottovoce.data.store import LARGEST_USER, Store
-from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer, save_tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits, read_json
 from sottovoce.files import made_aside, pretty, write_aside
 
 FORMAT = 1
-ROSTER, VOCABULARY, DEVICE, LIMITS = "roster.json", "vocabulary.txt", "device.json", "limits.toml"
+ROSTER, DEVICE, LIMITS = "roster.json", "device.json", "limits.toml"
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -43,7 +44,7 @@ class Enrolment:
 class FederationSettings:
     """The settings that a federation is created with, and keeps."""
 
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     tokens_per_user: int
     host: str
     port: int
@@ -122,8 +123,8 @@ class Roster:
         return self.path / "devices" / name
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary.load(self.path / VOCABULARY)
+    def vocabulary(self) -> Tokenizer:
+        return load_tokenizer(self.path)
 
     def as_store(self) -> Store:
         """The registered users as a store without text, which is on the devices."""
@@ -135,7 +136,9 @@ class Roster:
             return None
         store = Store.open(self.held_out, "test")
         if store.vocabulary.fingerprint != self.vocabulary.fingerprint:
-            raise SottoError(f"{self.held_out} has other words than the federation; prepare it with {VOCABULARY}")
+            raise SottoError(
+                f"{self.held_out} has other words than the federation; prepare it with its {self.vocabulary.file_name}"
+            )
         return store if store.users else None
 
     def enrol(self, name: str, users: int, limits: Limits) -> Roster:
@@ -149,7 +152,7 @@ class Roster:
         folder = self.bundle(name)
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         public_key = keys.write_node_key(folder)
-        for path in (self.keys / keys.AUTHORITY, self.path / VOCABULARY):
+        for path in (self.keys / keys.AUTHORITY, find_tokenizer(self.path)):
             write_aside(folder / path.name, path.read_bytes())
         limits.save(folder / LIMITS)
         place = asdict(Enrolment(self.federation, name, self.users, users))
@@ -172,7 +175,7 @@ def create(out: Path, devices: Sequence[tuple[str, int]], settings: FederationSe
     if out.exists():
         raise SottoError(f"{out} exists; choose another folder, or add devices to it with `sotto federate enrol`")
     with made_aside(out) as draft:
-        settings.vocabulary.save(draft / VOCABULARY)
+        save_tokenizer(settings.vocabulary, draft)
         keys.write_authority(draft / "keys", settings.host)
         held_out = str(settings.held_out.resolve()) if settings.held_out is not None else None
         name = os_entropy.token_hex(8)

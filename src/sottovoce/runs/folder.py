@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce import bases
+from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import (
     Json,
@@ -25,7 +27,7 @@ from sottovoce.files import (
 from sottovoce.runs.record import Lines
 from sottovoce.runs.signature import MANIFEST
 
-WEIGHTS, VOCABULARY, STATEMENT = "weights.safetensors", "vocabulary.txt", "privacy.json"
+WEIGHTS, STATEMENT = "weights.safetensors", "privacy.json"
 RECIPE = "training.toml"  # of a release: its run's recipe, without the paths
 
 
@@ -101,12 +103,12 @@ class RunFolder:
             remove_partial((self.checkpoints, self.secrets, self.model))
             yield
 
-    def save_model(self, weights: dict[str, np.ndarray], vocabulary: str) -> dict[str, str]:
+    def save_model(self, weights: dict[str, np.ndarray], tokenizer: Tokenizer) -> dict[str, str]:
         """Write the files of a model, and return their hashes for its statement."""
         from safetensors.numpy import save as to_bytes
 
         self.model.mkdir(exist_ok=True)
-        files = {WEIGHTS: to_bytes(weights), VOCABULARY: vocabulary.encode()}
+        files = {WEIGHTS: to_bytes(weights), tokenizer.file_name: tokenizer.contents}
         for name, contents in files.items():
             write_aside(self.model / name, contents)
         return {name: hashlib.sha256(contents).hexdigest() for name, contents in files.items()}
@@ -141,6 +143,10 @@ class RunFolder:
         if name in hashes and hashes[name] != sha256_of(path):
             raise DamagedRun(f"{path} is not the file that privacy.json names: it was changed; {self._again}")
         return path
+
+    def tokenizer_file(self) -> Path:
+        """The path of the model's tokenizer, checked as `model_file` does."""
+        return self.model_file(find_tokenizer(self.model).name)
 
     def load_weights(self) -> dict[str, np.ndarray]:
         return load_arrays(self.model_file(WEIGHTS), self._again)

@@ -37,7 +37,7 @@ def run(tmp_path, monkeypatch) -> RunFolder:
 def save(run: RunFolder, seed: int) -> None:
     """A model as training leaves it."""
     model = registry.build("lstm", WORDS.size, SIZES, jax.random.key(seed))
-    files = run.save_model(weights_of(model), "\n".join(WORDS.words) + "\n")
+    files = run.save_model(weights_of(model), WORDS)
     statement = {"private": True, "epsilon": 3.21, "delta": 1e-5, "unit": "user", "prose": "…", "files": files}
     run.save_statement(statement, {"code": "of the recipe"})
 

@@ -315,7 +315,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     if moment == "writing":
-        monkeypatch.setattr(prepare_module.Vocabulary, "save", interrupt)
+        monkeypatch.setattr(prepare_module, "save_tokenizer", interrupt)
     with pytest.raises(KeyboardInterrupt):
         prepare(corpus, tmp_path / "store", LETTERS, SINGLE, progress=interrupt if moment == "reading" else None)
     assert list(tmp_path.iterdir()) == [corpus]

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.data.vocabulary import VOCABULARY, Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.runs.folder import VOCABULARY, WEIGHTS, RunFolder, load_arrays, names_of
+from sottovoce.runs.folder import WEIGHTS, RunFolder, load_arrays, names_of
 
 ARRAYS = {"table": np.arange(6, dtype=np.float32).reshape(2, 3)}
 
@@ -19,7 +20,7 @@ def run(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.recipe_file.write_text("")
-    files = folder.save_model(ARRAYS, "a\nb\n")
+    files = folder.save_model(ARRAYS, Vocabulary.from_words(["a", "b"]))
     folder.save_statement({"epsilon": 1.0, "files": files}, {"name": "model"})
     return folder
 
@@ -60,7 +61,7 @@ def test_a_second_process_is_kept_out_and_remains_of_writing_are_removed(run: Ru
 
 def test_the_weights_come_back(run: RunFolder) -> None:
     assert run.load_weights()["table"].tolist() == ARRAYS["table"].tolist()
-    assert run.model_file(VOCABULARY).read_text() == "a\nb\n"
+    assert run.tokenizer_file().read_text().endswith("a\nb\n")
     run.save_frozen(ARRAYS)
     assert run.load_frozen()["table"].tolist() == ARRAYS["table"].tolist()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.accounting import rounded_up
-from sottovoce.commands.export import CANARIES, VOCABULARY, find_export, read_manifest
+from sottovoce.commands.export import CANARIES, find_export, read_manifest
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
 from sottovoce.files import made_aside, pretty, sha256_of, write_aside
@@ -20,7 +20,6 @@ from sottovoce.web.server import STATIC, local_app, missing
 
 MOST_MODELS = 3
 _STATIC = Path(__file__).parent / "static"
-_SERVED = ("step.onnx", VOCABULARY)
 _OFFLINE = "offline.js"
 Log = Callable[[str], None]
 
@@ -47,7 +46,7 @@ def keyboard_app(paths: Sequence[str | Path], log: Log = lambda line: None) -> A
 
     async def file(request: Any) -> Response:
         number, name = request.path_params["number"], request.path_params["name"]
-        if number >= len(folders) or name not in _SERVED:
+        if number >= len(folders) or name not in _served(description["models"][number]):
             return PlainTextResponse("there is no such file", 404)
         return FileResponse(folders[number] / name)
 
@@ -65,14 +64,14 @@ def write_page(paths: Sequence[str | Path], out: Path, log: Log = lambda line: N
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --export")
     vendored = check_vendored()
     folders = [find_export(path, log) for path in paths]
-    description = {**describe(paths, folders), "offline": True}
+    description: dict[str, Any] = {**describe(paths, folders), "offline": True}
     with made_aside(out) as draft:
         shutil.copytree(_STATIC, draft, dirs_exist_ok=True)
         shutil.copytree(STATIC, draft / "base")
         shutil.copytree(vendored, draft / "vendor")
         for number, folder in enumerate(folders):
             (draft / "models" / str(number)).mkdir(parents=True)
-            for name in _SERVED:
+            for name in _served(description["models"][number]):
                 write_aside(draft / "models" / str(number) / name, (folder / name).read_bytes())
         write_aside(draft / "models.json", pretty(description))
         worker, files = draft / _OFFLINE, sorted(path for path in draft.rglob("*") if path.is_file())
@@ -82,6 +81,10 @@ def write_page(paths: Sequence[str | Path], out: Path, log: Log = lambda line: N
         text = worker.read_text(encoding="utf-8").replace('const VERSION = "", FILES = [];', filled)
         write_aside(worker, text.encode())
     return description
+
+
+def _served(manifest: dict[str, Any]) -> tuple[str, str]:
+    return "step.onnx", manifest["vocabulary"]["file"]
 
 
 def _refuse(paths: Sequence[str | Path]) -> None:
