@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.data.store import Store
+from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation.device import Device
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.roster import VOCABULARY, Enrolment, Member, Roster
+from sottovoce.federation.roster import Enrolment, Member, Roster
 from sottovoce.federation.transport import Exchange
 from sottovoce.recipe import Recipe
 
@@ -40,7 +41,7 @@ def make_device(
 def make_roster(folder: Path, vocabulary: Vocabulary, tokens: int, shares: dict[str, int]) -> Roster:
     """A roster without keys, for fleets without a network."""
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary.save(folder / VOCABULARY)
+    save_tokenizer(vocabulary, folder)
     firsts = np.cumsum([0, *shares.values()]).tolist()
     members = tuple(
         Member(name, first, users, "") for (name, users), first in zip(shares.items(), firsts, strict=False)

@@ -51,7 +51,8 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("private/step.onnx", "private/vocabulary.txt", "runtime/ort.js"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    manifest = {"name": "private", "privacy": {"private": True, "epsilon": 4.6231, "delta": 1e-5}}
+    privacy = {"private": True, "epsilon": 4.6231, "delta": 1e-5}
+    manifest = {"name": "private", "privacy": privacy, "vocabulary": {"file": "vocabulary.txt"}}
     monkeypatch.setattr(app, "find_export", lambda path, log: folder)
     monkeypatch.setattr(app, "read_manifest", lambda path: manifest)
     monkeypatch.setattr(app, "check_vendored", lambda: tmp_path / "runtime")
