@@ -22,23 +22,25 @@ import numpy as np
 
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.composition import (
-    ACCOUNTANTS,
     DEFAULT_ACCOUNTANT,
     Composition,
     Spent,
     check,
     check_accountant,
     check_delta,
+    check_events,
     composition_of,
     counted,
     relation_of,
 )
 from sottovoce.accounting.events import (
+    ACCOUNTANTS,
     REPLACED,
     CorrelatedGaussian,
     Covered,
     Event,
     NonPrivate,
+    SampledExamples,
     SampledGaussian,
     ThresholdedHistogram,
     event_from_json,
@@ -53,12 +55,14 @@ __all__ = [
     "Curve",
     "Event",
     "NonPrivate",
+    "SampledExamples",
     "SampledGaussian",
     "Spent",
     "ThresholdedHistogram",
     "accountant_name",
     "calibrate",
     "check",
+    "check_events",
     "epsilon",
     "epsilon_curve",
     "epsilons",
@@ -175,7 +179,7 @@ def _values(stages: Sequence[Composition], delta: float, accountant: str) -> lis
         return [stage.epsilon(delta, accountant) for stage in stages]
     grid, last = stages[-1].on_grid(delta)
     if grid is None:
-        return [stage.epsilon(delta, "rdp") for stage in stages[:-1]] + [last]
+        return [stage.by_rdp(delta) for stage in stages[:-1]] + [last]
     return [stage.epsilon_on(grid, delta) for stage in stages[:-1]] + [last]
 
 

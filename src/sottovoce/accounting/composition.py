@@ -12,14 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from sottovoce.accounting import pld
-from sottovoce.accounting.events import ADDED, REPLACED, Event, SampledGaussian
+from sottovoce.accounting.events import ACCOUNTANTS, ADDED, REPLACED, Event, SampledExamples, SampledGaussian
 from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.accounting.moments import QUICK_ORDERS, moments_epsilon
 from sottovoce.accounting.pld import Grid, Round
 from sottovoce.accounting.rdp import renyi_epsilon
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
-ACCOUNTANTS = ("pld", "rdp", "moments")
 DEFAULT_ACCOUNTANT = "pld"  # never looser than the others, whatever the sampling
 Spent = Sequence[tuple[Event, int]]
 
@@ -40,7 +39,7 @@ class Composition:
     δ - Σ δ_h, and -Σ ln(1-δ_h) more. Replacing a user puts such names on either side and changes neither term.
     """
 
-    rounds: Mapping[SampledGaussian, int]
+    rounds: Mapping[SampledGaussian | SampledExamples, int]
     replaced: bool = False  # is a user replaced, rather than added or removed?
     shown: float = 0.0  # Σ δ_h
     unlikely: float = 0.0  # -Σ ln(1-δ_h)
@@ -51,8 +50,24 @@ class Composition:
         if not self.rounds:
             return self._finish(0.0)
         if accountant == "rdp":
-            return self._finish(renyi_epsilon(self.rounds, self.left(delta), self.replaced))
-        return self._finish(moments_epsilon(self.rounds, self.left(delta)))
+            return self.by_rdp(delta)
+        return self._finish(moments_epsilon(self._of_users, self.left(delta)))
+
+    def by_rdp(self, delta: float) -> float:
+        """ε by RDP, which has no answer where examples are sampled: then it is infinite."""
+        return self._finish(self._renyi(self.left(delta)))
+
+    def _renyi(self, delta: float) -> float:
+        return math.inf if self._of_examples else renyi_epsilon(self._of_users, delta, self.replaced)
+
+    @property
+    def _of_users(self) -> dict[SampledGaussian, int]:
+        """Rounds in which users are sampled, not examples."""
+        return {event: count for event, count in self.rounds.items() if isinstance(event, SampledGaussian)}
+
+    @property
+    def _of_examples(self) -> bool:
+        return any(isinstance(event, SampledExamples) for event in self.rounds)
 
     @property
     def gaussian(self) -> float | None:
@@ -68,11 +83,14 @@ class Composition:
         if not _too_many(kinds):
             with suppress(pld.DriftError):
                 return self._finish(pld.read_epsilon(kinds, left, pld.grid_for(kinds, left, target)))
-        return self.epsilon(delta, "rdp")
+        return self.by_rdp(delta)
 
     def guess(self, delta: float) -> float:
         """About ε, quickly: moments of whole orders. No bound."""
-        return self._finish(moments_epsilon(self.rounds, self.left(delta), QUICK_ORDERS))
+        counts: Counter[SampledGaussian] = Counter()
+        for event, count in self.rounds.items():
+            counts[_alike(event)] += count
+        return self._finish(moments_epsilon(counts, self.left(delta), QUICK_ORDERS))
 
     def on_grid(self, delta: float) -> tuple[Grid | None, float]:
         """ε by PLD, and the grid of losses it was read on; no grid where it is exact, or RDP's bound."""
@@ -81,11 +99,11 @@ class Composition:
         if self.gaussian:
             return None, self._finish(gaussian_epsilon(self.gaussian, self.left(delta)))
         left, kinds = self.left(delta), _kinds(self)
-        bound, grid = renyi_epsilon(self.rounds, left, self.replaced), None
+        bound, grid = self._renyi(left), None
         answer = bound
-        if 0 < bound < _HOPELESS and not _too_many(kinds):
+        if (0 < bound < _HOPELESS or self._of_examples) and not _too_many(kinds):
             with suppress(pld.DriftError):
-                grid, answer = pld.find_grid(kinds, left, bound)
+                grid, answer = pld.find_grid(kinds, left, min(bound, _HOPELESS))
         return grid, self._finish(min(answer, bound))
 
     def epsilon_on(self, grid: Grid, delta: float) -> float:
@@ -122,9 +140,15 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
     relation = relation_of(counts)
     replaced = replaced or relation == REPLACED
     check(accountant, REPLACED if replaced else ADDED)
+    check_events(accountant, counts)
     if counts and relation is None:
         return None
-    rounds: dict[SampledGaussian, int] = {}
+    examples = any(isinstance(event, SampledExamples) for event in counts)
+    if examples and (total := sum(counts.values())) > _MOST_COMPOSED:
+        raise SottoError(
+            f"{total:.4g} rounds of sampled examples are too many for an ε; the most is {_MOST_COMPOSED:,}"
+        )
+    rounds: dict[SampledGaussian | SampledExamples, int] = {}
     # Histograms come last: the order of a sum decides its last bit.
     for event, count in sorted(counts.items(), key=lambda pair: pair[0].giveaway > 0):
         for gaussian in event.gaussians():
@@ -159,9 +183,13 @@ def _kinds(made: Composition) -> list[tuple[Round, int]]:
     kinds: Counter[Round] = Counter()
     everyone = 0.0
     for event, count in made.rounds.items():
-        z, rate = event.noise_multiplier, event.user_rate
+        z = event.noise_multiplier
+        examples = event.examples_per_user if isinstance(event, SampledExamples) else 1
+        rate = event.example_rate if isinstance(event, SampledExamples) else event.user_rate
         if rate > 1 - 1e-9:  # counts as 1, which is worse: hardly ever being left out underflows
-            everyone += count / (z / 2 if made.replaced else z) ** 2  # replacing moves a sum twice as far
+            everyone += count * examples**2 / (z / 2 if made.replaced else z) ** 2  # replacing moves twice as far
+        elif isinstance(event, SampledExamples):
+            kinds[Round(rate, z, pld.REPLACED if made.replaced else pld.REMOVED, examples)] += count
         elif event.sampling == "fixed":
             kinds[Round(rate, z / 2, pld.EXCHANGED)] += count
         else:
@@ -169,6 +197,26 @@ def _kinds(made: Composition) -> list[tuple[Round, int]]:
     if everyone:
         kinds[Round(1.0, everyone**-0.5)] += 1
     return sorted(kinds.items())  # so that the order of events does not matter to the last bit
+
+
+def _alike(event: SampledGaussian | SampledExamples) -> SampledGaussian:
+    """Users who join as often, and move as far as those who join do on average (root mean square)."""
+    if isinstance(event, SampledGaussian):
+        return event
+    mean, rate = event.examples_per_user * event.example_rate, event.user_rate
+    square = mean * (1 - event.example_rate) + mean**2
+    return SampledGaussian(event.noise_multiplier * math.sqrt(rate / square), "poisson", rate)
+
+
+def check_events(accountant: str, events: Iterable[Event]) -> None:
+    """Refuses an accountant that has no answer for one of these events."""
+    for event in events:
+        if accountant not in event.accountants:
+            raise SettingError(
+                f"{{accountant!r}} has no accounting for {event.kind.replace('-', ' ')}; use accountant="
+                f"{' or '.join(map(repr, event.accountants))}",
+                accountant=accountant,
+            )
 
 
 def check(accountant: str, relation: str) -> None:

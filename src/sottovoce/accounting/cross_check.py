@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
 
 from sottovoce.accounting.composition import Spent, composition_of, counted
+from sottovoce.accounting.events import SampledExamples
+from sottovoce.accounting.mixture import components
 
 _MOST_ROUNDS = 10**5  # beyond, rounding errors of dp-accounting pass its figures
-_LEAST_NOISE, _MOST_KINDS = 0.1, 50  # beyond, its distributions need more memory and time than a check is worth
+# Beyond, its distributions need more memory and time than a check is worth.
+_LEAST_NOISE, _MOST_KINDS, _MOST_EXAMPLES = 0.1, 50, 100
+_LEFT_OUT = 1e-4  # of δ
 
 
 def dp_accounting_epsilon(spent: Spent, delta: float) -> float | None:
     """ε at `delta` of everything in `spent`, by dp-accounting.
 
     None where dp-accounting has no answer: sampled rounds under replace-one, more than 100,000 rounds, more than 50
-    kinds of rounds, or a noise multiplier below 0.1.
+    kinds of rounds, a noise multiplier below 0.1, or more than 100 examples of a user.
     """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -26,12 +33,35 @@ def dp_accounting_epsilon(spent: Spent, delta: float) -> float | None:
     if sum(made.rounds.values()) > _MOST_ROUNDS or len(made.rounds) > _MOST_KINDS or least < _LEAST_NOISE:
         return None
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    left = made.left(delta)
     for event, count in made.rounds.items():
+        if isinstance(event, SampledExamples):
+            if made.replaced or event.examples_per_user > _MOST_EXAMPLES:
+                return None
+            # It would take minutes over numbers of examples that never join together: their chance is taken off δ.
+            one, left_out = _of_examples(event, _LEFT_OUT * delta / count)
+            left -= count * left_out
+            accountant.compose(one, count)
+            continue
         # Replacing a user moves a sum twice as far as adding one.
         gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier / (2 if made.replaced else 1))
         if event.user_rate < 1 and made.replaced:
             return None
         one = gaussian if event.user_rate == 1 else dp_accounting.PoissonSampledDpEvent(event.user_rate, gaussian)
         accountant.compose(one, count)
-    answer = accountant.get_epsilon(made.left(delta)) if made.rounds else 0.0
+    answer = accountant.get_epsilon(left) if made.rounds else 0.0
     return float(answer) + made.unlikely
+
+
+def _of_examples(event: SampledExamples, least: float) -> tuple[Any, float]:
+    """The mixture of Gaussians of a user's examples, and the chance of more examples than it has."""
+    import dp_accounting
+
+    most = event.examples_per_user
+    if event.example_rate == 1:
+        return dp_accounting.GaussianDpEvent(event.noise_multiplier / most), 0.0
+    parts = components(event.example_rate, most, least)
+    chances = np.exp(parts.logs)
+    sensitivities, shares = range(len(chances)), (chances / chances.sum()).tolist()
+    mixture = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(event.noise_multiplier, sensitivities, shares)
+    return mixture, parts.left_out

@@ -12,6 +12,8 @@ from sottovoce.accounting.matrices import Participation, StrategyMatrix, matrix_
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 SAMPLINGS = ("poisson", "fixed")
+ACCOUNTANTS = ("pld", "rdp", "moments")
+MOST_EXAMPLES = 10_000  # of one user: of more, an ε takes minutes
 ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
 
 
@@ -20,6 +22,7 @@ class Event(ABC):
 
     kind: ClassVar[str]  # its name in a ledger
     scalable: ClassVar[bool] = False  # may calibration choose its noise?
+    accountants: ClassVar[tuple[str, ...]] = ACCOUNTANTS  # those that have an answer for it
     if TYPE_CHECKING:  # a field, a property or a constant of each subclass
 
         @property
@@ -36,7 +39,7 @@ class Event(ABC):
         return 0.0
 
     @abstractmethod
-    def gaussians(self) -> tuple[SampledGaussian, ...]:
+    def gaussians(self) -> tuple[SampledGaussian | SampledExamples, ...]:
         """The rounds that it costs as much as, apart from `giveaway`."""
 
     def to_json(self) -> dict[str, Any]:
@@ -96,6 +99,47 @@ class SampledGaussian(Event):
 
     def gaussians(self) -> tuple[SampledGaussian, ...]:
         return (self,)
+
+
+@dataclass(frozen=True)
+class SampledExamples(Event):
+    """One round on examples, each sampled by a coin of its own: noise of `noise_multiplier` times the most that one
+    *example* moves the query. A user has at most `examples_per_user` of them, and all are protected together.
+    """
+
+    kind = "sampled-examples"
+    scalable = True
+    accountants = ("pld",)
+    relation = ADDED  # of a user, with all examples
+
+    noise_multiplier: float
+    example_rate: float
+    examples_per_user: int
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        if not 0 < self.example_rate <= 1:
+            raise SettingError(
+                "{example_rate:g} must be in (0, 1]; it is the chance of an example to join a round",
+                example_rate=self.example_rate,
+            )
+        if not 1 <= self.examples_per_user <= MOST_EXAMPLES or self.examples_per_user != int(self.examples_per_user):
+            raise SettingError(
+                f"{{examples_per_user}} must be a whole number from 1 to {MOST_EXAMPLES}",
+                examples_per_user=self.examples_per_user,
+            )
+
+    @property
+    def user_rate(self) -> float:
+        """The chance that a user joins a round, with one example or more."""
+        if self.example_rate == 1:
+            return 1.0
+        return -math.expm1(self.examples_per_user * math.log1p(-self.example_rate))
+
+    def gaussians(self) -> tuple[SampledGaussian | SampledExamples, ...]:
+        """Itself, or a round of sampled users where each has one example."""
+        one = SampledGaussian(self.noise_multiplier, "poisson", self.example_rate)
+        return (one,) if self.examples_per_user == 1 else (self,)
 
 
 @dataclass(frozen=True)
@@ -213,7 +257,7 @@ class NonPrivate(Event):
         return ()
 
 
-_KNOWN = (SampledGaussian, CorrelatedGaussian, ThresholdedHistogram, Covered, NonPrivate)
+_KNOWN = (SampledGaussian, SampledExamples, CorrelatedGaussian, ThresholdedHistogram, Covered, NonPrivate)
 KINDS: dict[str, type[Event]] = {event.kind: event for event in _KNOWN}  # the events that a ledger may hold
 
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sottovoce.accounting.mixture import Mixture
+
 STEP = 0.01  # of ε/√rounds
 TAIL = 1e-3  # the share of δ that one round's cut tails may use in all rounds: 0.00005 of ε
 TILT = 0.85  # of the order that puts the middle at ε: a heavy tail, lifted that high, would need a long window
@@ -39,11 +41,19 @@ class Round(NamedTuple):
     `change` is what two populations differ in. A user is removed: (1-q)·N(0) + q·N(1) against N(0), in units of what
     one user moves. A user is replaced: against (1-q)·N(0) + q·N(-1). A member of a cohort of fixed size is exchanged,
     which moves the query by one unit, whatever member it was. In the last two either population may play either part.
+
+    Of a user with several `examples`, each joins at this rate by itself and moves the query by one unit.
     """
 
     user_rate: float
     noise_multiplier: float
     change: str = REMOVED
+    examples: int = 1
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """Of a user with several examples."""
+        return Mixture(self.user_rate, self.noise_multiplier, self.examples) if self.examples > 1 else None
 
 
 Rounds = Sequence[tuple[Round, int]]  # each with its count
@@ -116,7 +126,9 @@ def _range(kind: Round, cut: float) -> tuple[float, float]:
     """The lowest and the highest loss of one round that are kept. Beyond each lies a chance of at most `cut`."""
     from scipy.special import ndtri
 
-    q, z, change = kind
+    if (mixture := kind.mixture) is not None:
+        return mixture.range(cut, kind.change == REPLACED)
+    q, z, change, _ = kind
     # A user shows only when sampled, and then with the tail of a Gaussian: q·Φ(1/z - t) <= cut.
     t = 1 / z - ndtri(min(cut / q, 0.5))
     highest = _sampled_loss(t / z - 0.5 / z**2, q)
@@ -152,7 +164,9 @@ def _profile_of_joining(kind: Round, losses: np.ndarray) -> np.ndarray:
     """
     from scipy.special import log_ndtr, ndtr
 
-    q, z, _ = kind
+    if (mixture := kind.mixture) is not None:
+        return mixture.profile_of_joining(losses)
+    q, z, *_ = kind
     side = np.where(losses >= 0, 1.0, -1.0)
     with np.errstate(divide="ignore", invalid="ignore"):  # below ln(1-q) no loss lies: the answer there is 0
         s = losses if q == 1 else np.log1p(np.expm1(np.minimum(losses, 50.0)) / q) + np.maximum(losses - 50.0, 0.0)
@@ -168,7 +182,9 @@ def _profile_of_replacing(kind: Round, losses: np.ndarray) -> np.ndarray:
     """
     from scipy.special import log_ndtr, ndtr
 
-    q, z, _ = kind
+    if (mixture := kind.mixture) is not None:
+        return mixture.profile_of_replacing(losses)
+    q, z, *_ = kind
     with np.errstate(divide="ignore"):  # where ε is 0 or all users join, b is 0
         log_rise = losses + np.log(-np.expm1(-losses)) + np.log1p(-q)  # of (1-q)(e^ε - 1)
         log_b = log_rise + 0.5 / z**2 - math.log(2 * q)

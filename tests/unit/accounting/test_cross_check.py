@@ -10,6 +10,7 @@ from sottovoce.accounting import (
     CorrelatedGaussian,
     Covered,
     NonPrivate,
+    SampledExamples,
     SampledGaussian,
     ThresholdedHistogram,
     epsilon,
@@ -28,8 +29,10 @@ TURN = SampledGaussian(4.0, "fixed", 1.0, cohort=1, users=1)
         [(ROUND, 6), (ThresholdedHistogram(2.0, 1e-6), 1)],
         [(TURN, 3), (Covered(4.0), 5)],
         [(CorrelatedGaussian(0.8, Tree(), Participation(20, 5, 3)), 1), (Covered(0.8, ADDED), 19)],
+        [(SampledExamples(4.0, 0.05, 6), 12), (ROUND, 2)],
+        [(SampledExamples(9.0, 1.0, 6), 2)],
     ],
-    ids=["sampled, with a histogram", "in turn", "correlated"],
+    ids=["sampled, with a histogram", "in turn", "correlated", "examples", "all examples"],
 )
 def test_it_agrees_with_ours(spent):
     assert dp_accounting_epsilon(spent, 1e-4) == pytest.approx(epsilon(spent, 1e-4), rel=0.005)
@@ -39,5 +42,6 @@ def test_without_an_answer_it_is_none_and_without_protection_infinite():
     assert dp_accounting_epsilon([(SampledGaussian(3.0, "fixed", 0.1, cohort=10, users=100), 2)], 1e-4) is None
     assert dp_accounting_epsilon([(ROUND, 10**6)], 1e-4) is None
     assert dp_accounting_epsilon([(SampledGaussian(1e-3, "poisson", 1e-9), 1)], 1e-4) is None  # too large
+    assert dp_accounting_epsilon([(SampledExamples(9.0, 0.1, 101), 1)], 1e-4) is None
     assert dp_accounting_epsilon([(ROUND, 1), (NonPrivate(), 1)], 1e-4) == math.inf
     assert dp_accounting_epsilon([], 1e-4) == 0

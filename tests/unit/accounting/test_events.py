@@ -11,6 +11,7 @@ from sottovoce.accounting import (
     CorrelatedGaussian,
     Covered,
     NonPrivate,
+    SampledExamples,
     SampledGaussian,
     ThresholdedHistogram,
     calibrate,
@@ -40,6 +41,7 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
     [
         poisson(1.0, 0.01),
         fixed(1.5, 10, 1000),
+        SampledExamples(2.5, 0.01, 8),
         ThresholdedHistogram(2.0, 1e-7),
         Covered(1.5),
         Covered(1.5, ADDED),
@@ -66,6 +68,8 @@ def test_unknown_events_are_refused(data) -> None:
 
 def test_an_event_says_the_rounds_that_it_costs_as_much_as():
     assert poisson(1.0, 0.01).gaussians() == (poisson(1.0, 0.01),)
+    assert SampledExamples(1.0, 0.01, 8).gaussians() == (SampledExamples(1.0, 0.01, 8),)
+    assert SampledExamples(1.0, 0.01, 1).gaussians() == (poisson(1.0, 0.01),)  # an example is a user
     assert ThresholdedHistogram(2.0, 1e-7).gaussians() == (poisson(2.0, 1.0),)  # a round that all users join
     assert Covered(1.5).gaussians() == NonPrivate().gaussians() == ()
     given_away = [event.giveaway for event in (poisson(1.0, 0.01), ThresholdedHistogram(2.0, 1e-7), Covered(1.5))]
@@ -73,7 +77,11 @@ def test_an_event_says_the_rounds_that_it_costs_as_much_as():
 
 
 def test_calibration_chooses_the_noise_of_rounds_alone():
-    assert [name for name, kind in KINDS.items() if kind.scalable] == ["sampled-gaussian", "correlated-gaussian"]
+    assert [name for name, kind in KINDS.items() if kind.scalable] == [
+        "sampled-gaussian",
+        "sampled-examples",
+        "correlated-gaussian",
+    ]
     assert NonPrivate().noise_multiplier == 0
 
 
@@ -125,3 +133,34 @@ def test_a_run_that_cannot_be_read_is_refused():
     with pytest.raises(SottoError, match="relation"):
         Covered(1.0, "anyone")
     assert Covered(1.0).relation == REPLACED
+
+
+def test_sampled_examples_say_how_often_a_user_joins_and_who_may_account_for_them():
+    event = SampledExamples(2.0, 0.1, 3)
+    assert event.user_rate == pytest.approx(1 - 0.9**3)
+    assert SampledExamples(2.0, 1.0, 3).user_rate == 1
+    assert event.relation == ADDED
+    for accountant in ("rdp", "moments"):
+        with pytest.raises(SottoError, match="no accounting for sampled examples; use accountant='pld'"):
+            epsilon([(event, 3)], 1e-5, accountant)
+    with pytest.raises(SottoError, match="too many"):
+        epsilon([(event, 10**7)], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "most", "match"),
+    [
+        (0.0, 3, "example_rate"),
+        (1.5, 3, "example_rate"),
+        (0.1, 0, "examples_per_user"),
+        (0.1, 2.5, "examples_per_user"),
+    ],
+)
+def test_sampled_examples_that_make_no_sense_are_refused(rate, most, match):
+    with pytest.raises(SottoError, match=match):
+        SampledExamples(1.0, rate, most)
+
+
+def test_the_noise_for_sampled_examples_is_found():
+    z = calibrate([(SampledExamples(1.0, 0.02, 5), 30)], 2.0, 1e-5)
+    assert 1.99 < epsilon([(SampledExamples(z, 0.02, 5), 30)], 1e-5) <= 2.0
