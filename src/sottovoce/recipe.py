@@ -75,7 +75,16 @@ class Model:
     tied: bool | None = _value(None, "compute logits with the embedding table, not with an output table of its own")
     kernel: int | None = _value(None, "k: words that the wide convolution of a block sees", low=1, below=257)
     bottleneck: int | None = _value(None, "h: channels of the wide convolution", low=1, below=65536)
+    adapter_rank: int | None = _value(None, "train adapters of this rank beside frozen matrices", low=1, below=65536)
+    adapter_scale: float | None = _value(None, "s: factor of what an adapter adds; not set: 1", above=0)
+    adapter_matrices: tuple[str, ...] | None = _value(
+        None, "names or patterns of the matrices, such as *query*; not set: all that can have one, but for the output"
+    )
+    adapter_trains: tuple[str, ...] | None = _value(None, "what is trained whole too: norms, head, names or patterns")
     initial: str | None = _value(None, "start: english, a folder or file of weights, none; not set: a base that fits")
+
+
+ADAPTER_KEYS = ("adapter_rank", "adapter_scale", "adapter_matrices", "adapter_trains")
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from sottovoce import accounting
 from sottovoce.build import rules
@@ -24,6 +25,7 @@ from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.build.rules import StoreFacts, accountant_of
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.files import Json
 from sottovoce.kernels import cpu, cuda
 from sottovoce.kernels.lstm_users import Products, fits
 from sottovoce.local.keys import local_key
@@ -31,8 +33,9 @@ from sottovoce.local.objective import Objective, plain
 from sottovoce.local.quantise import plain_size
 from sottovoce.local.update import FedAvg, User, UserUpdate
 from sottovoce.models import registry
-from sottovoce.models.contract import LanguageModel, layer_names, split
-from sottovoce.recipe import Recipe
+from sottovoce.models.contract import LanguageModel, layer_names, logits_of, split
+from sottovoce.models.lora import Adapters, Survey, adapt, clip_parts
+from sottovoce.recipe import ADAPTER_KEYS, Recipe
 from sottovoce.runs.budget import Budget
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
 from sottovoce.training.blocks import block_size, latency
@@ -69,6 +72,22 @@ class Assembly:
         """The same, for the frozen part of this model."""
         return replace(self, algorithm=self.algorithm.with_frozen_of(model))
 
+    def with_frozen(self, arrays: dict[str, np.ndarray]) -> Assembly:
+        """The same, for a frozen part by name."""
+        frozen = load_model(self.algorithm.frozen, arrays)
+        return replace(self, algorithm=replace(self.algorithm, frozen=frozen))
+
+    @property
+    def frozen_arrays(self) -> dict[str, np.ndarray]:
+        """The frozen part by name; nothing where all is trained."""
+        return weights_of(self.algorithm.frozen)
+
+    @property
+    def adapter(self) -> Json | None:
+        """The adapters of the recipe's model, for its card."""
+        adapters = None if self.own_model else adapters_of(self.recipe)
+        return None if adapters is None else asdict(adapters)
+
     def start(self, model: LanguageModel) -> ServerState:
         """The state before the first round."""
         mechanism = self.algorithm.mechanism
@@ -97,6 +116,7 @@ class Assembly:
     def traffic(self, store: Store, rounds: int) -> dict[str, float] | None:
         """Bytes: to one device, from one, both in a round for the expected cohort, and in all rounds.
 
+        A frozen part is sent once to each user who joins: `frozen` for one, and in the total for as many as may join.
         None where no device sends.
         """
         if not self.strategy.federated:
@@ -107,8 +127,14 @@ class Assembly:
         if isinstance(update, FedAvg) and update.user_share < 1:
             down += (2 if store.vocabulary.size < 2**16 else 4) * int(update.rehearsed(store.tokens_per_user))
         up = update.compression.size(params) if update.compression else plain_size(params)
-        a_round = (down + up) * self.recipe.privacy.cohort
-        return {"down": down, "up": up, "round": a_round, "total": a_round * rounds}
+        privacy = self.recipe.privacy
+        a_round = (down + up) * privacy.cohort
+        found = {"down": down, "up": up, "round": a_round, "total": a_round * rounds}
+        if self.algorithm.frozen is None:
+            return found
+        frozen = sum(array.nbytes for array in self.frozen_arrays.values())
+        once = frozen * min(float(privacy.users), privacy.cohort * rounds)
+        return {**found, "total": found["total"] + once, "frozen": frozen}
 
     @property
     def is_private(self) -> bool:
@@ -133,15 +159,13 @@ def assemble(
     rules.check(rules.store_rules(recipe, StoreFacts.of(store), own_objective))
     if not own_objective:
         objective = build_objective(recipe)
-    code = f"{_name(model, f'the {recipe.model.kind} of the recipe')} and {_objective_name(objective, recipe, store)}"
+    code = f"{_name(model, _recipes_model(recipe))} and {_objective_name(objective, recipe, store)}"
     if model is None:
-        model = build_model(recipe, store.vocabulary.size)
+        model, recipe = _with_adapters(recipe, _plain_model(recipe, store.vocabulary.size))
     _check_model(model, store.vocabulary.size)
     params, frozen = split(model)
-    if frozen is not None and processes > 1:
-        raise SottoError("a model with a frozen part is trained in one process; leave the others out")
-    layers, devices_here = layer_names(params), len(jax.local_devices())
-    rules.check(rules.model_rules(recipe, layers, devices_here))
+    layers, devices_here = clip_parts(params), len(jax.local_devices())
+    rules.check(rules.model_rules(recipe, list(layers), devices_here))
     strategy = build_strategy(recipe)
     if recipe.server.update == "transfer":
         code += f", transfer learning on {_text_name(store) if recipe.server.text == 'public' else 'generated text'}"
@@ -186,12 +210,43 @@ def assemble(
 
 
 def build_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
-    seed = hashlib.blake2b(f"initial weights {recipe.run.seed}".encode(), digest_size=8).digest()
-    return registry.build(recipe.model.kind, vocabulary, model_settings(recipe), local_key(seed))
+    """The model of a recipe with fresh weights, and with its adapters."""
+    return _with_adapters(recipe, _plain_model(recipe, vocabulary))[0]
+
+
+def _plain_model(recipe: Recipe, vocabulary: int) -> LanguageModel:
+    return registry.build(recipe.model.kind, vocabulary, model_settings(recipe), _initial_key(recipe, "weights"))
+
+
+def _with_adapters(recipe: Recipe, model: LanguageModel) -> tuple[LanguageModel, Recipe]:
+    """The model with the adapters of a recipe, and the recipe, which then names the matrices that have one."""
+    adapters = adapters_of(recipe)
+    if adapters is None:
+        return model, recipe
+    survey = Survey(model, adapters)
+    rules.check(rules.adapter_rules(survey))
+    filled = recipe.replace(model={"adapter_scale": adapters.scale, "adapter_matrices": survey.patterns})
+    return adapt(survey, _initial_key(recipe, "adapters")), filled
+
+
+def _initial_key(recipe: Recipe, of: str) -> PRNGKeyArray:
+    """The key of initial weights: public."""
+    return local_key(hashlib.blake2b(f"initial {of} {recipe.run.seed}".encode(), digest_size=8).digest())
+
+
+def adapters_of(recipe: Recipe) -> Adapters | None:
+    """The adapters that a recipe asks for."""
+    model = recipe.model
+    if model.adapter_rank is None:
+        return None
+    scale = 1.0 if model.adapter_scale is None else model.adapter_scale
+    return Adapters(model.adapter_rank, scale, model.adapter_matrices or (), model.adapter_trains or ())
 
 
 def model_settings(recipe: Recipe) -> dict[str, Any]:
-    return {name: value for name, value in recipe.to_dict()["model"].items() if name not in ("kind", "initial")}
+    """The settings of the recipe's kind of model: those of its adapters are not among them."""
+    settings = recipe.to_dict()["model"].items()
+    return {name: value for name, value in settings if name not in ("kind", "initial") and name not in ADAPTER_KEYS}
 
 
 def filled_model(recipe: Recipe) -> Recipe:
@@ -223,6 +278,11 @@ def _find_products(recipe: Recipe, update: UserUpdate, model: LanguageModel, blo
     if jax.default_backend() == "cpu":
         return cpu.ONE_USER if block == 1 else None
     return cuda.products(update, model)  # pyrefly: ignore
+
+
+def _recipes_model(recipe: Recipe) -> str:
+    kind, rank = f"the {recipe.model.kind} of the recipe", recipe.model.adapter_rank
+    return kind if rank is None else f"adapters of rank {rank} on {kind}"
 
 
 def _name(part: object, usual: str) -> str:
@@ -260,11 +320,6 @@ def _one_line(error: Exception) -> str:
     return text if len(text) < 300 else text[:300] + " …"
 
 
-def _logits_of(model: LanguageModel, tokens: Any, key: Any) -> Any:
-    model.read(tokens, model.initial_state(), key)  # as it is trained
-    return model.logits(model.read(tokens, model.initial_state())[0])
-
-
 def _check_model(model: LanguageModel, vocabulary: int) -> None:
     params, frozen = split(model)
     for part, of_float32 in ((params, True), (frozen, False)):
@@ -279,7 +334,7 @@ def _check_model(model: LanguageModel, vocabulary: int) -> None:
         raise SottoError("the model has no trained array; let `trained()` be True for one")
     tokens = jax.ShapeDtypeStruct((3,), "int32")
     try:
-        logits = jax.eval_shape(_logits_of, model, tokens, jax.random.key(0))
+        logits = jax.eval_shape(logits_of, model, tokens, jax.random.key(0))
     except Exception as error:
         contract = "initial_state(), read(tokens, state, key=None), logits(outputs)"
         raise SottoError(f"the model does not keep the contract ({contract}): {_one_line(error)}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 
 from sottovoce import accounting
 from sottovoce.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix, Tree
@@ -63,8 +63,8 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     return recipe
 
 
-def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
-    """The mechanism of a resolved recipe, for a model of these layers."""
+def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
+    """The mechanism of a resolved recipe, for a model of these layers. A mapping gives each its number of arrays."""
     privacy = recipe.privacy
     experiment = privacy.mode == "experiment"
     layer_norms = privacy.layer_clip_norms or PerLayerClip.even(privacy.clip_norm, len(layers)).clip_norms
@@ -77,6 +77,7 @@ def build_mechanism(recipe: Recipe, layers: Sequence[str]) -> Mechanism:
             privacy.clipping,
             clip_norm=privacy.clip_norm,
             clip_norms=tuple(layer_norms),
+            arrays=tuple(layers.values()) if isinstance(layers, Mapping) else (),
             weight_aware=privacy.clip_weighted,
         ),
         estimator=ESTIMATORS.build(

@@ -11,17 +11,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sottovoce import accounting
+from sottovoce.bases import NO_BASE
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError, plain_number
 from sottovoce.local.update import rehearsed
+from sottovoce.models.lora import Survey, starred
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.privacy.schedule import Schedule, build_schedule
-from sottovoce.recipe import Local, Privacy, Recipe, Run, Server
+from sottovoce.recipe import ADAPTER_KEYS, Local, Model, Privacy, Recipe, Run, Server
 
 MOST_PREDICTED = 2**31  # probabilities that distillation keeps for one text: 8 GiB
 MOST_READ = 10**7  # tokens that one user reads, rehearsed ones included: more do not fit the 32 bits of their number
+
+NEEDS_START = (
+    "trains beside frozen weights, and fresh ones know nothing; set model.initial to a base, a run or a folder"
+)
 
 
 def check(rules: Iterator[str]) -> None:
@@ -33,6 +39,7 @@ def check(rules: Iterator[str]) -> None:
 def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = ()) -> Iterator[str]:
     """Rules of a recipe alone. `before` was spent on the store's vocabulary."""
     # Only the first sentence is shown, so the order is from what is trained to how it is done.
+    yield from _adapters(recipe.model)
     yield from _method(recipe)
     yield from _cohort(recipe.privacy)
     yield from _separation(recipe.privacy, recipe.run.rounds)
@@ -47,6 +54,15 @@ def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = 
     yield from _variants(recipe, processes)
     if recipe.audit.plants:
         yield from _canaries(recipe, processes)
+
+
+def _adapters(model: Model) -> Iterator[str]:
+    if model.adapter_rank is None:
+        for key in ADAPTER_KEYS:
+            if getattr(model, key) is not None:
+                yield f"model.{key} is for adapters, and model.adapter_rank is not set; set it, or remove {key}"
+    elif model.initial == NO_BASE:
+        yield f"model.adapter_rank={model.adapter_rank} {NEEDS_START}"
 
 
 def _method(recipe: Recipe) -> Iterator[str]:
@@ -309,6 +325,24 @@ def store_rules(recipe: Recipe, store: StoreFacts, own_objective: bool = False) 
         lanes = f"local.batch={local.batch} lanes of local.unroll={local.unroll}"
         text = f"{'a round of central training has' if central else 'users of the store have'} at most {stream} tokens"
         yield f"{lanes} are mostly empty: {text}; use fewer lanes or a shorter unroll"
+
+
+def adapter_rules(survey: Survey) -> Iterator[str]:
+    """Rules of adapters and the model that gets them."""
+    for pattern in survey.empty_patterns:
+        named, can = survey.named_by(pattern), ", ".join(dict.fromkeys(map(starred, survey.adaptable))) or "none"
+        problem = f"names {', '.join(named)}, not used as x @ weight.T" if named else "names no array of the model"
+        yield f"model.adapter_matrices: {pattern!r} {problem}; matrices that can have an adapter: {can}"
+    if not survey.matrices:
+        yield "model.adapter_rank is set, and no matrix of the model is used as x @ weight.T; train all of it instead"
+    for name, shape in survey.matrices.items():
+        if survey.adapters.rank >= min(shape):
+            small = (
+                f"must be below {min(shape)}, or the adapter of {name} {list(shape)} is no smaller than what it adapts"
+            )
+            yield f"model.adapter_rank={survey.adapters.rank} {small}; lower it, or leave it out of adapter_matrices"
+    for word in survey.empty_words:
+        yield f"model.adapter_trains: {word!r} names no array without an adapter; use a name or a pattern of one"
 
 
 def model_rules(recipe: Recipe, layers: Sequence[str], devices_here: int) -> Iterator[str]:

@@ -185,6 +185,8 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
     if result.traffic:  # of a simulation: a run across devices has none
         sent = {name: bytes_text(count) for name, count in result.traffic.items()}
         rows["a real device would get, send"] = f"{sent['down']}, {sent['up']} a round"
+        if "frozen" in sent:
+            rows["  once, before"] = f"{sent['frozen']}: what is not trained"
     print_table(f"Run {result.path}", rows)
     if scores and result.baselines and (sentence := result.baselines.no_better(scores.top1)):
         print(f"note: {sentence}")

@@ -18,7 +18,8 @@ from sottovoce.commands.stores import with_public_text
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import last_typed
 from sottovoce.errors import SottoError
-from sottovoce.models.contract import layer_names, split
+from sottovoce.models.contract import split
+from sottovoce.models.lora import clip_parts
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
@@ -106,7 +107,7 @@ def _prepare(run: RunFolder, recipe: Recipe) -> tuple[RoundAudit, str]:
     store = with_public_text(recipe, Store.from_users([[last_typed(vocabulary)]], vocabulary, capacity))
     assembly = assemble(recipe.replace(privacy={"sampling": "poisson"}, run={"devices": 1}), store)
     refuse_own_code(run, assembly)
-    mechanism = build_mechanism(recipe, layer_names(split(model)[0]))
+    mechanism = build_mechanism(recipe, clip_parts(split(model)[0]))
     number = min(range(1, recipe.run.rounds + 1), key=mechanism.noise_schedule)
     algorithm = replace(assembly.algorithm, mechanism=mechanism)
     made = (algorithm, assembly.sum_updates, model, vocabulary)

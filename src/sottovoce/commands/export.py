@@ -26,6 +26,7 @@ from sottovoce.data.tokenizer_files import load_tokenizer, save_tokenizer
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.models.lora import merge
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
@@ -38,6 +39,8 @@ _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
 
 def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -> dict[str, Any]:
     """Write the model of a run, a release or a base as ONNX into a new folder, and return the manifest.
+
+    Adapters are merged: the graphs hold plain matrices.
 
     Guarantee: both graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
 
@@ -123,7 +126,7 @@ def _open(path: str | Path) -> _Source:
     return _Source(
         name=run.path.resolve().name,
         kind=Recipe.of(run).model.kind,
-        model=model,
+        model=merge(model),
         vocabulary=vocabulary,
         weights=checkpoints.digest(run.load_weights()),
         privacy={name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},

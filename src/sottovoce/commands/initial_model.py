@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from sottovoce import bases
 from sottovoce.accounting import rounded_up
 from sottovoce.bases import NO_BASE, PUBLIC
 from sottovoce.build.assembly import filled_model, load_model, model_settings, weights_of
+from sottovoce.build.rules import NEEDS_START
 from sottovoce.commands.stores import has_own_store
 from sottovoce.commands.verify import FAILED, verify_release
 from sottovoce.data.store import Store
@@ -22,6 +23,7 @@ from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json, read_sealed, sha256_of
 from sottovoce.models.contract import LanguageModel
+from sottovoce.models.lora import Adapted, merge, merge_weights, put_under
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import signature
@@ -51,6 +53,8 @@ class Start:
 def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool = False) -> Start:
     """The model that `model.initial` names, or the fresh model. It is refused if it does not fit or breaks a guarantee.
 
+    Under the adapters of the fresh model, the weights of that model are frozen. Adapters that it has are merged first.
+
     Only the owner knows where the weights of a `given` model come from: the statement says so.
 
     Guarantee: a private run starts from a model only if its run, or its owner's word that it is public, shows that it
@@ -58,12 +62,21 @@ def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool =
     users. A person who is among its users all the same has at most the sum of both ε.
     """
     if recipe.model.initial in (None, NO_BASE):
+        if not given and isinstance(fresh, Adapted):
+            raise SottoError(f"model.adapter_rank={recipe.model.adapter_rank} {NEEDS_START}")
         if not given:
             return Start(fresh)
         weights = digest(weights_of(fresh))
         word = "declared public by the owner" if recipe.privacy.mode == "private" else "of unknown origin"
         given_weights = "weights given from Python"
         return Start(fresh, {"weights": weights, "source": f"{given_weights}: {weights}, {word}"}, given_weights)
+    start = _find_start(recipe, store, merge(fresh))
+    return replace(start, model=put_under(fresh, start.model))
+
+
+def _find_start(recipe: Recipe, store: Store, fresh: LanguageModel) -> Start:
+    """The plain model that `model.initial` names."""
+    assert recipe.model.initial is not None
     path = bases.find(recipe.model.initial) or Path(recipe.model.initial)
     file = path if path.suffix == ".safetensors" else path / WEIGHTS
     if file.is_file() and (file == path or not RunFolder(path).recipe_file.is_file()):
@@ -158,7 +171,7 @@ def _fitted(
     if vocabulary.fingerprint != store.vocabulary.fingerprint:
         raise SottoError(f"{source} has another vocabulary than {store.path}; prepare both with one --vocabulary")
     try:
-        return load_model(fresh, weights)
+        return load_model(fresh, merge_weights(weights))
     except SottoError:
         sizes = ", ".join(f"{name} {list(array.shape)}" for name, array in weights.items())
         raise SottoError(

@@ -12,6 +12,7 @@ from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.evaluation.suggestions import Suggestion, suggest
 from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.models.lora import merge
 from sottovoce.reporting.statement import Statement, read_statement
 from sottovoce.runs.folder import RunFolder
 
@@ -47,7 +48,7 @@ class Loaded:
 
 
 def load_model(path: str | Path, *, model: LanguageModel | None = None) -> Loaded:
-    """Load a model to use it.
+    """Load a model to use it. Adapters are merged into the matrices that they adapt.
 
     The files must be those that its card names. Whether the folder is the owner's, `sotto verify` tells.
 
@@ -56,4 +57,4 @@ def load_model(path: str | Path, *, model: LanguageModel | None = None) -> Loade
         model: a model of your own to fill, where the run had one.
     """
     loaded, vocabulary = load_run(path, model)
-    return Loaded(loaded, vocabulary, None if find_base(path) else read_statement(RunFolder.open_model(path)))
+    return Loaded(merge(loaded), vocabulary, None if find_base(path) else read_statement(RunFolder.open_model(path)))

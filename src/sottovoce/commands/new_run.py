@@ -13,7 +13,7 @@ from typing import NamedTuple, TypedDict, Unpack
 import jax
 import numpy as np
 
-from sottovoce.build.assembly import Assembly, weights_of
+from sottovoce.build.assembly import Assembly
 from sottovoce.commands.baselines import measure_baselines
 from sottovoce.commands.clock import NOT_TIMED, Pace
 from sottovoce.commands.forecast import NOT_BEGUN, Confirm, Declined, Forecast, forecast_run
@@ -23,7 +23,7 @@ from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_
 from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.federation.device import check_frozen
+from sottovoce.federation.frozen import check_size
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.files import Json, sealed
 from sottovoce.local.objective import Objective, plain
@@ -108,7 +108,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         assembly = assembly.with_frozen_of(start.model)
         pace = _confirm(context, Opened(store, test, assembly), start, planned)
         if context.across_devices:
-            check_frozen(assembly.algorithm.frozen)
+            check_size(assembly.frozen_arrays)
         secrets = _new_secrets(assembly, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         header: Json = {
@@ -123,7 +123,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         if start.facts:
             header["start"] = start.facts
         if assembly.algorithm.frozen is not None:
-            frozen = weights_of(assembly.algorithm.frozen)
+            frozen = assembly.frozen_arrays
             draft.save_frozen(frozen)
             header["frozen"] = digest(frozen)
         registry = choose_canaries(assembly.recipe, store)

@@ -15,7 +15,7 @@ import numpy as np
 
 from sottovoce.accounting.matrices import realised_sensitivity, worst_rounds
 from sottovoce.bases import PUBLIC
-from sottovoce.build.assembly import load_model, weights_of
+from sottovoce.build.assembly import weights_of
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.clock import Clock, Pace
 from sottovoce.commands.helper import sum_over
@@ -258,14 +258,12 @@ class Training:
 
     def _load_frozen(self) -> None:
         """The frozen part is the one that the run began with, also where a caller gives the model again."""
-        frozen = self.assembly.algorithm.frozen
-        if frozen is None:
+        if self.assembly.algorithm.frozen is None:
             return
         arrays, file = self.run_folder.load_frozen(), self.run_folder.frozen_file
         if checkpoints.digest(arrays) != self.ledger.header.get("frozen"):
             raise DamagedRun(f"{file} is not the frozen part that the run began with; put it back, or start anew")
-        algorithm = replace(self.assembly.algorithm, frozen=load_model(frozen, arrays))
-        self.assembly = replace(self.assembly, algorithm=algorithm)
+        self.assembly = self.assembly.with_frozen(arrays)
 
     @property
     def _model(self) -> LanguageModel:
@@ -448,6 +446,8 @@ class Training:
             trained_on=PUBLIC if public else "people",
             parameters=parameter_count(self._model),
             trained_parameters=parameter_count(self.state.params),
+            adapter=assembly.adapter,
+            frozen=header.get("frozen"),
             vocabulary=vocabulary.size,
             rounds=self.state.round,
             bytes=self._traffic(),

@@ -36,10 +36,13 @@ class DeviceSum(NamedTuple):
     users: int
     answers: Mapping[str, int]  # the number of devices by `JOINED` or `Code`
     sizes: tuple[int, int] = (0, 0)  # bytes of the task, and of all answers
+    frozen_bytes: int = 0  # sent to devices that lacked the frozen part of the model
 
     def diagnostics(self) -> dict[str, object]:
         """Exact figures of the cohort: private."""
         sizes = {"task_bytes": self.sizes[0], "answer_bytes": self.sizes[1]}
+        if self.frozen_bytes:
+            sizes["frozen_bytes"] = self.frozen_bytes
         return {"users": self.users, "weight": float(self.weight), "answers": dict(self.answers), **sizes}
 
 
@@ -101,9 +104,14 @@ class Aggregator:
         self._codes: dict[str, str] = {}
         self._admit = admit
         self.joined: dict[str, int] = {}  # the users of each device that is in the sum
+        self.lacking: list[str] = []  # devices that lack the frozen part: they may answer once more
 
     def phases(self) -> Iterator[Phase]:
         yield self
+
+    def ask_again(self, devices: Iterable[str]) -> None:
+        """The next phase asks these devices alone."""
+        self.messages = {device: self.messages[device] for device in devices}
 
     def take(self, device: str, answer: bytes) -> str:
         """Add a device's answer: "joined", or the code that says why it adds nothing. It never raises."""
@@ -126,6 +134,9 @@ class Aggregator:
             code = JOINED
         except Refused as refused:
             code = refused.code.value
+            if refused.code is Code.FROZEN and device not in self.lacking:
+                self.lacking.append(device)
+                return code
         except Exception:  # an error that is not foreseen: the sums are as they were, and the other devices count
             log.exception("the answer of %s cannot be counted", device)
             code = Code.FAILED.value
@@ -137,7 +148,8 @@ class Aggregator:
         scale = 1.0 if self._grid is None else self._grid
         total = self._structure.unflatten([leaf.astype(np.float64) * scale for leaf in self._leaves])
         weight, bits = np.float64(self._weight * WEIGHT_STEP), self._bits * BIT_STEP
-        answers = Counter(self._codes.get(device, Code.AWAY.value) for device in self._registered)
+        lacking = dict.fromkeys(self.lacking, Code.FROZEN.value)
+        answers = Counter({**lacking, **self._codes}.get(device, Code.AWAY.value) for device in self._registered)
         return DeviceSum(total, weight, bits, self._users, answers, (self._task_bytes, self._bytes))
 
     def _check(self, answer: Contribution, registered: int) -> None:

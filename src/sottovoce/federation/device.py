@@ -22,8 +22,9 @@ from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
+from sottovoce.federation.frozen import FrozenParts
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_request
+from sottovoce.federation.messages import Code, Contribution, FrozenPart, Nothing, Refused, Task, digest, read_request
 from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
 from sottovoce.local.keys import local_key
@@ -44,7 +45,8 @@ class Device:
 
     Guarantee: the device's own secret and the release (run, round, attempt) decide who joins; where it is public who
     joins, its own record keeps the separation and the number of times. It does not matter who asks, or how often.
-    Nothing but a `Contribution` or a `Code` leaves.
+    Nothing but a `Contribution` or a `Code` leaves. Users train beside the frozen weights of the hash that their task
+    names, and a run keeps the one that its first task had.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class Device:
         self._store = replace(store, first=enrolled.first)
         self._participation, self._limits, self._key = participation, limits, key
         self._assemblies: dict[str, Assembly] = {}
+        self._parts, self._wanted = FrozenParts(participation.path.parent / "frozen"), ""
+        self._filled: dict[tuple[str, str], Assembly] = {}  # with the frozen part, by recipe and hash
 
     @property
     def description(self) -> str:
@@ -73,7 +77,10 @@ class Device:
     def answer(self, message: bytes) -> bytes:
         """The answer to a message. It never raises: the owner of the device finds errors in the log."""
         try:
-            return self._contribute(read_request(message), message).to_bytes()
+            request = read_request(message)
+            if isinstance(request, FrozenPart):
+                return self._keep(request).to_bytes()
+            return self._contribute(request, message).to_bytes()
         except Refused as refused:
             log.warning("a task was refused: %s", refused.code.value)
             return Nothing(refused.code).to_bytes()
@@ -88,6 +95,7 @@ class Device:
             raise Refused(Code.STRANGER)
         assembly = self._assemble(task)
         params = self._check(task, assembly)
+        assembly = self._with_frozen(task, assembly)
         allowed = assembly.algorithm.mechanism.sampler.participation(assembly.recipe.run.rounds)
         rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, allowed)
         rows = rows[rows < self._store.users]  # a registered user without text here
@@ -108,13 +116,34 @@ class Device:
             recipe = recipe.replace(run={"block": 0, "devices": 0, "kernels": "auto"})
             name = recipe.sha256()
             if name not in self._assemblies:
-                assembly = assemble(recipe, self._store)
-                check_frozen(assembly.algorithm.frozen)
-                self._assemblies = {name: assembly}
+                self._assemblies = {name: assemble(recipe, self._store)}
             return self._assemblies[name]
         except (SottoError, TypeError, ValueError) as error:
             log.warning("a recipe was refused: %s", error)
             raise Refused(Code.LIMITS) from None
+
+    def _with_frozen(self, task: Task, assembly: Assembly) -> Assembly:
+        """The objects of a run with the frozen part that the task names, if this device has it."""
+        if assembly.algorithm.frozen is None:
+            return assembly
+        name = assembly.recipe.sha256(), task.frozen
+        if name not in self._filled:
+            arrays = self._parts.load(task.frozen)
+            if arrays is None:
+                self._wanted = task.frozen
+                raise Refused(Code.FROZEN)
+            try:
+                self._filled = {name: assembly.with_frozen(arrays)}
+            except SottoError:
+                raise Refused(Code.MALFORMED) from None  # of another model
+        return self._filled[name]
+
+    def _keep(self, part: FrozenPart) -> Nothing:
+        """Keep the frozen part that a task asked for, and no other."""
+        if part.federation != self._enrolled.federation or part.name != self._wanted:
+            raise Refused(Code.STRANGER)
+        self._parts.keep(part)
+        return Nothing(Code.KEPT)
 
     def _check(self, task: Task, assembly: Assembly) -> Any:
         """The parameters that were sent. Refuse a task beyond what the owner allows, or of another shape."""
@@ -124,7 +153,8 @@ class Device:
         leaves, structure = jax.tree.flatten(assembly.params)
         sent = [(array.shape, array.dtype) for array in (clip_norms, *task.leaves)]
         known = [(array.shape, array.dtype) for array in (expected, *leaves)]
-        if sent != known or task.key.shape != (2,) or task.round < 1:
+        frozen = assembly.algorithm.frozen
+        if sent != known or task.key.shape != (2,) or task.round < 1 or bool(task.frozen) != (frozen is not None):
             raise Refused(Code.MALFORMED)
         steps = int(update.steps(self._store.tokens_per_user)) * (update.epochs if isinstance(update, FedAvg) else 1)
         private = assembly.is_private
@@ -136,6 +166,7 @@ class Device:
             and mechanism.sampler.user_rate <= limits.user_rate
             and steps <= limits.steps
             and parameter_count(assembly.params) <= limits.parameters
+            and parameter_count(frozen) <= limits.frozen_parameters
         )
         if not within:
             raise Refused(Code.LIMITS)
@@ -192,9 +223,3 @@ def own_secret(folder: Path) -> bytes:
     if len(secret) != 32:
         raise SottoError(f"{path} is damaged; restore it from a backup: a new secret flips past coins again")
     return secret
-
-
-def check_frozen(frozen: Any) -> None:
-    """Refuse a model with a frozen part: tasks carry `params` alone, and devices do not get the seed of the rest."""
-    if frozen is not None:
-        raise SottoError("the model has a frozen part, which devices do not get; train all of it, or simulate the run")

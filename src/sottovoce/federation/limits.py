@@ -24,7 +24,8 @@ class Limits:
     clip_norm: float = 20.0  # S, of the whole update
     user_rate: float = 1.0  # q
     steps: int = 10_000  # of local training, for a user with as much text as the store allows
-    parameters: int = 20_000_000  # of the model
+    parameters: int = 20_000_000  # that are trained
+    frozen_parameters: int = 500_000_000  # that are not, and are kept on the device's disk
     rounds: int = 0  # that one user joins in all runs together; 0 is any number
     min_separation: int = 1  # rounds of a run between two that the same user joins; 1 is "each round at most once"
     private_only: bool = True  # refuse a run without a privacy guarantee
@@ -65,7 +66,7 @@ class Participation:
 
     Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
     Where a run bounds how often and how close together a user joins, no user joins beyond that, whatever the server
-    asks. A run keeps the bounds that its first task had.
+    asks. A run keeps the bounds, and the frozen part, that its first task had.
     """
 
     def __init__(self, path: Path):
@@ -74,11 +75,13 @@ class Participation:
         self._joined: dict[str, list[int]] = {}  # rows, by release
         self._rounds: dict[int, list[tuple[str, int]]] = {}  # runs and rounds that a user joined, by row
         self._allowed: dict[str, Allowed] = {}  # by run
+        self._frozen: dict[str, str] = {}  # the hash of what is not trained, by run
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
         for number, line in enumerate(self._chain.lines, 1):
             try:
                 allowed = Allowed(**line["allowed"]) if "allowed" in line else None
                 self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]], allowed)
+                self._frozen[str(line["release"]).rsplit(" ", 2)[0]] = str(line.get("frozen", ""))
             except (KeyError, TypeError, ValueError, SottoError):
                 raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 
@@ -90,6 +93,8 @@ class Participation:
         known = self._allowed.get(task.run, allowed)
         if known != allowed or (allowed is not None and task.round > allowed.rounds):
             raise Refused(Code.LIMITS)
+        if self._frozen.get(task.run, task.frozen) != task.frozen:
+            raise Refused(Code.LIMITS)  # another frozen part in the middle of a run
         if task.release in self._answered:
             if self._answered[task.release] != name:
                 raise Refused(Code.TWICE)
@@ -99,10 +104,13 @@ class Participation:
             raise Refused(Code.EARLY)
         new = not self.path.exists()
         line: Facts = {"release": task.release, "task": name, "rows": rows}
+        if task.frozen:
+            line["frozen"] = task.frozen
         self._chain.append(line if allowed is None else {**line, "allowed": allowed.to_json()})
         if new:
             sync_folder(self.path.parent)
         self._note(task.release, name, rows, allowed)
+        self._frozen[task.run] = task.frozen
         return np.array(rows, np.int64)
 
     def before(self, task: Task, rows: np.ndarray) -> tuple[int, int]:

@@ -42,6 +42,8 @@ class Code(StrEnum):
     EARLY = "early"  # its users joined too few rounds ago, or as often as they may
     HISTORY = "history"  # it states fewer earlier rounds than the server counted
     BOUNDS = "bounds"  # more users or weight than are registered
+    FROZEN = "frozen"  # it lacks the frozen part of the model, which is sent once
+    KEPT = "kept"  # it has that part now
     FAILED = "failed"  # any other error
     AWAY = "away"  # no answer in time
 
@@ -54,7 +56,17 @@ class Refused(Exception):
         self.code = code
 
 
-_TASK = {"version": str, "federation": str, "vocabulary": str, "run": str, "round": int, "attempt": str, "recipe": dict}
+_TASK = {
+    "version": str,
+    "federation": str,
+    "vocabulary": str,
+    "run": str,
+    "round": int,
+    "attempt": str,
+    "recipe": dict,
+    "frozen": str,
+}
+_FROZEN = "frozen "  # before the names of the arrays of a frozen part
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,8 @@ class Task:
     recipe: Facts
     clip_norms: np.ndarray
     key: np.ndarray  # for the users' own randomness
-    leaves: list[np.ndarray]  # of the model
+    leaves: list[np.ndarray]  # of the model's parameters
+    frozen: str = ""  # a hash of the part that is not trained; empty where all is
 
     @property
     def release(self) -> str:
@@ -80,6 +93,19 @@ class Task:
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK}}
         return _pack(facts, {"clip_norms": self.clip_norms, "key": self.key}, self.leaves)
+
+
+@dataclass(frozen=True)
+class FrozenPart:
+    """The part of a model that is not trained, for a device that lacks it."""
+
+    federation: str
+    name: str  # its hash, as tasks have it
+    arrays: dict[str, np.ndarray]
+
+    def to_bytes(self) -> bytes:
+        facts = {"protocol": PROTOCOL, "kind": "frozen", "federation": self.federation, "name": self.name}
+        return _pack(facts, {f"{_FROZEN}{name}": array for name, array in self.arrays.items()}, [])
 
 
 @dataclass(frozen=True)
@@ -118,11 +144,18 @@ class Nothing:
         return _pack({"protocol": PROTOCOL, "nothing": self.code.value}, {}, [])
 
 
-def read_request(message: bytes) -> Task:
-    """A task; a message without a kind is one. Raises `Refused` for other kinds, and for what cannot be read."""
+def read_request(message: bytes) -> Task | FrozenPart:
+    """A task, or the frozen part of a model; a message without a kind is a task.
+
+    Raises `Refused` for other kinds, and for what cannot be read.
+    """
     facts, arrays, leaves = _unpack(message, MAX_FACTS)
     try:
-        if _typed(facts.get("kind", "task"), str) != "task":
+        kind = _typed(facts.get("kind", "task"), str)
+        if kind == "frozen":
+            named = {name.removeprefix(_FROZEN): array for name, array in arrays.items() if name.startswith(_FROZEN)}
+            return FrozenPart(_typed(facts["federation"], str), _typed(facts["name"], str), named)
+        if kind != "task":
             raise Refused(Code.VERSION)  # a newer server
         known = {name: _typed(facts[name], kind) for name, kind in _TASK.items()}
         if not (known["run"].isalnum() and known["attempt"].isalnum()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -18,6 +18,7 @@ from sottovoce.build.assembly import Assembly
 from sottovoce.federation import keys
 from sottovoce.federation.aggregation import JOINED, Aggregation, Aggregator, DeviceSum
 from sottovoce.federation.device import VERSION
+from sottovoce.federation.frozen import WithFrozen, frozen_part
 from sottovoce.federation.joined import Joined
 from sottovoce.federation.messages import Code, Contribution, Refused, Task
 from sottovoce.federation.roster import Roster
@@ -42,19 +43,23 @@ class Coordinator:
         self, assembly: Assembly, run: str, state: ServerState, payments: Payments
     ) -> Iterator[tuple[ServerState, DeviceSum]]:
         """Play the rounds that are left."""
-        algorithm = assembly.algorithm
+        algorithm, name, part = assembly.algorithm, "", b""
+        if algorithm.frozen is not None:
+            frozen = frozen_part(self.roster.federation, assembly.frozen_arrays)
+            name, part = frozen.name, frozen.to_bytes()
         while state.round < assembly.recipe.run.rounds:
             number = state.round + 1
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
-            task = self._task(assembly, run, state, clip_norms, payment).to_bytes()
+            task = replace(self._task(assembly, run, state, clip_norms, payment), frozen=name).to_bytes()
             asked, admit = self.roster.registered, None
             joined = self._joined(assembly, run)
             if joined is not None:
                 asked = self._free(assembly.recipe, joined, number, payment)
                 admit = partial(self._admit, joined, number)
             aggregator = Aggregator(task, asked, algorithm.mechanism, clip_norms, state.params, admit)
-            summed = aggregate(aggregator, self.transport, f"round {number}", self.seconds)
+            aggregation = WithFrozen(aggregator, part) if name else aggregator
+            summed = aggregate(aggregation, self.transport, f"round {number}", self.seconds)
             if joined is not None:
                 joined.note(number, aggregator.joined)
             state, _ = release(algorithm, state, summed, clip_norms, payment)
@@ -124,6 +129,6 @@ def aggregate(aggregation: Aggregation, transport: Transport, name: str, seconds
         exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes)
         for device, answer in transport.exchange(exchange):
             code = phase.take(device, answer)
-            if code not in (JOINED, Code.NOT_DRAWN):
+            if code not in (JOINED, Code.NOT_DRAWN, Code.FROZEN, Code.KEPT):
                 log.warning("%s contributes nothing: %s", device, code)
     return aggregation.total()

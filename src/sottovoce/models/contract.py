@@ -40,7 +40,7 @@ def split(model: Any) -> tuple[Any, Any]:
     Both have the structure of the model, with None in the places of the other.
     """
     trained = getattr(model, "trained", None)
-    params, frozen = eqx.partition(model, _is_inexact if trained is None else trained())
+    params, frozen = eqx.partition(model, is_inexact if trained is None else trained())
     return params, frozen if jax.tree.leaves(frozen) else None
 
 
@@ -49,8 +49,15 @@ def join(params: Any, frozen: Any) -> Any:
     return params if frozen is None else eqx.combine(params, frozen)
 
 
-def _is_inexact(leaf: Any) -> bool:
+def is_inexact(leaf: Any) -> bool:
+    """Is it an array of floats?"""
     return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def logits_of(model: LanguageModel, tokens: Int[Array, " time"], key: PRNGKeyArray) -> Float[Array, "time vocabulary"]:
+    """The logits after each token, read from the beginning; read once as in training too, to trace all of a model."""
+    model.read(tokens, model.initial_state(), key)
+    return model.logits(model.read(tokens, model.initial_state())[0])
 
 
 def parameter_count(model: Any) -> int:

@@ -7,7 +7,7 @@ round of one, to the bit where their machines compute alike.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,16 +23,20 @@ from sottovoce.training.cohort_sum import SumInBlocks, Sums
 from sottovoce.training.types import Algorithm, CohortSum, Task
 
 
-@dataclass(frozen=True)
+@dataclass
 class SumOverProcesses:
     """Σ w_k Δ_k over all processes of a group: `SumInBlocks` for process 0."""
 
     group: Group
     in_blocks: SumInBlocks
+    sent: Any = None  # the frozen part that the others have
 
     def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
         # The others get all that a user's update depends on, and nothing of what is drawn for the noise.
         with self.group.uninterruptible():
+            if algorithm.frozen is not self.sent:
+                self.group.broadcast(_frozen_to_bytes(algorithm.frozen))
+                self.sent = algorithm.frozen
             self.group.broadcast(_to_bytes(task))
             return _sum_together(self.group, self.in_blocks, algorithm, task, store)
 
@@ -45,11 +49,38 @@ def add_up_for(
     store: Store,
     stop: Callable[[], bool],
 ) -> None:
-    """What every process but 0 does: its share of each round, until `Dismissed` is raised."""
+    """What every process but 0 does: its share of each round, until `Dismissed` is raised.
+
+    A frozen part comes once, before the first round: the weights that a run starts from are at process 0 alone.
+    """
     while True:
-        task = _from_bytes(group.receive(), like)
+        message = group.receive()
+        if message.startswith(_FROZEN):
+            algorithm = replace(algorithm, frozen=_frozen_from_bytes(message, algorithm.frozen))
+            continue
+        task = _from_bytes(message, like)
         group.request_stop(stop())
         _sum_together(group, in_blocks, algorithm, task, store)
+
+
+_FROZEN = b"frozen "
+
+
+def _frozen_to_bytes(frozen: Any) -> bytes:
+    from safetensors.numpy import save
+
+    leaves = {f"{number:06d}": np.ascontiguousarray(leaf) for number, leaf in enumerate(jax.tree.leaves(frozen))}
+    message = _FROZEN + save(leaves)
+    if len(message) >= 2**31:
+        raise SottoError(f"the frozen part of the model has {len(message):,} bytes, more than processes send (2 GiB)")
+    return message
+
+
+def _frozen_from_bytes(message: bytes, like: Any) -> Any:
+    from safetensors.numpy import load
+
+    arrays = load(message.removeprefix(_FROZEN))
+    return jax.tree.structure(like).unflatten([jnp.asarray(arrays[name]) for name in sorted(arrays)])
 
 
 def _to_bytes(task: Task) -> bytes:

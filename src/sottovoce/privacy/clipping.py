@@ -59,8 +59,8 @@ def project(update: Update, bound: Float[Array, ""] | float) -> tuple[Update, Bo
 class Clip(Block):
     """Cuts an update into parts and bounds each.
 
-    A subclass gets what its constructor asks for by name: `clip_norm` (S), `clip_norms` (one for each layer),
-    `weight_aware`.
+    A subclass gets what its constructor asks for by name: `clip_norm` (S), `clip_norms` (one for each layer), `arrays`
+    (how many each layer has), `weight_aware`.
     Guarantee: part j of the result has L2 norm at most the clip norm j that is given, so the sensitivity follows from
     `joint_norm` of the clip norms. With `weight_aware` it is w·Δ that is bounded, not Δ.
     """
@@ -120,13 +120,17 @@ class FlatClip(Clip):
 class PerLayerClip(Clip):
     """Clip each layer's parameters to a norm of their own.
 
+    A layer is one array, or `arrays[j]` of them that follow one another: the two of an adapter.
     Guarantee: layer j of the result has L2 norm at most S_j, so all together at most √(Σ S_j²).
     """
 
     clip_norms: tuple[float, ...]
     weight_aware: bool = False
+    arrays: tuple[int, ...] = ()  # of each layer; empty: one
 
     def __post_init__(self) -> None:
+        if self.arrays and len(self.arrays) != len(self.clip_norms):
+            raise ValueError(f"{len(self.clip_norms)} clip norms were given for {len(self.arrays)} layers")
         for each in self.clip_norms:
             _positive(each)
 
@@ -136,9 +140,11 @@ class PerLayerClip(Clip):
         return PerLayerClip((clip_norm / math.sqrt(layers),) * layers, weight_aware)
 
     def parts(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
-        if len(leaves) != len(self.clip_norms):  # a static fact of the model: checked when the program is traced
-            raise ValueError(f"an update of {len(leaves)} layers was given to a clip for {len(self.clip_norms)}")
-        return [[leaf] for leaf in leaves]
+        counts = self.arrays or (1,) * len(self.clip_norms)
+        if len(leaves) != sum(counts):  # a static fact of the model: checked when the program is traced
+            raise ValueError(f"an update of {len(leaves)} layers was given to a clip for {sum(counts)}")
+        rest = iter(leaves)
+        return [[next(rest) for _ in range(count)] for count in counts]
 
 
 @dataclass(frozen=True)

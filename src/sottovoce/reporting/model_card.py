@@ -100,6 +100,7 @@ def _how(about: Described) -> Iterator[str]:
     sizes = ", ".join(f"{name} {value}" for name, value in about.model.items() if name != "kind")
     facts = {
         "model": f"{about.model.get('kind', about.card.code)} ({sizes})" if sizes else about.card.code,
+        **_trained_part(card=about.card),
         "start": "fresh weights" if statement.start is None else statement.start.described,
         "people": f"{declared.users:,} declared; about {plain(declared.cohort)} join each round ({statement.sampling})",
         "rounds": f"{statement.rounds_done} of {statement.rounds_planned} planned",
@@ -115,6 +116,16 @@ def _how(about: Described) -> Iterator[str]:
     yield from (f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts.items())
     yield ""
     yield "`training.toml` has all settings, `report.html` the evidence on one page."
+
+
+def _trained_part(card: Card) -> dict[str, str]:
+    """What was trained, where it is not all of the model."""
+    if card.trained_parameters in (None, card.parameters):
+        return {}
+    trained = f"{card.trained_parameters:,} of {card.parameters:,} parameters; the others are frozen"
+    if card.adapter is not None:
+        trained += f" (adapters of rank {card.adapter['rank']}, beside the weights of the start)"
+    return {"trained": trained}
 
 
 def _use(about: Described) -> Iterator[str]:

@@ -21,6 +21,8 @@ class Card(Facts):
     trained_on: str | None = None  # "public" or "people"; None in cards of before
     parameters: int = 0
     trained_parameters: int | None = None  # where a part is frozen, fewer; None in cards of before
+    adapter: Json | None = None  # rank, scale, matrices and what is trained besides
+    frozen: str | None = None  # a hash of what is not trained
     vocabulary: int = 0
     rounds: int = 0
     bytes: dict[str, float] | None = None  # to a device, from it, in a round, in all

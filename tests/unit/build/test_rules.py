@@ -10,12 +10,23 @@ from typing import Any
 
 import pytest
 
+from family import of_family
 from sottovoce.accounting import Spent
 from sottovoce.accounting.events import SampledGaussian, ThresholdedHistogram
 from sottovoce.build import rules
+from sottovoce.build.assembly import adapters_of
 from sottovoce.build.mechanism import resolve
-from sottovoce.build.rules import StoreFacts, check, device_rules, model_rules, recipe_rules, store_rules
+from sottovoce.build.rules import (
+    StoreFacts,
+    adapter_rules,
+    check,
+    device_rules,
+    model_rules,
+    recipe_rules,
+    store_rules,
+)
 from sottovoce.errors import SottoError
+from sottovoce.models.lora import Adapters, Survey
 from sottovoce.recipe import Recipe, shipped_recipes
 
 GOOD = Recipe().replace(
@@ -41,6 +52,11 @@ class Case:
     processes: int = 1
     before: Spent = ()
     own_objective: bool = False
+    family: str = "lstm"  # the model that gets adapters
+
+    @property
+    def survey(self) -> Survey:
+        return Survey(of_family(self.family), adapters_of(self.recipe) or Adapters(1))
 
 
 SCOPES = {
@@ -48,6 +64,7 @@ SCOPES = {
     "store": lambda c: store_rules(c.recipe, c.facts, c.own_objective),
     "model": lambda c: model_rules(c.recipe, c.layers, 1),
     "devices": lambda c: device_rules(c.recipe),
+    "adapters": lambda c: adapter_rules(c.survey),
 }
 
 
@@ -72,8 +89,14 @@ def correlated(**keys: Any) -> dict[str, Any]:
 
 
 # For each scope, in the order of its rules: an example, and words of its sentence.
+def adapters(**keys: Any) -> dict[str, dict[str, Any]]:
+    return {"model": {"adapter_rank": 2, **keys}}
+
+
 EXAMPLES: dict[str, list[tuple[Case, str]]] = {
     "recipe": [
+        (case({"model": {"adapter_scale": 2.0}}), "model.adapter_scale is for adapters, and model.adapter_rank is not"),
+        (case(adapters(initial="none")), "model.adapter_rank=2 trains beside frozen weights, and fresh ones know"),
         (case({"run": {"algorithm": "central"}}), "no user-level guarantee: it pools text"),
         (case(CENTRAL, privacy(mode="experiment", noise_std=0.1)), "no clip and no noise to experiment with"),
         (case({"server": {"cycles": 2}}), "server.cycles has no meaning with server.update='average'"),
@@ -194,6 +217,23 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
     "model": [
         (case(privacy(clipping="per_layer", layer_clip_norms=[1.0])), "has 1 norms, and the model 2 layers: a, b"),
         (case({"run": {"devices": 3}}), "run.devices=3 is more than the 1 there are"),
+    ],
+    "adapters": [
+        (case(adapters(adapter_matrices=["*query*"])), "'*query*' names no array of the model; matrices that can have"),
+        (
+            case(adapters(adapter_matrices=["projection", "*weight"])),
+            "names input_gate.weight, forget_gate.weight, cell_gate.weight, output_gate.weight, not used as x @ "
+            "weight.T; matrices that can have an adapter: projection",
+        ),
+        (
+            case(adapters(), family="stacked_lstm, variational and tied"),
+            "no matrix of the model is used as x @ weight.T",
+        ),
+        (
+            case(adapters(adapter_rank=6)),
+            "model.adapter_rank=6 must be below 6, or the adapter of projection [6, 8] is no smaller",
+        ),
+        (case(adapters(adapter_trains=["norms"])), "model.adapter_trains: 'norms' names no array without an adapter"),
     ],
     "devices": [
         (case(CENTRAL), "pools text, and devices keep theirs"),

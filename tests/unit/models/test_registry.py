@@ -10,7 +10,7 @@ import pytest
 from sottovoce.errors import SottoError
 from sottovoce.models import registry
 from sottovoce.models.contract import parameter_count
-from sottovoce.recipe import Model
+from sottovoce.recipe import ADAPTER_KEYS, Model
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,9 @@ def test_the_family_has_the_sizes_that_the_documents_give(kind, count):
 def test_a_recipe_can_set_what_the_kinds_have_and_nothing_else():
     fields = {item.name: item for item in dataclasses.fields(Model)}
     assert fields.pop("kind").metadata["limits"].choices == tuple(registry.KINDS)
-    assert set(fields) - {"initial"} == {name for kind in registry.KINDS for name in registry.defaults(kind)}
+    assert set(fields) - {"initial", *ADAPTER_KEYS} == {
+        name for kind in registry.KINDS for name in registry.defaults(kind)
+    }
 
 
 def test_a_setting_without_a_meaning_is_refused():
