@@ -46,7 +46,11 @@ SEPARATED = {
 }
 
 
-@pytest.mark.parametrize("settings", [EVERYTHING, SEPARATED], ids=["coins", "min_separation"])
+# Adapters beside frozen weights, which devices get from the server: theirs, of another seed, would be others.
+ADAPTED = {"model": {"adapter_rank": 2}, "privacy": {"clipping": "per_layer"}, "run": {"seed": 5}}
+
+
+@pytest.mark.parametrize("settings", [EVERYTHING, SEPARATED, ADAPTED], ids=["coins", "min_separation", "adapters"])
 def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store, vocabulary, tmp_path, settings):
     """To rounding: over the wire and back, for three rounds that follow one another."""
     roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES)

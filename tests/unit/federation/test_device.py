@@ -228,12 +228,6 @@ def test_the_secret_is_drawn_once_and_for_its_owner_alone(tmp_path):
     assert (tmp_path / devices.SECRET).stat().st_mode & 0o077 == 0
 
 
-def test_a_model_with_a_frozen_part_is_refused():
-    devices.check_frozen(None)
-    with pytest.raises(SottoError, match="which devices do not get"):
-        devices.check_frozen({"base": np.zeros(3)})
-
-
 SEPARATED = {"sampling": "min_separation", "min_separation": 3, "participations": 2, "cohort": 3, "noise": "tree"}
 
 

@@ -39,7 +39,7 @@ def with_helpers(processes, assembly, store, lead, stop=lambda: False):
 
     def assist(group):
         try:
-            add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.model, store, stop)
+            add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.params, store, stop)
         except (Dismissed, SottoError) as end:
             ended.append(str(end))
         except BaseException as error:
@@ -59,7 +59,7 @@ def with_helpers(processes, assembly, store, lead, stop=lambda: False):
 
 def summed(sum_updates, assembly, store, cohort):
     norms = assembly.algorithm.mechanism.clip_norms(1, assembly.algorithm.mechanism.start())
-    return sum_updates(assembly.algorithm, Task(assembly.model, cohort, norms, local_key(bytes(range(8)))), store)
+    return sum_updates(assembly.algorithm, Task(assembly.params, cohort, norms, local_key(bytes(range(8)))), store)
 
 
 def same(one, other):
@@ -104,6 +104,24 @@ def test_rounds_of_two_processes_have_the_cohorts_the_noise_and_the_model_of_one
     lead = lambda group: play(assembly, store, SumOverProcesses(group, assembly.sum_updates))  # noqa: E731
     together, _, _ = with_helpers(2, assembly, store, lead)
     assert same(play(assembly, store, assembly.sum_updates).params, together.params)
+
+
+def test_process_0_sends_the_frozen_part_once(store):
+    """What a run starts from is at process 0 alone: the others build other weights, of which only the shapes count."""
+    recipe = RECIPE.replace(model={"adapter_rank": 2})
+    assembly, others = assemble(recipe, store), assemble(recipe.replace(run={"seed": 5}), store)
+    alone = summed(assembly.sum_updates, assembly, store, COHORT)
+
+    def lead(group):
+        over = SumOverProcesses(group, assembly.sum_updates)
+        return [summed(over, assembly, store, COHORT) for _ in range(2)]
+
+    together, ended, groups = with_helpers(3, others, store, lead)
+    assert ended == ["done", "done"]
+    assert all(same((alone.total, alone.weight), (each.total, each.weight)) for each in together)
+    assert not same(alone.total, summed(others.sum_updates, others, store, COHORT).total)
+    spoken = b"".join(numbers.tobytes() for numbers in groups[0].sent)
+    assert spoken.count(np.asarray(assembly.model.base.embedding).tobytes()) == 1
 
 
 @pytest.mark.slow
