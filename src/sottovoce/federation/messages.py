@@ -210,7 +210,7 @@ def _pack(facts: Facts, arrays: Mapping[str, np.ndarray], leaves: list[np.ndarra
     encoded = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
     named = {f"{number:04d}": leaf for number, leaf in enumerate(leaves)}
     tensors = {"facts": np.frombuffer(encoded, np.uint8), **arrays, **named}
-    return save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+    return save({name: np.asarray(array, order="C") for name, array in tensors.items()})
 
 
 def _unpack(message: bytes, max_facts: int) -> tuple[Facts, dict[str, np.ndarray], list[np.ndarray]]:

@@ -69,7 +69,7 @@ _FROZEN = b"frozen "
 def _frozen_to_bytes(frozen: Any) -> bytes:
     from safetensors.numpy import save
 
-    leaves = {f"{number:06d}": np.ascontiguousarray(leaf) for number, leaf in enumerate(jax.tree.leaves(frozen))}
+    leaves = {f"{number:06d}": np.asarray(leaf, order="C") for number, leaf in enumerate(jax.tree.leaves(frozen))}
     message = _FROZEN + save(leaves)
     if len(message) >= 2**31:
         raise SottoError(f"the frozen part of the model has {len(message):,} bytes, more than processes send (2 GiB)")
