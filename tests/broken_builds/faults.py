@@ -169,6 +169,36 @@ def a_coin_flipped_at_every_message():
     Participation._note = lambda *args: None
 
 
+@caught_by("unit/federation/test_frozen.py", "test_a_device_trains_beside_the_weights_of_the_server")
+def frozen_weights_under_any_hash():
+    """A device keeps whatever comes under the hash that its task names: others than the server's."""
+    from sottovoce.federation import frozen
+
+    frozen.digest = lambda arrays: type("Any", (str,), {"__ne__": lambda *_: False, "__eq__": lambda *_: True})()
+
+
+@caught_by("equivalence/test_federation.py", "test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts")
+def devices_with_frozen_weights_of_their_own():
+    """A device trains beside the weights that it builds by itself, of another seed than the server's."""
+    from sottovoce.federation.device import Device
+
+    Device._with_frozen = lambda self, task, assembly: assembly
+
+
+@caught_by("unit/federation/test_frozen.py", "test_a_run_keeps_the_part_that_it_began_with")
+def other_frozen_weights_in_the_middle_of_a_run():
+    """A device follows a server that changes the frozen part from round to round, or from device to device."""
+    from sottovoce.federation.limits import Participation
+
+    real = Participation.join
+
+    def join(self, *arguments):
+        self._frozen = {}
+        return real(self, *arguments)
+
+    Participation.join = join
+
+
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 
@@ -724,6 +754,18 @@ def whole_norm_for_every_layer():
     from sottovoce.privacy.clipping import PerLayerClip
 
     PerLayerClip.even = staticmethod(lambda norm, layers, weighted=False: PerLayerClip((norm,) * layers, weighted))
+
+
+@caught_by("unit/privacy/test_clipping.py", "test_a_layer_of_several_arrays_is_clipped_as_one")
+def half_of_an_adapter_clipped():
+    """Of the two arrays of an adapter, the first alone is clipped."""
+    from sottovoce.privacy.clipping import PerLayerClip, project
+
+    def shorten(self, part, bound):
+        first, cut = project(part[:1], bound)
+        return [*first, *part[1:]], cut
+
+    PerLayerClip.shorten = shorten
 
 
 @caught_by("unit/privacy/test_clipping.py", "test_a_clipped_update_is_never_longer_than_the_clip_norm")
@@ -1299,7 +1341,57 @@ def layout_not_in_the_fingerprint():
     assembly.fingerprint = lambda recipe, store, layout: real(recipe, store, "")
 
 
+@caught_by("unit/multiprocess/test_cohort_sum.py", "test_process_0_sends_the_frozen_part_once")
+def helpers_with_frozen_weights_of_their_own():
+    """The other processes train beside the weights that they built, not those that the run starts from."""
+    from sottovoce.multiprocess import cohort_sum
+
+    cohort_sum._frozen_from_bytes = lambda message, like: like
+
+
 # --- models ----------------------------------------------------------------------------------------------------------
+
+
+@caught_by("equivalence/test_trained_leaves.py", "test_adapters_move_and_what_they_adapt_does_not")
+def an_adapter_that_is_not_in_params():
+    """Half of an adapter is frozen: it is neither trained nor sent, and nobody is told."""
+    import jax
+
+    from sottovoce.models.lora import Adapted
+
+    real = Adapted.trained
+
+    def trained(self):
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf and not jax.tree_util.keystr(path).endswith(".down"), real(self)
+        )
+
+    Adapted.trained = trained
+
+
+@caught_by("equivalence/test_trained_leaves.py", "test_adapters_move_and_what_they_adapt_does_not")
+def frozen_weights_that_get_noise():
+    """The matrix under an adapter counts as trained: it is clipped, noised and sent too."""
+    import jax
+
+    from sottovoce.models.lora import Adapted
+
+    real = Adapted.trained
+
+    def trained(self):
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf or jax.tree_util.keystr(path).endswith(".weight"), real(self)
+        )
+
+    Adapted.trained = trained
+
+
+@caught_by("unit/models/test_lora.py", "test_fresh_adapters_change_nothing_and_merged_ones_give_the_same")
+def merged_without_the_scale():
+    """Merging forgets the scale, so that the released model is not the one that was trained."""
+    from sottovoce.models.lora import LowRank
+
+    LowRank.merged = lambda self: self.weight + self.up @ self.down
 
 
 @caught_by("unit/models/test_contract.py", "test_no_output_sees_its_future[gated_cnn]")

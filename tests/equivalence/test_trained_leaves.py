@@ -28,6 +28,12 @@ ADAPTED = [name for name in FAMILY if Survey(of_family(name), Adapters(1)).matri
 # Which arrays are trained, written out where a test does not ask the model: those of an adapter, by their names.
 TRAINED = (".down", ".up")
 
+QUICK = ("lstm",)  # the other kinds are tried in slow tests
+
+
+def some(name: str):
+    return pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+
 
 def after_a_round(model: LanguageModel, store, noise_std: float) -> LanguageModel:
     clip = FlatClip(5.0)
@@ -46,8 +52,8 @@ def changed(before: LanguageModel, after: LanguageModel) -> dict[str, bool]:
     return dict(zip(layer_names(before), (not np.array_equal(*pair) for pair in pairs), strict=True))
 
 
-@pytest.mark.parametrize("noise_std", [0.0, 0.5], ids=["text", "noise"])
-@pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.parametrize("noise_std", [0.0, pytest.param(0.5, marks=pytest.mark.slow)], ids=["text", "noise"])
+@pytest.mark.parametrize("name", [some(name) for name in ADAPTED])
 def test_adapters_move_and_what_they_adapt_does_not(name, noise_std, store, vocabulary):
     model = adapt(Survey(of_family(name, vocabulary.size), Adapters(2)), jax.random.key(1))
     found = changed(model, after_a_round(model, store, noise_std))
@@ -57,13 +63,14 @@ def test_adapters_move_and_what_they_adapt_does_not(name, noise_std, store, voca
     assert sum(expected.values()) == 2 * len(adapters) > 0
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", [some(name) for name in FAMILY])
 def test_without_adapters_every_array_moves(name, store, vocabulary):
     model = of_family(name, vocabulary.size)
     found = changed(model, after_a_round(model, store, 0.0))
     assert all(found.values()), found
 
 
+@pytest.mark.slow
 def test_what_is_trained_besides_moves_too(store, vocabulary):
     model = adapt(Survey(of_family("lstm", vocabulary.size), Adapters(2, trains=("*bias",))), jax.random.key(1))
     found = changed(model, after_a_round(model, store, 0.0))

@@ -69,6 +69,21 @@ def test_per_layer_refuses_an_update_with_another_number_of_layers():
         PerLayerClip.even(1.0, 2).clip((jnp.ones(1), jnp.ones(1), jnp.ones(1)), np.ones(2))
 
 
+def test_a_layer_of_several_arrays_is_clipped_as_one():
+    """The two arrays of an adapter: together they are no longer than the clip norm of their layer."""
+    clip = PerLayerClip((0.5, 2.0), arrays=(2, 1))
+    tree = (jnp.full((3,), 4.0), jnp.full((2, 2), -3.0), jnp.full((2,), 9.0))
+    clipped, cut = clip.clip(tree, np.float32(clip.clip_norms))
+    assert exact_norm(clipped[:2]) <= 0.5
+    assert exact_norm(clipped[2:]) <= 2.0
+    assert exact_norm(clipped) == pytest.approx(np.hypot(0.5, 2.0), rel=1e-4)
+    np.testing.assert_allclose(clipped[0][0] / clipped[1][0, 0], -4 / 3, rtol=1e-6)  # one scale for both
+    assert cut.tolist() == [True, True]
+    assert clip.normalised() == PerLayerClip((1.0, 1.0), arrays=(2, 1))
+    with pytest.raises(ValueError, match="3 clip norms were given for 2 layers"):
+        PerLayerClip((1.0, 1.0, 1.0), arrays=(2, 1))
+
+
 def test_a_zero_update_stays_zero():
     for clip in (FlatClip(1.0), PerLayerClip.even(1.0, 1), NoClip()):
         clipped, cut = clip.clip((jnp.zeros(3),), np.float32(clip.clip_norms))
