@@ -39,7 +39,7 @@ def check(rules: Iterator[str]) -> None:
 def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = ()) -> Iterator[str]:
     """Rules of a recipe alone. `before` was spent on the store's vocabulary."""
     # Only the first sentence is shown, so the order is from what is trained to how it is done.
-    yield from _adapters(recipe.model)
+    yield from model_keys(recipe.model)
     yield from _method(recipe)
     yield from _cohort(recipe.privacy)
     yield from _separation(recipe.privacy, recipe.run.rounds)
@@ -56,7 +56,8 @@ def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = 
         yield from _canaries(recipe, processes)
 
 
-def _adapters(model: Model) -> Iterator[str]:
+def model_keys(model: Model) -> Iterator[str]:
+    """Rules of the [model] section alone."""
     if model.adapter_rank is None:
         for key in ADAPTER_KEYS:
             if getattr(model, key) is not None:

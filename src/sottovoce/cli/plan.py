@@ -19,6 +19,7 @@ from sottovoce.files import Json as JsonObject
 if TYPE_CHECKING:
     from sottovoce.planning.grid import Choice, Grid
     from sottovoce.planning.plan import Plan
+    from sottovoce.planning.trained import TrainedPart
 
 
 Accountant = Literal["pld", "rdp", "moments"]
@@ -46,6 +47,7 @@ class Training:
     clip_norm: Annotated[float | None, option("S: then also the noise on every coordinate.")] = None
     total_weight: Annotated[float | None, option("W: the declared sum of the users' weights.")] = None
     parameters: Annotated[int | None, option("Size of the model: then also signal-to-noise and bytes sent.")] = None
+    trained_parameters: Annotated[int | None, option("Of an adapter, if the model is frozen: compares both.")] = None
     users_per_second: Annotated[float | None, option("A measured rate: then also hours.")] = None
 
     def with_cohort(self) -> Training:
@@ -135,6 +137,7 @@ def plan(
         print_json(made.to_json())
     else:
         _print_plan(made)
+        _print_trained(made.trained)
         if made.joining is not None and training.noise is not None and made.noise_multiplier:
             log("comparing kinds of noise; the first time, their matrices are searched for ...")
             _print_noise(made)
@@ -150,6 +153,10 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
         raise SottoError(f"--tokens-per-user {timing.tokens_per_user} must be at least 1")
     recipe = recipes.Recipe.load(name).with_settings(timing.settings or ())
     made, timed = plan_recipe(recipe), ""
+    if recipe.model.adapter_rank is not None:
+        from sottovoce.commands.parameters import count_parameters  # it loads jax
+
+        made = made.training(count_parameters(recipe))
     if rate is None and not timing.no_bench:
         from sottovoce.commands.bench import users_per_second  # it loads jax
 
@@ -162,6 +169,7 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
         print_json({**made.to_json(), "others": list(OTHERS)})
         return
     _print_grid(name, made)
+    _print_trained(made.trained)
     hours = "not known without a rate; leave --no-bench out to measure it, or give --users-per-second"
     print(f"Hours: {hours if rate is None else f'at {rate:.3g} users a second{timed}'}")
     own = next((choice for choice in made.choices if made.is_own(choice)), None)
@@ -257,6 +265,28 @@ def _print_plan(made: Plan) -> None:
         print_table("ε by round", {f"{point['round']:,}": shown_epsilon(point["epsilon"]) for point in steps})
     for warning in made.warnings:
         print(f"warning: {warning}")
+
+
+def _print_trained(parts: list[TrainedPart] | None) -> None:
+    """All of the model against the part that is trained."""
+    if parts is None:
+        return
+    from sottovoce.reporting.statement_text import bytes_text
+
+    rows = [
+        {
+            "trained": each.part,
+            "parameters": f"{each.parameters:,}",
+            "σ": "–" if each.noise_std is None else f"{each.noise_std:.4g}",
+            "noise norm/S": "–" if each.noise_norm_over_clip is None else f"{each.noise_norm_over_clip:.4g}",
+            "a round": bytes_text(each.bytes_a_round),
+            "once": bytes_text(each.bytes_once),
+        }
+        for each in parts
+    ]
+    print_rows("What is trained, at the same clip norm S", rows)
+    print("Noise norm: σ √parameters; an average update is S long at most. Bytes: to and from a device in a round,")
+    print("and once to it before its first, for what is not trained.")
 
 
 def _print_noise(made: Plan) -> None:

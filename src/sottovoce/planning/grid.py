@@ -12,6 +12,7 @@ from sottovoce.errors import SottoError, plain_number
 from sottovoce.files import Facts
 from sottovoce.planning.expectation import Expectation, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
+from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
 from sottovoce.privacy.sampling import Sampler, build_sampler
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
@@ -51,6 +52,9 @@ class Grid(Facts):
     choices: list[Choice]
     not_known: list[str]  # why there is no expected accuracy for the recipe itself
     warnings: list[str]
+    noise_std: float | None = None  # σ of the first round of the recipe itself
+    clip_norm: float | None = None  # S of that round
+    trained: list[TrainedPart] | None = None  # where adapters are trained: all of the model, and they
 
     def __repr__(self) -> str:
         cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
@@ -60,6 +64,10 @@ class Grid(Facts):
         """Is it what the recipe itself asks for?"""
         same = (choice.cohort, choice.rounds) == (self.cohort, self.rounds)
         return same and math.isclose(choice.epsilon, self.epsilon, rel_tol=1e-2)
+
+    def training(self, sizes: Sizes) -> Grid:
+        """The same, for a model of which a part is trained."""
+        return replace(self, trained=compare_parts(sizes, self.noise_std, self.clip_norm))
 
     def at(self, users_per_second: float | None) -> Grid:
         """The same, with the hours that it takes at a measured rate."""
@@ -121,10 +129,15 @@ class _Costs:
         privacy = self.recipe.privacy
         if privacy.adaptive_quantile is not None or self.correlated:
             return None
-        clip_norm = math.hypot(*privacy.layer_clip_norms) if privacy.layer_clip_norms else privacy.clip_norm
-        clip_norm *= build_schedule(privacy.clip_schedule, privacy.clip_path)(1)
         first = noise_multiplier * build_schedule(privacy.noise_schedule)(1)
-        return noise_std(replace(privacy, clip_norm=clip_norm), cohort, first)
+        return noise_std(replace(privacy, clip_norm=self.clip_norm), cohort, first)
+
+    @property
+    def clip_norm(self) -> float:
+        """S of the first round."""
+        privacy = self.recipe.privacy
+        whole = math.hypot(*privacy.layer_clip_norms) if privacy.layer_clip_norms else privacy.clip_norm
+        return whole * build_schedule(privacy.clip_schedule, privacy.clip_path)(1)
 
 
 def plan_recipe(recipe: Recipe) -> Grid:
@@ -160,6 +173,8 @@ def plan_recipe(recipe: Recipe) -> Grid:
         choices=[_choice(recipe, size, each) for size in sizes for each in sorted(epsilons)],
         not_known=not_measured(recipe),
         warnings=privacy_warnings(privacy.users, privacy.delta, epsilon),
+        noise_std=costs.noise_std(privacy.cohort, z),
+        clip_norm=costs.clip_norm,
     )
 
 

@@ -13,12 +13,12 @@ from sottovoce.accounting.matrices import Identity, Participation
 from sottovoce.errors import SettingError, plain_number
 from sottovoce.files import Facts, Json
 from sottovoce.planning.strategy import NoiseChoice, figures_of
+from sottovoce.planning.trained import BYTES_PER_PARAMETER, Sizes, TrainedPart, compare_parts
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import Sampler, build_sampler
 from sottovoce.recipe import Privacy
 
 CURVE_POINTS = 50
-BYTES_PER_PARAMETER = 4  # float32
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Plan(Facts):
     noise_std: float | None = None  # σ on each coordinate of the average update, with the fixed denominator qW
     signal_to_noise: float | None = None  # an average update as long as the clip norm, over the length of the noise
     bytes_per_device: int | None = None  # that a device sends in a round it takes part in
+    trained: list[TrainedPart] | None = None  # all of the model, and the part that is trained
     hours: float | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -93,6 +94,7 @@ def make_plan(
     buffers: int | None = None,
     clip_norm: float | None = None,
     parameters: int | None = None,
+    trained_parameters: int | None = None,
     users_per_second: float | None = None,
     total_weight: float | None = None,
 ) -> Plan:
@@ -117,6 +119,7 @@ def make_plan(
         buffers: of "blt", at most; 4 by default.
         clip_norm: S; with it, the plan has σ.
         parameters: of the model; with them, what a device sends.
+        trained_parameters: of an adapter beside them, where they are frozen.
         users_per_second: the rate of a machine; with it, hours.
         total_weight: W, for σ; the number of users by default.
     """
@@ -128,6 +131,7 @@ def make_plan(
     for name, value in (
         ("clip_norm", clip_norm),
         ("parameters", parameters),
+        ("trained_parameters", trained_parameters),
         ("users_per_second", users_per_second),
         ("total_weight", total_weight),
     ):
@@ -163,7 +167,11 @@ def make_plan(
     replaced = None  # the moments accountant has none
     if accountant != "moments":
         replaced = accounting.epsilon(spent, delta, accountant, replaced=True)
-    std = signal = None
+    std = signal = parts = None
+    if trained_parameters is not None and parameters is None:
+        text = "{trained_parameters} of how many? Give {parameters.name} too, of the whole model"
+        raise SettingError(text, trained_parameters=trained_parameters, parameters=parameters)
+    whole, parameters = parameters, parameters if trained_parameters is None else trained_parameters
     if clip_norm is not None:
         declared = Privacy(users=users, total_weight=total_weight or users, clip_norm=clip_norm)
         std = noise_std(declared, cohort, scale)
@@ -171,6 +179,8 @@ def make_plan(
             # Correlated noise counts as independent noise that has the same error of prefix sums.
             alike = noise_std(declared, cohort, prefix_error / Identity().prefix_error(rounds))
             signal = clip_norm / (alike * math.sqrt(parameters)) if alike else math.inf
+    if whole is not None and trained_parameters is not None:
+        parts = compare_parts(Sizes(whole, trained_parameters, whole), std, clip_norm)
     return Plan(
         epsilon=total,
         delta=delta,
@@ -200,6 +210,7 @@ def make_plan(
         noise_std=std,
         signal_to_noise=signal,
         bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,
+        trained=parts,
         hours=None if users_per_second is None else rounds * cohort / users_per_second / 3600,
         warnings=privacy_warnings(users, delta, total, signal),
     )

@@ -97,6 +97,16 @@ def test_without_a_rate_and_outside_what_was_measured_a_plan_says_so(mine, sotto
     assert out.endswith(f"next: sotto train {mine} --out RUN --set model.initial=none --set 'data.store=my store'\n")
 
 
+def test_an_adapter_is_compared_with_all_of_the_model(mine, sotto, capsys):
+    sotto(["plan", str(mine), "--no-bench", "--set", "model.adapter_rank=8"])
+    out = capsys.readouterr().out
+    table = out[out.index("What is trained") :].splitlines()
+    assert table[2].split()[:2] == ["all", "1,346,144"]
+    assert table[3].split()[:2] == ["adapter", "2,816"]
+    assert max(map(len, table[:6])) <= 120
+    assert "…" not in out
+
+
 def test_where_only_other_cohorts_were_measured_both_are_said(mine, sotto, capsys):
     sotto(["plan", str(mine), "--no-bench", "--set", "privacy.cohort=150"])
     out = capsys.readouterr().out
