@@ -106,3 +106,10 @@ def with_bytes() -> Subwords:
         {"type": "Fuse"},
     ]
     return made(document(model, named, normalizer=spaces, decoder={"type": "Sequence", "decoders": steps}))
+
+
+def few_pieces() -> Subwords:
+    """Twelve tokens, which are quickly searched: <unk>, a, b, c, a space, a dot, an apostrophe, " a", bc, " ab"."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = bpe(["<unk>", *"abcĠ.'"], [("Ġ", "a"), ("b", "c"), ("Ġa", "b")], unk_token="<unk>")
+    return made(document(model, {"<unk>": 0}, pre_tokenizer=level, decoder=level))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.compare import compare_runs, write_comparison
     from sottovoce.commands.demo import run_demo
     from sottovoce.commands.doctor import examine
-    from sottovoce.commands.evaluate import Personalise, evaluate_run, load_run
+    from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, load_run
     from sottovoce.commands.export import export_run
     from sottovoce.commands.federate import (
         create_federation,
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Batch": "local.objective",
     "Evaluation": "evaluation.prediction",
+    "Extra": "commands.evaluate",
     "FederationSettings": "federation.roster",
     "GRU": "models.gru",
     "GatedCNN": "models.gated_cnn",
@@ -135,6 +136,7 @@ __all__ = [
     "LSTM",
     "Batch",
     "Evaluation",
+    "Extra",
     "FederationSettings",
     "GatedCNN",
     "Grouping",

@@ -28,7 +28,7 @@ from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
 
 VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "audit", "release", "report")
-SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words"}
+SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words", "bits_per_byte", "bytes"}
 PLAN = ("plan", "--users", 10_000, "--cohort", 100, "--rounds", 200, "--delta", 1e-6, "--accountant", "rdp")
 SOTTO = Path(sys.executable).with_name("sotto")
 
@@ -293,7 +293,7 @@ def test_the_record_has_a_line_a_round_with_growing_epsilon_and_evaluations_when
     assert epsilons == sorted(set(epsilons))
     assert ["evaluation" in line for line in record] == [False, True, False, True]
     # How much held-out people wrote is not told.
-    assert record[-1]["evaluation"].keys() == {*SCORES, "users", "perplexity_in_vocabulary"} - {"targets"}
+    assert record[-1]["evaluation"].keys() == {*SCORES, "users", "perplexity_in_vocabulary"} - {"targets", "bytes"}
     statement = parse_json((world.run / "privacy.json").read_text())
     assert statement["epsilon"] == pytest.approx(epsilons[-1])
     assert statement["epsilon_spent"] == pytest.approx(epsilons[-1])

@@ -47,7 +47,9 @@ def test_a_run_goes_on_to_the_same_bits_and_leaves_the_frozen_part_alone(store, 
     assert sent["down"] == sent["up"] == 4 * params
     assert sent["frozen"] == frozen  # once, to each of the 36 users
     assert sent["total"] == 6 * 9 * 8 * params + 36 * frozen
-    evaluated = sottovoce.evaluate_run(tmp_path / "run", model=half, personalise=sottovoce.Personalise())
+    evaluated = sottovoce.evaluate_run(
+        tmp_path / "run", model=half, extra=sottovoce.Extra(personalise=sottovoce.Personalise())
+    )
     assert evaluated.personalised.after.targets > 0
     (tmp_path / "run" / "frozen.safetensors").write_bytes(
         (tmp_path / "run" / "model" / "weights.safetensors").read_bytes()

@@ -17,6 +17,9 @@ def compare(
     *,
     out: Annotated[Path | None, option("HTML file to write too: one page that opens anywhere and prints.")] = None,
     users: Annotated[int, option("How many held-out users to measure on, at most; 0 for all.")] = 1000,
+    words: Annotated[
+        int, option("At how many words models with other tokens than words are measured, where tokens differ.")
+    ] = 2000,
     internal: Annotated[Flag, option("Also figures of people's text and of single users: for the owner only.")] = False,
     json: Json = False,
 ) -> None:
@@ -28,13 +31,17 @@ def compare(
         raise SottoError(f"--out {out} must end in .html; it is a page, and replaces what is there")
     if out is not None and not out.parent.is_dir():
         raise SottoError(f"there is no folder {out.parent} for --out; make it first")
-    comparison = compare_runs(runs, users=users, internal=internal)
+    if words < 0:
+        raise SottoError(f"--words {words} must not be negative: the number of words that are measured")
+    comparison = compare_runs(runs, users=users, internal=internal, words=words)
     if out is not None:
         write_comparison(comparison, out)
     if json:
         print_json(comparison.to_json())
         return
     shown = ("Run", "ε", "Top-1", "Perplexity", "Rounds")  # what a narrow terminal has room for
+    if not comparison.same_words:
+        shown = ("Run", "ε", "Top-1 of words", "Bits per byte", "Rounds")
     rows = [{name: short(row[name].replace(" at δ", ", δ"), 24) for name in shown} for row in comparison.rows()]
     print_rows(f"Measured on {comparison.people}" if comparison.people else "As recorded in each run", rows)
     for title, text in comparison.notices():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,10 +58,14 @@ class Texts:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Measures:
-    """What is measured, besides accuracy and perplexity."""
+    """What is measured, besides accuracy, perplexity and bits per byte."""
 
     keystrokes: Annotated[Flag, option("Also the share of keystrokes that the model's suggestions save.")] = False
     suggestions: Annotated[int | None, option("How many words the keyboard suggests (default: 3).")] = None
+    words: Annotated[
+        int | None,
+        option("At how many words whole words are searched, where the tokenizer cuts words (default: 2000; 0: none)."),
+    ] = None
     by_band: Annotated[Flag, option("Also by how frequent words are among these users.")] = False
     by_group: Annotated[Flag, option("Also by group of users: amount of text, words outside the vocabulary.")] = False
     personalise: Annotated[
@@ -76,6 +80,9 @@ class Measures:
             raise SottoError(f"--suggestions {self.suggestions} is for --keystrokes; add it")
         if self.suggestions is not None and self.suggestions < 1:
             raise SottoError(f"--suggestions {self.suggestions} must be at least 1: the number of words suggested")
+        if self.words is not None and self.words < bool(self.keystrokes):
+            least = "at least 1, for --keystrokes" if self.keystrokes else "0 or more"
+            raise SottoError(f"--words {self.words} must be {least}: the number of words that are measured")
         if not self.personalise and (self.epochs is not None or self.learning_rate is not None):
             raise SottoError("--epochs and --learning-rate are for --personalise; add it")
 
@@ -103,9 +110,10 @@ def evaluate(
 ) -> None:
     """Measure how well a run's model predicts the next word of people it has not seen."""
     from sottovoce.commands.baselines import public_baselines
-    from sottovoce.commands.evaluate import Personalise, evaluate_run, open_public, open_users
+    from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, open_public, open_users
     from sottovoce.data.grouping import Grouping
     from sottovoce.evaluation.prediction import averages, observed
+    from sottovoce.evaluation.word_prediction import WORDS
 
     if other and texts.public:
         raise SottoError("--beside and --public are two tables; ask for one at a time")
@@ -117,12 +125,17 @@ def evaluate(
     # Both are opened, or refused, before anything is measured, which takes long.
     public = open_public(run, texts.public, fields) if texts.public else None
     users = open_users(run, texts.corpus or (), texts.store, texts.split or "test", fields)
+    if measures.words is not None and users.vocabulary.is_words:
+        raise SottoError(
+            f"--words {measures.words}: each word of {run} is one token, and all are measured; leave it out"
+        )
     training = Personalise(measures.epochs, measures.learning_rate) if measures.personalise else None
+    extra = Extra(measures.shown, WORDS if measures.words is None else measures.words, training)
     found_public = average = None
     with progress_on_terminal(f"evaluate {run.name}", quiet=json) as step, observed(step):
-        found = evaluate_run(run, users, suggestions=measures.shown, personalise=training, other=other)
+        found = evaluate_run(run, users, extra=extra, other=other)
         if public is not None:
-            found_public = evaluate_run(run, public, suggestions=measures.shown)
+            found_public = evaluate_run(run, public, extra=replace(extra, personalise=None))
             average = averages([found.evaluation, found_public.evaluation])
     baselines = public_baselines(users, run)
     spread, parts = found.spread if measures.internal else {}, _parts(found, measures)
@@ -145,6 +158,8 @@ def evaluate(
         token = token_text(users.vocabulary.text_of(baselines.token))
         rows[f"  always {token}: top-1"] = f"{baselines.constant.top1:.2%}"
         rows["  a unigram of public text: perplexity"] = f"{baselines.unigram.perplexity:.4g}"
+        if baselines.unigram.bits_per_byte is not None:
+            rows["  a unigram of public text: bits per byte"] = f"{baselines.unigram.bits_per_byte:.3f}"
     rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
     if found_public and average:
         rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
@@ -192,29 +207,32 @@ def _part_row(row: JsonObject, run: str, other: str) -> dict[str, str]:
 
 
 def _gain_columns(gain: FineTuningGain) -> dict[str, dict[str, str]]:
-    def column(evaluation: Evaluation, keystrokes: KeystrokeSaving) -> list[str]:
-        saved = keystrokes.keystroke_saving_in_vocabulary
-        return [f"{evaluation.top1:.2%}", f"{evaluation.perplexity:.4g}", f"{saved:.2%}"]
+    def column(evaluation: Evaluation, keystrokes: KeystrokeSaving | None) -> list[str]:
+        saved = [f"{keystrokes.keystroke_saving_in_vocabulary:.2%}"] if keystrokes else []
+        return [f"{evaluation.top1:.2%}", f"{evaluation.perplexity:.4g}", *saved]
 
     columns = {
         "as released": column(gain.before, gain.keystrokes_before),
         "trained on the first half": column(gain.after, gain.keystrokes_after),
-        "users who gain": [f"{gain.gained[name]:.1%}" for name in ("top1", "perplexity", "keystrokes")],
+        "users who gain": [f"{share:.1%}" for share in gain.gained.values()],
     }
-    names = ("top-1", "perplexity", "keystroke saving in vocabulary")
+    names = ("top-1", "perplexity per token", "keystroke saving in vocabulary")[: len(gain.gained)]
     return {title: dict(zip(names, values, strict=True)) for title, values in columns.items()}
 
 
 def _rows(found: Measured) -> dict[str, str]:
     evaluation, keystrokes = found.evaluation, found.keystrokes
+    bits = evaluation.bits_per_byte
     rows = {
         "top-1, top-3, top-5": f"{evaluation.top1:.2%}, {evaluation.top3:.2%}, {evaluation.top5:.2%}",
-        "top-1 over words": f"{evaluation.top1_words:.2%}",
-        "perplexity": f"{evaluation.perplexity:.4g}",
-        "perplexity in vocabulary": f"{evaluation.perplexity_in_vocabulary:.4g}",
-        "outside the vocabulary": f"{evaluation.oov_rate:.2%}",
-        "targets, users": f"{evaluation.targets:,}, {evaluation.users:,}",
+        "top-1 over words": _top1_words(evaluation),
+        "bits per byte": "lengths of unknown words not kept" if bits is None else f"{bits:.3f}",
+        "perplexity per token": f"{evaluation.perplexity:.4g}",
     }
+    if evaluation.oov_rate is not None:
+        rows["perplexity in vocabulary"] = f"{evaluation.perplexity_in_vocabulary:.4g}"
+        rows["outside the vocabulary"] = f"{evaluation.oov_rate:.2%}"
+    rows["targets, users"] = f"{evaluation.targets:,}, {evaluation.users:,}"
     if keystrokes is None:
         return rows
     saved = counts = "lengths of unknown words not kept"
@@ -226,3 +244,13 @@ def _rows(found: Measured) -> dict[str, str]:
         "keystroke saving in vocabulary": f"{keystrokes.keystroke_saving_in_vocabulary:.2%}",
         "keystrokes, characters": counts,
     }
+
+
+def _top1_words(evaluation: Evaluation) -> str:
+    """With the half-width of its 95% confidence interval, where some words stand for all."""
+    share, words = evaluation.top1_words, evaluation.words
+    if share is None:
+        return "not measured (--words 0)"
+    if words is None:
+        return f"{share:.2%}"
+    return f"{share:.2%} ± {196 * math.sqrt(share * (1 - share) / words):.2f}, at {words:,} words"

@@ -17,11 +17,13 @@ from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
-from sottovoce.errors import SottoError
-from sottovoce.evaluation.breakdown import Breakdown, bands_of, count_parts
+from sottovoce.errors import SettingError, SottoError
+from sottovoce.evaluation.bits_per_byte import Text
+from sottovoce.evaluation.breakdown import Bands, Breakdown, bands_of, count_parts
 from sottovoce.evaluation.fine_tuning import FineTuningGain, evaluate_fine_tuning
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeSaving, count_keystrokes, saving, spread_of_saving
 from sottovoce.evaluation.prediction import Evaluation, spread, summarise
+from sottovoce.evaluation.word_prediction import WORDS, count_words
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
@@ -63,13 +65,28 @@ class Personalise:
         )
 
 
+@dataclass(frozen=True)
+class Extra:
+    """What is measured besides accuracy, perplexity and bits per byte."""
+
+    suggestions: int = 0  # if not 0, also the keystrokes saved by a keyboard that suggests this many words
+    words: int = WORDS  # at how many words whole words are searched, where a tokenizer cuts them; 0: at none
+    personalise: Personalise | None = None  # also what each user gains by training the model on their own text
+
+    def __post_init__(self) -> None:
+        if self.words < 0:
+            raise SettingError("{words} must not be negative: the number of words that are measured", words=self.words)
+
+
+NOTHING_MORE = Extra()
+
+
 def evaluate_run(
     path: str | Path,
     users: Store | None = None,
     *,
     model: LanguageModel | None = None,
-    suggestions: int = 0,
-    personalise: Personalise | None = None,
+    extra: Extra = NOTHING_MORE,
     other: str | Path | None = None,
 ) -> Measured:
     """How well a run's model predicts the next words of users.
@@ -79,29 +96,44 @@ def evaluate_run(
         users: whose text is predicted; the users held out from the run's store by default. A release and a base have
             none.
         model: a model of your own, where the run has one.
-        suggestions: if not 0, also the keystrokes saved by a keyboard that suggests this many words.
-        personalise: also what each user gains by training the model on the first half of their text.
+        extra: what else is measured.
         other: another run, whose model is measured on the same users.
     """
     released, vocabulary = load_run(path, model)
     recipe = _recipe_of(path)
-    training = personalise.training(recipe, vocabulary) if personalise else None
+    training = extra.personalise.training(recipe, vocabulary) if extra.personalise else None
     other_model = None if other is None else _load_other(path, vocabulary, other)
     users = open_users(path) if users is None else users
     if users.vocabulary.fingerprint != vocabulary.fingerprint:
         raise SottoError(f"the store {users.path} has another vocabulary than the model; give --corpus instead")
-    typed = count_keystrokes(released, users, suggestions) if suggestions else None
     bands = bands_of(users)
-    counts, breakdown = count_parts(released, users, bands)
-    found = Measured(summarise(counts), breakdown, spread(counts))
-    if typed:
-        found = found._replace(keystrokes=saving(typed, suggestions), spread=found.spread | spread_of_saving(typed))
+    found = _measure(released, users, bands, extra)
     if other_model is not None:
-        counts, breakdown = count_parts(other_model, users, bands)
-        found = found._replace(other=Measured(summarise(counts), breakdown, {}))
+        found = found._replace(other=_measure(other_model, users, bands, replace(extra, suggestions=0)))
     if training is not None:
-        gain = evaluate_fine_tuning(released, users, training, suggestions=suggestions or SUGGESTIONS)
+        gain = evaluate_fine_tuning(released, users, training, suggestions=extra.suggestions or SUGGESTIONS)
         found = found._replace(personalised=gain, spread=found.spread | gain.spread)
+    return found
+
+
+def _measure(model: LanguageModel, users: Store, bands: Bands, extra: Extra) -> Measured:
+    words = None
+    if users.vocabulary.is_words:
+        typed = count_keystrokes(model, users, extra.suggestions) if extra.suggestions else None
+    else:
+        if extra.suggestions and not extra.words:
+            raise SottoError("keystrokes are counted at some words of the text; say at how many, with --words")
+        words = count_words(model, users, extra.words, extra.suggestions) if extra.words else None
+        typed = words.keystrokes if words else None
+    counts, breakdown = count_parts(model, users, bands)
+    found = Measured(summarise(counts, Text.of(users)), breakdown, spread(counts))
+    if words:
+        evaluation = replace(found.evaluation, top1_words=words.top1 / words.words, words=words.words)
+        found = found._replace(evaluation=evaluation)
+    if typed:
+        found = found._replace(keystrokes=saving(typed, extra.suggestions))
+    if typed and not (words and words.sampled):  # a few words of a user say little of that user
+        found = found._replace(spread=found.spread | spread_of_saving(typed))
     return found
 
 
@@ -160,7 +192,7 @@ def _load_other(path: str | Path, vocabulary: Tokenizer, other: str | Path) -> L
     if words.fingerprint != vocabulary.fingerprint:
         raise SottoError(
             f"{path} and {other} have different vocabularies; train both on stores that were prepared with the same "
-            f"words (sotto prepare --vocabulary)"
+            f"words (sotto prepare --vocabulary), or compare them with `sotto compare`"
         )
     return model
 

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from sottovoce.audit.results import AUDITS, Audits
-from sottovoce.commands.evaluate import evaluate_run, load_run, load_vocabulary
+from sottovoce.commands.evaluate import Extra, evaluate_run, load_run, load_vocabulary
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import Json, write_aside
@@ -113,5 +113,5 @@ def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Jso
         return None
     if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
         return None
-    found = evaluate_run(run.path, model=model, other=other.path)
+    found = evaluate_run(run.path, model=model, extra=Extra(words=0), other=other.path)
     return found.breakdown.to_json(found.other.breakdown if found.other else None)

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from sottovoce.data.words import PLACEHOLDERS as PLACEHOLDERS  # a text has them whatever its tokens are
+
 LONGEST_COUNTED = 255  # letters: a longer word was hardly typed by hand, and must not outweigh the rest of a text
 
 

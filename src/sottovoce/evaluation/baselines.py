@@ -17,6 +17,7 @@ import numpy as np
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.prediction import Counts, Evaluation, summarise, token_counts
 
 _CANDIDATES = 10
@@ -60,7 +61,7 @@ def evaluate_baselines(frequencies: Frequencies, store: Store, rows: Sequence[in
     """As `evaluate` does for a model. A token that public text does not have counts as if it were there once."""
     vocabulary = store.vocabulary
     bos, unk = vocabulary.specials.bos, vocabulary.specials.unk
-    targets = token_counts(store, rows)
+    targets, text = token_counts(store, rows), Text.of(store, rows)
     targets[bos] = 0
     known = targets.copy()
     if unk is not None:
@@ -84,7 +85,7 @@ def evaluate_baselines(frequencies: Frequencies, store: Store, rows: Sequence[in
             loss=loss,
             loss_known=loss_known,
         )
-        found = summarise(Counts(*(np.array([float(value)]) for value in sums)))
+        found = summarise(Counts(*(np.array([float(value)]) for value in sums)), text)
         return replace(found, users=len(rows))
 
     constant = measured(best, math.inf, math.inf)  # certain of one token, and so infinitely wrong at others

@@ -1,8 +1,8 @@
 """Who pays for privacy: accuracy by word frequency and by group of users, of one model or of two.
 
-Bands are of the evaluated users' own words, by rank; with marks and what is outside the vocabulary they make up all
-targets, once each. Groups are quarters of the users, by amount of text and by words outside the vocabulary; users who
-are alike stay in one group, and no group has fewer than ten.
+Bands are of the evaluated users' own words, by rank (of tokens, where words are cut into pieces); with marks and what
+is outside the vocabulary they make up all targets, once each. Groups are quarters of the users, by amount of text and
+by words outside the vocabulary; users who are alike stay in one group, and no group has fewer than ten.
 """
 
 from __future__ import annotations
@@ -62,14 +62,18 @@ class Breakdown:
 
 
 def bands_of(store: Store, ranks: Sequence[int] = RANKS) -> Bands:
-    """By the rank of each word among the store's own; of words as frequent as one another the lower id comes first."""
+    """By the rank of each word among the store's own; of words as frequent as one another the lower id comes first.
+
+    Where words are cut into pieces, the bands are of tokens.
+    """
     vocabulary = store.vocabulary
     counts = token_counts(store, range(store.users))
-    words = np.flatnonzero(vocabulary.word_mask)
+    unit, others = ("words", "marks and ends of texts") if vocabulary.is_words else ("tokens", "ends of texts")
+    words = np.flatnonzero(vocabulary.word_mask if vocabulary.is_words else vocabulary.typed_mask)
     order = words[np.argsort(-counts[words], kind="stable")]
-    names = [f"the {ranks[0]:,} most frequent words"]
+    names = [f"the {ranks[0]:,} most frequent {unit}"]
     names += [f"the next {high - low:,}" for low, high in pairwise(ranks)]
-    names += ["all other words", "marks and ends of texts", "outside the vocabulary"]
+    names += [f"all other {unit}", others, "outside the vocabulary"]
     of_token = np.full(vocabulary.size, len(names) - 2, np.int32)
     of_token[order] = np.searchsorted(ranks, np.arange(len(order)), side="right")
     if vocabulary.specials.unk is not None:

@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from sottovoce.data.store import Store
 from sottovoce.evaluation import keystrokes, prediction
+from sottovoce.evaluation.bits_per_byte import Text, UserText
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeCounts, KeystrokeSaving, Typing
 from sottovoce.evaluation.prediction import Counts, Evaluation, TokenKinds
 from sottovoce.local.fine_tune import FineTune
@@ -26,20 +27,21 @@ class FineTuningGain:
     """The second half of every user's text, by the model as released and by the one trained on the first half.
 
     `gained` has shares of the users who have text to measure: more top-1 hits, a lower perplexity, fewer keystrokes.
+    Keystrokes are measured where each word is one token.
     """
 
     before: Evaluation
     after: Evaluation
-    keystrokes_before: KeystrokeSaving
-    keystrokes_after: KeystrokeSaving
+    keystrokes_before: KeystrokeSaving | None
+    keystrokes_after: KeystrokeSaving | None
     gained: dict[str, float]
     spread: dict[str, float]  # of the gain in top-1 over single users: internal
 
     def to_json(self) -> dict[str, Any]:
         """Without the spread."""
         return {
-            "before": {**self.before.to_json(), **self.keystrokes_before.to_json()},
-            "after": {**self.after.to_json(), **self.keystrokes_after.to_json()},
+            "before": {**self.before.to_json(), **(self.keystrokes_before.to_json() if self.keystrokes_before else {})},
+            "after": {**self.after.to_json(), **(self.keystrokes_after.to_json() if self.keystrokes_after else {})},
             "gained": self.gained,
         }
 
@@ -48,8 +50,9 @@ def evaluate_fine_tuning(
     model: LanguageModel, store: Store, fine_tune: FineTune, seed: int = 0, suggestions: int = SUGGESTIONS
 ) -> FineTuningGain:
     """Train on the first half of each user's tokens, measure on the rest; both models have read the first half."""
-    facts = TokenKinds.of(store.vocabulary), keystrokes.typing_of(store.vocabulary, suggestions)
-    bos = jnp.asarray(store.vocabulary.specials.bos)
+    tokenizer = store.vocabulary
+    typing = keystrokes.typing_of(tokenizer, suggestions) if tokenizer.is_words else None
+    facts, bos = (TokenKinds.of(tokenizer), typing), jnp.asarray(tokenizer.specials.bos)
     key, parts = jax.random.key(seed), []
     for number, (tokens, lengths, users) in enumerate(prediction.blocks_of(store, None)):
         keys = jax.random.split(jax.random.fold_in(key, number), len(tokens))
@@ -59,14 +62,20 @@ def evaluate_fine_tuning(
     (before, typed_before), (after, typed_after) = (
         jax.tree.map(lambda column, which=which: column[which], both) for which in (0, 1)
     )
-    unknown = np.array([_unknown_letters(store, row) for row in range(store.users)])
-    typed_before, typed_after = (KeystrokeCounts(*typed, unknown=unknown) for typed in (typed_before, typed_after))
+    halves = [_second_half(store, row) for row in range(store.users)]
+    text = Text.of_users(tokenizer, halves)
+    gained, typed = _gained(before, after), []
+    if typing is not None:
+        unknown = np.array([math.nan if letters is None else float(letters.sum()) for _, letters in halves])
+        typed = [KeystrokeCounts(*each, unknown=unknown) for each in (typed_before, typed_after)]
+        gained |= _gained_keystrokes(*typed)
+    saved = [keystrokes.saving(each, suggestions) for each in typed] or [None, None]
     return FineTuningGain(
-        before=prediction.summarise(before),
-        after=prediction.summarise(after),
-        keystrokes_before=keystrokes.saving(typed_before, suggestions),
-        keystrokes_after=keystrokes.saving(typed_after, suggestions),
-        gained=_gained(before, after, typed_before, typed_after),
+        before=prediction.summarise(before, text),
+        after=prediction.summarise(after, text),
+        keystrokes_before=saved[0],
+        keystrokes_after=saved[1],
+        gained=gained,
         spread=_spread(before, after),
     )
 
@@ -77,7 +86,7 @@ def _measure_block(
     model: LanguageModel,
     bos: Array,
     users: tuple[Array, Array, Array],
-    facts: tuple[TokenKinds, Typing],
+    facts: tuple[TokenKinds, Typing | None],
 ) -> Any:
     """The sums of both models [before and after, users]; `users` are their tokens, lengths and keys."""
     (tokens, lengths, keys), (kinds, typing) = users, facts
@@ -87,7 +96,8 @@ def _measure_block(
 
     def measure(logits: Array, targets: Array, counted: Array) -> Any:
         seen = (logits, targets, counted)
-        return prediction.count_targets(*seen, kinds), keystrokes.keystrokes_of_targets(*seen, typing)
+        typed = None if typing is None else keystrokes.keystrokes_of_targets(*seen, typing)
+        return prediction.count_targets(*seen, kinds), typed
 
     def one(tokens: Array, length: Array, half: Array, key: Array) -> Any:
         params, frozen = split(model)
@@ -100,20 +110,24 @@ def _measure_block(
     return jax.vmap(one, out_axes=1)(tokens, lengths, halves, keys)
 
 
-def _unknown_letters(store: Store, row: int) -> float:
-    """Of the second half of a user's tokens."""
+def _second_half(store: Store, row: int) -> UserText:
     tokens, letters = store[row], store.unknown_letters(row)
-    first = int(np.sum(tokens[: len(tokens) // 2] == store.vocabulary.specials.unk))
-    return math.nan if letters is None else float(letters[first:].sum())
+    half = len(tokens) // 2
+    first = int(np.sum(tokens[:half] == store.vocabulary.specials.unk))
+    return tokens[half:], None if letters is None else letters[first:]
 
 
-def _gained(before: Counts, after: Counts, typed: KeystrokeCounts, typed_after: KeystrokeCounts) -> dict[str, float]:
-    measured, wrote = before.targets > 0, typed.letters > 0
+def _gained(before: Counts, after: Counts) -> dict[str, float]:
+    measured = before.targets > 0
     return {
         "top1": float(np.mean((after.top1 > before.top1)[measured])),
         "perplexity": float(np.mean((after.loss < before.loss)[measured])),
-        "keystrokes": float(np.mean((typed_after.typed < typed.typed)[wrote])) if wrote.any() else 0.0,
     }
+
+
+def _gained_keystrokes(before: KeystrokeCounts, after: KeystrokeCounts) -> dict[str, float]:
+    wrote = before.letters > 0
+    return {"keystrokes": float(np.mean((after.typed < before.typed)[wrote])) if wrote.any() else 0.0}
 
 
 def _spread(before: Counts, after: Counts) -> dict[str, float]:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from sottovoce.data.store import Store
+from sottovoce.errors import SottoError
 from sottovoce.evaluation.prediction import sum_by_user, token_counts
 from sottovoce.models.contract import LanguageModel
 
@@ -39,6 +40,8 @@ def head_words(model: LanguageModel, store: Store, rows: Sequence[int] | None = 
 
     Words alone are compared, on both sides: punctuation and the end of a text are neither predictions nor head words.
     """
+    if not store.vocabulary.is_words:
+        raise SottoError("head words are counted where each word is one token, and here words are cut into pieces")
     chosen = range(store.users) if rows is None else rows
     masks = jnp.asarray(store.vocabulary.word_mask), jnp.asarray(_heads(store, chosen))
     total = sum_by_user(_count_heads, model, store, masks, chosen).sum(axis=0)

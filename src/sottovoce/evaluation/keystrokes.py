@@ -111,14 +111,18 @@ def typing_of(tokenizer: Tokenizer, suggestions: int = SUGGESTIONS) -> Typing:
 
 
 def count_keystrokes(model: LanguageModel, store: Store, suggestions: int = SUGGESTIONS) -> KeystrokeCounts:
-    """The sums of every user, each as an array over users."""
-    if not 1 <= suggestions <= _MOST_SUGGESTIONS:
-        text = f"{{suggestions}} must be in [1, {_MOST_SUGGESTIONS}]; it is how many words the keyboard shows"
-        raise SettingError(text, suggestions=suggestions)
+    """The sums of every user, each as an array over users. Each word must be one token; else see `word_prediction`."""
+    check_suggestions(suggestions)
     sums = sum_by_user(keystrokes_of_targets, model, store, typing_of(store.vocabulary, suggestions))
     unknown = [store.unknown_letters(row) for row in range(store.users)]
     letters = [math.nan if letters is None else letters.sum() for letters in unknown]
     return KeystrokeCounts(*sums, unknown=np.array(letters))
+
+
+def check_suggestions(suggestions: int) -> None:
+    if not 1 <= suggestions <= _MOST_SUGGESTIONS:
+        text = f"{{suggestions}} must be in [1, {_MOST_SUGGESTIONS}]; it is how many words the keyboard shows"
+        raise SettingError(text, suggestions=suggestions)
 
 
 def saving(counts: KeystrokeCounts, suggestions: int = SUGGESTIONS) -> KeystrokeSaving:

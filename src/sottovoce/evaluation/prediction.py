@@ -1,8 +1,8 @@
-"""How well a model predicts the next word of people it has never seen.
+"""How well a model predicts the next token of people it has never seen.
 
-Targets are words, punctuation and EOS; BOS is never one. A word outside the vocabulary always counts as a mistake,
-even where UNK is predicted. The hidden state is carried through all texts of a user. Definitions:
-docs/reference/metrics.md.
+Targets are the tokens of the text, for a word model words and marks, and EOS; BOS is never one. What is outside the
+vocabulary always counts as a mistake, even where UNK is predicted. The hidden state is carried through all texts of a
+user. Definitions: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
+from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.files import Facts, Json, in_file
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.head import cross_entropy
@@ -30,28 +31,33 @@ from sottovoce.models.head import cross_entropy
 
 @dataclass(frozen=True)
 class Evaluation(Facts):
-    """Shares are over all targets unless the name says otherwise."""
+    """Shares are over all targets unless the name says otherwise. Targets are tokens: only bits per byte and the top-1
+    of words can be compared between models with different tokenizers."""
 
     users: int
     targets: int  # 0 as read from a public record, which does not say it
     top1: float
     top3: float
     top5: float
-    top1_words: float  # over words alone: no punctuation, no EOS; words outside the vocabulary are mistakes
-    perplexity: float = field(metadata=in_file(null=math.inf))
+    top1_words: float | None  # over whole words: no marks, no EOS; words outside the vocabulary are mistakes
+    perplexity: float = field(metadata=in_file(null=math.inf))  # per token
     perplexity_in_vocabulary: float = field(metadata=in_file(null=math.inf))  # over targets that are in the vocabulary
-    oov_rate: float
+    oov_rate: float | None  # None where a tokenizer can write everything
+    bits_per_byte: float | None = None  # None where the length of the text is not known
+    bytes: int = 0  # of the text without white space; 0 as read from a public record
+    words: int | None = None  # at which `top1_words` was measured, where it was not at all of them
 
     def __repr__(self) -> str:
         return f"<Evaluation: top-1 {self.top1:.2%}, perplexity {self.perplexity:.4g}, {self.users:,} users>"
 
     def to_json(self) -> Json:
-        """Plain JSON values; an infinite perplexity is `null`."""
-        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+        """Plain JSON values; what is infinite is `null`, what was not measured or does not exist is left out."""
+        known = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value if math.isfinite(value) else None for name, value in known.items()}
 
     @classmethod
     def from_json(cls, values: Json) -> Self:
-        return super().from_json({"targets": 0, **values})
+        return super().from_json({"targets": 0, "top1_words": None, "oov_rate": None, **values})
 
 
 class Counts(NamedTuple):
@@ -152,10 +158,11 @@ def evaluate(model: LanguageModel, store: Store, rows: Sequence[int] | None = No
         store: the users, in the words of the model.
         rows: which of them; all by default.
     """
-    return summarise(count_hits(model, store, rows))
+    return summarise(count_hits(model, store, rows), Text.of(store, rows))
 
 
-def summarise(counts: Counts) -> Evaluation:
+def summarise(counts: Counts, text: Text) -> Evaluation:
+    """The figures of some users from their sums, and from what is known of their text."""
     total = Counts(*(float(np.sum(column)) for column in counts))
     if not total.targets:
         raise SottoError("the users to evaluate on have no words at all")
@@ -165,10 +172,12 @@ def summarise(counts: Counts) -> Evaluation:
         top1=total.top1 / total.targets,
         top3=total.top3 / total.targets,
         top5=total.top5 / total.targets,
-        top1_words=total.top1_words / max(total.words, 1),
+        top1_words=total.top1_words / max(total.words, 1) if text.is_words else None,
         perplexity=perplexity_of(total.loss, total.targets),
         perplexity_in_vocabulary=perplexity_of(total.loss_known, total.known),
-        oov_rate=1 - total.known / total.targets,
+        oov_rate=1 - total.known / total.targets if text.has_unk else None,
+        bits_per_byte=text.bits_per_byte(total.loss),
+        bytes=0 if math.isnan(text.bytes) else round(text.bytes),
     )
 
 
@@ -186,7 +195,7 @@ def averages(evaluations: Sequence[Evaluation]) -> dict[str, float]:
     return {
         "average_perplexity": average_perplexity([(one.perplexity, one.targets) for one in evaluations]),
         "average_perplexity_in_vocabulary": average_perplexity(
-            [(one.perplexity_in_vocabulary, one.targets * (1 - one.oov_rate)) for one in evaluations]
+            [(one.perplexity_in_vocabulary, one.targets * (1 - (one.oov_rate or 0))) for one in evaluations]
         ),
     }
 

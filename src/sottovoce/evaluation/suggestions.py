@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.evaluation.pieces import ends_in_word, pieces_of
+from sottovoce.evaluation.whole_words import PieceTable, Place, Spelled, Typed, begin, read_on, search
 from sottovoce.models.contract import LanguageModel
 
 Suggestion = tuple[str, float]
+_LONGEST_TYPED = 96  # bytes
 _SHORTEST = 16  # tokens that a text is padded to: one compiled program for all short texts
 
 
@@ -26,7 +33,8 @@ def offer(logits: np.ndarray, tokenizer: Tokenizer, typed: str = "", count: int 
 def suggest(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int = 3, typed: str = "") -> list[Suggestion]:
     """The likeliest next words after a text, given the first letters of the next one, with their probabilities.
 
-    Probabilities are over all tokens, also those that are not offered.
+    Probabilities are over all tokens, also those that are not offered. Where words have several tokens, the probability
+    is that of all of them and of the word's end, and the words are found by the search of `whole_words`.
 
     Args:
         model: of a run, or of your own.
@@ -35,12 +43,17 @@ def suggest(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int = 
         count: how many words.
         typed: the first letters of the next word.
     """
+    if not tokenizer.is_words:
+        return _suggest_pieces(model, tokenizer, text, count, typed)
     tokens = tokenizer.encode(text)[:-1]  # the text goes on: no EOS yet
-    length = max(_SHORTEST, 1 << (len(tokens) - 1).bit_length())
-    padded = np.pad(np.asarray(tokens, np.int32), (0, length - len(tokens)))
-    logits, probabilities = map(np.asarray, _after(model, padded, len(tokens) - 1))
+    logits, probabilities = map(np.asarray, _after(model, _padded(tokens), len(tokens) - 1))
     offered = offer(logits, tokenizer, typed.lower(), count)
     return [(tokenizer.text_of(token), float(probabilities[token])) for token in offered]
+
+
+def _padded(tokens: list[int]) -> np.ndarray:
+    length = max(_SHORTEST, 1 << (len(tokens) - 1).bit_length())
+    return np.pad(np.asarray(tokens, np.int32), (0, length - len(tokens)))
 
 
 @jax.jit
@@ -49,3 +62,44 @@ def _after(model: LanguageModel, tokens: jax.Array, last: int) -> tuple[jax.Arra
     outputs, _ = model.read(tokens, model.initial_state())
     logits = model.logits(outputs[last])
     return logits, jax.nn.softmax(logits)
+
+
+def _suggest_pieces(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int, typed: str) -> list[Suggestion]:
+    pieces = pieces_of(tokenizer)
+    # The space before the next word is part of its tokens: a text that ends with one is cut in a way never trained on.
+    tokens = tokenizer.encode(text.rstrip())[:-1]
+    letters = _as_read(tokenizer, typed)[:_LONGEST_TYPED]
+    given = Typed(jnp.asarray(np.frombuffer(letters.ljust(_LONGEST_TYPED), np.uint8)), jnp.asarray(len(letters)))
+    after_word = np.bool_(ends_in_word(pieces, tokens))
+    sizes = (count, pieces.most)
+    found = _search(model, PieceTable.of(pieces), (_padded(tokens), len(tokens), after_word), given, sizes)
+    words = [b"".join(pieces.texts[token] for token in row if token >= 0) for row in np.asarray(found.tokens)]
+    scores = np.asarray(found.score).tolist()
+    offered = zip(words, scores, strict=True)
+    return [(word.decode(errors="replace"), math.exp(score)) for word, score in offered if score > -math.inf]
+
+
+def _as_read(tokenizer: Tokenizer, typed: str) -> bytes:
+    """Typed letters as the tokenizer reads them: some make all letters small. Not each can write a part of a word."""
+    tokens = tokenizer.encode(typed.strip())
+    if tokenizer.specials.unk not in tokens:
+        return b"".join(map(tokenizer.bytes_of, tokens)).strip()
+    written = (tokenizer.text_of(int(token)) for token in np.flatnonzero(tokenizer.typed_mask))
+    small = all(text == text.lower() for text in written)
+    return (typed.lower() if small else typed).strip().encode()
+
+
+@partial(jax.jit, static_argnums=4)
+def _search(
+    model: LanguageModel,
+    table: PieceTable,
+    text: tuple[jax.Array, jax.Array, jax.Array],
+    typed: Typed,
+    sizes: tuple[int, int],
+) -> Spelled:
+    """`text` is its tokens, how many they are, and whether it ends with a word."""
+    tokens, length, after_word = text
+    reader = read_on(model, tokens, begin(model, tokens), length)
+    count, most = sizes
+    found, _ = search(model, table, Place(reader.state, reader.output, after_word), count, most, typed)
+    return found

@@ -33,6 +33,9 @@ class Compared:
     model: str
     statement: Statement
     record: list[Json]
+    tokens: str = ""  # the fingerprint of its tokenizer
+    tokens_are_words: bool = True
+    bytes: int = 0  # of the text of the comparison: internal; 0 where it was not measured
     budget: float | None = None
     findings: tuple[Finding, ...] = ()
     evaluation: Json | None = None  # on the people of the comparison
@@ -76,15 +79,33 @@ class Comparison:
                 found |= {name: score for name, score in scores.items() if not self._is_named(name)}
         return {**found, **self.bases}
 
+    @property
+    def same_tokens(self) -> bool:
+        """May figures per token be compared? Those of different words may not: they differ in what is unknown."""
+        return len({run.tokens for run in self.runs}) == 1
+
+    @property
+    def same_words(self) -> bool:
+        """May top-1 be compared? Between vocabularies of words too: what is unknown is a mistake."""
+        return self.same_tokens or all(run.tokens_are_words for run in self.runs)
+
     def rows(self) -> list[dict[str, str]]:
         """The runs and the baselines as a table."""
         named = self.baselines.items()
-        return [*map(_run_row, self.runs), *(_score_row(name, score, name in self.bases) for name, score in named)]
+        runs = [_run_row(run, self.same_tokens) for run in self.runs]
+        scores = (_score_row(name, score, name in self.bases) for name, score in named)
+        return [*runs, *({column: score.get(column, "–") for column in runs[0]} for score in scores)]
 
     def notices(self) -> list[tuple[str, str]]:
         """What a reader must know: title and text."""
         notices = list(self.notes)
         private = [run for run in self.runs if run.statement.has_guarantee]
+        if not self.same_words:
+            text = "Top-1 and perplexity are per token, and cannot be compared between runs with different tokens. "
+            notices.append(("Different tokens", text + "Bits per byte and the top-1 of whole words can."))
+        elif not self.same_tokens:
+            text = "Perplexity cannot be compared between runs with different vocabularies. Bits per byte can, and "
+            notices.append(("Different vocabularies", text + "top-1, where words outside a vocabulary are mistakes."))
         for fact, words in (("delta", "δ"), ("relation", "what may change between two data sets")):
             if len({str(getattr(run.statement, fact)) for run in private}) > 1:
                 text = f"The runs differ in {words}: their ε cannot be compared as they are."
@@ -186,7 +207,7 @@ def _replaced(runs: Sequence[Compared]) -> str:
     return f" When one user is replaced by another, {figures}." if known else ""
 
 
-def _run_row(run: Compared) -> dict[str, str]:
+def _run_row(run: Compared, same_tokens: bool) -> dict[str, str]:
     statement, (at, evaluation) = run.statement, _measured(run)
     guarantee, top1 = "no guarantee", finite(evaluation.get("top1"))
     if statement.has_guarantee:
@@ -196,7 +217,9 @@ def _run_row(run: Compared) -> dict[str, str]:
         "Run": run.name,
         "ε": guarantee,
         "Top-1": _with_interval(top1, run.within),
+        **({} if same_tokens else {"Top-1 of words": _top1_words(evaluation)}),
         "Perplexity": _perplexity(evaluation.get("perplexity")),
+        "Bits per byte": _bits(evaluation.get("bits_per_byte")),
         "Measured on": THESE if run.evaluation is not None else f"its own users, round {at:,}" if evaluation else "–",
         "Rounds": f"{statement.rounds_done:,} of {statement.rounds_planned:,}",
         "Model": run.model,
@@ -205,6 +228,7 @@ def _run_row(run: Compared) -> dict[str, str]:
 
 def _score_row(name: str, score: Score, measured_here: bool) -> dict[str, str]:
     shown = {"Top-1": percent(score.top1, 2), "Perplexity": _perplexity(score.perplexity)}
+    shown |= {"Bits per byte": _bits(score.bits_per_byte), "Top-1 of words": _share(score.top1_words)}
     shown["Measured on"] = THESE if measured_here else OF_TRAINING
     return {"Run": name, "ε": "public text", **shown, "Rounds": "", "Model": ""}
 
@@ -212,6 +236,20 @@ def _score_row(name: str, score: Score, measured_here: bool) -> dict[str, str]:
 def _perplexity(value: float | None) -> str:
     number = finite(value)
     return "–" if number is None else plain(number if number < 1000 else round(number))
+
+
+def _bits(value: float | None) -> str:
+    number = finite(value)
+    return "–" if number is None else f"{number:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else percent(value, 2)
+
+
+def _top1_words(evaluation: Json) -> str:
+    words = evaluation.get("words")
+    return _share(evaluation.get("top1_words")) + (f", at {words:,} words" if words else "")
 
 
 def _with_interval(value: float | None, within: float | None) -> str:
@@ -222,19 +260,21 @@ def _with_interval(value: float | None, within: float | None) -> str:
 
 def _utility(comparison: Comparison) -> Drawing | None:
     spots, rows = [], []
+    key, name = ("top1", "Top-1") if comparison.same_words else ("top1_words", "Top-1 of whole words")
     for colour, run in _coloured(comparison.runs):
-        top1 = finite(_measured(run)[1].get("top1"))
+        top1 = finite(_measured(run)[1].get(key))
         if top1 is None:
             continue
+        within = run.within if comparison.same_words else None
         private = run.statement.has_guarantee
         epsilon = run.statement.epsilon if private else None
-        spots.append(Spot(run.name, colour, epsilon, top1, run.within, private and run.statement.is_unfinished))
+        spots.append(Spot(run.name, colour, epsilon, top1, within, private and run.statement.is_unfinished))
         shown = epsilon_text(epsilon) if private else "no guarantee"
-        rows.append((run.name, [shown, _with_interval(top1, run.within)]))
+        rows.append((run.name, [shown, _with_interval(top1, within)]))
     if not spots:
         return None
-    words = "Top-1 on held-out users against the ε that is proved. Dashed: runs without a guarantee"
-    if levels := levels_of(comparison.drawn_baselines, "top1"):
+    words = f"{name} on held-out users against the ε that is proved. Dashed: runs without a guarantee"
+    if levels := levels_of(comparison.drawn_baselines, key) if comparison.same_words else []:
         words += ", and what public text alone gives"
         if comparison.drawn_baselines.keys() < comparison.baselines.keys():
             words += f" the users of {next(run.name for run in comparison.runs if run.baselines)}"
@@ -247,8 +287,8 @@ def _utility(comparison: Comparison) -> Drawing | None:
         words += " Bars and bands: 95% confidence, over users."
     if any(spot.projected for spot in spots):
         words += " Open circles: ε is projected."
-    table = Table("Numbers of top-1 against ε", "run", ["ε", "top-1"], rows)
-    return Drawing("Top-1 against ε", words, draw_utility(spots), table)
+    table = Table(f"Numbers of {name.lower()} against ε", "run", ["ε", name.lower()], rows)
+    return Drawing(f"{name} against ε", words, draw_utility(spots), table)
 
 
 def _curves(comparison: Comparison) -> list[Drawing]:
@@ -267,14 +307,18 @@ def _curves(comparison: Comparison) -> list[Drawing]:
     below, above = (levels_of(comparison.drawn_baselines, key) for key in ("top1", "perplexity"))
     top1 = Figure("top1", "Top-1 by round", "share of targets", lines("top1"), below, percent=True)
     perplexity = Figure("perplexity", "Perplexity by round", "perplexity", lines("perplexity"), above, widen=True)
+    bits = Figure("bits", "Bits per byte by round", "bits per byte", lines("bits_per_byte"), widen=True)
     epsilon = Figure("epsilon", "Privacy spent by round", "ε", spent, levels, bound=True)
     words = "ε spent after each round, of runs with a guarantee. A run claims the ε of all its planned rounds."
     nothing = "Nothing was recorded."
-    return [
-        top1.drawing("As recorded in each run, on its held-out users.", nothing),
-        perplexity.drawing("As recorded in each run. Lower is better.", nothing),
-        epsilon.drawing(words, nothing),
-    ]
+    drawings = [epsilon.drawing(words, nothing)]
+    if any(line.points for line in bits.lines):
+        drawings.insert(0, bits.drawing("As recorded in each run, whatever its tokens are. Lower is better.", nothing))
+    if comparison.same_tokens:
+        drawings.insert(0, perplexity.drawing("As recorded in each run, per token. Lower is better.", nothing))
+    if comparison.same_words:
+        drawings.insert(0, top1.drawing("As recorded in each run, on its held-out users.", nothing))
+    return drawings
 
 
 def _head_words(runs: Sequence[Compared]) -> Drawing | None:

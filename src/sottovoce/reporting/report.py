@@ -34,7 +34,8 @@ _MEASURES = (
     ("top3", "Top-3", "the right one is among three"),
     ("top5", "Top-5", "the right one is among five"),
     ("top1_words", "Top-1, words alone", "without punctuation and ends of text"),
-    ("perplexity", "Perplexity", "lower is better"),
+    ("bits_per_byte", "Bits per byte", "lower is better; can be compared whatever the tokens are"),
+    ("perplexity", "Perplexity", "lower is better; per token"),
     ("perplexity_in_vocabulary", "Perplexity, in vocabulary", "over targets that are in the vocabulary"),
     ("oov_rate", "Out of vocabulary", "share of targets that no model with this vocabulary can get right"),
 )

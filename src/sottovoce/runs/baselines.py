@@ -30,6 +30,7 @@ class Score(Facts, sparse=True):
     top1_words: float | None = None  # None in files of earlier versions, as the rest
     perplexity_in_vocabulary: float | None = None
     oov_rate: float | None = None
+    bits_per_byte: float | None = None
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ def coarse_count(people: int) -> int:
 def of_held_out(evaluation: Json) -> Json:
     """An evaluation of held-out people for public files: how well a model does on them, and a coarse count of them.
 
-    The number of their targets is left out, and figures are rounded so that it cannot be computed from them.
+    The length of their text is left out, and figures are rounded so that it cannot be computed from them.
     """
     public = {name: _coarse(value) if isinstance(value, float) else value for name, value in evaluation.items()}
-    public.pop("targets", None)
+    for length in ("targets", "bytes"):
+        public.pop(length, None)
     return public | {"users": coarse_count(evaluation["users"])}
 
 

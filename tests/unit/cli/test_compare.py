@@ -11,6 +11,7 @@ COMPARE, WRITE = "sottovoce.commands.compare.compare_runs", "sottovoce.commands.
 ROW = {"Run": "an-experiment-with-a-long-name-2", "ε": "6 at δ = 1e-5", "Top-1": "15.75% ± 0.42", "Perplexity": "120.5"}
 FOUND = SimpleNamespace(
     to_json=lambda: {"runs": []},
+    same_words=True,
     people="about 200 held-out users",
     rows=lambda: [{**ROW, "Measured on": "the same users", "Rounds": "60 of 60", "Model": "lstm"}],
     notices=lambda: [("Seeded secrets", "of one.")],
@@ -22,7 +23,7 @@ def test_runs_are_compared_and_the_page_is_named(sotto, stub, capsys, tmp_path):
     page = tmp_path / "page.html"
     sotto(["compare", "one", "two", "--out", str(page), "--users", "5", "--internal"])
     assert compare.places == ([Path("one"), Path("two")],)
-    assert compare.names == {"users": 5, "internal": True}
+    assert compare.names == {"users": 5, "internal": True, "words": 2000}
     assert write.places == (FOUND, page)
     assert capsys.readouterr().out.endswith(f"\n{page}\n")
 
@@ -43,7 +44,7 @@ def test_a_table_is_printed_that_fits_a_narrow_terminal(sotto, stub, capsys, mon
 def test_json_needs_no_page(stub, answer):
     compare, write = stub(COMPARE, FOUND), stub(WRITE)
     assert answer("compare", "one") == {"runs": []}
-    assert compare.names == {"users": 1000, "internal": False}
+    assert compare.names == {"users": 1000, "internal": False, "words": 2000}
     assert write.calls == []
 
 

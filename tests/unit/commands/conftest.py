@@ -12,9 +12,12 @@ from tiny_run import make_recipe, make_store
 from sottovoce.commands import release_folder
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.train import Training
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.prepare import prepare
 from sottovoce.recipe import Recipe
 from sottovoce.runs import signature
 from sottovoce.runs.folder import RunFolder
+from tokenizer_examples import byte_level
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +30,14 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(tiny_store: Path, tmp_path: Path) -> Path:
     """A store of its own, whose ledger may be charged."""
     return Path(shutil.copytree(tiny_store, tmp_path / "store"))
+
+
+@pytest.fixture
+def in_pieces(tiny_store: Path, tmp_path: Path) -> Path:
+    """The same people, in pieces of words."""
+    grouping = Grouping(tokens_per_user=100, test_users=0.1)
+    prepare([tiny_store.parent / "corpus.jsonl"], tmp_path / "pieces", byte_level(), grouping)
+    return tmp_path / "pieces"
 
 
 @pytest.fixture

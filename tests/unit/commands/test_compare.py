@@ -5,13 +5,17 @@ from __future__ import annotations
 import stat
 
 import pytest
-from tiny_run import make_store
+from tiny_run import WORDS, make_store
 
 from sottovoce.commands import compare
 from sottovoce.commands.compare import compare_runs, write_comparison
 from sottovoce.commands.evaluate import load_run
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from tokenizer_examples import byte_level
 
 
 def test_runs_on_one_store_are_measured_on_the_same_users(run, begun, store):
@@ -96,3 +100,34 @@ def test_a_base_is_measured_on_the_users_of_the_run_and_has_a_row(run, monkeypat
     (row,) = [row for row in found.rows() if row["Run"] == "base english"]
     assert (row["ε"], row["Measured on"]) == ("public text", "the same users")
     assert found.to_json()["baselines"]["base english"]["perplexity"] == measured["perplexity"]
+
+
+def test_runs_of_different_tokens_are_measured_on_the_same_people(run, begun, in_pieces, tmp_path):
+    other = begun("other", data={"store": str(in_pieces)})
+    found = compare_runs([run.path, other.path], words=5)
+    assert [one.evaluation is not None for one in found.runs] == [True, True]
+    assert found.runs[1].evaluation["words"] == 5
+    assert (found.same_tokens, found.same_words) == (False, False)
+    assert {title for title, _ in found.notices()} >= {"Different tokens"}
+    assert not any(title in ("Not the same users", "Less text") for title, _ in found.notices())
+    first, second, *_ = found.rows()
+    assert first.keys() == second.keys() >= {"Top-1 of words", "Bits per byte"}
+    assert second["Top-1 of words"].endswith(", at 5 words")
+    assert "bytes" not in str(found.to_json()["runs"][1]["evaluation"].keys())
+
+
+def test_shorter_texts_of_the_same_people_are_named(run, begun, tiny_store, tmp_path):
+    grouping = Grouping(tokens_per_user=30, test_users=0.1)
+    prepare([tiny_store.parent / "corpus.jsonl"], tmp_path / "short", byte_level(), grouping)
+    other = begun("other", data={"store": str(tmp_path / "short")})
+    notices = dict(compare_runs([run.path, other.path], words=0).notices())
+    assert notices["Less text"].split(": ")[1].startswith("other (")
+
+
+def test_other_words_leave_top1_comparable(run, begun, tiny_store, tmp_path):
+    grouping = Grouping(tokens_per_user=16, test_users=0.1)
+    prepare([tiny_store.parent / "corpus.jsonl"], tmp_path / "few", Vocabulary.from_words(WORDS[:4]), grouping)
+    found = compare_runs([run.path, begun("other", data={"store": str(tmp_path / "few")}).path])
+    assert (found.same_tokens, found.same_words) == (False, True)
+    assert "Different vocabularies" in dict(found.notices())
+    assert [one.evaluation is not None for one in found.runs] == [True, True]

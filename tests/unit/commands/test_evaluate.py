@@ -9,7 +9,7 @@ import pytest
 from tiny_run import WORDS
 
 from sottovoce.commands.baselines import public_baselines
-from sottovoce.commands.evaluate import Personalise, evaluate_run, find_base, load_run, open_public, open_users
+from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, find_base, load_run, open_public, open_users
 from sottovoce.commands.load_model import load_model
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
@@ -44,7 +44,7 @@ def test_the_users_are_those_held_out_unless_others_are_given(run, store):
 
 
 def test_a_run_next_to_itself_loses_nothing(run):
-    found = evaluate_run(run.path, suggestions=2, other=run.path)
+    found = evaluate_run(run.path, extra=Extra(suggestions=2), other=run.path)
     assert found.other.evaluation == found.evaluation
     assert found.keystrokes.suggestions == 2
     rows = found.breakdown.to_json(found.other.breakdown)["by_band"]
@@ -112,3 +112,32 @@ def test_a_base_is_measured_by_name_on_a_store_or_a_corpus(run, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     run.path.rename("english")  # a run is not hidden by the base of its name
     assert find_base("english") is None
+
+
+@pytest.mark.slow
+def test_a_model_of_pieces_has_figures_of_whole_words(begun, in_pieces):
+    run = begun("pieces-run", data={"store": str(in_pieces)})
+    extra = Extra(suggestions=2, words=6, personalise=Personalise())
+    found = evaluate_run(run.path, extra=extra)
+    assert found.evaluation.words == 6
+    assert 0 <= found.evaluation.top1_words <= 1
+    assert found.evaluation.bits_per_byte > 0
+    assert found.evaluation.oov_rate is None
+    text = [word for row in open_users(run.path).rows.chunks() for word in row]
+    assert len(text) > found.evaluation.bytes > 0
+    assert found.keystrokes.keystrokes <= found.keystrokes.characters == found.evaluation.bytes
+    assert not any(name.startswith("keystroke") for name in found.spread)  # six words say nothing of single users
+    assert set(found.personalised.gained) == {"top1", "perplexity"}
+    assert found.breakdown.bands[0].name == "the 10 most frequent tokens"
+    assert public_baselines(open_users(run.path)) is None
+    assert {"oov_rate"}.isdisjoint(found.evaluation.to_json())
+
+
+def test_whole_words_need_not_be_searched(begun, in_pieces):
+    run = begun("pieces-run", data={"store": str(in_pieces)})
+    found = evaluate_run(run.path, extra=Extra(words=0)).evaluation
+    assert (found.top1_words, found.words) == (None, None)
+    with pytest.raises(SottoError, match="say at how many, with --words"):
+        evaluate_run(run.path, extra=Extra(suggestions=3, words=0))
+    with pytest.raises(SottoError, match="words=-1 must not be negative"):
+        Extra(words=-1)

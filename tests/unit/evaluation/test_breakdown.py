@@ -8,6 +8,7 @@ import pytest
 
 from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS, UNK
+from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.breakdown import (
     FEWEST,
     Breakdown,
@@ -49,7 +50,7 @@ def test_the_pass_that_takes_apart_counts_as_the_one_that_does_not(model, people
         assert column == pytest.approx(expected, rel=1e-5)
 
 
-def test_bands_add_up_to_the_whole(counted):
+def test_bands_add_up_to_the_whole(counted, people):
     counts, found = counted
     assert [part.name for part in found.bands] == [
         "the 2 most frequent words", "the next 3", "all other words", "marks and ends of texts",
@@ -60,8 +61,8 @@ def test_bands_add_up_to_the_whole(counted):
         assert whole == pytest.approx(getattr(counts, name), rel=1e-5), name
     rows = found.to_json()["by_band"]
     assert sum(row["share"] for row in rows) == pytest.approx(1)
-    assert sum(row["share"] * row["top1"] for row in rows) == pytest.approx(summarise(counts).top1)
-    assert rows[-1]["share"] == pytest.approx(summarise(counts).oov_rate)
+    assert sum(row["share"] * row["top1"] for row in rows) == pytest.approx(summarise(counts, Text.of(people)).top1)
+    assert rows[-1]["share"] == pytest.approx(summarise(counts, Text.of(people)).oov_rate)
     assert rows[-1]["top1"] == 0  # always a mistake
 
 

@@ -21,6 +21,7 @@ from sottovoce.evaluation.keystrokes import (
     spread_of_saving,
     typing_of,
 )
+from table_model import Table
 
 # Words that are beginnings of others, single letters, numbers, apostrophes, other alphabets, a lone first letter.
 WORDS = [
@@ -33,25 +34,6 @@ MIXED = Vocabulary.from_words(WORDS)
 FEW = Vocabulary.from_words(["tea", "ten", "to"])
 ONE_LETTER = Vocabulary.from_words(["wa" + "abcdefgh"[i // 8] + "abcdefgh"[i % 8] for i in range(50)])
 NO_WORDS = Vocabulary.from_words(())
-
-
-class Table:
-    """After each token the scores of its row: exact numbers, whatever program computes them."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def initial_state(self):
-        return jnp.zeros(())
-
-    def read(self, tokens, state, key=None):
-        return self.rows[tokens], state
-
-    def logits(self, outputs):
-        return outputs
-
-
-jax.tree_util.register_pytree_node(Table, lambda t: ((t.rows,), None), lambda _, rows: Table(*rows))
 
 
 def random_table(vocabulary: Vocabulary, levels: int, seed: int = 0) -> Table:

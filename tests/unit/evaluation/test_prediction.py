@@ -9,6 +9,7 @@ from family import log_chances
 from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.errors import SottoError
+from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.prediction import (
     _rank,
     average_perplexity,
@@ -79,7 +80,7 @@ def test_the_state_runs_on_through_a_users_texts_and_not_into_the_next_user(mode
 
 
 def test_blocks_and_padding_do_not_change_the_result(model, store):
-    one, many = (summarise(count_hits(model, store, block=block)) for block in (1, 5))
+    one, many = (summarise(count_hits(model, store, block=block), Text.of(store)) for block in (1, 5))
     assert one.targets == many.targets
     assert one.perplexity == pytest.approx(many.perplexity, rel=1e-4)
     assert one.top5 == many.top5

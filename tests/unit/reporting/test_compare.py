@@ -43,7 +43,7 @@ def test_a_comparison_has_its_figures_and_every_figure_its_numbers():
         assert figure.count("<svg") == figure.count("<table>") == 1
         assert figure.index("<svg") < figure.index("<table>")
     words = text_of(page)
-    assert "forum 4.63 at δ = 1e-6 18.34% ± 0.42 120.5 the same users 60 of 60 lstm" in words
+    assert "forum 4.63 at δ = 1e-6 18.34% ± 0.42 120.5 – the same users 60 of 60 lstm" in words
     assert "twin <b> no guarantee 22.91% ± 0.42" in words
     assert "forum, top 10 0.75 50.0% 25.0% 25.0%" in words
     assert "budget 5" in words
@@ -153,7 +153,7 @@ def test_runs_that_were_not_measured_together_are_shown_as_recorded():
     assert list(figures(page)) == ["utility", "top1", "perplexity", "epsilon"]
     words = text_of(page)
     assert "its own users, round 60" in words
-    assert "never 4.63 at δ = 1e-6 – – – 60 of 60" in words
+    assert "never 4.63 at δ = 1e-6 – – – – 60 of 60" in words
     page = render_comparison(Comparison([make_run("never", record=[], **bare)]))
     assert list(figures(page)) == []
     assert page.count("Nothing was recorded.") == 3
