@@ -48,9 +48,11 @@ if TYPE_CHECKING:
     from sottovoce.local.objective import Batch, plain
     from sottovoce.models.contract import LanguageModel
     from sottovoce.models.gated_cnn import GatedCNN
+    from sottovoce.models.gpt2 import GPT2
     from sottovoce.models.gru import GRU
     from sottovoce.models.lstm import LSTM
     from sottovoce.models.stacked_lstm import StackedLSTM
+    from sottovoce.models.transformer import Transformer
     from sottovoce.papers.reproduce import Request, reproduce
     from sottovoce.planning.grid import plan_recipe
     from sottovoce.planning.ledger_totals import judge_ledgers
@@ -69,6 +71,7 @@ _HOMES = {
     "Evaluation": "evaluation.prediction",
     "Extra": "commands.evaluate",
     "FederationSettings": "federation.roster",
+    "GPT2": "models.gpt2",
     "GRU": "models.gru",
     "GatedCNN": "models.gated_cnn",
     "Grouping": "data.grouping",
@@ -86,6 +89,7 @@ _HOMES = {
     "StackedLSTM": "models.stacked_lstm",
     "Store": "data.store",
     "Text": "commands.base",
+    "Transformer": "models.transformer",
     "Vocabulary": "data.vocabulary",
     "audit_canaries": "commands.audit_canaries",
     "audit_membership": "commands.audit_membership",
@@ -132,6 +136,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "GPT2",
     "GRU",
     "LSTM",
     "Batch",
@@ -153,6 +158,7 @@ __all__ = [
     "StackedLSTM",
     "Store",
     "Text",
+    "Transformer",
     "Vocabulary",
     "audit_canaries",
     "audit_membership",

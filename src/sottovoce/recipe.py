@@ -65,11 +65,11 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    kind: str = _choice("the architecture", "lstm", "gru", "stacked_lstm", "gated_cnn")
+    kind: str = _choice("the architecture", "lstm", "gru", "stacked_lstm", "gated_cnn", "transformer", "gpt2")
     # What is not set is as the kind has it; what the kind does not have is refused.
     embedding: int | None = _value(None, "size of a word's embedding", low=1, below=65536)
-    hidden: int | None = _value(None, "size of the recurrent state, or of a block's output", low=1, below=65536)
-    layers: int | None = _value(None, "recurrent layers, or gated blocks, one above the other", low=1, below=257)
+    hidden: int | None = _value(None, "size of the recurrent state, or of what is inside a block", low=1, below=65536)
+    layers: int | None = _value(None, "recurrent layers, or blocks, one above the other", low=1, below=257)
     dropout: float | None = _value(None, "chance that dropout zeroes a value between layers", low=0, below=1)
     variational: bool | None = _value(None, "one dropout mask for a whole unroll, on the recurrent state too")
     tied: bool | None = _value(None, "compute logits with the embedding table, not with an output table of its own")
@@ -81,6 +81,18 @@ class Model:
         None, "names or patterns of the matrices, such as *query*; not set: all that can have one, but for the output"
     )
     adapter_trains: tuple[str, ...] | None = _value(None, "what is trained whole too: norms, head, names or patterns")
+    heads: int | None = _value(None, "attention heads of a transformer", low=1, below=257)
+    kv_heads: int | None = _value(None, "heads of keys and values, which the others share", low=1, below=257)
+    head_size: int | None = _value(None, "size of an attention head; embedding / heads if not set", low=1, below=65536)
+    context: int | None = _value(None, "tokens before it that a token sees: the key-value cache", low=1, below=2**20)
+    positions: int | None = _value(None, "learned positions; a longer text is read in pieces", low=2, below=2**20)
+    biases: str | None = _value(None, "which products of attention have a bias", choices=("none", "qkv", "attention"))
+    qk_norm: bool | None = _value(None, "normalise queries and keys, as in Qwen3")
+    norm_eps: float | None = _value(None, "ε under the root of a norm", above=0, below=1)
+    rope_base: float | None = _value(None, "base of the rotary positions", above=1)
+    rope_scaling: tuple[float, ...] | None = _value(
+        None, "of rotary positions as in Llama 3.1: factor, low and high frequency factor, context before", above=0
+    )
     initial: str | None = _value(None, "start: english, a folder or file of weights, none; not set: a base that fits")
 
 

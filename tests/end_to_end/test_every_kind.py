@@ -17,7 +17,8 @@ from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
-KINDS = ("gru", "stacked_lstm", "gated_cnn")  # beside the LSTM, which all other tests train
+# Beside the LSTM, which all other tests train.
+KINDS = ("gru", "stacked_lstm", "gated_cnn", "transformer", "gpt2, in pieces")
 VARIANTS = [name for name in FAMILY if "," in name]
 
 

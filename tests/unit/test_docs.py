@@ -190,7 +190,7 @@ def test_the_sizes_of_the_family_are_those_of_its_code():
     rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \| [\d,]+ \|$", page, re.MULTILINE))
     assert list(rows) == list(KINDS)
     for kind, keys in rows.items():
-        listed = dict(re.findall(r"`(\w+)` ([\w.]+)", keys))
+        listed = dict(re.findall(r"`(\w+)` ([\w.-]+)", keys))
         assert listed == {
             name: "as" if value is None else str(value).lower() for name, value in defaults(kind).items()
         }, kind

@@ -11,15 +11,19 @@ from jaxtyping import PRNGKeyArray
 from sottovoce.errors import SottoError
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.gated_cnn import GatedCNN
+from sottovoce.models.gpt2 import GPT2
 from sottovoce.models.gru import GRU
 from sottovoce.models.lstm import LSTM
 from sottovoce.models.stacked_lstm import StackedLSTM
+from sottovoce.models.transformer import Transformer
 
 KINDS: dict[str, Callable[..., LanguageModel]] = {
     "lstm": LSTM,
     "gru": GRU,
     "stacked_lstm": StackedLSTM,
     "gated_cnn": GatedCNN,
+    "transformer": Transformer,
+    "gpt2": GPT2,
 }
 
 

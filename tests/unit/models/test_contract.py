@@ -47,9 +47,9 @@ def test_reading_in_two_parts_is_reading_at_once(any_model, cut):
     whole, end = read(any_model, TOKENS, any_model.initial_state())
     first, state = read(any_model, TOKENS[:cut], any_model.initial_state())
     second, end_of_parts = read(any_model, TOKENS[cut:], state)
-    np.testing.assert_allclose(whole, jnp.concatenate([first, second]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(whole, jnp.concatenate([first, second]), rtol=1e-5, atol=1e-5)
     for one, other in zip(*map(jax.tree.leaves, (end, end_of_parts)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_no_output_sees_its_future(any_model):

@@ -15,7 +15,14 @@ from sottovoce.recipe import ADAPTER_KEYS, Model
 
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [("lstm", 1_346_144), ("gru", 1_255_776), ("stacked_lstm", 19_775_200), ("gated_cnn", 6_020_460)],
+    [
+        ("lstm", 1_346_144),
+        ("gru", 1_255_776),
+        ("stacked_lstm", 19_775_200),
+        ("gated_cnn", 6_020_460),
+        ("transformer", 4_921_600),
+        ("gpt2", 5_981_696),
+    ],
 )
 def test_the_family_has_the_sizes_that_the_documents_give(kind, count):
     shapes = jax.eval_shape(lambda key: registry.build(kind, 10_000, {}, key), jax.random.key(0))
