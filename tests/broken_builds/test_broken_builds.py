@@ -55,6 +55,7 @@ def test_the_table_is_as_long_as_promised():
         assert f"def {name.partition('[')[0]}(" in text, fault.test
 
 
+@pytest.mark.slow
 def test_a_fault_is_tried_when_what_it_patches_or_who_catches_it_changes():
     assert set(ALWAYS) <= set(FAULTS)
     for name in FAULTS:

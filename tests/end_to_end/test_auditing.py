@@ -114,6 +114,7 @@ def test_what_is_no_pair_is_refused(refused: Refused, run: Path, without: Path, 
     assert "--leave-out -1" in refused("audit", "tails", run, "--leave-out", -1, *FEW)
 
 
+@pytest.mark.slow
 def test_runs_that_differ_by_more_than_a_user_are_refused(refused: Refused, run: Path, without: Path, tmp_path) -> None:
     changed = Path(shutil.copytree(without, tmp_path / "changed"))
     recipe = changed / "recipe.toml"

@@ -153,6 +153,7 @@ def test_a_twin_is_trained_for_a_run_without_canaries_and_not_kept(sotto: Sotto,
     assert found["claimed"] == pytest.approx(epsilon([(SampledGaussian(1.0, "poisson", 0.3), 4)], 0.01, "rdp"))
 
 
+@pytest.mark.slow
 def test_a_leaky_build_is_contradicted_with_status_1(
     sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, planted:
     assert "audit.users=3 must be at least 40" in refused("audit", "canaries", run, "--set", "audit.users=3")
 
 
+@pytest.mark.slow
 def test_many_canaries_are_noted(planted: Path, sotto: Sotto, world: World, tmp_path: Path) -> None:
     """46 with 20 declared ones."""
     told = sotto("train", world.recipe, "--out", tmp_path / "out", *settings("run.evaluate_every=0"))

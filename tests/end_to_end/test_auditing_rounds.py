@@ -49,6 +49,7 @@ def test_a_leaky_build_is_contradicted_with_status_1(sotto: Sotto, run: Path, mo
     assert parse_json((run / "audit/rounds.json").read_text())["contradicted"] is True
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_contradicted(sotto: Sotto, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses alone do not find it: the ε that they show stays below the claim."""
     real = Mechanism.noise_std

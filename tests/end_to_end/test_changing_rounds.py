@@ -69,6 +69,7 @@ def test_a_run_broken_off_goes_on_as_if_nothing_had_been(recipe, tmp_path, chang
         assert RunFolder(tmp_path / other).record.read() == RunFolder(whole.path).record.read()
 
 
+@pytest.mark.slow
 def test_an_adaptive_run_clips_to_what_it_says_and_is_charged_z(recipe, tmp_path):
     result = sottovoce.train(recipe.replace(privacy=ADAPTIVE), tmp_path / "run")
     record = RunFolder(tmp_path / "run").record.read()

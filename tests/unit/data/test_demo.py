@@ -27,6 +27,7 @@ def population(corpus: Path) -> Store:
     return collect(corpus, demo_vocabulary())
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_corpus_and_another_does_not(corpus: Path, tmp_path: Path) -> None:
     write_demo(tmp_path / "again.jsonl", users=600, seed=1)
     write_demo(tmp_path / "other.jsonl", users=600, seed=2)
@@ -66,6 +67,7 @@ def test_users_have_the_length_promised(population: Store) -> None:
     assert lengths.max() < 240 + 40
 
 
+@pytest.mark.slow
 def test_two_words_of_context_tell_most_of_the_next(population: Store) -> None:
     """Held-out users: a smoothed trigram needs less than a third of the bits of a unigram."""
     rows = [population[row].tolist() for row in range(population.users)]

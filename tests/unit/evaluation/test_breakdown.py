@@ -50,6 +50,7 @@ def test_the_pass_that_takes_apart_counts_as_the_one_that_does_not(model, people
         assert column == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_bands_add_up_to_the_whole(counted, people):
     counts, found = counted
     assert [part.name for part in found.bands] == [

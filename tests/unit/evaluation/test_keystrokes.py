@@ -127,6 +127,7 @@ def test_more_suggestions_never_cost_keystrokes() -> None:
     assert len(set(typed)) == 3
 
 
+@pytest.mark.slow
 def test_a_model_gone_to_nan_saves_nothing(store, model) -> None:
     broken = jax.tree.map(lambda leaf: leaf * jnp.nan, model)
     assert saving(count_keystrokes(broken, store)).keystroke_saving_in_vocabulary == 0

@@ -79,6 +79,7 @@ def test_the_state_runs_on_through_a_users_texts_and_not_into_the_next_user(mode
     assert swapped.perplexity == pytest.approx(apart.perplexity, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_blocks_and_padding_do_not_change_the_result(model, store):
     one, many = (summarise(count_hits(model, store, block=block), Text.of(store)) for block in (1, 5))
     assert one.targets == many.targets

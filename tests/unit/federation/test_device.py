@@ -51,6 +51,7 @@ def code_of(device, message: bytes) -> Code | None:
     return answer.code if isinstance(answer, Nothing) else None
 
 
+@pytest.mark.slow
 def test_a_coin_follows_from_the_secret_and_the_release_alone(task, store, tmp_path):
     """Asked again, or after a restart, it falls as it fell; another secret or attempt is another coin."""
     devices = [make_device(tmp_path / str(n), store, "silo", 0, 13, secret=s) for n, s in enumerate((0, 0, 1))]
@@ -63,6 +64,7 @@ def test_a_coin_follows_from_the_secret_and_the_release_alone(task, store, tmp_p
     assert 195 < sum(first) < 285
 
 
+@pytest.mark.slow
 def test_a_registered_user_without_text_is_drawn_and_adds_nothing(task, store, tmp_path):
     """The coins of the others do not depend on it."""
     whole = make_device(tmp_path / "a", store, "silo", 0, 13)

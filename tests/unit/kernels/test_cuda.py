@@ -60,6 +60,7 @@ def test_the_kernels_send_what_their_plain_twins_send(clipping, rate, every_step
     np.testing.assert_array_equal(fast.clipped, twin.clipped)
 
 
+@pytest.mark.slow
 def test_a_users_sums_are_made_in_one_order_whoever_else_is_in_the_block(monkeypatch):
     """How the softmax is split over programs depends on the vocabulary alone. No GPU is needed to see it."""
     grids = []

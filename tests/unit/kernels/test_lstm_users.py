@@ -62,7 +62,7 @@ CLIPS = [FlatClip(0.4), FlatClip(1e3), PerLayerClip.even(0.4, 11), PerLayerClip(
 KINDS = dict(zip(("flat", "wide", "per layer", "some layers", "none"), CLIPS, strict=True))
 PRODUCTS = {"many users": PLAIN, "one user": cpu.ONE_USER}
 # A program for each kind of clip, products and order. `make test-all` has them all.
-QUICK = {(True, "many users", "flat"), (True, "many users", "wide")}
+QUICK = {(True, "many users", "flat")}
 SENT = [
     pytest.param(every_step, clip, products, id=f"{products}, {name}, {'every step' if every_step else 'at the end'}",
                  marks=[] if (every_step, products, name) in QUICK else [pytest.mark.slow])

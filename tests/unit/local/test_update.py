@@ -63,6 +63,7 @@ def test_every_token_is_a_target_once_whatever_the_length(count):
     assert sorted(seen) == list(range(3, 3 + count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", first_of([partial(FedAvg, clip_every_step=True), FedSGD]), ids=["fedavg", "fedsgd"])
 def test_padding_does_not_change_an_update(model, make):
     update = make(FlatClip(0.5), **LOCAL)

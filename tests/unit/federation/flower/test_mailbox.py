@@ -360,6 +360,7 @@ def test_an_array_that_names_a_part_again_and_again_is_not_put_together(link, po
         payload.unpack_parts(message.object_id, contents, 1000)
 
 
+@pytest.mark.slow
 def test_parts_of_any_bytes_are_an_answer_or_are_refused(link, post, caplog):
     """Thousands of answers with one thing wrong in Flower's own layers: nothing is raised."""
     import numpy as np
