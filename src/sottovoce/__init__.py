@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from sottovoce.papers.reproduce import Request, reproduce
     from sottovoce.planning.grid import plan_recipe
     from sottovoce.planning.ledger_totals import judge_ledgers
+    from sottovoce.planning.levels import compare_levels
     from sottovoce.planning.plan import make_plan
     from sottovoce.planning.strategy import compare_noise
     from sottovoce.recipe import Recipe
@@ -95,6 +96,7 @@ _HOMES = {
     "audit_membership": "commands.audit_membership",
     "audit_rounds": "commands.audit_rounds",
     "audit_tails": "commands.audit_tails",
+    "compare_levels": "planning.levels",
     "compare_noise": "planning.strategy",
     "compare_runs": "commands.compare",
     "create_federation": "commands.federate",
@@ -164,6 +166,7 @@ __all__ = [
     "audit_membership",
     "audit_rounds",
     "audit_tails",
+    "compare_levels",
     "compare_noise",
     "compare_runs",
     "create_federation",

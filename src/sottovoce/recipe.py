@@ -105,7 +105,7 @@ class Local:
     batch: int = _value(8, "B: lanes the user's token stream is cut into", low=1)
     unroll: int = _value(10, "tokens of each lane in one local step", low=1)
     learning_rate: float = _value(6.0, "η: local learning rate", above=0)
-    tokens: int = _value(0, "tokens in the one gradient of FedSGD; 0 is all of the user's", low=0)
+    tokens: int = _value(0, "tokens in the one gradient of FedSGD, or of an example of els; 0 is all", low=0)
     gradient_clip: float | None = _value(None, "bound on the L2 norm of the gradient of a local step (FedAvg)", above=0)
     penalty: float = _value(0.0, "weight of a penalty ‖Δ‖² on the update so far (FedAvg)", low=0)
     objective: str = _choice("what a device minimises (FedAvg)", "plain", "rehearsal", "without_forgetting")
@@ -132,9 +132,10 @@ class Privacy:
     mode: str = _choice("a guarantee, parts of one (ε is infinite), or no noise", "private", "experiment", "none")
     users: int = _value(0, "K: the declared population, a public constant", low=0)
     cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0)
-    sampling: str = _value("poisson", "how a cohort is drawn: poisson, fixed, in_turn or min_separation")
+    sampling: str = _value("poisson", "how a cohort is drawn: poisson, fixed, in_turn, min_separation or examples")
     min_separation: int = _value(0, "b: rounds from one that a user joins to the next, for min_separation", low=0)
     participations: int = _value(0, "k: rounds that a user joins at most, for min_separation; 0: as many as fit", low=0)
+    examples_per_user: int = _value(0, "G: examples of a user at most, for els; cohort then counts examples", low=0)
     weight_cap: float = _value(1.0, "ŵ: tokens that give a user full weight, w = min(n/ŵ, 1)", low=1)
     total_weight: float = _value(0.0, "W: declared sum of the weights; 0 is the declared population", low=0)
     min_weight: float = _value(0.0, "W_min of the clipped denominator; 0 is total_weight", low=0)
@@ -164,22 +165,38 @@ class Privacy:
     randomness: str = _choice("cohorts by Philox or by ChaCha20; noise always uses ChaCha20", "standard", "hardened")
     allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
+    @property
+    def places(self) -> int:
+        """What a cohort is drawn from: the declared users, or all their examples."""
+        return self.users * max(1, self.examples_per_user)
 
-# Keys that the first version did not have: a recipe that does not use them keeps its hash.
-_ADDED_LATER = (
-    "min_separation",
-    "participations",
-    "noise",
-    "noise_bands",
-    "noise_buffers",
-    "noise_coefficients",
-    "noise_decays",
-)
+    @property
+    def rate(self) -> float:
+        """The chance of each to join a round."""
+        return self.cohort / self.places
+
+    @property
+    def declared_weight(self) -> float:
+        """W: the declared sum of the weights, one for each place if it is not given."""
+        return self.total_weight or float(self.places)
+
+
+_SEPARATION = ("min_separation", "participations")
+_CORRELATION = ("noise", "noise_bands", "noise_buffers", "noise_coefficients", "noise_decays")
+# Keys that the first version did not have, by the version that added them: a recipe that does not use those of a
+# version keeps its hash.
+_ADDED_LATER = ((*_SEPARATION, *_CORRELATION), ("examples_per_user",))
 
 
 @dataclass(frozen=True)
 class Run:
-    algorithm: str = _choice("UserUpdate; central: SGD on pooled text, never private", "fedavg", "fedsgd", "central")
+    algorithm: str = _choice(
+        "UserUpdate; els: gradients of sampled examples; central: SGD on pooled text, never private",
+        "fedavg",
+        "fedsgd",
+        "els",
+        "central",
+    )
     rounds: int = _value(100, "T: rounds of training", low=1)
     seed: int = _value(0, "seed of the initial weights and of public orders", low=0)
     deploy_every: int = _value(1, "N: rounds between two models that devices get", low=1)
@@ -297,9 +314,10 @@ class Recipe:
         sections = dataclasses.asdict(self)
         if self.audit == Audit():
             del sections["audit"]  # a recipe without canaries keeps its hash, and a seeded run its keys
-        if all(sections["privacy"][key] == getattr(Privacy(), key) for key in _ADDED_LATER):
-            for key in _ADDED_LATER:  # the same
-                del sections["privacy"][key]
+        for keys in _ADDED_LATER:
+            if all(sections["privacy"][key] == getattr(Privacy(), key) for key in keys):
+                for key in keys:  # the same
+                    del sections["privacy"][key]
         return {
             section: {key: value for key, value in keys.items() if value is not None}
             for section, keys in sections.items()

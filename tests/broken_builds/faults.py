@@ -1498,3 +1498,95 @@ def results_that_tell():
     from sottovoce.papers.engine.trial import Trial
 
     Trial.is_protected = property(lambda self: self.is_private)
+
+
+# --- sampled examples -------------------------------------------------------------------------------------------------
+
+MOVED = "test_a_user_moves_a_round_by_their_examples_that_it_draws[fixed]"
+EXAMPLE_ROUNDS = "test_every_round_is_charged_for_all_examples_of_a_user"
+
+
+@caught_by("unit/data/test_examples.py", "test_a_users_examples_are_the_beginning_of_their_text_in_pieces")
+def a_last_example_of_all_that_is_left():
+    """The last example of a user holds all the rest of their text: what is beyond the most examples is trained on."""
+    import numpy as np
+
+    from sottovoce.data import examples
+    from sottovoce.data.rows import Rows
+
+    def _spans(self, rows):
+        users, places = np.divmod(np.asarray(rows, np.int64), self.most)
+        for values, here, starts, ends in Rows._spans(self, users):
+            first = np.minimum(starts + places[here] * self.length, ends)
+            yield values, here, first, np.where(places[here] == self.most - 1, ends, first + self.length)
+
+    examples.ExampleRows._spans = _spans
+
+
+@caught_by("statistical/test_sampling.py", "test_a_user_joins_with_a_binomial_number_of_examples[0.15-4]")
+def as_many_examples_as_a_user_has():
+    """The number of a user's examples is not bounded: each user brings as many as the cap holds."""
+    from sottovoce.data import examples
+    from sottovoce.training.variants import example_level
+
+    real = examples.examples_of
+    example_level.examples_of = lambda store, length, most: real(store, length, 2 * most)
+
+
+@caught_by("equivalence/test_example_neighbours.py", MOVED)
+def an_example_charged_as_a_user():
+    """A round is charged for one example, as example-level privacy is."""
+    from sottovoce.accounting.events import SampledExamples
+    from sottovoce.privacy.sampling import Examples
+
+    Examples.event = lambda self, noise_multiplier: SampledExamples(noise_multiplier, self.example_rate, 1)
+
+
+@caught_by("statistical/test_sampling.py", "test_a_user_joins_with_a_binomial_number_of_examples[0.15-4]")
+def examples_drawn_at_the_rate_of_users():
+    """An example joins with the chance cohort / users: as many times too often as users have examples."""
+    from sottovoce.privacy.sampling import Examples, Poisson
+
+    def sample(self, people, key, round_number=0):
+        return Poisson(min(1.0, self.example_rate * self.examples_per_user), self.hardened).sample(people, key)
+
+    Examples.sample = sample
+
+
+@caught_by("end_to_end/test_example_runs.py", EXAMPLE_ROUNDS)
+def places_that_are_users():
+    """The rate of examples is worked out from the declared users alone, and the places of all examples are drawn."""
+    from sottovoce.recipe import Privacy
+
+    Privacy.rate = property(lambda self: min(1.0, self.cohort / self.users))
+
+
+@caught_by("statistical/test_sampling.py", "test_a_user_joins_with_a_binomial_number_of_examples[0.15-4]")
+def one_coin_for_all_examples_of_a_user():
+    """Users are drawn, with all their examples: they join as often on average, and move a round much further."""
+    import numpy as np
+
+    from sottovoce.privacy.sampling import Examples, Poisson
+
+    def sample(self, people, key, round_number=0):
+        users = Poisson(self.example_rate, self.hardened).sample(range(len(people) // self.examples_per_user), key)
+        return np.ravel(users[:, None] * self.examples_per_user + np.arange(self.examples_per_user))
+
+    Examples.sample = sample
+
+
+@caught_by("unit/accounting/test_mixture.py", "test_delta_of_one_round_is_the_integral_of_what_is_likelier")
+def examples_that_never_join_together():
+    """The chance of two or more examples of one user in a round is left out of the loss."""
+    import numpy as np
+
+    from sottovoce.accounting import mixture
+
+    real = mixture.components
+
+    def components(*given):
+        parts = real(*given)
+        none = parts.logs[0]
+        return mixture.Components(np.array([none, np.log(-np.expm1(none))]), 0.0)
+
+    mixture.components = components

@@ -12,18 +12,20 @@ import pytest
 from scipy import stats
 
 from examples import first_of
+from free import AllFree
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.local.update import FedAvg
+from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy import sampling
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import FixedSize, Poisson
+from sottovoce.privacy.sampling import Examples, FixedSize, Poisson
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import Server
 from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
 from sottovoce.training.types import Algorithm, CohortSum
+from sottovoce.training.variants.example_level import ExampleLevel
 
 USERS, ROUNDS = 40, 4000
 
@@ -196,3 +198,36 @@ def test_a_missing_user_changes_nobody_elses_place():
     for index in range(50):
         few, more = (FixedSize(12, 40).sample(range(users), key(index)) for users in (USERS - 1, USERS))
         assert few.tolist() == [row for row in more if row < USERS - 1]
+
+
+@pytest.mark.parametrize(("rate", "most"), first_of([(0.15, 4), (0.02, 4)]))
+def test_a_user_joins_with_a_binomial_number_of_examples(rate, most, vocabulary):
+    """As the event charges: by the cohorts of real rounds, over all users and rounds."""
+    clip, people, rounds = FlatClip(1.0), 200, 50
+    mechanism = Mechanism(Examples(rate, most), clip, FixedDenominator(4.0), 1.0)
+    algorithm = Algorithm(mechanism, FedSGD(clip, batch=1, unroll=2, tokens=2), Server(optax.sgd(1.0)))
+    store = Store.from_users([[3] * 20] * people, vocabulary, tokens_per_user=20)
+    joined = []
+
+    def note(algorithm, task, store):
+        joined.append(np.bincount(task.cohort // most, minlength=people))
+        total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), task.params)
+        return CohortSum(total, np.float64(len(task.cohort)), np.zeros(1), [], [])
+
+    start = algorithm.server.start({"weight": np.zeros(3, np.float32)}, mechanism.start())
+    payments = AllFree(lambda number: Secrets.seeded(6).keys(number, "a"))
+    for _ in play_rounds(partial(ExampleLevel(2, most).play, algorithm, Work(store, note)), start, rounds, payments):
+        pass
+    (event, _), *others = mechanism.events(rounds)
+    assert not others
+    counts = np.bincount(np.concatenate(joined), minlength=most + 1)
+    assert len(counts) == most + 1, "a user joined with more examples than are charged"
+
+    def p_value(claimed):
+        wanted = stats.binom(event.examples_per_user, claimed).pmf(np.arange(most + 1)) * people * rounds
+        last = int(np.flatnonzero(wanted > 5)[-1])  # what is rarer is in one cell with it
+        cells = [np.append(each[:last], each[last:].sum()) for each in (counts, wanted)]
+        return stats.chi2.sf(np.sum((cells[0] - cells[1]) ** 2 / cells[1]), last)
+
+    assert p_value(event.example_rate) > 1e-4
+    assert p_value(event.example_rate * 0.7) < 1e-6

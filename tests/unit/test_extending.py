@@ -135,11 +135,16 @@ def test_every_sampler_answers_what_a_run_asks():
     for name in sampling.SAMPLERS:
         separated = {"min_separation": 5} if sampling.SAMPLERS[name].takes("min_separation") else {}
         participation = Participation(30, 5, 6) if separated else None
-        sampler = sampling.build_sampler(name, cohort=10, users=100, seed=1, participation=participation)
+        examples = sampling.SAMPLERS[name].takes("examples_per_user")
+        if examples:
+            sampler = sampling.Examples(0.1, 3)
+        else:
+            sampler = sampling.build_sampler(name, cohort=10, users=100, seed=1, participation=participation)
         assert sampler.event(1.5).noise_multiplier == 1.5
         assert sampler.of_population(20, 40).expected(40) == 20
-        assert accounting.epsilon(sampler.events([(1.5, 30)]), 1e-5, "rdp") > 0
-        plan = make_plan(users=100, cohort=10, rounds=30, delta=1e-5, noise_multiplier=1.5, sampling=name, **separated)
+        assert accounting.epsilon(sampler.events([(1.5, 30)]), 1e-5, "pld" if examples else "rdp") > 0
+        how = {"examples_per_user": 3} if examples else {"sampling": name, **separated}
+        plan = make_plan(users=100, cohort=10, rounds=30, delta=1e-5, noise_multiplier=1.5, **how)
         assert plan.epsilon > 0
         assert sampler.summary
         assert "100" in sampler.describe(10, 100, 3)

@@ -119,7 +119,7 @@ def test_every_key_is_described_with_its_kind_its_limits_and_its_default():
     assert rows["privacy", "delta"] == Key(
         "privacy", "delta", "a number", 1e-6, (), "> 0 and < 1", "δ: the chance that the guarantee does not hold"
     )
-    assert rows["run", "algorithm"].choices == ("fedavg", "fedsgd", "central")
+    assert rows["run", "algorithm"].choices == ("fedavg", "fedsgd", "els", "central")
     assert rows["server", "schedule"].kind == "a list of pairs"
     assert rows["audit", "holders"].kind == "a list of whole numbers"
 

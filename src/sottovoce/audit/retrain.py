@@ -23,7 +23,6 @@ from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.strategy import Work
 from sottovoce.training.types import RoundObserver
-from sottovoce.training.variants.central import Central
 
 _RELEASE = "twins of an audit"  # names their keys; another name would give other models
 
@@ -101,7 +100,5 @@ def choose_users(training: Retraining, count: int, secrets: Secrets) -> np.ndarr
 
 def _cohort(training: Retraining, round_number: int, secrets: Secrets) -> np.ndarray:
     assembly, store = training.assembly, training.store
-    if isinstance(assembly.strategy, Central):
-        return assembly.strategy.rows(store.users, round_number)
     key = Unpaid(secrets, _RELEASE).begin(round_number).keys.sampling
-    return assembly.algorithm.mechanism.sampler.sample(store, key, round_number)
+    return assembly.strategy.drawn(assembly.algorithm, store, key, round_number)

@@ -21,6 +21,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.strategy import FederatedAveraging, Strategy
 from sottovoce.training.variants.central import Central
 from sottovoce.training.variants.distillation import Distillation
+from sottovoce.training.variants.example_level import ExampleLevel
 from sottovoce.training.variants.stale_updates import StaleUpdates
 
 
@@ -50,7 +51,8 @@ def build_user_update(recipe: Recipe, clipping: Clip, objective: Objective, bos:
             gradient_clip=local.gradient_clip,
             bos=bos,
         )
-    # Central training takes the steps of FedSGD, each on the pooled text of some users.
+    # Central training takes the steps of FedSGD, each on the pooled text of some users. The text of an example is what
+    # its one gradient is of.
     return FedSGD(
         clipping,
         batch=local.batch,
@@ -80,6 +82,8 @@ def build_optimiser(server: recipes.Server) -> optax.GradientTransformation:
 def build_strategy(recipe: Recipe) -> Strategy:
     """What a round is: federated averaging, or one of its variants."""
     run, server = recipe.run, recipe.server
+    if run.algorithm == "els":
+        return ExampleLevel(recipe.local.tokens, recipe.privacy.examples_per_user)
     if run.algorithm == "central":
         return Central(int(recipe.privacy.cohort), run.seed)
     if server.update == "transfer":

@@ -32,6 +32,8 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     if recipe.run.algorithm == "central":
         # Record and statement show what is done, and central training does not clip.
         recipe = recipe.replace(privacy={"clipping": "none"})
+    if recipe.run.algorithm == "els" and recipe.privacy.sampling == "poisson":
+        recipe = recipe.replace(privacy={"sampling": "examples"})  # of examples, each by a coin: it says what is drawn
     privacy = recipe.privacy
     # Unknown names are refused first.
     _ = SAMPLERS[privacy.sampling], CLIPS[privacy.clipping], ESTIMATORS[privacy.estimator]
@@ -45,6 +47,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     accountant = accountant_of(privacy)
     sampler = sampler_of(recipe)
     accounting.check(accountant, sampler.relation)
+    accounting.check_events(accountant, [sampler.event(1.0)])
     # Kept, so that a run ends with the accountant it began with, even if a later version has another default.
     recipe = recipe.replace(privacy={"accountant": accountant})
     participation = None if privacy.noise == Identity.kind else sampler.participation(recipe.run.rounds)
@@ -68,7 +71,7 @@ def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
     privacy = recipe.privacy
     experiment = privacy.mode == "experiment"
     layer_norms = privacy.layer_clip_norms or PerLayerClip.even(privacy.clip_norm, len(layers)).clip_norms
-    rate, total = privacy.cohort / privacy.users, privacy.total_weight or float(privacy.users)
+    rate, total = privacy.rate, privacy.declared_weight
     sampler = sampler_of(recipe)
     correlated = privacy.noise != Identity.kind and privacy.mode == "private"
     return Mechanism(
@@ -120,7 +123,14 @@ def _build_tracking(privacy: Privacy) -> QuantileTracking | None:
 
 
 def sampler_of(recipe: Recipe) -> Sampler:
-    privacy = recipe.privacy
+    privacy, hardened = recipe.privacy, recipe.privacy.randomness == "hardened"
+    if SAMPLERS[privacy.sampling].takes("examples_per_user"):
+        return SAMPLERS.build(
+            privacy.sampling,
+            example_rate=privacy.rate,
+            examples_per_user=privacy.examples_per_user,
+            hardened=hardened,
+        )
     participation = None
     if privacy.min_separation:
         most = privacy.participations or recipe.run.rounds
@@ -130,6 +140,6 @@ def sampler_of(recipe: Recipe) -> Sampler:
         cohort=privacy.cohort,
         users=privacy.users,
         seed=recipe.run.seed,
-        hardened=privacy.randomness == "hardened",
+        hardened=hardened,
         participation=participation,
     )

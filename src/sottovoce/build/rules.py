@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sottovoce import accounting
+from sottovoce.accounting.events import MOST_EXAMPLES
 from sottovoce.bases import NO_BASE
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError, plain_number
@@ -22,6 +23,7 @@ from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.privacy.schedule import Schedule, build_schedule
 from sottovoce.recipe import ADAPTER_KEYS, Local, Model, Privacy, Recipe, Run, Server
 
+MOST_PLACES = 2**32  # of examples: what an example draws for itself is keyed by its number, of 32 bits
 MOST_PREDICTED = 2**31  # probabilities that distillation keeps for one text: 8 GiB
 MOST_READ = 10**7  # tokens that one user reads, rehearsed ones included: more do not fit the 32 bits of their number
 
@@ -41,6 +43,7 @@ def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = 
     # Only the first sentence is shown, so the order is from what is trained to how it is done.
     yield from model_keys(recipe.model)
     yield from _method(recipe)
+    yield from _examples(recipe, processes)
     yield from _cohort(recipe.privacy)
     yield from _separation(recipe.privacy, recipe.run.rounds)
     yield from _schedules(recipe)
@@ -77,14 +80,41 @@ def _method(recipe: Recipe) -> Iterator[str]:
             if getattr(server, key) != getattr(Server(), key):
                 yield f"server.{key} has no meaning with server.update='average'; use 'transfer', or remove it"
         return
-    if central:
-        yield "server.update='transfer' needs the models of users, and central training has none; use fedavg"
+    if central or recipe.run.algorithm == "els":
+        method = "central training" if central else "example-level sampling"
+        yield f"server.update='transfer' needs the models of users, and {method} has none; use fedavg"
     if mode == "private":
         yield "server.update='transfer' has no user-level guarantee; use 'average', or privacy.mode='none'"
     if mode == "experiment":
         yield "server.update='transfer' has no average to add noise to; use 'average', or privacy.mode='none'"
     if recipe.privacy.adaptive_quantile is not None:
         yield "privacy.adaptive_quantile follows averaged updates; with server.update='transfer' remove it"
+
+
+def _examples(recipe: Recipe, processes: int) -> Iterator[str]:
+    """Example-level sampling."""
+    privacy, local, most = recipe.privacy, recipe.local, recipe.privacy.examples_per_user
+    if recipe.run.algorithm != "els":
+        if most:
+            yield f"privacy.examples_per_user={most} is for run.algorithm='els', not {recipe.run.algorithm!r}"
+        if privacy.sampling == "examples":
+            yield "privacy.sampling='examples' is that of run.algorithm='els'; set that, or sample users: 'poisson'"
+        return
+    if privacy.sampling not in ("poisson", "examples"):
+        yield f"run.algorithm='els' draws examples by Poisson sampling, not {privacy.sampling!r}; remove the key"
+    if not most:
+        yield "privacy.examples_per_user is not set: run.algorithm='els' needs the most examples that a user has"
+    if most > MOST_EXAMPLES:
+        yield f"privacy.examples_per_user={most} must be at most {MOST_EXAMPLES:,}; take longer examples (local.tokens)"
+    if not local.tokens:
+        yield "local.tokens is not set: with run.algorithm='els' it is the length of an example"
+    if privacy.places > MOST_PLACES:
+        numbers = f"privacy.users={privacy.users} times privacy.examples_per_user={most}"
+        yield f"{numbers} must be at most {MOST_PLACES:,}: examples are numbered with 32 bits"
+    if accountant_of(privacy) != "pld":
+        yield f"privacy.accountant={privacy.accountant!r} has no accounting for sampled examples; use 'pld'"
+    if processes > 1:
+        yield "run.algorithm='els' trains in one process; remove the others"
 
 
 def _cohort(privacy: Privacy) -> Iterator[str]:
@@ -94,7 +124,9 @@ def _cohort(privacy: Privacy) -> Iterator[str]:
     if cohort <= 0:
         yield "privacy.cohort is not set: it is the expected number of users in a round"
     fixed_size = SAMPLERS[privacy.sampling].takes("cohort")
-    if not fixed_size and cohort > users:
+    if privacy.examples_per_user and cohort > privacy.places:
+        yield f"privacy.cohort={cohort:g} must be at most users · examples_per_user = {privacy.places}, all examples"
+    if not fixed_size and not privacy.examples_per_user and cohort > users:
         yield f"privacy.cohort={cohort:g} must be at most privacy.users={users}, all the people there are"
     if fixed_size and cohort != int(cohort):
         yield f"privacy.cohort={cohort:g} must be a whole number unless privacy.sampling='poisson'"
@@ -242,8 +274,9 @@ def _local(recipe: Recipe) -> Iterator[str]:
     if 2 * local.penalty * local.learning_rate >= 1:
         limit = f"{0.5 / local.learning_rate:.3g}, half of 1 / learning_rate"
         yield f"local.penalty={local.penalty:g} must be below {limit}: a step would undo more than the whole update"
-    if local.compression != "none" and algorithm == "central":
-        yield "local.compression has no meaning in central training, which sends no updates; use none"
+    if local.compression != "none" and algorithm in ("central", "els"):
+        method = "central training" if algorithm == "central" else "training on sampled examples"
+        yield f"local.compression has no meaning in {method}, which sends no updates; use none"
 
 
 def _variants(recipe: Recipe, processes: int) -> Iterator[str]:
@@ -258,8 +291,9 @@ def _variants(recipe: Recipe, processes: int) -> Iterator[str]:
     if server.update == "transfer" and step > server.tokens:
         one_step = f"one step of local.batch={local.batch} lanes of local.unroll={local.unroll}"
         yield f"server.tokens={server.tokens} must be {step} or more, {one_step}; it is the text that transfer reads"
-    if method and _is_late(run):
-        yield f"run.deploy_every and run.delays are for averaged updates, not for {method}; remove them"
+    if (method or run.algorithm == "els") and _is_late(run):
+        other = method or "run.algorithm='els'"
+        yield f"run.deploy_every and run.delays are for averaged updates, not for {other}; remove them"
     if run.delays and sum(run.delays) <= 0:
         yield f"run.delays={list(run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late"
 
@@ -269,7 +303,8 @@ def _canaries(recipe: Recipe, processes: int) -> Iterator[str]:
     if not SAMPLERS[sampling].independent:
         yield f"[audit] canaries would take the places of users with privacy.sampling={sampling!r}; use 'poisson'"
     late = "run.deploy_every or run.delays" if _is_late(recipe.run) else ""
-    unwatched = _other_method(recipe) or late or ("several processes" if processes > 1 else "")
+    examples = "run.algorithm='els'" if recipe.run.algorithm == "els" else ""
+    unwatched = _other_method(recipe) or examples or late or ("several processes" if processes > 1 else "")
     if unwatched:
         yield f"[audit] watches rounds of Algorithm 1 in one process, and cannot with {unwatched}; keep one of the two"
 
@@ -319,6 +354,12 @@ def store_rules(recipe: Recipe, store: StoreFacts, own_objective: bool = False) 
     if distils and distilled * store.words > MOST_PREDICTED:
         limit = f"{MOST_PREDICTED // store.words:,}: each keeps a probability for {store.words:,} words"
         yield f"server.tokens={server.tokens} must be at most {limit}; read more texts (server.cycles) instead"
+    if recipe.run.algorithm == "els":
+        fit = -(-length // local.tokens)
+        most, length = recipe.privacy.examples_per_user, min(length, local.tokens)
+        if most > fit:
+            cut = f"users are cut to {store.tokens_per_user} tokens, {fit} examples of local.tokens={local.tokens}"
+            yield f"privacy.examples_per_user={most} pays for more than there can be: {cut}; use {fit}"
     if central and not store.users:
         yield "the store has no users to train on; central training needs at least one"
     stream = length * (int(recipe.privacy.cohort) if central else 1)
@@ -361,6 +402,8 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
     privacy, local, run = recipe.privacy, recipe.local, recipe.run
     if run.algorithm == "central":
         yield "run.algorithm='central' pools text, and devices keep theirs; use fedavg"
+    if run.algorithm == "els":
+        yield "run.algorithm='els' samples the examples of all users in one place; across devices use fedsgd"
     if recipe.server.update == "transfer":
         yield "server.update='transfer' needs every user's model at the server; across devices use 'average'"
     if not (SAMPLERS[privacy.sampling].independent or SAMPLERS[privacy.sampling].takes("min_separation")):

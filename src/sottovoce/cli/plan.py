@@ -33,12 +33,13 @@ class Training:
     """A training that is planned."""
 
     users: Annotated[float | None, option("K: the population.")] = None
-    cohort: Annotated[float | None, option("Expected users in a round; q = cohort / users.")] = None
+    cohort: Annotated[float | None, option("Expected users (els: examples) in a round; q = cohort / users.")] = None
     rounds: Annotated[float | None, option("T: rounds of training.")] = None
     noise_multiplier: Annotated[float | None, option("z: noise over sensitivity (of a run, if correlated).")] = None
     noise_std: Annotated[float | None, option("σ: finds the cohort, from z (default: 1) and the clip norm.")] = None
     epsilon: Annotated[float | None, option("ε to solve the noise for.")] = None
     sampling: Annotated[Sampling | None, option("How cohorts are drawn; poisson by default.")] = None
+    examples_per_user: Annotated[int | None, option("G: sample examples (els), so many of a user at most.")] = None
     min_separation: Annotated[int | None, option("b: rounds from one that a user joins to the next, at least.")] = None
     participations: Annotated[int | None, option("k: rounds that a user joins, at most; or as many as fit.")] = None
     noise: Annotated[Noise | None, option("How noise is correlated over rounds; independent by default.")] = None
@@ -134,13 +135,15 @@ def plan(
     values |= {name: whole(name, value) for name, value in size.items()}
     made = make_plan(**values, delta=delta[0], more_deltas=delta[1:], accountant=accountant)
     if json:
-        print_json(made.to_json())
+        print_json({**made.to_json(), **_levels_json(made)})
     else:
         _print_plan(made)
         _print_trained(made.trained)
         if made.joining is not None and training.noise is not None and made.noise_multiplier:
             log("comparing kinds of noise; the first time, their matrices are searched for ...")
             _print_noise(made)
+        if made.examples_per_user is not None and made.noise_multiplier:
+            _print_levels(made)
 
 
 def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> None:
@@ -232,12 +235,12 @@ def _print_plan(made: Plan) -> None:
     rows = {
         **_epsilon_rows(made.epsilons, made.relation, made.epsilon_replaced),
         "noise multiplier z": shown_epsilon(made.noise_multiplier, 6),
-        "users in a round": f"{made.cohort:,} of {made.users:,} (q = {made.user_rate:.3g})",
+        **_drawn(made),
         "rounds": f"{made.rounds:,}",
         "one user takes part in": takes_part,
         "sampling, relation": f"{made.sampling.replace('_', ' ')}, {made.relation.replace('-', ' ')}",
         "accountant": made.accountant,
-        "user updates in all": f"{made.user_updates:,.0f}",
+        **({} if made.examples_per_user else {"user updates in all": f"{made.user_updates:,.0f}"}),
     }
     if made.sensitivity is not None and made.epsilon_zcdp is not None:
         assert made.rho is not None
@@ -287,6 +290,51 @@ def _print_trained(parts: list[TrainedPart] | None) -> None:
     print_rows("What is trained, at the same clip norm S", rows)
     print("Noise norm: σ √parameters; an average update is S long at most. Bytes: to and from a device in a round,")
     print("and once to it before its first, for what is not trained.")
+
+
+def _drawn(made: Plan) -> dict[str, str]:
+    if made.example_rate is None or made.examples is None:
+        return {"users in a round": f"{made.cohort:,} of {made.users:,} (q = {made.user_rate:.3g})"}
+    places = made.users * (made.examples_per_user or 1)
+    return {
+        "examples in a round": f"{made.cohort:,} of {places:,} places (rate {made.example_rate:.3g})",
+        "of one user, at most": f"{made.examples_per_user:,} examples of {made.users:,} users",
+        "gradients in all": f"{made.rounds * made.examples:,.0f}",
+    }
+
+
+def _levels_json(made: Plan) -> JsonObject:
+    from sottovoce.planning.levels import compare_levels
+
+    if made.examples_per_user is None or not made.noise_multiplier:
+        return {}
+    return {"levels": [each.to_json() for each in compare_levels(made)]}
+
+
+def _print_levels(made: Plan) -> None:
+    from sottovoce.planning.levels import compare_levels, verdict
+
+    levels = compare_levels(made)
+    rows = [
+        {
+            "drawn": f"{each.cohort:,.0f} {each.sampled}",
+            "of each": f"{each.examples:,}",
+            "z": "–" if each.noise_multiplier is None else f"{each.noise_multiplier:.4g}",
+            "alike": "–" if each.noise_alike is None else f"{each.noise_alike:.3g}",
+            "unrelated": "–" if each.noise_unrelated is None else f"{each.noise_unrelated:.3g}",
+            "break-even": "–" if each.break_even is None else f"{each.break_even:.2f}",
+        }
+        for each in levels
+    ]
+    print_rows(f"At the same ε for a user, and {made.examples:,.0f} gradients of examples a round", rows)
+    print("Noise on a coordinate of the mean gradient, over the clip norm of one example: where the gradients of a")
+    print("user's examples are all alike, and where they are unrelated. Users have less noise than examples where the")
+    print("clip norm that their mean needs is below break-even times that of an example. Other errors, of sampling and")
+    print("of clipping, are not compared.")
+    print(verdict(levels))
+    for each in levels:
+        if each.missing:
+            print(f"note: {each.missing}")
 
 
 def _print_noise(made: Plan) -> None:

@@ -57,6 +57,11 @@ def audit_rounds(
     recipe = Recipe.of(run)
     if recipe.privacy.mode != "private":
         raise SottoError(f"{run.path} claims nothing (privacy.mode={recipe.privacy.mode!r}); audit a private run")
+    if recipe.run.algorithm == "els":
+        raise SottoError(
+            f"{run.path} samples examples (run.algorithm='els'), and this audit plays rounds of whole users; use "
+            f"`sotto audit membership`"
+        )
     if recipe.privacy.noise != "independent":
         noise = f"{run.path} has privacy.noise={recipe.privacy.noise!r}"
         raise SottoError(

@@ -146,7 +146,7 @@ def users_per_second(recipe: Recipe, tokens: int = TOKENS, seconds: float = 20.0
         seconds: about how long it takes, compilation included. At least one round is timed.
     """
     begun = time.perf_counter()
-    if recipe.local.objective != "plain" or recipe.run.algorithm == "central":
+    if recipe.local.objective != "plain" or recipe.run.algorithm in ("central", "els"):
         raise SottoError("only plain FedAvg and FedSGD can be timed here; use --no-bench, or give --users-per-second")
     plain = {"weight_cap": 1.0, "total_weight": 0.0, "min_weight": 0.0}  # made-up users weigh the same
     recipe = recipe.replace(privacy=plain, audit={"users": 0, "secrets": 0})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sottovoce import accounting, bases
-from sottovoce.accounting import SampledGaussian, Spent
+from sottovoce.accounting import SampledExamples, SampledGaussian, Spent
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.errors import SettingError, SottoError, plain_number
@@ -207,7 +207,7 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
         listed[event] += count
     if statement.charged and dict(spent) != dict(listed):
         yield "its charges are not those of the statement"
-    rounds = [(event, count) for event, count in spent if isinstance(event, SampledGaussian)]
+    rounds = [(event, count) for event, count in spent if isinstance(event, SampledGaussian | SampledExamples)]
     mechanism, factors = statement.mechanism, [factor for _, factor in statement.mechanism.noise_schedule] or [1.0]
     described = [(mechanism.nominal_noise_multiplier or mechanism.noise_multiplier) * factor for factor in factors]
     most = max((event.noise_multiplier for event, _ in rounds), default=0.0)
@@ -220,8 +220,24 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
     rate = min((event.user_rate for event, _ in rounds), default=1.0)
     if not rate >= statement.declared.user_rate * (1 - _ROUNDING):
         yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
+    yield from _example_faults(statement, spent)
     if statement.turns is None and sum(count for _, count in rounds) < statement.rounds_done:
         yield f"it charges fewer rounds than the {statement.rounds_done} that were done"
+
+
+def _example_faults(statement: Statement, spent: Spent) -> Iterator[str]:
+    """Where examples are sampled: each round is charged for all of a user's."""
+    declared = statement.declared
+    most = declared.examples_per_user
+    events = [event for event, _ in spent if isinstance(event, SampledExamples)]
+    if statement.private and (most is None) != (not events):
+        yield "examples are sampled in its charges or in the statement, and not in both"
+    for event in events:
+        if most is not None and event.examples_per_user < most:
+            yield f"it charges {event.examples_per_user} examples of a user, and the statement declares {most}"
+        if declared.example_rate is not None and not event.example_rate >= declared.example_rate * (1 - _ROUNDING):
+            shown = f"{event.example_rate:g}, and the statement declares {declared.example_rate:g}"
+            yield f"it charges a rate of examples of {shown}"
 
 
 def _correlation_faults(statement: Statement, spent: Spent) -> Iterator[str]:
@@ -246,7 +262,10 @@ def _accounted(charged: tuple[str, Spent], delta: float) -> list[Accounted]:
     _, spent = charged
     found = [Accounted(accounting.accountant_name("pld"), accounting.epsilon(spent, delta, "pld"))]
     found.append(Accounted("PLD of dp-accounting alone", dp_accounting_epsilon(spent, delta)))
-    return [*found, Accounted(accounting.accountant_name("rdp"), accounting.epsilon(spent, delta, "rdp"))]
+    by_rdp = None
+    if all("rdp" in event.accountants for event, _ in spent):
+        by_rdp = accounting.epsilon(spent, delta, "rdp")
+    return [*found, Accounted(accounting.accountant_name("rdp"), by_rdp)]
 
 
 def _epsilon_faults(epsilons: list[Accounted], statement: Statement, why: str) -> Iterator[str]:

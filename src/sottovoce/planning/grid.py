@@ -13,7 +13,7 @@ from sottovoce.files import Facts
 from sottovoce.planning.expectation import Expectation, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
 from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
-from sottovoce.privacy.sampling import Sampler, build_sampler
+from sottovoce.privacy.sampling import Examples, Sampler, build_sampler
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
 
@@ -89,6 +89,8 @@ class _Costs:
 
     def sampler(self, cohort: float) -> Sampler:
         privacy, rounds = self.recipe.privacy, self.recipe.run.rounds
+        if self.recipe.run.algorithm == "els":
+            return Examples(cohort / privacy.places, privacy.examples_per_user)
         participation = None
         if privacy.min_separation:
             # A larger cohort leaves fewer users free, and fewer rounds have less room.
@@ -157,7 +159,7 @@ def plan_recipe(recipe: Recipe) -> Grid:
         z = costs.noise_multiplier(privacy.cohort, privacy.epsilon)
     epsilon = costs.epsilon(privacy.cohort, z)
     planned, cohort = recipe.run.rounds, round(privacy.cohort)
-    cohorts = sorted({min(privacy.users, max(1, round(privacy.cohort * times))) for times in COHORTS})
+    cohorts = sorted({min(privacy.places, max(1, round(privacy.cohort * times))) for times in COHORTS})
     fewer = sorted({max(1, round(planned * times)) for times in FEWER_ROUNDS} - {planned})
     sizes = [*((each, planned) for each in cohorts), *((cohort, each) for each in fewer)]
     return Grid(
@@ -214,5 +216,9 @@ def _check(recipe: Recipe) -> None:
     if privacy.delta >= 1 / privacy.users and not privacy.allow_large_delta:
         limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
         raise SottoError(f"privacy.delta={plain_number(privacy.delta)} must be below {limit}; lower it")
-    check_numbers(privacy.users, max(1, round(privacy.cohort)), recipe.run.rounds)
-    accounting.check(_Costs(recipe).accountant, _Costs(recipe).relation)
+    if recipe.run.algorithm == "els" and not privacy.examples_per_user:
+        raise SottoError("privacy.examples_per_user is not set, and run.algorithm='els' needs it; set it in the recipe")
+    check_numbers(privacy.places, max(1, round(privacy.cohort)), recipe.run.rounds)
+    costs = _Costs(recipe)
+    accounting.check(costs.accountant, costs.relation)
+    accounting.check_events(costs.accountant, [event for event, _ in costs.events(privacy.cohort)])

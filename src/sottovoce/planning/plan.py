@@ -15,7 +15,7 @@ from sottovoce.files import Facts, Json
 from sottovoce.planning.strategy import NoiseChoice, figures_of
 from sottovoce.planning.trained import BYTES_PER_PARAMETER, Sizes, TrainedPart, compare_parts
 from sottovoce.privacy.estimators import ESTIMATORS
-from sottovoce.privacy.sampling import Sampler, build_sampler
+from sottovoce.privacy.sampling import Examples, Sampler, build_sampler
 from sottovoce.recipe import Privacy
 
 CURVE_POINTS = 50
@@ -40,7 +40,7 @@ class Plan(Facts):
     curve: list[dict[str, float]]
     device_rounds_expected: float  # in which one device takes part, on average
     device_rounds_most: int  # at most: what is charged where users come in turn
-    user_updates: int  # computed by all users together
+    user_updates: int  # computed by all users together; where examples are sampled: gradients of examples
     noise_over_clip: float  # noise of one round over S; where it is correlated: before it is correlated
     prefix_error: float  # root mean square error of the sums over rounds 1 to t, over S
     noise: str = Identity.kind
@@ -58,6 +58,9 @@ class Plan(Facts):
     bytes_per_device: int | None = None  # that a device sends in a round it takes part in
     trained: list[TrainedPart] | None = None  # all of the model, and the part that is trained
     hours: float | None = None
+    examples_per_user: int | None = None  # at most, where examples are sampled: `cohort` counts them
+    example_rate: float | None = None
+    examples: float | None = None  # with text, in a round on average: the rate times the declared number of examples
     warnings: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -97,6 +100,7 @@ def make_plan(
     trained_parameters: int | None = None,
     users_per_second: float | None = None,
     total_weight: float | None = None,
+    examples_per_user: int | None = None,
 ) -> Plan:
     """The plan for a noise multiplier, or for the smallest one that keeps ε within a budget: give one of the two.
 
@@ -121,13 +125,17 @@ def make_plan(
         parameters: of the model; with them, what a device sends.
         trained_parameters: of an adapter beside them, where they are frozen.
         users_per_second: the rate of a machine; with it, hours.
-        total_weight: W, for σ; the number of users by default.
+        total_weight: W, for σ; the number of users by default, or of all their examples.
+        examples_per_user: G: plan to sample examples ("els"), at most so many of a user; `cohort` counts them.
     """
     if (noise_multiplier is None) == (epsilon is None):
         given = "both are given" if epsilon is not None else "neither is given"
         text = "give either {noise_multiplier.name} or {epsilon.name}, the budget it is chosen for; {}"
         raise SettingError(text, given, noise_multiplier=noise_multiplier, epsilon=epsilon)
-    check_numbers(users, cohort, rounds)
+    places = users * (1 if examples_per_user is None else examples_per_user)
+    if examples_per_user is not None and examples_per_user < 1:
+        raise SettingError("{examples_per_user} must be 1 or more", examples_per_user=examples_per_user)
+    check_numbers(places, cohort, rounds)
     for name, value in (
         ("clip_norm", clip_norm),
         ("parameters", parameters),
@@ -142,7 +150,12 @@ def make_plan(
     accountant = accountant or accounting.DEFAULT_ACCOUNTANT
     choice = NoiseChoice(sampling, min_separation, participations, noise, bands, buffers)
     choice.check(users, cohort, rounds)
-    sampler = build_sampler(sampling, cohort=cohort, users=users, participation=choice.participation(rounds))
+    if examples_per_user is None:
+        sampler = build_sampler(sampling, cohort=cohort, users=users, participation=choice.participation(rounds))
+    else:
+        if sampling != "poisson":
+            raise SettingError("{sampling!r} draws users; examples are drawn by 'poisson'", sampling=sampling)
+        sampling, sampler = "examples", Examples(cohort / places, examples_per_user)
     joining = sampler.participation(rounds)
     correlated = None if joining is None or noise == Identity.kind else choice.matrix(joining)
 
@@ -153,6 +166,7 @@ def make_plan(
 
     relation = charges(1.0)[0][0].relation
     accounting.check(accountant, relation)
+    accounting.check_events(accountant, [event for event, _ in charges(1.0)])
     if noise_multiplier is None:
         assert epsilon is not None
         noise_multiplier = accounting.calibrate(charges(1.0), epsilon, delta, accountant)
@@ -173,7 +187,12 @@ def make_plan(
         raise SettingError(text, trained_parameters=trained_parameters, parameters=parameters)
     whole, parameters = parameters, parameters if trained_parameters is None else trained_parameters
     if clip_norm is not None:
-        declared = Privacy(users=users, total_weight=total_weight or users, clip_norm=clip_norm)
+        declared = Privacy(
+            users=users,
+            total_weight=total_weight or 0.0,
+            clip_norm=clip_norm,
+            examples_per_user=examples_per_user or 0,
+        )
         std = noise_std(declared, cohort, scale)
         if parameters is not None:
             # Correlated noise counts as independent noise that has the same error of prefix sums.
@@ -185,7 +204,7 @@ def make_plan(
         epsilon=total,
         delta=delta,
         noise_multiplier=noise_multiplier,
-        user_rate=cohort / users,
+        user_rate=cohort / users if examples_per_user is None else sampler.user_rate,
         users=users,
         cohort=cohort,
         rounds=rounds,
@@ -196,7 +215,7 @@ def make_plan(
         + [{"delta": at, "epsilon": value} for at, value in zip(more_deltas, others, strict=True)],
         epsilon_replaced=replaced,
         curve=[{"round": t, "epsilon": value} for t, value in _thin(_by_round(curve, sampler, rounds))],
-        device_rounds_expected=rounds * (cohort / users),
+        device_rounds_expected=rounds * (cohort / users if examples_per_user is None else sampler.user_rate),
         device_rounds_most=sampler.participations(rounds),
         user_updates=rounds * cohort,
         noise_over_clip=scale,
@@ -212,13 +231,16 @@ def make_plan(
         bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,
         trained=parts,
         hours=None if users_per_second is None else rounds * cohort / users_per_second / 3600,
+        examples_per_user=examples_per_user,
+        example_rate=None if examples_per_user is None else cohort / places,
+        examples=None if examples_per_user is None else cohort / places * (total_weight or places),
         warnings=privacy_warnings(users, delta, total, signal),
     )
 
 
 def noise_std(privacy: Privacy, cohort: float, noise_multiplier: float) -> float:
     """σ on every coordinate of the average update, as the mechanism of a run with these constants has it."""
-    rate, total = cohort / privacy.users, privacy.total_weight or float(privacy.users)
+    rate, total = cohort / privacy.places, privacy.declared_weight
     weights = {"expected_weight": rate * total, "least_weight": rate * (privacy.min_weight or total)}
     return noise_multiplier * ESTIMATORS.build(privacy.estimator, **weights).sensitivity(privacy.clip_norm)
 

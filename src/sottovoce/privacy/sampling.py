@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from sottovoce.accounting.events import Covered, Event, SampledGaussian
+from sottovoce.accounting.events import Covered, Event, SampledExamples, SampledGaussian
 from sottovoce.accounting.matrices import Participation
 from sottovoce.errors import SottoError
 from sottovoce.privacy.registry import Block, Registry
@@ -163,6 +163,51 @@ class Poisson(Sampler):
         return (
             f"Every user joins a round independently with probability {cohort / users:.4g} "
             f"({cohort:g} expected of {users:,} declared)"
+        )
+
+
+@dataclass(frozen=True)
+class Examples(Sampler):
+    """Every example of every user joins with probability `example_rate`, independently of all others.
+
+    The rows that it draws from are examples: `examples_per_user` places for each user, the ones without text included.
+    Guarantee: of the places of one user a binomial number joins, which is what the event accounts for.
+    """
+
+    summary = "examples: every example of a user joins a round independently"
+    independent = True
+
+    example_rate: float
+    examples_per_user: int
+    hardened: bool = False  # coins from ChaCha20
+
+    def __post_init__(self) -> None:
+        self.event(1.0)  # which checks both numbers
+
+    @property
+    def user_rate(self) -> float:
+        return SampledExamples(1.0, self.example_rate, self.examples_per_user).user_rate
+
+    def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
+        if len(people) % self.examples_per_user:
+            raise SottoError(f"{len(people)} rows are not {self.examples_per_user} places for each user")
+        return Poisson(self.example_rate, self.hardened).sample(people, key, round_number)
+
+    def event(self, noise_multiplier: float) -> Event:
+        return SampledExamples(noise_multiplier, self.example_rate, self.examples_per_user)
+
+    def expected(self, users: int) -> float:
+        """Counted in users: as many examples as so many users have places."""
+        return self.example_rate * users
+
+    def of_population(self, cohort: float, users: int) -> Self:
+        return replace(self, example_rate=cohort / users)
+
+    @classmethod
+    def describe(cls, cohort: float, users: int, participations: int) -> str:
+        return (
+            f"Every example of a user joins a round independently, by a coin of its own ({cohort:g} places of examples "
+            f"expected, of {users:,} declared users)"
         )
 
 
@@ -438,7 +483,14 @@ def _by_round(sampler: MinSeparation, people: Named, part: int) -> tuple[np.ndar
 
 
 SAMPLERS = Registry[Sampler](
-    "privacy.sampling", {"poisson": Poisson, "fixed": FixedSize, "in_turn": InTurn, "min_separation": MinSeparation}
+    "privacy.sampling",
+    {
+        "poisson": Poisson,
+        "fixed": FixedSize,
+        "in_turn": InTurn,
+        "min_separation": MinSeparation,
+        "examples": Examples,
+    },
 )
 
 
@@ -451,7 +503,12 @@ def build_sampler(
     hardened: bool = False,
     participation: Participation | None = None,
 ) -> Sampler:
-    """The sampler that a recipe names, from what the recipe declares; `participation` is for "min_separation"."""
+    """The sampler of users that a recipe names, from what the recipe declares.
+
+    `participation` is for "min_separation". `Examples` samples no users: it is built from its own numbers.
+    """
+    if SAMPLERS[name].takes("examples_per_user"):
+        raise SottoError(f"privacy.sampling={name!r} is that of run.algorithm='els'; set that instead")
     declared: dict[str, float] = {"users": users, "seed": seed, "hardened": hardened}
     if SAMPLERS[name].takes("cohort"):
         if cohort != int(cohort):

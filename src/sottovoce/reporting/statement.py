@@ -19,7 +19,7 @@ from sottovoce.accounting.events import ADDED, CorrelatedGaussian
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError, plain_number
 from sottovoce.files import Facts, Json, in_file
-from sottovoce.recipe import Privacy, Recipe
+from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
@@ -60,6 +60,9 @@ class Declared(Facts, sparse=True):
     total_weight: float
     weight_cap: float
     min_weight: float | None = None
+    examples_per_user: int | None = None  # at most, where examples are sampled: `cohort` counts them
+    example_rate: float | None = None
+    example_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -369,7 +372,7 @@ def make_statement(
         charged=listed,
         accountant=accounting.accountant_name(accountant),
         sampling="none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
-        declared=_declared(privacy),
+        declared=_declared(recipe, mechanism),
         mechanism=_mechanism_facts(recipe, mechanism),
         secrets=privacy.secrets,
         noise_generator=NOISE_GENERATOR,
@@ -444,10 +447,23 @@ def _count(spent: Spent) -> int:
     return sum(count for _, count in spent)
 
 
-def _declared(privacy: Privacy) -> Declared:
-    weight = privacy.total_weight or privacy.users
+def _declared(recipe: Recipe, mechanism: Mechanism) -> Declared:
+    privacy = recipe.privacy
+    weight = privacy.total_weight or privacy.places
     least = privacy.min_weight or weight if privacy.estimator == "clipped_denominator" else None
-    return Declared(privacy.users, privacy.cohort, privacy.cohort / privacy.users, weight, privacy.weight_cap, least)
+    if not privacy.examples_per_user:
+        return Declared(privacy.users, privacy.cohort, privacy.rate, weight, privacy.weight_cap, least)
+    return Declared(
+        users=privacy.users,
+        cohort=privacy.cohort,
+        user_rate=mechanism.sampler.user_rate,
+        total_weight=weight,
+        weight_cap=privacy.weight_cap,
+        min_weight=least,
+        examples_per_user=privacy.examples_per_user,
+        example_rate=privacy.rate,
+        example_tokens=recipe.local.tokens,
+    )
 
 
 def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:

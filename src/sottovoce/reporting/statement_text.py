@@ -91,12 +91,13 @@ def _guarantee(statement: Statement) -> str:
 
 
 def _method(statement: Statement) -> str:
-    mechanism = statement.mechanism
+    mechanism, most = statement.mechanism, statement.declared.examples_per_user
+    whose, moves = ("A user's", "sensitivity") if most is None else ("An example's", "sensitivity to one example")
     weighted = ", times its weight," if mechanism.clip_weighted else ""
     how = f"{mechanism.clipping}, {mechanism.clip_when}".replace("_", " ")
     return (
-        f"{_joins(statement)}. A user's update{weighted} is clipped to L2 norm {mechanism.clip_norm:g} ({how}) and "
-        f"averaged by the {mechanism.estimator.replace('_', ' ')} estimator, whose sensitivity is "
+        f"{_joins(statement)}. {whose} update{weighted} is clipped to L2 norm {mechanism.clip_norm:g} ({how}) and "
+        f"averaged by the {mechanism.estimator.replace('_', ' ')} estimator, whose {moves} is "
         f"{mechanism.sensitivity:.4g}. {_noise(mechanism)}{_changes(mechanism)} "
         f"{statement.rounds_done} of {statement.rounds_planned} planned rounds were done; ε is for all that are "
         f"planned, by {statement.accountant}."
@@ -154,8 +155,14 @@ def _joins(statement: Statement) -> str:
         return f"Users join a round by {how} sampling ({declared.cohort:g} of {declared.users:,} declared)"
     rounds = statement.rounds_planned if statement.turns is None else statement.turns
     apart = statement.min_separation
-    apart_text = "" if apart is None else f". Two rounds of one user are at least {apart} apart"
-    return SAMPLERS[name].describe(declared.cohort, declared.users, rounds) + apart_text
+    more = "" if apart is None else f". Two rounds of one user are at least {apart} apart"
+    if declared.examples_per_user is not None:
+        more = (
+            f". A user has at most {declared.examples_per_user} examples of {declared.example_tokens} tokens, and the "
+            f"guarantee is for all of them together: a binomial number of them joins a round, each with chance "
+            f"{declared.example_rate:.4g}"
+        )
+    return SAMPLERS[name].describe(declared.cohort, declared.users, rounds) + more
 
 
 def _start(statement: Statement) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from sottovoce.data.store import Store
 from sottovoce.errors import AnotherSum
 from sottovoce.training.round import play_round
@@ -37,6 +39,10 @@ class Strategy(ABC):
         self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
     ) -> tuple[ServerState, RoundResult]:
         """One round."""
+
+    def drawn(self, algorithm: Algorithm, store: Store, key: bytes, round_number: int) -> np.ndarray:
+        """The rows of the users whom a round with this key of sampling draws."""
+        return algorithm.mechanism.sampler.sample(store, key, round_number)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ GOOD = Recipe().replace(
 STORE = StoreFacts(users=20, tokens_per_user=40, words=60, public_tokens=1000)
 CENTRAL = {"run": {"algorithm": "central"}, "privacy": {"mode": "none"}}
 FEDSGD = {"run": {"algorithm": "fedsgd"}}
+ELS = {"run": {"algorithm": "els"}, "local": {"tokens": 10}, "privacy": {"examples_per_user": 4}}
 TRANSFER = {"server": {"update": "transfer"}, "privacy": {"mode": "none"}}
 EXPERIMENT = {"mode": "experiment", "noise_multiplier": None, "noise_std": 0.1}
 VOCABULARY = ((SampledGaussian(1.0, "poisson", 1.0), 1),)
@@ -104,8 +105,18 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case({"server": {"update": "transfer"}}), "server.update='transfer' has no user-level guarantee"),
         (case(TRANSFER, privacy(**EXPERIMENT)), "no average to add noise to"),
         (case(TRANSFER, privacy(adaptive_quantile=0.5)), "with server.update='transfer' remove it"),
+        (case(privacy(examples_per_user=4)), "privacy.examples_per_user=4 is for run.algorithm='els', not 'fedavg'"),
+        (case(privacy(sampling="examples")), "privacy.sampling='examples' is that of run.algorithm='els'"),
+        (case(ELS, privacy(sampling="fixed")), "draws examples by Poisson sampling, not 'fixed'"),
+        (case(ELS, privacy(examples_per_user=0)), "privacy.examples_per_user is not set: run.algorithm='els' needs"),
+        (case(ELS, privacy(examples_per_user=10_001)), "must be at most 10,000; take longer examples"),
+        (case(ELS, {"local": {"tokens": 0}}), "local.tokens is not set: with run.algorithm='els'"),
+        (case(ELS, privacy(users=2**20, examples_per_user=8192)), "examples are numbered with 32 bits"),
+        (case(ELS, privacy(accountant="rdp")), "privacy.accountant='rdp' has no accounting for sampled examples"),
+        (case(ELS, processes=2), "run.algorithm='els' trains in one process"),
         (case(privacy(users=0)), "privacy.users is not set"),
         (case(privacy(cohort=0)), "privacy.cohort is not set"),
+        (case(ELS, privacy(cohort=81)), "must be at most users · examples_per_user = 80, all examples"),
         (
             case(privacy(cohort=21)),
             "privacy.cohort=21 must be at most privacy.users=20, all the people there are",
@@ -208,6 +219,10 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
         (case(TRANSFER, facts=replace(STORE, words=10**6)), "server.tokens=4000 must be at most 2,147"),
         (case(TRANSFER, {"server": {"text": "public"}}), "fewer than the 4,000 that transfer reads at once"),
+        (
+            case(ELS, privacy(examples_per_user=5)),
+            "pays for more than there can be: users are cut to 40 tokens, 4 examples of local.tokens=10; use 4",
+        ),
         (case(CENTRAL, facts=replace(STORE, users=0)), "the store has no users to train on"),
         (
             case({"local": {"batch": 100}}),
@@ -237,6 +252,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
     ],
     "devices": [
         (case(CENTRAL), "pools text, and devices keep theirs"),
+        (case(ELS), "run.algorithm='els' samples the examples of all users in one place"),
         (case(TRANSFER), "across devices use 'average'"),
         (case(privacy(sampling="fixed")), "privacy.sampling='fixed' draws from all users"),
         (case(privacy(secrets="seeded")), "takes the noise from run.seed=0"),
@@ -290,6 +306,8 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
         (separated(min_separation=2, participations=2),),
         (privacy(clip_schedule=[[1, 1.0], [10, 0.5]], clip_path="linear"),),
         (privacy(adaptive_quantile=0.5),),
+        (ELS,),
+        (ELS, privacy(cohort=70, estimator="clipped_denominator", adaptive_quantile=0.5)),
         ({"local": {"objective": "rehearsal", "user_share": 0.5, "public": "text"}},),
         ({"run": {"deploy_every": 3, "delays": [0.5, 0.5]}},),
         ({"audit": {"users": 40}},),
@@ -334,6 +352,7 @@ def test_a_delta_that_the_vocabulary_uses_up_is_refused_without_a_budget_too() -
     [
         (CENTRAL, 1, "run.algorithm='central'"),
         (TRANSFER, 1, "server.update='transfer'"),
+        (ELS, 1, "run.algorithm='els'"),
         ({"run": {"deploy_every": 3}}, 1, "run.deploy_every or run.delays"),
         ({}, 2, "several processes"),
     ],
@@ -349,3 +368,16 @@ def test_canaries_are_refused_where_no_round_can_be_watched(
 def test_each_setting_of_distillation_is_refused_where_updates_are_averaged(key: str) -> None:
     with pytest.raises(SottoError, match=f"server.{key} has no meaning"):
         check(SCOPES["recipe"](case({"server": {key: "public" if key == "text" else 2}})))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run": {"deploy_every": 2}}, "averaged updates, not for run.algorithm='els'"),
+        ({"local": {"compression": "8bit"}}, "no meaning in training on sampled examples"),
+        (TRANSFER, "example-level sampling has none; use fedavg"),
+    ],
+)
+def test_what_is_for_whole_users_is_refused_where_examples_are_sampled(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SottoError, match=words):
+        check(SCOPES["recipe"](case(ELS, changes)))

@@ -178,3 +178,17 @@ def test_noise_that_does_not_fit_is_refused(refusal, arguments, words):
 def test_a_cohort_is_not_found_for_correlated_noise():
     with pytest.raises(SottoError, match="independent noise"):
         Training(noise_std=0.1, clip_norm=1.0, noise="tree").with_cohort()
+
+
+EXAMPLES = [*SIZES, "--examples-per-user", "9"]
+
+
+def test_sampled_examples_are_compared_with_sampled_users(sotto, answer, capsys):
+    sotto([*EXAMPLES, "--epsilon", "4"])
+    shown = capsys.readouterr().out
+    assert "100 of 24,300 places" in shown
+    assert "and 100 gradients of examples a round" in shown
+    assert "Less noise, whatever the text: users, one example each." in shown
+    made = answer(*EXAMPLES, "--epsilon", "4")
+    assert made["examples_per_user"] == 9
+    assert [level["sampled"] for level in made["levels"]] == ["examples", "users", "users", "users"]

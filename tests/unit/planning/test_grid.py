@@ -170,3 +170,23 @@ def test_correlated_noise_is_charged_for_the_run_whatever_the_matrix(more):
 def test_correlated_noise_with_secret_cohorts_is_refused():
     with pytest.raises(SottoError, match="in_turn"):
         plan_recipe(MINE.replace(privacy={"noise": "blt"}))
+
+
+ELS = MINE.replace(
+    run={"algorithm": "els", "rounds": 4},
+    local={"tokens": 40},
+    privacy={"accountant": "pld", "examples_per_user": 8, "cohort": 900},
+)
+
+
+def test_a_recipe_of_sampled_examples_is_planned_with_their_event():
+    made = plan_recipe(ELS)
+    assert max(choice.cohort for choice in made.choices) == 1800
+    assert_noise_of_a_run(ELS, made.choices[0])
+    resolved = resolve(ELS)
+    event = accounting.SampledExamples(resolved.privacy.noise_multiplier, 900 / (3900 * 8), 8)
+    assert made.epsilon == accounting.epsilon([(event, 4)], ELS.privacy.delta)
+    with pytest.raises(SottoError, match="examples_per_user is not set"):
+        plan_recipe(ELS.replace(privacy={"examples_per_user": 0}))
+    with pytest.raises(SottoError, match="no accounting for sampled examples"):
+        plan_recipe(ELS.replace(privacy={"accountant": "rdp"}))

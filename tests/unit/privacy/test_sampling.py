@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.accounting import Covered, NonPrivate, SampledGaussian, epsilon, event_from_json
+from sottovoce.accounting import Covered, NonPrivate, SampledExamples, SampledGaussian, epsilon, event_from_json
+from sottovoce.accounting.events import ADDED
 from sottovoce.accounting.matrices import Participation
 from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import SAMPLERS, FixedSize, InTurn, MinSeparation, Poisson, build_sampler
+from sottovoce.privacy.sampling import SAMPLERS, Examples, FixedSize, InTurn, MinSeparation, Poisson, build_sampler
 from sottovoce.privacy.schedule import Schedule
 
 SIZES = [(1, 1), (1, 5), (3, 7), (4, 10), (5, 10), (7, 7), (6, 11)]
@@ -246,10 +247,13 @@ def test_what_a_run_costs_is_what_its_rounds_cost():
 def test_only_users_who_flip_their_own_coins_are_independent_and_only_turns_are_public():
     facts = {name: (kind.independent, kind.amplifies, kind.uses_names) for name, kind in SAMPLERS.items()}
     coins, public = (True, True, False), (False, False, True)
-    assert facts == {"poisson": coins, "fixed": (False, True, False), "in_turn": public, "min_separation": public}
+    turns = {"in_turn": public, "min_separation": public}
+    assert facts == {"poisson": coins, "fixed": (False, True, False), **turns, "examples": coins}
     bounded = Participation(20, 5, 2)
-    generators = [build_sampler(name, cohort=4, users=40, participation=bounded).generator for name in SAMPLERS]
+    of_users = [name for name in SAMPLERS if name != "examples"]
+    generators = [build_sampler(name, cohort=4, users=40, participation=bounded).generator for name in of_users]
     assert generators == ["Philox", "Philox", "none: turns are public", "none: turns are public"]
+    assert [Examples(0.1, 4, hardened).generator for hardened in (False, True)] == ["Philox", "ChaCha20"]
     assert build_sampler("poisson", cohort=4, users=40, hardened=True).generator == "ChaCha20"
 
 
@@ -259,3 +263,23 @@ def test_a_cohort_that_is_no_whole_number_and_an_unknown_name_are_refused():
         build_sampler("fixed", cohort=2.5, users=40)
     with pytest.raises(SottoError, match="did you mean 'poisson'"):
         SAMPLERS["poison"]
+
+
+def test_examples_join_by_coins_of_their_own_and_are_charged_for_all_of_a_user():
+    sampler = Examples(0.25, 4)
+    assert sampler.event(1.5) == SampledExamples(1.5, 0.25, 4)
+    assert sampler.relation == ADDED
+    assert sampler.user_rate == pytest.approx(1 - 0.75**4)
+    places = range(40)
+    assert np.array_equal(sampler.sample(places, bytes(32)), Poisson(0.25).sample(places, bytes(32)))
+    assert sampler.expected(100) == 25  # in users: as many places as 25 users have
+    assert sampler.of_population(25, 50) == Examples(0.5, 4)
+
+
+def test_examples_are_drawn_from_as_many_places_for_every_user():
+    with pytest.raises(SottoError, match="not 4 places for each user"):
+        Examples(0.25, 4).sample(range(41), bytes(32))
+    with pytest.raises(SottoError, match="example_rate"):
+        Examples(0.0, 4)
+    with pytest.raises(SottoError, match=r"run\.algorithm='els'"):
+        build_sampler("examples", cohort=4, users=40)

@@ -64,6 +64,9 @@ class Central(Strategy):
         params, optimiser, *losses = descend(local.objective, algorithm.server, state.params, state.optimiser, lesson)
         return state.next(params, optimiser), PooledRound(len(rows), int(text.length), *losses)
 
+    def drawn(self, algorithm: Algorithm, store: Store, key: bytes, round_number: int) -> np.ndarray:
+        return self.rows(store.users, round_number)
+
     def rows(self, users: int, round_number: int) -> np.ndarray:
         """The users of a round, out of `users`. A round may end one pass and begin the next."""
         turns = np.arange((round_number - 1) * self.users_a_round, round_number * self.users_a_round)
