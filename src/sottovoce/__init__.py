@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from sottovoce.commands.release import release_run
     from sottovoce.commands.release_folder import Publication
     from sottovoce.commands.report import report_run
+    from sottovoce.commands.tokenizer import train_tokenizer
     from sottovoce.commands.train import RunResult, resume, train
     from sottovoce.commands.verify import verify_release
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.store import Store
+    from sottovoce.data.subwords import Subwords
     from sottovoce.data.vocabulary import Vocabulary
     from sottovoce.errors import SottoError
     from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -89,6 +91,7 @@ _HOMES = {
     "SottoError": "errors",
     "StackedLSTM": "models.stacked_lstm",
     "Store": "data.store",
+    "Subwords": "data.subwords",
     "Text": "commands.base",
     "Transformer": "models.transformer",
     "Vocabulary": "data.vocabulary",
@@ -131,6 +134,7 @@ _HOMES = {
     "suggest": "evaluation.suggestions",
     "train": "commands.train",
     "train_base": "commands.base",
+    "train_tokenizer": "commands.tokenizer",
     "verify_release": "commands.verify",
     "watch_app": "web.watch.app",
     "write_comparison": "commands.compare",
@@ -159,6 +163,7 @@ __all__ = [
     "SottoError",
     "StackedLSTM",
     "Store",
+    "Subwords",
     "Text",
     "Transformer",
     "Vocabulary",
@@ -201,6 +206,7 @@ __all__ = [
     "suggest",
     "train",
     "train_base",
+    "train_tokenizer",
     "verify_release",
     "watch_app",
     "write_comparison",

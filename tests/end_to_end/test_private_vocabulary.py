@@ -16,7 +16,6 @@ from sottovoce.accounting.events import ThresholdedHistogram
 from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import FRAME
 from sottovoce.errors import SottoError
 from sottovoce.privacy.histogram import NoisyHistogram
@@ -134,7 +133,7 @@ def test_what_fails_after_the_draw_leaves_no_store_and_no_trace(
     def full(*arguments: object) -> None:
         raise SottoError("the disk is full")
 
-    monkeypatch.setattr(Vocabulary, "save", full)
+    monkeypatch.setattr("sottovoce.data.prepare.save_tokenizer", full)
     assert sotto("prepare", corpus, "--out", tmp_path / "store", *PRICE, "--json").status == 2
     assert list(tmp_path.iterdir()) == []
 

@@ -33,6 +33,7 @@ FUNCTIONS = {
     "report": ("report_run",),
     "reproduce": ("reproduce",),
     "resume": ("resume",),
+    "tokenizer": ("train_tokenizer",),
     "train": ("train",),
     "verify": ("verify_release",),
     "watch": ("watch_app", "serve"),

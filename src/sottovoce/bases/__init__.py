@@ -80,6 +80,7 @@ def read_frequencies(folder: Path) -> dict[str, int]:
         return {}
     try:
         tokens = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")
+        tokens = tokens[tokens[0].startswith("# ") :]  # the language, where a vocabulary names one
         counts = (folder / FREQUENCIES).read_text(encoding="utf-8").split("\n")
         return {token: int(count) for token, count in zip(tokens, counts, strict=True) if token}
     except ValueError as error:

@@ -21,7 +21,7 @@ def train(
     name: Annotated[str | None, option("What the card calls it (default: the name of the folder).")] = None,
     text: Annotated[str, option("What the text is, for the card.")] = "public text",
     licence: Annotated[str, option("Licence of the text, for the card.")] = "not stated",
-    language: Annotated[str | None, option("Its language, for the card: de.")] = None,
+    language: Annotated[str | None, option("Code of its language: its public words, how words are cut.")] = None,
     key: Annotated[Path | None, option("Ed25519 key that signs (default: yours, made on first use).")] = None,
     passes: Annotated[float, option("How often the text is read.")] = 5.0,
     recipe: Annotated[str, option("The model, and how it is trained.")] = "base",
@@ -38,7 +38,9 @@ def train(
     scores = {"top-1, perplexity on text held out": f"{done.base.top1:.2%}, {done.base.perplexity:.4g}"}
     recited = {"longest passage of its text that it recites": f"{done.base.longest_recited} words"}
     print_table(f"Base {out}", {"tokens": f"{done.base.tokens:,}", **scores, **recited})
-    print(f"next: sotto prepare YOURS --vocabulary {out / 'vocabulary.txt'} --out STORE")
+    words = (out / "vocabulary.txt").is_file()
+    tokens = f"--vocabulary {out / 'vocabulary.txt'}" if words else f"--tokenizer {out / 'tokenizer.json'}"
+    print(f"next: sotto prepare YOURS {tokens} --out STORE")
     return print(f"then: sotto train RECIPE --from {out} --out RUN")
 
 

@@ -14,6 +14,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sotto prepare messages.csv --user-field author --text-field body --out store",
         "sotto prepare public.txt --plain-text --out public",
     ),
+    "tokenizer train": ("sotto tokenizer train public.txt --public --size 8000 --out tokenizer.json",),
     "init": ("sotto init store --out mine.toml", "sotto init store --noisy-count"),
     "plan": (
         "sotto plan mine.toml",

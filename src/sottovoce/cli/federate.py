@@ -35,6 +35,8 @@ class Creation:
     port: Annotated[int, option("Port of the server.")] = 8443
     vocabulary: Annotated[Path | None, option("A public word list, most frequent first (default: English).")] = None
     vocabulary_size: Annotated[int, option("Number of tokens in the vocabulary.")] = 10_000
+    language: Annotated[str | None, option("Code of the language of its text, as in `sotto prepare`.")] = None
+    tokenizer: Annotated[str | None, option("Not words: a tokenizer.json, bytes or characters.")] = None
     tokens_per_user: Annotated[int, option("Length to which every user's text is cut.")] = 1600
     held_out: Annotated[Path | None, option("A store to evaluate on; its users are not protected.")] = None
 
@@ -67,11 +69,11 @@ def init(
 ) -> None:
     """Create a federation: certificates, keys, the roster, and a folder to carry to each device."""
     from sottovoce.commands.federate import FederationSettings, create_federation
-    from sottovoce.data.vocabulary import Vocabulary
+    from sottovoce.commands.tokenizer import TokenizerChoice
     from sottovoce.federation.limits import Limits
 
-    file, size = creation.vocabulary, creation.vocabulary_size
-    words = Vocabulary.from_file(file, size) if file else Vocabulary.public(size)
+    chosen = TokenizerChoice(creation.vocabulary_size, creation.vocabulary, creation.language, creation.tokenizer)
+    words, _ = chosen.open()
     settings = FederationSettings(words, creation.tokens_per_user, creation.host, creation.port, creation.held_out)
     shares = [_device(text) for text in devices]
     roster = create_federation(federation, shares, settings, Limits(private_only=not allow_not_private))

@@ -18,7 +18,7 @@ from sottovoce.files import FULL
 
 LONGEST_ERROR = 1200  # characters
 VERBS = {  # by what a person does
-    "Start": ("demo", "doctor", "prepare", "init", "plan", "practice"),
+    "Start": ("demo", "doctor", "prepare", "tokenizer", "init", "plan", "practice"),
     "Train": ("train", "resume", "base", "federate"),
     "Look": ("evaluate", "report", "compare", "watch", "keyboard"),
     "Release": ("audit", "release", "verify", "export"),

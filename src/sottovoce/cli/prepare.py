@@ -17,7 +17,7 @@ from sottovoce.errors import SottoError
 if TYPE_CHECKING:
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.store import VocabularySource
-    from sottovoce.data.vocabulary import Vocabulary
+    from sottovoce.data.tokenizer import Tokenizer
 
 
 @Parameter(name="*")
@@ -50,6 +50,8 @@ class Words:
 
     vocabulary_size: Annotated[int, option("Tokens in all: specials, punctuation, frequent words.")] = 10_000
     vocabulary: Annotated[Path | None, option("A public word list, one a line, most frequent first.")] = None
+    language: Annotated[str | None, option("Its code: whose public words, and how words are cut.")] = None
+    tokenizer: Annotated[str | None, option("Not words: a tokenizer.json, bytes or characters.")] = None
     private_vocabulary: Annotated[Flag, option("Find words in the users' text; charged to the store.")] = False
     epsilon: Annotated[float | None, option("What the private vocabulary may cost, on top of training.")] = None
     delta: Annotated[float | None, option("Its δ: well below 1/users, at most half of training's.")] = None
@@ -59,6 +61,8 @@ class Words:
     def __post_init__(self) -> None:
         if self.private_vocabulary and self.vocabulary:
             raise SottoError("--vocabulary names the words and --private-vocabulary finds them; leave one of them out")
+        if self.private_vocabulary and self.tokenizer:
+            raise SottoError("--private-vocabulary finds words, and --tokenizer has others; leave one of them out")
         if self.private_vocabulary and (self.epsilon is None or self.delta is None):
             raise SottoError("--private-vocabulary needs --epsilon and --delta, for example --epsilon 1 --delta 1e-7")
         for name in ("epsilon", "delta", "words_per_user", "extend_public"):
@@ -66,15 +70,11 @@ class Words:
                 flag = "--" + name.replace("_", "-")
                 raise SottoError(f"{flag} is for --private-vocabulary; add that, or leave {flag} out")
 
-    def open(self) -> tuple[Vocabulary, VocabularySource]:
-        """The public vocabulary, and what the store says of its source."""
-        from sottovoce.data.store import PUBLIC_LIST
-        from sottovoce.data.vocabulary import Vocabulary
+    def open(self) -> tuple[Tokenizer, VocabularySource]:
+        """The public tokenizer, and what the store says of its source."""
+        from sottovoce.commands.tokenizer import TokenizerChoice
 
-        if self.vocabulary is None:
-            return Vocabulary.public(self.vocabulary_size), PUBLIC_LIST
-        words = Vocabulary.from_file(self.vocabulary, self.vocabulary_size)
-        return words, {"source": "file", "file": self.vocabulary.name}
+        return TokenizerChoice(self.vocabulary_size, self.vocabulary, self.language, self.tokenizer).open()
 
 
 GROUPED, WORDS = Grouped(), Words()
@@ -100,11 +100,17 @@ def prepare(
     grouping = grouped.grouping()
     if words.private_vocabulary:
         from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
+        from sottovoce.data.languages import DEFAULT
 
         assert words.epsilon is not None
         assert words.delta is not None
         wanted = PrivateVocabulary(
-            words.epsilon, words.delta, words.words_per_user, words.vocabulary_size, words.extend_public
+            words.epsilon,
+            words.delta,
+            words.words_per_user,
+            words.vocabulary_size,
+            words.extend_public,
+            words.language or DEFAULT,
         )
         progress = (lambda stage: None) if json else (lambda stage: log(f"{stage} ..."))
         summary, facts = prepare_privately(files, out, wanted, grouping, progress)

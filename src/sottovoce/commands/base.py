@@ -15,6 +15,7 @@ from sottovoce.build.assembly import build_model, load_model, model_settings
 from sottovoce.commands.initial_model import load_base_weights
 from sottovoce.commands.train import Observer, Stop, never, train
 from sottovoce.data.grouping import Grouping
+from sottovoce.data.languages import DEFAULT, find_language
 from sottovoce.data.lines import lines
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
@@ -62,8 +63,9 @@ def train_base(
     """Train a model on public text, in any language, and write it as a signed base.
 
     Args:
-        store: made by `sotto prepare --plain-text`; or a text file, of which the most frequent words are the vocabulary
-            (English text has the public list, so that the base fits every store that was prepared by default).
+        store: made by `sotto prepare --plain-text`; or a text file. Its vocabulary is the public list of its language,
+            so that the base fits every store of that list; where the language is not named or has no list, the most
+            frequent words of the text.
         out: the folder of the new base.
         about: what its card says of the text.
         passes: how often the text is read.
@@ -106,7 +108,11 @@ def train_base(
 
 def _prepared(text: Path, out: Path, language: str | None) -> Path:
     """The store of a file of public text."""
-    vocabulary = Vocabulary.public() if language == "en" else Vocabulary.of_text(lines(text))
+    rules = None if language is None else find_language(language)
+    if rules is None or rules.listed is None:
+        vocabulary = Vocabulary.of_text(lines(text), language=DEFAULT if rules is None else rules.code)
+    else:
+        vocabulary = Vocabulary.public(language=rules.code)
     prepare([text], out, vocabulary, Grouping(test_users=HELD_OUT, plain_text=True))
     return out
 

@@ -13,10 +13,12 @@ from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.data.corpus import Corpus, InMemory
 from sottovoce.data.grouping import Grouping, Progress
+from sottovoce.data.languages import DEFAULT, find_language
 from sottovoce.data.prepare import PreparationSummary, new_store, write_store
 from sottovoce.data.prepare import prepare as write_new_store
 from sottovoce.data.private_vocabulary import count_users
 from sottovoce.data.store import DECLARED, PUBLIC_LIST
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.privacy.histogram import MOST_NAMES, NoisyHistogram
@@ -33,8 +35,8 @@ _SHARE_OF_NEW = 4
 class PrivateVocabulary:
     """The budget of a vocabulary, and how it is spent.
 
-    `words_per_user` bounds the words that a user brings. With `extend_public` users bring only words that the public
-    list lacks; the words found replace its rarest, up to a quarter of the list.
+    `words_per_user` bounds the words that a user brings; the rules of `language` cut them. With `extend_public` users
+    bring only words that the public list lacks; the words found replace its rarest, up to a quarter of the list.
     """
 
     epsilon: float
@@ -42,6 +44,7 @@ class PrivateVocabulary:
     words_per_user: int | None = None
     size: int = 10_000
     extend_public: bool = False
+    language: str = DEFAULT
 
     def __post_init__(self) -> None:
         budget = {"epsilon": self.epsilon, "delta": self.delta}
@@ -59,7 +62,7 @@ class PrivateVocabulary:
         words = self.words_per_user
         if words is not None and not 1 <= words <= MOST_NAMES:
             raise SettingError(f"{{words_per_user}} must be in [1, {MOST_NAMES}]", words_per_user=words)
-        Vocabulary.from_words((), self.size)  # it refuses a size that leaves no place for a word
+        Vocabulary.from_words((), self.size, self.language)  # it refuses a size that leaves no place for a word
 
     def histogram(self) -> NoisyHistogram:
         """Half of δ pays for the noise and half for the threshold; the threshold depends little on its half."""
@@ -81,7 +84,7 @@ class PrivateVocabulary:
 def prepare(
     corpus: Corpus,
     out: str | Path,
-    vocabulary: Vocabulary | PrivateVocabulary | None = None,
+    vocabulary: Tokenizer | PrivateVocabulary | None = None,
     grouping: Grouping | None = None,
     progress: Progress | None = None,
 ) -> PreparationSummary:
@@ -94,14 +97,15 @@ def prepare(
         corpus: paths, folders or patterns of files; a table of pandas, polars, pyarrow or datasets; or records, as
             pairs (user, text) or mappings.
         out: the folder of the store. It must be new.
-        vocabulary: a public one, by default 10,000 frequent English words; or what a private one may cost.
+        vocabulary: a public one, or another tokenizer, by default 10,000 frequent English words; or what a private
+            vocabulary may cost.
         grouping: which fields, who is kept, who is held out.
         progress: is called with the number of records read, and of bytes of their files.
     """
     if isinstance(vocabulary, PrivateVocabulary):
         summary, _ = prepare_privately(corpus, out, vocabulary, grouping, progress=progress)
     else:
-        source = DECLARED if vocabulary else PUBLIC_LIST
+        source = PUBLIC_LIST if vocabulary is None else DECLARED
         summary = write_new_store(corpus, out, vocabulary or Vocabulary.public(), grouping, source, progress)
     for text in summary.warnings:
         warnings.warn(text, stacklevel=2)
@@ -139,14 +143,18 @@ def prepare_privately(
     with new_store(Path(out)) as folder:
         log("finding the noise for ε")
         histogram = wanted.histogram()
-        base = Vocabulary.public(wanted.size) if wanted.extend_public else Vocabulary.from_tokens(())
+        base = Vocabulary.from_words(find_language(wanted.language).marks, wanted.size, wanted.language)
+        if wanted.extend_public:
+            base = Vocabulary.public(wanted.size, wanted.language)
         log("counting the users of every word")
-        counts = count_users(folder.parent / "words", sources, grouping, histogram.names_per_user, base.words, progress)
+        counts = count_users(folder.parent / "words", sources, grouping, histogram.names_per_user, base, progress)
         refuse_hopeless(histogram.threshold, counts.users)
         log("drawing noise")
         StoreLedger(folder / "ledger.jsonl").charge(PREPARATION, "private vocabulary", histogram.event(), 1)
-        places = wanted.size - Vocabulary.frame_size
-        words = histogram.release(counts.by_word)[: places // _SHARE_OF_NEW if wanted.extend_public else places]
+        places = wanted.size - base.size
+        if wanted.extend_public:
+            places = (wanted.size - Vocabulary.frame_size) // _SHARE_OF_NEW
+        words = histogram.release(counts.by_word)[:places]
         del counts  # exact, and large
         facts = {
             "source": "private",
@@ -161,7 +169,7 @@ def prepare_privately(
         }
         log("writing the store")
         listed = base.words[Vocabulary.frame_size : wanted.size - len(words)]
-        vocabulary = Vocabulary.from_words((*listed, *words), wanted.size)
+        vocabulary = Vocabulary.from_words((*listed, *words), wanted.size, wanted.language)
         summary = write_store(folder, sources, grouping, vocabulary, facts, progress)
     return summary, facts
 

@@ -427,7 +427,7 @@ class Training:
             run=payments.run,
             rounds_planned=payments.planned,
             rounds_done=self.state.round,
-            vocabulary=VocabularyFacts.of(vocabulary.fingerprint, self.store.vocabulary_source),
+            vocabulary=VocabularyFacts.of(vocabulary.fingerprint, self.store.vocabulary_source, vocabulary.kind),
             start=start,
             canaries=header.get("canaries"),
             across_devices=self.context.across_devices,

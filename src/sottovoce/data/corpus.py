@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -19,7 +19,6 @@ from typing import Any
 from sottovoce.data import lines
 from sottovoce.data.census import Census
 from sottovoce.data.lines import ONE_OBJECT, PACKED, format_of, must_be_file, one_line, opened, readable
-from sottovoce.data.words import tokenise
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 Row = Mapping[str, Any]
@@ -176,26 +175,39 @@ def records(corpus: list[Source], reading: Reading = AS_USUAL, census: Census | 
     return (record for source in corpus for record in _read(source, reading, counted))
 
 
-def pieces(
-    corpus: list[Source], tokens: int, encoding: str | None = None, census: Census | None = None
-) -> Iterator[Record]:
-    """Plain text as records: each line under the name of its piece. A new piece begins after `tokens` tokens."""
-    counted = census or Census()
-    files = enumerate(path for path in corpus if isinstance(path, Path))
-    return (record for number, path in files for record in _pieces_of(path, number, tokens, encoding, counted))
+@dataclass(frozen=True)
+class Pieces:
+    """How plain text is cut: a new piece begins after `tokens` tokens, by `count`, which counts begin and end, too."""
 
+    tokens: int
+    count: Callable[[str], int]
+    encoding: str | None = None
+    whole: bool = False  # nothing is cut off: a piece may end before it is full
 
-def _pieces_of(path: Path, number: int, tokens: int, encoding: str | None, census: Census) -> Iterator[Record]:
-    piece = held = 0
-    with closing(_numbered_lines(path, encoding, census)) as text:
-        for _, line in text:
-            words = line.split()
-            for start in range(0, len(words), tokens):  # a file may be one long line
-                part = " ".join(words[start : start + tokens])
-                if held >= tokens:
-                    piece, held = piece + 1, 0
-                held += len(tokenise(part)) + 2  # begin and end
-                yield (f"{number} {piece}",), part
+    def of(self, corpus: list[Source], census: Census | None = None) -> Iterator[Record]:
+        """Plain text as records: each line under the name of its piece."""
+        counted = census or Census()
+        for number, path in enumerate(path for path in corpus if isinstance(path, Path)):
+            piece = held = 0
+            with closing(_numbered_lines(path, self.encoding, counted)) as text:
+                for _, line in text:
+                    words = line.split()
+                    chunks = (words[start : start + self.tokens] for start in range(0, len(words), self.tokens))
+                    for part, tokens in chain.from_iterable(map(self._parts, chunks)):
+                        if held >= self.tokens or (self.whole and held + tokens > self.tokens and held):
+                            piece, held = piece + 1, 0
+                        held += tokens
+                        yield (f"{number} {piece}",), part
+
+    def _parts(self, words: list[str]) -> Iterator[tuple[str, int]]:
+        """Some words, halved until they are not many more tokens than a piece has: a file may be one long line."""
+        text = " ".join(words)
+        tokens, half = self.count(text), len(words) // 2
+        if tokens <= (self.tokens if self.whole else self.tokens * 5 // 4 + 2) or not half:
+            yield text, tokens
+        else:
+            yield from self._parts(words[:half])
+            yield from self._parts(words[half:])
 
 
 def _numbered_lines(path: Path, encoding: str | None, census: Census) -> Generator[tuple[int, str], None, None]:

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.data.census import Census
-from sottovoce.data.corpus import Corpus, Reading, Source, pieces, records, size_of, sources
+from sottovoce.data.corpus import Corpus, Pieces, Reading, Source, records, size_of, sources
 from sottovoce.data.store import LARGEST_USER
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SettingError, SottoError
 
 PART_BYTES = 2**27
@@ -88,16 +89,25 @@ class Grouping:
         return sources(corpus, plain_text=self.plain_text)
 
     def records(
-        self, corpus: list[Source], census: Census | None = None, progress: Progress | None = None
+        self,
+        corpus: list[Source],
+        tokenizer: Tokenizer | None = None,
+        census: Census | None = None,
+        progress: Progress | None = None,
     ) -> Iterator[tuple[str, str]]:
         """The (user, text) pairs of a corpus: a record comes once for each owner, or not at all.
 
         Guarantee: whether a record counts is decided by the record alone, by the number of its owners. So the records
-        of one user say nothing of those of another.
+        of one user say nothing of those of another. (`tokenizer` counts the tokens of plain text, which has no users.)
         """
         census, dated = census or Census(), 0
         if self.plain_text:
-            found = pieces(corpus, self.tokens_per_user, self.encoding, census)
+            if tokenizer is None:
+                raise ValueError("plain text is cut by the tokens of a tokenizer")
+            pieces = Pieces(
+                self.tokens_per_user, lambda text: len(tokenizer.encode(text)), self.encoding, not tokenizer.is_words
+            )
+            found = pieces.of(corpus, census)
         else:
             found = records(corpus, self.reading, census)
         for census.records, (owners, text) in enumerate(found, 1):

@@ -74,8 +74,8 @@ class PreparationSummary(Facts):
             f"{self.records_dropped:,} of {self.records:,} records are left out: they have more owners than "
             "are allowed": self.records_dropped > 0,
             f"{self.unknown_rate:.0%} of the tokens are not in the vocabulary. Check that the text field holds the "
-            "text. For another language give a public word list of it; for names and slang find words privately, or "
-            "take a larger vocabulary": self.unknown_rate > MUCH_UNKNOWN,
+            "text. For another language name it (--language) or give a public word list of it; for names and slang "
+            "find words privately, or take a larger vocabulary": self.unknown_rate > MUCH_UNKNOWN,
             f"{self.guessed_lines:,} lines are not UTF-8 and were read as Windows-1252. If letters are wrong, name the "
             "encoding (--encoding)": self.guessed_lines > 0,
         }
@@ -134,11 +134,14 @@ def write_store(
     """Write the store of a corpus into the empty folder of `new_store`."""
     spill = Spill(folder.parent / "spill", parts_for(corpus), wide=vocabulary.size + LONGEST_COUNTED >= 2**16)
     census = Census()
-    for user, text in grouping.records(corpus, census, progress):
+    for user, text in grouping.records(corpus, vocabulary, census, progress):
         name = grouping.name(user)
         census.meet(user, name)
         spill.add(name, vocabulary.encode_measured(text))
-    summary = _write_splits(folder, spill, census, vocabulary, grouping)
+    # A private draw is paid for, whatever it finds.
+    counted = vocabulary.word_mask if vocabulary.is_words else vocabulary.typed_mask
+    needed = np.ones_like(counted) if source["source"] == "private" else counted
+    summary = _write_splits(folder, spill, census, needed, grouping, vocabulary)
     grouping.check_users(summary.users_seen, summary.single_record_users)
     save_tokenizer(vocabulary, folder)
     facts = {
@@ -147,6 +150,12 @@ def write_store(
         "min_tokens": grouping.min_tokens,
         "vocabulary_size": vocabulary.size,
         "vocabulary": dict(source),
+        "tokenizer": {
+            "kind": vocabulary.kind,
+            "language": vocabulary.language,
+            "size": vocabulary.size,
+            "hash": vocabulary.fingerprint,
+        },
         "splits": {
             "train": {"users": summary.train_users, "tokens": summary.train_tokens},
             "test": {"users": summary.test_users, "tokens": summary.test_tokens},
@@ -175,7 +184,7 @@ def collect(
         grouping = replace(grouping, tokens_per_user=tokens_per_user)
     cap = grouping.tokens_per_user if grouping.plain_text else tokens_per_user
     users: dict[bytes, array[int]] = {}
-    for user, text in grouping.records(grouping.sources(corpus)):
+    for user, text in grouping.records(grouping.sources(corpus), vocabulary):
         tokens = users.setdefault(grouping.name(user), array("I"))
         if cap is None or len(tokens) < cap:
             tokens.extend(vocabulary.encode_measured(text))
@@ -186,8 +195,10 @@ def collect(
 
 
 def _write_splits(
-    store: Path, spill: Spill, census: Census, vocabulary: Tokenizer, grouping: Grouping
+    store: Path, spill: Spill, census: Census, needed: np.ndarray, grouping: Grouping, vocabulary: Tokenizer
 ) -> PreparationSummary:
+    """Write both splits. Unknown text with none of the `needed` tokens is refused."""
+    found_needed = False
     seen = cut = tokens_seen = tokens_cut = unknown = largest = 0
     with (
         SplitWriter(store / "train.arrow", vocabulary.size) as train,
@@ -200,6 +211,7 @@ def _write_splits(
             if total < grouping.min_tokens:
                 continue
             tokens, letters = vocabulary.separate(measured)
+            found_needed = found_needed or bool(needed[tokens].any())
             (test if grouping.holds_out(name) else train).add(name.hex(), tokens, letters)
             cut += total > len(tokens)
             tokens_cut += total - len(tokens)
@@ -208,6 +220,14 @@ def _write_splits(
     if not kept:
         found = f"keeps none of the {seen} users; the largest has {largest} tokens"
         raise SettingError(f"{{min_tokens}} {found}; lower {{min_tokens.name}}, or give more text", **asdict(grouping))
+    if unknown and not found_needed:
+        raise SettingError(
+            "the text has no word of the vocabulary: look at {text_field.name} and {language.name}, or give a public "
+            "word list of its language ({vocabulary.name})",
+            text_field=None,
+            language=None,
+            vocabulary=None,
+        )
     if not train.users:
         found = f"holds out all {kept} users that have {{min_tokens}}"
         raise SettingError(f"{{test_users}} {found}; lower {{test_users.name}}, or give more users", **asdict(grouping))

@@ -10,6 +10,7 @@ import numpy as np
 
 from sottovoce.data.corpus import Source
 from sottovoce.data.grouping import Grouping, Progress, Spill, parts_for
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import is_word, tokenise
 from sottovoce.errors import SettingError
 
@@ -29,7 +30,7 @@ def count_users(
     corpus: list[Source],
     grouping: Grouping,
     words_per_user: int,
-    known: Collection[str] = (),
+    known: Vocabulary,
     progress: Progress | None = None,
 ) -> WordCounts:
     """For each word, how many of the users to train on bring it; a user brings at most `words_per_user`, each once.
@@ -37,16 +38,17 @@ def count_users(
     Guarantee: a user added or removed changes at most `words_per_user` counts, each by one. Which words a user brings
     depends on that user alone: on their text in the store, and on the hash of their name, which picks among too many.
     (The most frequent words would be "the" and "and" for everyone; a random choice finds more, as measured.)
-    `known` words are left out. Exact counts are private. `folder` is for work files and must not exist.
+    Words are cut as those of `known` are, and these are left out. Exact counts are private. `folder` is for work files
+    and must not exist.
     """
     if words_per_user < 1:
         raise SettingError("{words_per_user} must be at least 1: the words of one user", words_per_user=words_per_user)
-    ids = _Ids(known)
+    ids = _Ids(known.words)
     spill = Spill(folder, parts_for(corpus), wide=True)
     for user, text in grouping.records(corpus, progress=progress):
         name = grouping.name(user)
         if not grouping.holds_out(name):
-            spill.add(name, [_NO_WORD, *map(ids.__getitem__, tokenise(text)), _NO_WORD])
+            spill.add(name, [_NO_WORD, *map(ids.__getitem__, tokenise(text, known.rules)), _NO_WORD])
     counts = np.zeros(len(ids.words), np.int64)
     seen = kept = 0
     for name, total, tokens in spill.users(grouping.tokens_per_user):

@@ -151,6 +151,9 @@ class Subwords:
     def typed_mask(self) -> np.ndarray:
         return self._mask(lambda token: bool(self._bytes[token]))
 
+    def fold(self, text: str) -> str:
+        return text
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, from `bos` to `eos`. The name of a special token in a text is written letter by letter."""
         return self.separate(np.array(self.encode_measured(text)))[0].tolist()

@@ -87,6 +87,10 @@ class Tokenizer(Protocol):
         """True where a person types just the characters of the token; not so for specials and placeholders."""
         ...
 
+    def fold(self, text: str) -> str:
+        """A text as the tokenizer reads it: words are in lower case."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, from `bos` to `eos`. No text contains a special token."""
         ...

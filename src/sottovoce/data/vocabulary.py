@@ -7,19 +7,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from sottovoce.data.languages import DEFAULT, Language, find_language
 from sottovoce.data.lines import lines
 from sottovoce.data.tokenizer import LONGEST_COUNTED, Specials, Tokenizer, fixed_mask, separate_unknown
-from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, is_word, tokenise
+from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, fold, is_word, tokenise
 from sottovoce.errors import SettingError, SottoError
 
 SMALLEST = len(FRAME) + 1
 VOCABULARY = "vocabulary.txt"
+_LANGUAGE = "# language: "
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Vocabulary:
     """
 
     words: tuple[str, ...]
+    language: str = DEFAULT  # whose rules cut the text
     frame_size: ClassVar[int] = len(FRAME)  # how many tokens every vocabulary begins with
 
     def __repr__(self) -> str:
@@ -44,14 +47,14 @@ class Vocabulary:
             raise SottoError(f"{spaced[0]!r} is not one word; a vocabulary has one word without spaces per entry")
 
     @classmethod
-    def public(cls, size: int = 10_000) -> Vocabulary:
-        """The most frequent English words of wordfreq, which do not depend on the users: `size` tokens in all."""
+    def public(cls, size: int = 10_000, language: str = DEFAULT) -> Vocabulary:
+        """The most frequent words of wordfreq's list of a language: `size` tokens in all. No user changes them."""
         _check_size(size)
-        import wordfreq
-
-        # The list masks the digits of longer numbers ("2019" is "0000"), so only single digits are real in it.
-        listed = (w for w in wordfreq.top_n_list("en", 2 * size + 1000) if len(w) == 1 or not any(map(str.isdigit, w)))
-        vocabulary = cls.from_words(listed, size)
+        rules = find_language(language)
+        listed = rules.public_words(2 * size + 1000)
+        if rules.segmented:  # some entries are several words by our dictionary
+            listed = (word for entry in listed for word in tokenise(entry, rules))
+        vocabulary = cls.from_words(chain(rules.marks, listed), size, rules.code)
         if vocabulary.size < size:
             raise SettingError(
                 f"{{vocabulary_size}} is too much for the list; the largest is {vocabulary.size}", vocabulary_size=size
@@ -59,33 +62,46 @@ class Vocabulary:
         return vocabulary
 
     @classmethod
-    def from_file(cls, path: str | Path, size: int | None = None) -> Vocabulary:
-        """A word list, one word a line, most frequent first; further columns are ignored. May be `.gz` or `.zst`."""
-        vocabulary = cls.from_words((line.split()[0] for line in lines(path) if line.strip()), size)
+    def from_file(cls, path: str | Path, size: int | None = None, language: str | None = None) -> Vocabulary:
+        """A word list, one word a line, most frequent first; further columns are ignored. May be `.gz` or `.zst`.
+
+        A list that names its language, as a saved vocabulary does, is of that language.
+        """
+        read = lines(path)
+        first = next(read, "")
+        named = _language_named(first)
+        if named and language and named != find_language(language).code:
+            raise SettingError(
+                f"{{language}} is not that of {path}, which is {named}; leave one out", language=language
+            )
+        listed = (line.split()[0] for line in chain([first], read) if line.strip())
+        vocabulary = cls.from_words(listed, size, named or language or DEFAULT)
         if vocabulary.size < SMALLEST:
             raise SottoError(f"{path} holds no word; a vocabulary file has one word a line")
         return vocabulary
 
     @classmethod
-    def of_text(cls, texts: Iterable[str], size: int = 10_000) -> Vocabulary:
+    def of_text(cls, texts: Iterable[str], size: int = 10_000, language: str = DEFAULT) -> Vocabulary:
         """The most frequent words of public text, in any language: `size` tokens in all, or fewer in a short text."""
-        counted = Counter(token for text in texts for token in tokenise(text))
-        return cls.from_words((word for word, _ in counted.most_common()), size)
+        rules = find_language(language)
+        counted = Counter(token for text in texts for token in tokenise(text, rules))
+        return cls.from_words((word for word, _ in counted.most_common()), size, rules.code)
 
     @classmethod
-    def from_words(cls, words: Iterable[str], size: int | None = None) -> Vocabulary:
+    def from_words(cls, words: Iterable[str], size: int | None = None, language: str = DEFAULT) -> Vocabulary:
         """The frame and the given words in their order, without doubles and without what no text can produce."""
         if size is not None:
             _check_size(size)
+        rules = find_language(language)
         kept: dict[str, None] = dict.fromkeys(FRAME)
         for word in words:
             if len(kept) == size:
                 break
-            tokens = tokenise(word)
-            # A mark outside ASCII is a token too, but not a word.
-            if len(tokens) == 1 and is_word(tokens[0]):
+            tokens = tokenise(word, rules)
+            # A mark outside ASCII is a token too, but not a word; some languages have their own.
+            if len(tokens) == 1 and (is_word(tokens[0]) or tokens[0] in rules.marks):
                 kept[tokens[0]] = None
-        return cls(tuple(kept))
+        return cls(tuple(kept), rules.code)
 
     @classmethod
     def from_tokens(cls, tokens: Iterable[str]) -> Vocabulary:
@@ -105,17 +121,22 @@ class Vocabulary:
         return "words"
 
     @property
-    def language(self) -> str:
-        return "en"
-
-    @property
     def file_name(self) -> str:
         return VOCABULARY
 
     @property
     def contents(self) -> bytes:
-        """One token a line, in the order of the ids."""
-        return "".join(f"{word}\n" for word in self.words).encode()
+        """One token a line, in the order of the ids; before them the language, where it is not the default."""
+        return "".join(f"{line}\n" for line in (*self._named, *self.words)).encode()
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return () if self.language == DEFAULT else (_LANGUAGE + self.language,)
+
+    @cached_property
+    def rules(self) -> Language:
+        """How its language cuts text into words."""
+        return find_language(self.language)
 
     @property
     def is_words(self) -> bool:
@@ -145,6 +166,10 @@ class Vocabulary:
         hidden = {*SPECIALS, *PLACEHOLDERS}
         return fixed_mask([word not in hidden for word in self.words])
 
+    def fold(self, text: str) -> str:
+        """A text in lower case, as its language writes it."""
+        return fold(text, self.rules)
+
     def text_of(self, token: int) -> str:
         """The characters of one token."""
         return self.words[token]
@@ -158,7 +183,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        return blake2b("\n".join(self.words).encode(), digest_size=16).hexdigest()
+        return blake2b("\n".join((*self._named, *self.words)).encode(), digest_size=16).hexdigest()
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -167,13 +192,14 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, from BOS to EOS."""
-        return [BOS, *map(self._ids.get, tokenise(text), repeat(UNK)), EOS]
+        return [BOS, *map(self._ids.get, tokenise(text, self.rules), repeat(UNK)), EOS]
 
     def encode_measured(self, text: str) -> list[int]:
         """As `encode`, but a word outside the vocabulary keeps its length: n letters become the number size + n."""
         ids, size = self._ids, self.size
         # No id of a word is 0, so `or` means "not in the vocabulary".
-        return [BOS, *[ids.get(word) or size + min(len(word), LONGEST_COUNTED) for word in tokenise(text)], EOS]
+        words = tokenise(text, self.rules)
+        return [BOS, *[ids.get(word) or size + min(len(word), LONGEST_COUNTED) for word in words], EOS]
 
     def separate(self, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The ids that `encode_measured` gave, and the lengths of the words outside the vocabulary, in order."""
@@ -192,7 +218,8 @@ class Vocabulary:
         """Read a saved vocabulary: the same tokens with the same ids."""
         words = tuple(line.rstrip("\r\n") for line in lines(path))
         try:
-            return cls(words)
+            named = _language_named(words[0]) if words else None
+            return cls(words) if named is None else cls(words[1:], named)
         except SottoError as error:
             raise SottoError(f"{path} is not a saved vocabulary: {error}") from error
 
@@ -202,6 +229,11 @@ def needs_words(tokenizer: Tokenizer, what: str) -> Vocabulary:
     if not isinstance(tokenizer, Vocabulary):
         raise SottoError(f"{what} needs tokens that are whole words, and these are {tokenizer.kind}; use a word list")
     return tokenizer
+
+
+def _language_named(line: str) -> str | None:
+    """The language that the first line of a saved vocabulary names. No word has a space, so it is no word."""
+    return find_language(line.removeprefix(_LANGUAGE).strip()).code if line.startswith(_LANGUAGE) else None
 
 
 def _check_size(size: int) -> None:

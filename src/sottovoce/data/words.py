@@ -5,31 +5,108 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
+from collections.abc import Iterator
+from functools import cache
+
+from sottovoce.data.languages import DEFAULT, Language, find_language
+from sottovoce.data.segmentation import WITHOUT_SPACES, segments
 
 BOS, EOS, UNK = 0, 1, 2
 SPECIALS = ("<bos>", "<eos>", "<unk>")
 PLACEHOLDERS = ("<url>", "<email>", "<phone>", "<user>")
 # Every vocabulary begins with these, so that the first ids mean the same in all of them.
 FRAME = SPECIALS + PLACEHOLDERS + tuple(string.punctuation)
+ENGLISH = find_language(DEFAULT)
 
+_ELIDED = re.compile(r"([^\W\d_]|qu)'(.+)", re.DOTALL)
 _PLACEHOLDER = re.compile(r"<[a-z]+>")
-# `[^\W\d_]` is "a letter, in any alphabet". The order matters: a placeholder wins over its own angle bracket.
-_TOKEN = re.compile(r"<[a-z]+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]|_")
+_LETTER = r"[^\W\d_]"  # in any alphabet
+# The order matters: a placeholder wins over its own angle bracket.
+_TOKEN = r"<[a-z]+>|%s|\d+|[^\w\s]|_"
+_ASCII = re.compile(_TOKEN % rf"{_LETTER}+(?:'{_LETTER}+)*")
 _APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'"})
+# Inside a word: an apostrophe, the double quote of Hebrew abbreviations, the dot of Catalan "col·lecció".
+_INSIDE = "(?:'|(?<=[א-ת])\"(?=[א-ת])|(?<=l)·(?=l))"
 
 
-def tokenise(text: str) -> list[str]:
+def tokenise(text: str, language: Language = ENGLISH) -> list[str]:
     """Cut a text into tokens; joining them with spaces and cutting again gives the same tokens.
+
+    A word is letters of any script with their marks (vowel signs, accents, viramas). A joiner or a non-joiner between
+    letters belongs to the word.
 
     >>> tokenise("Don’t call <phone> at 10:30!")
     ["don't", 'call', '<phone>', 'at', '10', ':', '30', '!']
+    >>> tokenise("हिन्दी में")
+    ['हिन्दी', 'में']
     """
+    text = fold(text, language)
+    tokens = (_ASCII if text.isascii() else _unicode_tokens()).findall(text)
+    if language.elides:
+        tokens = [part for token in tokens for part in _elided(token)]
+    if language.segmented and WITHOUT_SPACES.search(text):
+        return [word for token in tokens for word in _words(token)]
+    return tokens
+
+
+def fold(text: str, language: Language = ENGLISH) -> str:
+    """A text in lower case, as the language writes it, with one code for what looks the same."""
+    if language.letters or language.drops_marks or language.form != "NFC":
+        text = unicodedata.normalize(language.form, text)
+        for letter, folded in language.letters:
+            text = text.replace(letter, folded)
+        if language.drops_marks:
+            text = _vowel_signs().sub("", text)
     text = text.lower()
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text).translate(_APOSTROPHES)
-    return _TOKEN.findall(text)
+    return text if text.isascii() else unicodedata.normalize(language.form, text).translate(_APOSTROPHES)
 
 
 def is_word(token: str) -> bool:
     """True for a word or a number; False for marks, specials and placeholders."""
     return token[0].isalnum() and not _PLACEHOLDER.fullmatch(token)
+
+
+def _elided(token: str) -> Iterator[str]:
+    """A word and those that lean on it: "l'homme" is "l", "'" and "homme"."""
+    while found := _ELIDED.fullmatch(token):
+        yield from (found[1], "'")
+        token = found[2]
+    yield token
+
+
+def _words(token: str) -> Iterator[str]:
+    """A token of a language without spaces, cut into its words. What ICU leaves at an edge may be no letter."""
+    found = segments(token) if WITHOUT_SPACES.search(token) else (token,)
+    if len(found) == 1:
+        yield token
+        return
+    for part in found:
+        for piece in _unicode_tokens().findall(part):
+            yield from _words(piece)
+
+
+@cache
+def _unicode_tokens() -> re.Pattern[str]:
+    """As for ASCII, but a letter may have marks, and joiners before the next letter or mark."""
+    mark = _class_of("Mn", "Mc", "Me")
+    joined = f"[\u200c\u200d]+(?={_LETTER}|{mark})"
+    word = f"{_LETTER}+(?:(?:{mark}|{joined})+{_LETTER}*)*"
+    return re.compile(_TOKEN % f"{word}(?:{_INSIDE}{word})*")
+
+
+@cache
+def _vowel_signs() -> re.Pattern[str]:
+    return re.compile(f"{_class_of('Mn')}|\u0640")  # and the stroke that stretches Arabic words
+
+
+def _class_of(*categories: str) -> str:
+    """A class of a pattern with all characters of some categories."""
+    planes = (range(0x300, 0x20000), range(0xE0100, 0xE01F0))  # no others have marks
+    codes = [code for plane in planes for code in plane if unicodedata.category(chr(code)) in categories]
+    ranges: list[list[int]] = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges) + "]"

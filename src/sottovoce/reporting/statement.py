@@ -137,9 +137,13 @@ class MechanismFacts(Facts, sparse=True):
         return bool(self.clip_schedule) or self.adaptive is not None
 
 
+# What is public in a tokenizer, by the name that a store gives it.
+_PUBLIC = {"bytes": "the bytes of UTF-8", "characters": "the characters of wordfreq's list, and bytes"}
+
+
 @dataclass(frozen=True)
 class VocabularyFacts(Facts):
-    """Where the words come from; `private`: found in the users' own text, and part of the run's ε."""
+    """The tokens and where they come from; `private`: found in the users' own text, and part of the run's ε."""
 
     fingerprint: str
     source: str
@@ -150,17 +154,18 @@ class VocabularyFacts(Facts):
         return super().from_json({"private": _OWN_TEXT in values["source"], **values})
 
     @staticmethod
-    def of(fingerprint: str, origin: Mapping[str, float | str]) -> VocabularyFacts:
-        """From what the store says of its vocabulary."""
+    def of(fingerprint: str, origin: Mapping[str, float | str], kind: str = "words") -> VocabularyFacts:
+        """From what the store says of its vocabulary, whose tokens are of a kind."""
         if origin["source"] == "private":
             epsilon, delta = float(origin["epsilon"]), float(origin["delta"])
             cost = f"ε = {accounting.rounded_up(epsilon, 6)} at δ = {plain_number(delta)}"
             source = f"found in the users' own text with {cost}, which is part of this run's ε"
             return VocabularyFacts(fingerprint, source, private=True)
-        public = origin["source"] == "public"
-        return VocabularyFacts(
-            fingerprint, "public: the list of wordfreq" if public else "declared public by the owner of the store"
-        )
+        source = "declared public by the owner of the store"
+        if origin["source"] == "public":
+            listed = _PUBLIC.get(str(origin.get("list")), "the list of wordfreq")
+            source = f"public: {listed}" + (f" ({origin['language']})" if "language" in origin else "")
+        return VocabularyFacts(fingerprint, source if kind == "words" else f"{kind}, {source}")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ BUDGET = {"epsilon": 1.0, "delta": 1e-6}
         ({"extend_public": True}, "--extend-public is for --private-vocabulary"),
         ({"private_vocabulary": True}, "needs --epsilon and --delta"),
         ({"private_vocabulary": True, "epsilon": 1.0}, "needs --epsilon and --delta"),
+        ({"private_vocabulary": True, "tokenizer": "bytes", **BUDGET}, "leave one of them out"),
         ({"private_vocabulary": True, "vocabulary": Path("w.txt"), **BUDGET}, "leave one of them out"),
     ],
     ids=str,

@@ -135,15 +135,17 @@ def test_a_base_is_signed_and_a_start_from_it_names_the_signer(base, store, tmp_
 
 @pytest.mark.slow
 def test_a_text_file_in_any_language_is_enough(tmp_path):
-    """Its own words are the vocabulary; a store that is prepared with them fits the base."""
+    """Its own words are the vocabulary, cut as its language does; a store that is prepared with them fits the base."""
     generator = np.random.default_rng(4)
-    words = ["straße", "über", "größe", "київ", "été", "ναι"]
+    words = ["ภาษา", "über", "größe", "київ", "été", "ναι"]
     lines = (" ".join(generator.choice(words, size=12)) for _ in range(6000))
     (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
-    about = Text("tiny", language="de")
+    about = Text("tiny", language="th")  # wordfreq has no list of it
     made = train_base(tmp_path / "text.txt", tmp_path / "base", about, passes=0.1, recipe=RECIPE)
-    assert made.base.language == bases.read_base(made.out).language == "de"
+    assert made.base.language == bases.read_base(made.out).language == "th"
     vocabulary = Vocabulary.from_file(made.out / bases.VOCABULARY)
     assert vocabulary.fingerprint == made.base.words
+    assert vocabulary.language == "th"
+    assert bases.read_frequencies(made.out).keys() == set(vocabulary.words)
     assert set(vocabulary.words[vocabulary.frame_size :]) == set(words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "text.txt"]

@@ -15,9 +15,9 @@ from pyarrow import parquet
 
 from sottovoce.data import lines
 from sottovoce.data.census import Census
-from sottovoce.data.corpus import Corpus, Reading, sources
-from sottovoce.data.corpus import pieces as pieces_of
+from sottovoce.data.corpus import Corpus, Pieces, Reading, sources
 from sottovoce.data.corpus import records as records_of
+from sottovoce.data.words import tokenise
 from sottovoce.errors import SottoError
 
 PAIRS = [("ann", "Hello, world"), ("bob", 'two\nlines and "quotes"'), ("7", "tab\there"), ("ann", "été 😂")]
@@ -30,7 +30,8 @@ def records(corpus: Corpus, *fields: str, **settings: str) -> Iterator[tuple[str
 
 
 def pieces(corpus: Corpus, tokens: int) -> Iterator[tuple[str, str]]:
-    return ((piece, text) for (piece,), text in pieces_of(sources(corpus, plain_text=True), tokens))
+    cut = Pieces(tokens, lambda text: len(tokenise(text)) + 2)
+    return ((piece, text) for (piece,), text in cut.of(sources(corpus, plain_text=True)))
 
 
 def zstd(content: bytes) -> bytes:
@@ -130,6 +131,8 @@ def test_plain_text_is_cut_into_pieces_of_about_as_many_tokens(tmp_path: Path) -
         ("0 2", "and on so it goes on and on"),
         ("1 0", "two"),
     ]
+    by_letter = Pieces(10, len).of([tmp_path / "a.txt"])
+    assert [text for _, text in by_letter][:3] == ["= One =", "the sky", "is blue ."]
     assert "--plain-text out" in str(_refused(lambda: pieces(tmp_path / "a.jsonl", 10), tmp_path / "a.jsonl"))
 
 

@@ -19,8 +19,10 @@ from sottovoce.data import prepare as prepare_module
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, collect, prepare
 from sottovoce.data.store import Store, write_arrays
+from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from tokenizer_examples import byte_level
 
 LETTERS = Vocabulary.from_words("abcdefgh")
 Records = list[tuple[str, str]]
@@ -435,6 +437,38 @@ def test_what_the_owner_should_look_at(tmp_path: Path) -> None:
     for words in ("1 of 6 records are left out", "of the tokens are not in the vocabulary", "1 lines are not UTF-8"):
         assert words in found
     assert "ann" not in found.lower().replace("cannot", "")
+
+
+def test_text_without_a_word_of_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SottoError, match="no word of the vocabulary") as caught:
+        prepare([("ann", "привет, мир!"), ("bob", "как дела")], tmp_path / "store", LETTERS, Grouping(test_users=0))
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    found = {"source": "private"}  # was paid for
+    prepare([("ann", "привет")], tmp_path / "store", LETTERS, Grouping(test_users=0), found)
+
+
+def test_a_store_names_its_tokenizer(tmp_path: Path) -> None:
+    corpus = [("ann", "the cat"), ("bob", "the end")]
+    for name, tokenizer in (("bpe", byte_level()), ("bytes", Subwords.of_bytes()), ("words", LETTERS)):
+        prepare(corpus, tmp_path / name, tokenizer, Grouping(test_users=0), {"source": "private"})
+        store, facts = Store.open(tmp_path / name), json.loads((tmp_path / name / "store.json").read_text())
+        assert store.vocabulary == tokenizer
+        wanted = {"kind": name, "language": "en", "size": tokenizer.size, "hash": tokenizer.fingerprint}
+        assert facts["tokenizer"] == wanted
+        assert tokenizer.file_name in facts["files"]
+        texts = {tuple(tokenizer.encode(text)) for _, text in corpus}
+        assert {tuple(store[row].tolist()) for row in range(2)} == texts
+
+
+def test_long_plain_text_is_not_lost_where_words_have_many_tokens(tmp_path: Path) -> None:
+    text = " ".join(f"word{number}" for number in range(500))
+    (tmp_path / "text.txt").write_text(text)
+    grouping = Grouping(plain_text=True, tokens_per_user=64, test_users=0)
+    prepare([tmp_path / "text.txt"], tmp_path / "store", Subwords.of_bytes(), grouping)
+    store = Store.open(tmp_path / "store")
+    kept = sum(np.count_nonzero(store[row] >= 2) for row in range(store.users))
+    assert kept > 0.97 * len(text)
 
 
 def test_nothing_to_look_at() -> None:

@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 from examples import examples
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.private_vocabulary import count_users
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 
 Records = list[tuple[str, str]]
+NOTHING = Vocabulary.from_words(())
 EVERYBODY = Grouping(test_users=0, every_record_is_a_user=True)
 
 
 def counts(
-    folder: Path, rows: Records, words_per_user: int, grouping: Grouping = EVERYBODY, **more: list[str]
+    folder: Path, rows: Records, words_per_user: int, grouping: Grouping = EVERYBODY, known: Vocabulary = NOTHING
 ) -> Counter:
     corpus = folder / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"user": user, "text": text}) + "\n" for user, text in rows))
-    return Counter(count_users(folder / "work", [corpus], grouping, words_per_user, **more).by_word)
+    return Counter(count_users(folder / "work", [corpus], grouping, words_per_user, known).by_word)
 
 
 def test_a_user_brings_each_word_once_and_only_words(tmp_path: Path) -> None:
@@ -33,7 +35,12 @@ def test_a_user_brings_each_word_once_and_only_words(tmp_path: Path) -> None:
 
 def test_known_words_are_not_brought(tmp_path: Path) -> None:
     rows = [("ann", "tea the tea of"), ("bob", "the milk")]
-    assert counts(tmp_path, rows, 1, known=["the", "of"]) == {"tea": 1, "milk": 1}
+    assert counts(tmp_path, rows, 1, known=Vocabulary.from_words(["the", "of"])) == {"tea": 1, "milk": 1}
+
+
+def test_words_are_cut_by_the_rules_of_the_language(tmp_path: Path) -> None:
+    thai, rows = Vocabulary.from_words((), language="th"), [("ann", "ฉันรักภาษาไทย")]
+    assert counts(tmp_path, rows, 9, known=thai) == {"ฉัน": 1, "รัก": 1, "ภาษา": 1, "ไทย": 1}
 
 
 def test_a_user_in_many_records_brings_no_more(tmp_path: Path) -> None:

@@ -128,9 +128,46 @@ def test_a_file_that_is_no_saved_vocabulary_is_an_error(tmp_path: Path, content:
     assert "\n" not in str(caught.value)
 
 
+def test_what_evaluation_asks_of_words() -> None:
+    assert SMALL.is_words
+    assert not SMALL.space_inside
+    assert not SMALL.joins.any()
+    assert [SMALL.bytes_of(token) for token in (0, 1, 2, 3, 42)] == [b"", b"", b"", b"<url>", b"don't"]
+    assert SMALL.fold("Don’t") == "don't"
+
+
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SottoError, match="does not exist"):
         Vocabulary.load(tmp_path / "nowhere.txt")
+
+
+def test_a_language_is_kept_with_the_words(tmp_path: Path) -> None:
+    thai = Vocabulary.from_words(["ภาษา", "ไทย", "ภาษาไทย"], language="th")
+    assert thai.words[len(FRAME) :] == ("ภาษา", "ไทย")  # the third is two words
+    thai.save(tmp_path / "vocabulary.txt")
+    assert (tmp_path / "vocabulary.txt").read_text(encoding="utf-8").startswith("# language: th\n<bos>\n")
+    assert Vocabulary.load(tmp_path / "vocabulary.txt") == Vocabulary.from_file(tmp_path / "vocabulary.txt") == thai
+    assert thai.fingerprint != Vocabulary(thai.words).fingerprint
+    assert thai.encode("ภาษาไทย") == [BOS, len(FRAME), len(FRAME) + 1, EOS]
+    assert Vocabulary.from_words(["a"]).contents.startswith(b"<bos>\n")
+    with pytest.raises(SottoError, match="language=de is not that of"):
+        Vocabulary.from_file(tmp_path / "vocabulary.txt", language="de")
+
+
+def test_a_saved_vocabulary_of_a_language_that_is_not_known_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("# language: xx\n<bos>\n<eos>\n<unk>\n")
+    with pytest.raises(SottoError, match=r"is not a saved vocabulary.*'xx'"):
+        Vocabulary.load(path)
+
+
+@pytest.mark.parametrize("code", ["tr", "zh", "ar"])
+def test_public_words_of_other_languages_meet_their_text(code: str) -> None:
+    public = Vocabulary.public(300, code)
+    assert (public.size, public.language) == (300, code)
+    assert all(tokenise(word, public.rules) == [word] for word in public.words[len(FRAME) :])
+    text = {"tr": "BU İYİ", "zh": "我们的。", "ar": "مِن هٰذا"}[code]
+    assert UNK not in public.encode(text)
 
 
 def test_decode_takes_arrays() -> None:

@@ -1,11 +1,16 @@
-"""The tokeniser by example, and its round trip."""
+"""The tokeniser by example, in many scripts, and its round trip."""
+
+import re
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
-from sottovoce.data.words import tokenise
+from sottovoce.data.demo import demo_texts
+from sottovoce.data.languages import NAMES, find_language
+from sottovoce.data.words import fold, is_word, tokenise
 
 
 @pytest.mark.parametrize(
@@ -43,3 +48,107 @@ def test_cutting_again_changes_nothing(text: str) -> None:
 def test_no_visible_character_of_lower_case_ascii_is_lost(text: str) -> None:
     lowered = "".join(c for c in text if c.isascii()).lower()
     assert "".join(tokenise(lowered)) == "".join(lowered.split())
+
+
+def before(text: str) -> list[str]:
+    """The rule of version 0.1, which knew no marks."""
+    text = unicodedata.normalize("NFC", text.lower()).translate({ord("’"): "'", ord("ʼ"): "'"})
+    return re.findall(r"<[a-z]+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]|_", text)
+
+
+@examples(200)
+@given(st.text(st.characters(codec="ascii")))
+def test_ascii_text_has_the_tokens_it_always_had(text: str) -> None:
+    assert tokenise(text) == before(text)
+
+
+def test_the_demo_has_the_tokens_it_always_had() -> None:
+    texts = [text for user in range(40) for text in demo_texts(2018, user)]
+    assert len(texts) > 400
+    assert [tokenise(text) for text in texts] == [before(text) for text in texts]
+
+
+# Each sentence was written for this test; the words are where a reader of the language expects them.
+SENTENCES = {
+    "hi": ("मैं हर रोज़ हिन्दी में पढ़ती हूँ।", "मैं हर रोज़ हिन्दी में पढ़ती हूँ ।"),
+    "bn": ("আমি প্রতিদিন বাংলায় লিখি।", "আমি প্রতিদিন বাংলায় লিখি ।"),
+    "ta": ("நான் தமிழில் எழுதுகிறேன்.", "நான் தமிழில் எழுதுகிறேன் ."),
+    "ar": ("أَكْتُبُ الرِّسَالَةَ كُلَّ يَوْمٍ.", "أكتب الرسالة كل يوم ."),
+    "fa": ("من هر روز می‌نویسم.", "من هر روز می‌نویسم ."),
+    "he": ("כתבתי לצה״ל על ג׳ירפה.", "כתבתי לצה\"ל על ג'ירפה ."),
+    "tr": ("ISPARTA'DA İYİ BİR IŞIK VAR", "ısparta'da iyi bir ışık var"),
+    "az": ("İLK QIŞ", "ilk qış"),
+    "lt": ("ĮDOMÙS RÌMAS", "įdomùs ri\u0307\u0300mas"),
+    "ro": ("Aceeaşi ţară", "aceeași țară"),
+    "el": ("Ο ΔΡΌΜΟΣ ΤΗΣ ΠΌΛΗΣ", "ο δρόμος της πόλης"),
+    "de": ("Die Straße ist groß.", "die straße ist groß ."),
+    "ca": ("La col·lecció d’en Pol", "la col·lecció d ' en pol"),
+    "fr": ("L’homme qu'on a vu aujourd’hui", "l ' homme qu ' on a vu aujourd'hui"),
+    "it": ("L'amico dell'anno", "l ' amico dell'anno"),
+    "ko": ("나는 매일 편지를 써요.", "나는 매일 편지를 써요 ."),
+    "ka": ("მე ყოველდღე ვწერ.", "მე ყოველდღე ვწერ ."),
+    "am": ("እኔ በየቀኑ እጽፋለሁ።", "እኔ በየቀኑ እጽፋለሁ ።"),
+    "ru": ("Я пишу каждый день, ещё и ещё.", "я пишу каждый день , ещё и ещё ."),
+    "vi": ("Tôi viết thư mỗi ngày.", "tôi viết thư mỗi ngày ."),
+    "th": ("ฉันเขียนจดหมายทุกวัน", "ฉัน เขียน จดหมาย ทุก วัน"),
+    "zh": ("我每天写信，今天天气很好。", "我 每天 写信 , 今天 天气 很好 。"),
+    "ja": ("私は毎日手紙を書きます。", "私 は 毎日 手紙 を 書き ます 。"),
+    "km": ("ខ្ញុំសរសេរសំបុត្រ", "ខ្ញុំ សរសេរ សំបុត្រ"),
+    "lo": ("ຂ້ອຍມັກກິນເຂົ້າ", "ຂ້ອຍ ມັກ ກິນເຂົ້າ"),
+    "my": ("ကျွန်တော်မြန်မာစာလေ့လာတယ်။", "ကျွန်တော် မြန်မာ စာ လေ့လာ တယ် ။"),
+}
+
+
+@pytest.mark.parametrize("code", SENTENCES)
+def test_words_of_many_scripts(code: str) -> None:
+    (sentence, words), language = SENTENCES[code], find_language(code)
+    tokens = tokenise(sentence, language)
+    assert tokens == unicodedata.normalize(language.form, words).split()
+    assert tokenise(" ".join(tokens), language) == tokens
+    assert all(is_word(token) for token in tokens if len(token) > 1)
+
+
+@pytest.mark.parametrize("code", ["hi", "ta", "ka", "am", "ru", "ko", "bn"])
+def test_scripts_with_spaces_need_no_language(code: str) -> None:
+    sentence, words = SENTENCES[code]
+    assert tokenise(sentence) == unicodedata.normalize("NFC", words).split()
+
+
+@examples(100)
+@given(st.sampled_from(sorted(NAMES)), st.text())
+def test_cutting_again_changes_nothing_in_any_language(code: str, text: str) -> None:
+    language = find_language(code)
+    tokens = tokenise(text, language)
+    assert tokenise(" ".join(tokens), language) == tokens
+
+
+LETTERS = "".join(sentence for sentence, _ in SENTENCES.values()) + "\u200c\u200d a'A"
+
+
+@examples(200)
+@given(st.sampled_from(["th", "zh", "ja", "km", "lo", "my", "en", "he", "fr"]), st.text(LETTERS))
+def test_cutting_again_changes_nothing_in_mixed_scripts(code: str, text: str) -> None:
+    language = find_language(code)
+    tokens = tokenise(text, language)
+    assert tokenise(" ".join(tokens), language) == tokens
+    assert "".join(tokens) == "".join(fold(text, language).split())
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("क्\u200dया", ["क्\u200dया"]),
+        ("می\u200cشود", ["می\u200cشود"]),
+        ("a\u200d b\u200c\u200cc", ["a", "\u200d", "b\u200c\u200cc"]),
+        ("👩\u200d💻 ❤\ufe0f", ["👩", "\u200d", "💻", "❤", "\ufe0f"]),
+        ("x\u0302y 1\u0301", ["x\u0302y", "1", "\u0301"]),
+        ("१२३ ٤٥ ๖๗", ["१२३", "٤٥", "๖๗"]),
+        ('say"no"', ["say", '"', "no", '"']),
+    ],
+)
+def test_marks_joiners_and_digits(text: str, tokens: list[str]) -> None:
+    assert tokenise(text) == tokens
+
+
+def test_without_a_language_words_are_not_looked_for_inside_runs() -> None:
+    assert tokenise("我喜欢中文") == ["我喜欢中文"]

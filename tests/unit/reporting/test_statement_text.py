@@ -14,7 +14,10 @@ from sottovoce.reporting.statement_text import bytes_text, format_value, pairs, 
 
 def test_a_private_vocabulary_is_in_the_sentences():
     assert "wordfreq" in VocabularyFacts.of("9f86", {"source": "public", "list": "wordfreq"}).source
+    hindi = VocabularyFacts.of("9f86", {"source": "public", "list": "characters", "language": "hi"}, "characters")
+    assert hindi.source == "characters, public: the characters of wordfreq's list, and bytes (hi)"
     declared = VocabularyFacts.of("9f86", {"source": "declared"})
+    assert VocabularyFacts.of("9f86", {"source": "file"}, "bpe").source == f"bpe, {declared.source}"
     assert VocabularyFacts.of("9f86", {"source": "file", "file": "words.txt"}) == declared
     private = VocabularyFacts.of("9f86", {"source": "private", "epsilon": 2.0, "delta": 1e-6, "words_found": 7})
     assert "ε = 2 at δ = 1e-6" in private.source
