@@ -184,7 +184,7 @@ def assemble(
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     devices = 1 if strategy.layout else recipe.run.devices or devices_here
-    block = block_size(params, recipe.privacy.cohort / (devices * processes), recipe.run.block)
+    block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = _find_products(recipe, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
     program = "kernels" if products else "the general program"

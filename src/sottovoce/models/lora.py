@@ -57,6 +57,10 @@ class LowRank(eqx.Module):
     def dtype(self) -> Any:
         return self.weight.dtype
 
+    def __matmul__(self, column: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+        """W x + s B (A x), for one vector."""
+        return self.weight @ column + self.scale * (self.up @ (self.down @ column))
+
     def merged(self) -> Float[Array, "outputs inputs"]:
         """W + s B A: one plain matrix that gives the same."""
         return self.weight + self.scale * jnp.matmul(self.up, self.down, precision="highest")
@@ -175,13 +179,16 @@ class Survey:
     def _usable(self, patterns: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """The matrices of these names that the model uses as `x @ weight.T` alone: it is traced with an adapter there.
 
-        The layers of a model are alike, and are tried together.
+        All are tried together, and then those that are alike in every layer.
         """
         leaves = zip(layer_names(self.model), jax.tree.leaves(self.model), strict=True)
         groups: dict[str, dict[str, tuple[int, ...]]] = {}
         for name, leaf in leaves:
             if is_inexact(leaf) and leaf.ndim == 2 and _matches(name, patterns):
                 groups.setdefault(starred(name), {})[name] = leaf.shape
+        together = {name: shape for group in groups.values() for name, shape in group.items()}
+        if self._can_have(together):
+            return together
         return {name: shape for group in groups.values() if self._can_have(group) for name, shape in group.items()}
 
     def _can_have(self, names: Iterable[str]) -> bool:

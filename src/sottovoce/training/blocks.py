@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from sottovoce.kernels.lstm_users import Products
-from sottovoce.models.contract import parameter_count
+from sottovoce.models.contract import parameter_count, split
 
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
 
@@ -71,16 +71,18 @@ def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
     return shares
 
 
-def block_size(params: Any, cohort: float, chosen: int = 0) -> int:
+def block_size(model: Any, cohort: float, chosen: int = 0) -> int:
     """Users at once: as chosen, or what suits the model and the device.
 
-    Each user in a block has an update of their own in memory. On a CPU a block larger than the cache is slower.
+    Each user in a block has an update of their own in memory. On a CPU a block larger than the cache is slower; what is
+    frozen counts there too: adapters are small, and what a step computes for a user is not.
     """
     if chosen:
         return chosen
     on_cpu = jax.default_backend() == "cpu"
     room = 6 * 2**20 if on_cpu else 8 * 2**30
-    size = max(1, min(512, room // (8 * parameter_count(params)), int(cohort * 1.2) + 1))
+    counted = parameter_count(model if on_cpu else split(model)[0])
+    size = max(1, min(512, room // (8 * counted), int(cohort * 1.2) + 1))
     # In multiples of 32: the recurrence runs that many users at a time on an H200.
     return size if on_cpu or size < 32 else -(-size // 32) * 32
 

@@ -46,6 +46,7 @@ def test_the_product_is_that_of_the_merged_matrix():
     for given in (inputs, jnp.asarray(inputs)):
         np.testing.assert_allclose(given @ matrix.T, expected, atol=1e-5)
     np.testing.assert_allclose(jnp.asarray(inputs) @ matrix.merged().T, expected, atol=1e-5)
+    np.testing.assert_allclose(matrix @ jnp.asarray(inputs[0, 0]), expected[0, 0], atol=1e-5)
     assert (matrix.shape, matrix.dtype) == ((4, 5), jnp.float32)
 
 

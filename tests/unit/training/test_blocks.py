@@ -90,7 +90,10 @@ def test_a_block_fits_the_cache_of_a_cpu_and_is_in_lots_of_32_on_a_gpu(monkeypat
     assert block_size(params, cohort=1000, chosen=7) == 7
     assert block_size(params, cohort=1000) == 16  # 6 MiB for 8 bytes a parameter
     assert block_size(params, cohort=5) == 7
+    half = {"weight": np.zeros(3 * 2**12), "frozen": np.zeros(9 * 2**12, np.int32)}
+    assert block_size(half, cohort=1000) == 16  # a step computes with what is frozen too
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert block_size(half, cohort=1000) == 512
     assert block_size(params, cohort=1000) == 512
     assert block_size(params, cohort=100) == 128
     assert block_size(params, cohort=5) == 7
