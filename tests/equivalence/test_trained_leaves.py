@@ -24,7 +24,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
 
 SERVER = Server(optax.sgd(1.0))
-ADAPTED = [name for name in FAMILY if Survey(of_family(name), Adapters(1)).matrices]
+ADAPTED = [name for name in FAMILY if name != "stacked_lstm, variational and tied"]  # which has no matrix to adapt
 # Which arrays are trained, written out where a test does not ask the model: those of an adapter, by their names.
 TRAINED = (".down", ".up")
 
@@ -63,7 +63,8 @@ def test_adapters_move_and_what_they_adapt_does_not(name, noise_std, store, voca
     assert sum(expected.values()) == 2 * len(adapters) > 0
 
 
-@pytest.mark.parametrize("name", [some(name) for name in FAMILY])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILY)
 def test_without_adapters_every_array_moves(name, store, vocabulary):
     model = of_family(name, vocabulary.size)
     found = changed(model, after_a_round(model, store, 0.0))

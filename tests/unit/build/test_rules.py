@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -43,6 +44,11 @@ EXPERIMENT = {"mode": "experiment", "noise_multiplier": None, "noise_std": 0.1}
 VOCABULARY = ((SampledGaussian(1.0, "poisson", 1.0), 1),)
 
 
+@cache
+def survey_of(family: str, adapters: Adapters) -> Survey:
+    return Survey(of_family(family), adapters)
+
+
 @dataclass(frozen=True)
 class Case:
     """A recipe, and what is known about the place where it is used."""
@@ -57,7 +63,7 @@ class Case:
 
     @property
     def survey(self) -> Survey:
-        return Survey(of_family(self.family), adapters_of(self.recipe) or Adapters(1))
+        return survey_of(self.family, adapters_of(self.recipe) or Adapters(1))
 
 
 SCOPES = {

@@ -15,6 +15,8 @@ from sottovoce.models.lora import Adapted, Adapters, LowRank, Survey, adapt, cli
 TOKENS = jnp.array([3, 9, 4, 1, 7])
 # What each kind multiplies with, and neither indexes nor concatenates nor normalises.
 BRANCHES = [f"blocks[{n}].{part}.{way}" for n in (0, 1) for part in ("value", "gate") for way in ("down", "up")]
+ATTENTION = [f"blocks[{n}].attention.{part}" for n in (0, 1) for part in ("query", "key", "value", "output")]
+SWIGLU = [f"blocks[{n}].feed_forward.{part}" for n in (0, 1) for part in ("gate", "up", "down")]
 ADAPTABLE = {
     "lstm": {"projection"},
     "gru": {"projection"},
@@ -22,7 +24,15 @@ ADAPTABLE = {
     "stacked_lstm, variational and tied": set(),
     "gated_cnn": {*BRANCHES, "blocks[0].residual", "output"},
     "gated_cnn, tied": set(BRANCHES),
+    "transformer": set(ATTENTION + SWIGLU),
+    "transformer, as Qwen3": {*ATTENTION, *SWIGLU, "output"},
+    "gpt2, in pieces": {*ATTENTION, *(name for name in SWIGLU if not name.endswith("gate"))},
 }
+
+
+def some(name: str):
+    """The other kinds are tried in slow tests."""
+    return pytest.param(name, marks=() if name in ("lstm", "gated_cnn, tied") else pytest.mark.slow)
 
 
 def adapted(name: str, **settings) -> Adapted:
@@ -50,11 +60,12 @@ def test_the_product_is_that_of_the_merged_matrix():
     assert (matrix.shape, matrix.dtype) == ((4, 5), jnp.float32)
 
 
-@pytest.mark.parametrize("name", ADAPTABLE)
+@pytest.mark.parametrize("name", [some(name) for name in FAMILY])
 def test_a_model_can_have_adapters_where_it_multiplies_and_nowhere_else(name):
     assert set(Survey(of_family(name), Adapters(1)).adaptable) == ADAPTABLE[name]
 
 
+@pytest.mark.slow
 def test_by_default_the_table_of_the_logits_has_none_where_others_can():
     found = Survey(of_family("gated_cnn"), Adapters(1))
     assert set(found.matrices) == ADAPTABLE["gated_cnn"] - {"output"}
@@ -63,6 +74,16 @@ def test_by_default_the_table_of_the_logits_has_none_where_others_can():
     again = Survey(of_family("gated_cnn"), Adapters(1, matrices=found.patterns))
     assert again.matrices == found.matrices
     assert set(Survey(of_family("stacked_lstm"), Adapters(1)).matrices) == {"output"}
+
+
+def test_norms_and_head_are_words_for_arrays_of_a_transformer():
+    found = Survey(
+        of_family("transformer, as Qwen3"), Adapters(1, matrices=("*query", "*value"), trains=("norms", "head"))
+    )
+    norms = [f"blocks[{n}].{part}.weight" for n in (0, 1) for part in ("attention_norm", "feed_forward_norm")]
+    heads = [f"blocks[{n}].attention.{part}_norm.weight" for n in (0, 1) for part in ("query", "key")]
+    assert set(found.also) == {*norms, *heads, "norm.weight", "output"}
+    assert set(found.matrices) == {name for name in ATTENTION if name.endswith(("query", "value"))}
 
 
 def test_patterns_choose_by_name():
@@ -74,7 +95,7 @@ def test_patterns_choose_by_name():
     assert found.named_by("embedding") == ["embedding"]
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILY if ADAPTABLE[name]])
+@pytest.mark.parametrize("name", [some(name) for name in FAMILY if ADAPTABLE[name]])
 def test_fresh_adapters_change_nothing_and_merged_ones_give_the_same(name):
     plain = of_family(name)
     fresh = adapted(name, scale=0.5)
