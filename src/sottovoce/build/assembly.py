@@ -44,6 +44,8 @@ from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Strategy, Work, play_rounds
 from sottovoce.training.types import Algorithm, Payments, RoundResult
 
+_NO_SIZES = ("kind", "initial", "initial_is_public")
+
 
 @dataclass(frozen=True)
 class Assembly:
@@ -246,7 +248,7 @@ def adapters_of(recipe: Recipe) -> Adapters | None:
 def model_settings(recipe: Recipe) -> dict[str, Any]:
     """The settings of the recipe's kind of model: those of its adapters are not among them."""
     settings = recipe.to_dict()["model"].items()
-    return {name: value for name, value in settings if name not in ("kind", "initial") and name not in ADAPTER_KEYS}
+    return {name: value for name, value in settings if name not in (*_NO_SIZES, *ADAPTER_KEYS)}
 
 
 def filled_model(recipe: Recipe) -> Recipe:

@@ -61,6 +61,8 @@ def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = 
 
 def model_keys(model: Model) -> Iterator[str]:
     """Rules of the [model] section alone."""
+    if model.initial_is_public and model.initial in (None, NO_BASE):
+        yield "model.initial_is_public is said of nothing: set model.initial to a folder, or remove it"
     if model.adapter_rank is None:
         for key in ADAPTER_KEYS:
             if getattr(model, key) is not None:

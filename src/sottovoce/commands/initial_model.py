@@ -22,9 +22,19 @@ from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json, read_sealed, sha256_of
+from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel
+from sottovoce.models.hugging_face import (
+    CONFIG,
+    TABLES_OF_TOKENS,
+    fit_rows,
+    is_hugging_face,
+    load_weights,
+    read_config,
+    tokens_of_file,
+)
 from sottovoce.models.lora import Adapted, merge, merge_weights, put_under
-from sottovoce.recipe import Recipe
+from sottovoce.recipe import Model, Recipe
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import signature
 from sottovoce.runs.baselines import NOTHING
@@ -77,6 +87,13 @@ def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool =
 def _find_start(recipe: Recipe, store: Store, fresh: LanguageModel) -> Start:
     """The plain model that `model.initial` names."""
     assert recipe.model.initial is not None
+    if folder := _hugging_face_folder(recipe):
+        return _from_hugging_face(recipe, store, fresh, folder)
+    if recipe.model.initial_is_public:
+        raise SottoError(
+            f"model.initial_is_public is for a folder of Hugging Face, and {recipe.model.initial} is none: what it was "
+            f"trained on is in its own files; remove the key"
+        )
     path = bases.find(recipe.model.initial) or Path(recipe.model.initial)
     file = path if path.suffix == ".safetensors" else path / WEIGHTS
     if file.is_file() and (file == path or not RunFolder(path).recipe_file.is_file()):
@@ -94,6 +111,70 @@ def with_base(recipe: Recipe, store: Store) -> Recipe:
     filled = filled_model(recipe)
     base = bases.fitting(filled.model.kind, model_settings(filled), store.vocabulary.fingerprint)
     return recipe if base is None else recipe.replace(model={"initial": base})
+
+
+def with_sizes(recipe: Recipe) -> Recipe:
+    """The recipe with kind and sizes of the model that `model.initial` names, where that is a folder of Hugging Face.
+
+    Only the context is the recipe's to choose: how much a token sees of what was read is a question of memory.
+    """
+    folder = _hugging_face_folder(recipe)
+    if folder is None:
+        return recipe
+    described, given = read_config(folder), model_settings(recipe)
+    said = f"and {folder / CONFIG} says"
+    if recipe.model.kind not in (described.kind, Model().kind):
+        raise SottoError(f"model.kind={recipe.model.kind!r}, {said} {described.kind!r}; leave it out")
+    for name, value in described.settings.items():
+        if name in given and given[name] != value:
+            raise SottoError(f"model.{name}={given[name]!r}, {said} {value!r}; leave it out")
+    most = described.longest - 1
+    context = given.get("context", min(registry.defaults(described.kind)["context"], most))
+    if context > most:
+        raise SottoError(f"model.context={context}, {said} that the longest text has {most + 1} tokens; lower it")
+    return recipe.replace(model={"kind": described.kind, **described.settings, "context": context})
+
+
+def _hugging_face_folder(recipe: Recipe) -> Path | None:
+    """The folder that `model.initial` names, if it is in the layout of Hugging Face. A run's folder is a run."""
+    initial = recipe.model.initial
+    if initial in (None, NO_BASE) or bases.find(initial):
+        return None
+    folder = Path(initial)
+    return folder if is_hugging_face(folder) and not RunFolder(folder).recipe_file.is_file() else None
+
+
+def _from_hugging_face(recipe: Recipe, store: Store, fresh: LanguageModel, folder: Path) -> Start:
+    """Weights that were not made here. A private run needs the owner's word that their text was public."""
+    public = _is_declared_public(recipe, folder)
+    if recipe.privacy.mode == "private" and not public:
+        raise SottoError(
+            f"it is not known what {folder} was trained on, so a private run must not start from it; if its text was "
+            f"public, say so: model.initial_is_public = true"
+        )
+    tokenizer, own = store.vocabulary, find_tokenizer(folder)
+    if own.is_file() and load_tokenizer(own).fingerprint != tokenizer.fingerprint:
+        raise SottoError(f"{folder} has another tokenizer than {store.path}; prepare the store with --tokenizer {own}")
+    rows, wanted = read_config(folder).rows, tokens_of_file(tokenizer)
+    if rows < wanted:
+        raise SottoError(
+            f"the embedding of {folder} has {rows:,} rows, and the tokenizer of {store.path} {wanted:,} tokens: each "
+            f"needs a row; prepare the store with the tokenizer of that model"
+        )
+    weights = load_weights(folder, fresh)
+    tables = {name: fit_rows(weights[name], tokenizer) for name in TABLES_OF_TOKENS if name in weights}
+    model = load_model(fresh, {**weights, **tables})
+    name = digest(weights_of(model))
+    source = f"public start: {name}, declared public by the owner" if public else f"start: {name}, of unknown origin"
+    facts: Json = {"weights": name, "trained_on": PUBLIC if public else "people or unknown", "source": source}
+    return Start(model, facts, f"folder {folder.name}")
+
+
+def _is_declared_public(recipe: Recipe, folder: Path) -> bool:
+    """By the recipe, or by a card in the folder; a card that says something else is not overruled."""
+    if not (folder / bases.CARD).is_file():
+        return bool(recipe.model.initial_is_public)
+    return read_card_of(folder / WEIGHTS).get("trained_on") == PUBLIC
 
 
 def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder) -> Start:

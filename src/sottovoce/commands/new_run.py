@@ -18,7 +18,7 @@ from sottovoce.commands.baselines import measure_baselines
 from sottovoce.commands.clock import NOT_TIMED, Pace
 from sottovoce.commands.forecast import NOT_BEGUN, Confirm, Declined, Forecast, forecast_run
 from sottovoce.commands.helper import assemble_for
-from sottovoce.commands.initial_model import Start, find_start, with_base
+from sottovoce.commands.initial_model import Start, find_start, with_base, with_sizes
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
 from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
@@ -97,7 +97,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
-    recipe = with_absolute_paths(recipe)
+    recipe = with_sizes(with_absolute_paths(recipe))
     check_also(recipe, context.also_evaluate_on)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)

@@ -8,6 +8,7 @@ import jax
 
 from sottovoce.build import rules
 from sottovoce.build.assembly import build_model, filled_model
+from sottovoce.commands.initial_model import with_sizes
 from sottovoce.commands.stores import has_own_store
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.data.store import Store
@@ -27,7 +28,7 @@ def count_parameters(recipe: Recipe) -> Sizes:
         vocabulary = demo_vocabulary().size
     elif recipe.data.store and Path(recipe.data.store).is_dir():
         vocabulary = Store.open(recipe.data.store).vocabulary.size
-    filled = filled_model(recipe)
+    filled = filled_model(with_sizes(recipe))
     model, plain = jax.eval_shape(lambda: (model := build_model(filled, vocabulary), merge(model)))
     params, frozen = split(model)
     return Sizes(parameter_count(plain), parameter_count(params), parameter_count(frozen))

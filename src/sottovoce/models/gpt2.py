@@ -113,7 +113,7 @@ class GPT2(eqx.Module):
         self, tokens: Int[Array, " time"], state: State, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], State]:
         time, last, caches = len(tokens), self.positions.shape[0], []
-        place = jnp.maximum(state.seen, 0) + jnp.arange(time + 1)
+        place = jnp.maximum(state.seen, jnp.float32(0)) + jnp.arange(time + 1, dtype=jnp.float32)
         place = place - last * jnp.floor(place / last)  # of each token in its piece, and of the next one
         visible = who_is_visible(place[:time], self.context)
         words = self.embedding[tokens] + self.positions[place[:time].astype(jnp.int32)]

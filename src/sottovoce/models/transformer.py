@@ -228,14 +228,14 @@ class Transformer(eqx.Module):
         self, tokens: Int[Array, " time"], state: State, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], State]:
         time, caches = len(tokens), []
-        visible = who_is_visible(state.seen + jnp.arange(time), self.context)
+        visible = who_is_visible(state.seen + jnp.arange(time, dtype=jnp.float32), self.context)
         size = self.blocks[0].attention.heads.size
         angles = np.outer(np.arange(self.context + time), frequencies(size, self.rope_base, self.rope_scaling))
         words = self.embedding[tokens]
         for block, cache in zip(self.blocks, state.layers, strict=True):
             words, cache = block(words, cache, visible, angles)
             caches.append(cache)
-        seen = jnp.minimum(state.seen + time, self.context)  # more would make no difference
+        seen = jnp.minimum(state.seen + time, jnp.float32(self.context))  # more would make no difference
         return self.norm(words), State(tuple(caches), seen)
 
     def logits(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:

@@ -102,6 +102,7 @@ def adapters(**keys: Any) -> dict[str, dict[str, Any]]:
 
 EXAMPLES: dict[str, list[tuple[Case, str]]] = {
     "recipe": [
+        (case({"model": {"initial_is_public": True}}), "model.initial_is_public is said of nothing"),
         (case({"model": {"adapter_scale": 2.0}}), "model.adapter_scale is for adapters, and model.adapter_rank is not"),
         (case(adapters(initial="none")), "model.adapter_rank=2 trains beside frozen weights, and fresh ones know"),
         (case({"run": {"algorithm": "central"}}), "no user-level guarantee: it pools text"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_run import WORDS, make_recipe, make_store
 
 from sottovoce.build.assembly import build_model, weights_of
-from sottovoce.commands.initial_model import find_start
+from sottovoce.commands.initial_model import Start, find_start, with_sizes
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
@@ -19,6 +20,7 @@ from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import first_line
 from sottovoce.runs.secrets import Secrets
+from tiny_hugging_face import tensors_of, write_folder
 
 PLAIN = {"privacy": {"mode": "none"}}
 
@@ -225,3 +227,82 @@ def test_a_card_that_is_not_of_these_files_is_refused(model_folder, store, card,
         (model_folder / missing).unlink()
     with pytest.raises(SottoError, match=words):
         start_of(store, model_folder)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A tiny folder of Hugging Face, with more rows than the store has tokens."""
+    return write_folder(tmp_path / "tiny", "llama", rows=64)
+
+
+SAID = {"initial_is_public": True}
+
+
+def recipe_from(store: Path, folder: Path, **model: object) -> Recipe:
+    """A recipe that names nothing but the folder and these keys."""
+    recipe = make_recipe(store).to_dict()
+    return with_sizes(Recipe.from_dict({**recipe, "model": {"initial": str(folder), **model}}))
+
+
+def start_from(store: Path, folder: Path, privacy: dict | None = None, **model: object) -> Start:
+    recipe = recipe_from(store, folder, **model).replace(privacy=privacy or {})
+    people = Store.open(store)
+    return find_start(recipe, people, build_model(recipe, people.vocabulary.size))
+
+
+def test_kind_and_sizes_are_those_of_the_folder_and_the_context_is_the_recipes(store, llama, tmp_path):
+    model = recipe_from(store, llama).model
+    assert (model.kind, model.embedding, model.layers, model.kv_heads, model.head_size) == ("transformer", 12, 2, 2, 4)
+    assert (model.context, model.tied, model.biases, model.norm_eps) == (63, False, "none", 1e-5)
+    assert recipe_from(store, llama, context=8, kind="transformer", layers=2).model.context == 8
+    assert recipe_from(store, write_folder(tmp_path / "gpt2", "gpt2")).model.kind == "gpt2"
+    for changes, words in (
+        ({"context": 64}, r"model.context=64, and .*config.json says that the longest text has 64 tokens"),
+        ({"layers": 3}, r"model.layers=3, and .*config.json says 2; leave it out"),
+        ({"kind": "gru"}, r"model.kind='gru', and .*config.json says 'transformer'"),
+    ):
+        with pytest.raises(SottoError, match=words):
+            recipe_from(store, llama, **changes)
+
+
+def test_a_private_run_needs_the_owners_word_on_a_folder_of_hugging_face(store, llama):
+    start = start_from(store, llama, **SAID)
+    assert start.facts == {
+        "weights": digest(weights_of(start.model)),
+        "trained_on": "public",
+        "source": f"public start: {start.weights}, declared public by the owner",
+    }
+    assert start.name == "folder tiny"
+    with pytest.raises(SottoError, match=r"not known what .* was trained on.*model.initial_is_public = true"):
+        start_from(store, llama)
+    free = start_from(store, llama, {"mode": "none"})
+    assert (free.facts["trained_on"], free.weights) == ("people or unknown", start.weights)
+    write_card(llama)
+    assert start_from(store, llama).facts["trained_on"] == "public"
+    write_card(llama, trained_on="people")
+    with pytest.raises(SottoError, match="must not start from it"):
+        start_from(store, llama, **SAID)
+
+
+def test_the_owners_word_says_nothing_of_a_run(run, store):
+    with pytest.raises(SottoError, match=r"model.initial_is_public is for a folder of Hugging Face"):
+        start_of(store, run.path, model={"initial": str(run.path), **SAID})
+
+
+def test_surplus_rows_of_the_embedding_are_left_out(store, llama):
+    model, tokens = start_from(store, llama, **SAID).model, Store.open(store).vocabulary.size
+    assert tokens < 64
+    for name, table in (("model.embed_tokens.weight", model.embedding), ("lm_head.weight", model.output)):
+        np.testing.assert_array_equal(table, tensors_of("llama", 64)[name][:tokens])
+
+
+def test_a_tokenizer_that_does_not_fit_the_folder_is_refused(store, llama):
+    Vocabulary.from_words(WORDS).save(llama / "vocabulary.txt")
+    assert start_from(store, llama, **SAID)
+    Vocabulary.from_words([*WORDS, "horse"]).save(llama / "vocabulary.txt")
+    with pytest.raises(SottoError, match=r"tiny has another tokenizer than .*--tokenizer .*vocabulary.txt"):
+        start_from(store, llama, **SAID)
+    (llama / "vocabulary.txt").unlink()
+    few = write_folder(llama, "llama", rows=5)
+    with pytest.raises(SottoError, match=r"has 5 rows, and the tokenizer of .* \d+ tokens: each needs a row"):
+        start_from(store, few, **SAID)

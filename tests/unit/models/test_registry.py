@@ -32,7 +32,7 @@ def test_the_family_has_the_sizes_that_the_documents_give(kind, count):
 def test_a_recipe_can_set_what_the_kinds_have_and_nothing_else():
     fields = {item.name: item for item in dataclasses.fields(Model)}
     assert fields.pop("kind").metadata["limits"].choices == tuple(registry.KINDS)
-    assert set(fields) - {"initial", *ADAPTER_KEYS} == {
+    assert set(fields) - {"initial", "initial_is_public", *ADAPTER_KEYS} == {
         name for kind in registry.KINDS for name in registry.defaults(kind)
     }
 
