@@ -1410,6 +1410,36 @@ def convolution_centred():
     Branch.__call__ = centred
 
 
+@caught_by("unit/models/test_contract.py", "test_no_output_sees_its_future[transformer]")
+def attention_to_what_follows():
+    """A token attends to the tokens after it: words are predicted from themselves."""
+    import jax.numpy as jnp
+
+    from sottovoce.models import transformer
+
+    real = transformer.who_is_visible
+    transformer.who_is_visible = lambda places, context: jnp.ones_like(real(places, context))
+
+
+@caught_by("unit/models/test_transformer.py", "test_reading_matches_the_equations[Llama]")
+def attention_to_an_empty_cache():
+    """The first tokens of a text attend to places of the cache where nothing was written yet."""
+    from sottovoce.models import transformer
+
+    real = transformer.who_is_visible
+    transformer.who_is_visible = lambda places, context: real(places + context, context)
+
+
+@caught_by(
+    "unit/commands/test_initial_model.py", "test_a_private_run_needs_the_owners_word_on_a_folder_of_hugging_face"
+)
+def weights_of_unknown_origin():
+    """A private run starts from downloaded weights although nobody said that their text was public."""
+    from sottovoce.commands import initial_model
+
+    initial_model._is_declared_public = lambda recipe, folder: True
+
+
 @caught_by("unit/models/test_stacked_lstm.py", "test_there_is_no_dropout_in_use_and_none_at_zero")
 def dropout_left_on():
     """Dropout is on where the model is used, too."""

@@ -12,6 +12,7 @@ from tiny_run import WORDS, make_recipe, make_store
 from sottovoce.build.assembly import build_model, weights_of
 from sottovoce.commands.initial_model import Start, find_start, with_sizes
 from sottovoce.data.store import Store
+from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import pretty, sealed
@@ -21,6 +22,7 @@ from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import first_line
 from sottovoce.runs.secrets import Secrets
 from tiny_hugging_face import tensors_of, write_folder
+from tokenizer_examples import byte_level
 
 PLAIN = {"privacy": {"mode": "none"}}
 
@@ -306,3 +308,18 @@ def test_a_tokenizer_that_does_not_fit_the_folder_is_refused(store, llama):
     few = write_folder(llama, "llama", rows=5)
     with pytest.raises(SottoError, match=r"has 5 rows, and the tokenizer of .* \d+ tokens: each needs a row"):
         start_from(store, few, **SAID)
+
+
+def test_the_tokenizer_of_gpt2_begins_a_text_with_a_token_that_the_weights_do_not_have(store, tmp_path):
+    tokenizer = byte_level()
+    folder = write_folder(tmp_path / "gpt2", "gpt2", rows=tokenizer.file_size)
+    save_tokenizer(tokenizer, folder)
+    people = Store.from_users([tokenizer.encode("in the")], tokenizer, 16)
+    recipe = recipe_from(store, folder, **SAID)
+    embedding = np.asarray(find_start(recipe, people, build_model(recipe, tokenizer.size)).model.embedding)
+    bos, eos, _ = tokenizer.specials
+    assert (bos, len(embedding)) == (tokenizer.file_size, tokenizer.size)
+    np.testing.assert_array_equal(embedding[bos], embedding[eos])
+    few = write_folder(folder, "gpt2", rows=tokenizer.file_size - 1)
+    with pytest.raises(SottoError, match="each needs a row"):
+        find_start(recipe, people, build_model(recipe_from(store, few), tokenizer.size))
