@@ -9,6 +9,8 @@ import unicodedata
 import numpy as np
 import pytest
 
+from sentences import SENTENCES
+from sottovoce.data.languages import NAMES, SEGMENTED, find_language
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import tokenise
 from sottovoce.evaluation.keystrokes import letters_to_type
@@ -52,6 +54,55 @@ def test_tokens_are_those_of_python_for_every_character(in_page):
         found = in_page("tokens.js", "(text) => m.tokenise(text)", some)
         wrong += [(text, got) for text, got in zip(some, found, strict=True) if got != tokenise(text)]
     assert wrong == []
+
+
+CUT = "({text, rules}) => m.tokenise(text, rules)"
+OTHERWISE = ("km",)  # Chromium's dictionary of Khmer is another; the page says so
+
+
+def rules_of(code: str) -> dict:
+    return Vocabulary.from_words((), language=code).page_rules
+
+
+@pytest.mark.parametrize("code", SENTENCES)
+def test_sentences_of_every_language_are_cut_alike(in_page, code):
+    sentence, words = SENTENCES[code]
+    texts, rules = [*TYPED, sentence, words, f"{sentence} {sentence.upper()}"], rules_of(code)
+    if "sample" in rules and code not in OTHERWISE:
+        texts.append(rules["sample"]["text"])
+    found = in_page("tokens.js", CUT, [{"text": text, "rules": rules} for text in texts])
+    assert found == [tokenise(text, find_language(code)) for text in texts]
+
+
+def test_the_letters_of_every_language_are_folded_alike(in_page):
+    codes = (code for code in range(1, 0x3000) if unicodedata.category(chr(code)) not in ("Cn", "Co"))
+    text, wrong = " ".join(f"a{chr(code)}b" for code in codes), []
+    for code in sorted(set(NAMES) - set(SEGMENTED)):
+        (found,) = in_page("tokens.js", CUT, [{"text": text, "rules": rules_of(code)}])
+        wrong += [] if found == tokenise(text, find_language(code)) else [code]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("code", SEGMENTED)
+def test_a_page_tells_whether_its_browser_cuts_alike(in_page, code):
+    rules = rules_of(code)
+    other = {**rules, "sample": {**rules["sample"], "tokens": ["other", "words"]}}
+    (found,) = in_page("tokens.js", CUT, [{"text": rules["sample"]["text"], "rules": rules}])
+    alike = in_page("tokens.js", "(rules) => m.cutsAlike(rules)", [rules, other])
+    assert alike == [found == rules["sample"]["tokens"], False]
+
+
+def test_the_word_being_typed_in_other_languages(in_page):
+    cases = {
+        ("fr", "L'ho"): (["l", "'"], "ho"),
+        ("tr", "BU I"): (["bu"], "ı"),
+        ("hi", "में हि"): (["में"], "हि"),
+        ("th", "ฉันรัก"): (["ฉัน"], "รัก"),
+        ("zh", "我们今天"): (["我们"], "今天"),
+    }
+    given = [{"text": text, "rules": rules_of(code)} for code, text in cases]
+    found = in_page("tokens.js", "({text, rules}) => m.split(text, () => false, rules)", given)
+    assert [(one["tokens"], one["typed"]) for one in found] == list(cases.values())
 
 
 def test_a_text_is_cut_where_the_word_being_typed_begins(in_page):

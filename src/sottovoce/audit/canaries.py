@@ -27,6 +27,7 @@ from sottovoce.audit.bounds import check_trials
 from sottovoce.audit.results import CanarySummary, Exposure, ExposurePoint
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.vocabulary import needs_words
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Facts, Json
 from sottovoce.models.contract import LanguageModel
@@ -100,6 +101,7 @@ class Registry(Facts):
 
 def choose(audit: Audit, vocabulary: Tokenizer, tokens_per_user: int) -> Registry:
     """Sequences of words by chance, no two with the same beginning."""
+    needs_words(vocabulary, "a canary (audit.users, audit.secrets)")
     length = audit.prefix + audit.words
     if audit.users:
         check_trials(audit.users, "audit.users")

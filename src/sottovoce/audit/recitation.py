@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sottovoce.data.store import Store
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.files import Facts
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.generate import continue_likeliest
@@ -46,8 +47,7 @@ def find_recited(model: LanguageModel, text: Store, prompts: int = 1000, seed: i
     given = _beginnings(stream, text.vocabulary.specials.bos, prompts, seed)
     written = continue_likeliest(model, text.vocabulary.specials, given, LENGTH)
     found = _places(stream, written, {token for token in text.vocabulary.specials if token is not None})
-    mask = text.vocabulary.word_mask
-    counted = {run: int(mask[list(run)].sum()) for run in found}
+    counted = {run: _words_in(run, text.vocabulary) for run in found}
     passages = [
         Passage(text.vocabulary.decode(run), counted[run], places)
         for run, places in found.items()
@@ -55,6 +55,13 @@ def find_recited(model: LanguageModel, text: Store, prompts: int = 1000, seed: i
     ]
     ordered = tuple(sorted(passages, key=lambda one: (-one.words, one.text)))
     return Recitation(len(given), max(counted.values(), default=0), ordered)
+
+
+def _words_in(run: tuple[int, ...], tokenizer: Tokenizer) -> int:
+    """How many words a passage has; where words have several tokens, by the spaces of its text."""
+    if tokenizer.is_words:
+        return int(tokenizer.word_mask[list(run)].sum())
+    return len(tokenizer.decode(run).split())
 
 
 def _beginnings(stream: np.ndarray, bos: int, prompts: int, seed: int) -> np.ndarray:

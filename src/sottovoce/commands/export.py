@@ -23,6 +23,7 @@ from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import load_tokenizer, save_tokenizer
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
@@ -81,6 +82,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
                 fingerprint=vocabulary.fingerprint,
                 kind=vocabulary.kind,
                 language=vocabulary.language,
+                **({"rules": vocabulary.page_rules} if isinstance(vocabulary, Vocabulary) else {}),
             ),
             "special_tokens": {
                 f"<{name}>": token for name, token in vocabulary.specials._asdict().items() if token is not None

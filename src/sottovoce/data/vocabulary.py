@@ -15,9 +15,11 @@ import numpy as np
 
 from sottovoce.data.languages import DEFAULT, Language, find_language
 from sottovoce.data.lines import lines
+from sottovoce.data.segmentation import SAMPLES, WITHOUT_SPACES
 from sottovoce.data.tokenizer import LONGEST_COUNTED, Specials, Tokenizer, fixed_mask, separate_unknown
 from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, fold, is_word, tokenise
 from sottovoce.errors import SettingError, SottoError
+from sottovoce.files import Json
 
 SMALLEST = len(FRAME) + 1
 VOCABULARY = "vocabulary.txt"
@@ -137,6 +139,16 @@ class Vocabulary:
     def rules(self) -> Language:
         """How its language cuts text into words."""
         return find_language(self.language)
+
+    @property
+    def page_rules(self) -> Json:
+        """The rules for a page that cuts text as this vocabulary does; with a sample to check it on."""
+        rules = self.rules.to_json()
+        if self.rules.segmented:
+            text = SAMPLES[self.language]
+            rules["without_spaces"] = WITHOUT_SPACES.pattern
+            rules["sample"] = {"text": text, "tokens": tokenise(text, self.rules)}
+        return rules
 
     @property
     def is_words(self) -> bool:

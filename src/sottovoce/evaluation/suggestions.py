@@ -47,7 +47,7 @@ def suggest(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int = 
         return _suggest_pieces(model, tokenizer, text, count, typed)
     tokens = tokenizer.encode(text)[:-1]  # the text goes on: no EOS yet
     logits, probabilities = map(np.asarray, _after(model, _padded(tokens), len(tokens) - 1))
-    offered = offer(logits, tokenizer, typed.lower(), count)
+    offered = offer(logits, tokenizer, tokenizer.fold(typed), count)
     return [(tokenizer.text_of(token), float(probabilities[token])) for token in offered]
 
 

@@ -16,6 +16,7 @@ from family import Bigrams
 from free import Free
 from sottovoce.audit import canaries
 from sottovoce.audit.canaries import Registry, choose, curve, expose, insert
+from sottovoce.data.subwords import Subwords
 from sottovoce.data.words import BOS, EOS
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.local.update import FedAvg
@@ -54,6 +55,11 @@ def test_what_is_planted_follows_from_the_seed_and_can_be_read_back(vocabulary, 
     assert registry.summary().registry != choose(replace(AUDIT, seed=1), vocabulary, 48).digest()
     with pytest.raises(DamagedRun, match="damaged"):
         Registry.from_json({"registry": 1})
+
+
+def test_canaries_need_words():
+    with pytest.raises(SottoError, match="needs tokens that are whole words, and these are bytes"):
+        choose(AUDIT, Subwords.of_bytes(), 48)
 
 
 def test_a_canary_writes_its_words_over_and_over(vocabulary, registry):

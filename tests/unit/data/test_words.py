@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
+from sentences import SENTENCES
 from sottovoce.data.demo import demo_texts
 from sottovoce.data.languages import NAMES, find_language
 from sottovoce.data.words import fold, is_word, tokenise
@@ -66,37 +67,6 @@ def test_the_demo_has_the_tokens_it_always_had() -> None:
     texts = [text for user in range(40) for text in demo_texts(2018, user)]
     assert len(texts) > 400
     assert [tokenise(text) for text in texts] == [before(text) for text in texts]
-
-
-# Each sentence was written for this test; the words are where a reader of the language expects them.
-SENTENCES = {
-    "hi": ("मैं हर रोज़ हिन्दी में पढ़ती हूँ।", "मैं हर रोज़ हिन्दी में पढ़ती हूँ ।"),
-    "bn": ("আমি প্রতিদিন বাংলায় লিখি।", "আমি প্রতিদিন বাংলায় লিখি ।"),
-    "ta": ("நான் தமிழில் எழுதுகிறேன்.", "நான் தமிழில் எழுதுகிறேன் ."),
-    "ar": ("أَكْتُبُ الرِّسَالَةَ كُلَّ يَوْمٍ.", "أكتب الرسالة كل يوم ."),
-    "fa": ("من هر روز می‌نویسم.", "من هر روز می‌نویسم ."),
-    "he": ("כתבתי לצה״ל על ג׳ירפה.", "כתבתי לצה\"ל על ג'ירפה ."),
-    "tr": ("ISPARTA'DA İYİ BİR IŞIK VAR", "ısparta'da iyi bir ışık var"),
-    "az": ("İLK QIŞ", "ilk qış"),
-    "lt": ("ĮDOMÙS RÌMAS", "įdomùs ri\u0307\u0300mas"),
-    "ro": ("Aceeaşi ţară", "aceeași țară"),
-    "el": ("Ο ΔΡΌΜΟΣ ΤΗΣ ΠΌΛΗΣ", "ο δρόμος της πόλης"),
-    "de": ("Die Straße ist groß.", "die straße ist groß ."),
-    "ca": ("La col·lecció d’en Pol", "la col·lecció d ' en pol"),
-    "fr": ("L’homme qu'on a vu aujourd’hui", "l ' homme qu ' on a vu aujourd'hui"),
-    "it": ("L'amico dell'anno", "l ' amico dell'anno"),
-    "ko": ("나는 매일 편지를 써요.", "나는 매일 편지를 써요 ."),
-    "ka": ("მე ყოველდღე ვწერ.", "მე ყოველდღე ვწერ ."),
-    "am": ("እኔ በየቀኑ እጽፋለሁ።", "እኔ በየቀኑ እጽፋለሁ ።"),
-    "ru": ("Я пишу каждый день, ещё и ещё.", "я пишу каждый день , ещё и ещё ."),
-    "vi": ("Tôi viết thư mỗi ngày.", "tôi viết thư mỗi ngày ."),
-    "th": ("ฉันเขียนจดหมายทุกวัน", "ฉัน เขียน จดหมาย ทุก วัน"),
-    "zh": ("我每天写信，今天天气很好。", "我 每天 写信 , 今天 天气 很好 。"),
-    "ja": ("私は毎日手紙を書きます。", "私 は 毎日 手紙 を 書き ます 。"),
-    "km": ("ខ្ញុំសរសេរសំបុត្រ", "ខ្ញុំ សរសេរ សំបុត្រ"),
-    "lo": ("ຂ້ອຍມັກກິນເຂົ້າ", "ຂ້ອຍ ມັກ ກິນເຂົ້າ"),
-    "my": ("ကျွန်တော်မြန်မာစာလေ့လာတယ်။", "ကျွန်တော် မြန်မာ စာ လေ့လာ တယ် ။"),
-}
 
 
 @pytest.mark.parametrize("code", SENTENCES)

@@ -95,6 +95,10 @@ def _refuse(paths: Sequence[str | Path]) -> None:
 def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, Any]:
     """What the page needs to know: the manifests, and the planted canaries."""
     manifests = [read_manifest(folder) for folder in folders]
+    for manifest in manifests:
+        kind = manifest["vocabulary"].get("kind", "words")
+        if kind != "words":
+            raise SottoError(f"the tokens of {manifest['name']} are {kind}, and the keyboard is for models of words")
     names = [manifest["name"] for manifest in manifests]
     if len(set(names)) < len(names):  # two runs of one name: `a/private` and `b/private`
         names = [str(Path(*Path(path).resolve().parts[-2:])) for path in paths]

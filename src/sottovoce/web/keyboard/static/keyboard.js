@@ -3,7 +3,7 @@
 import { drawBoard } from "./board.js";
 import { Model } from "./model.js";
 import { carryOver, chances, count, offer, rankOf } from "./suggestions.js";
-import { normalise, split, written } from "./tokens.js";
+import { cutsAlike, normalise, split, written } from "./tokens.js";
 
 const find = (id) => document.getElementById(id);
 const field = find("text");
@@ -50,7 +50,9 @@ function keysOf(model, number) {
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", `Suggestions of ${name}`);
   const title = element("header", {}, element("h2", { textContent: name }), privacyOf(model.manifest.privacy), size);
-  find("models").append(element("section", { className: "model card" }, title, group, none, potential, bar));
+  const note = element("p", { className: "otherwise quiet", hidden: cutsAlike(model.vocabulary.rules) });
+  note.textContent = "This browser finds other words in this language than the model knows, so it may suggest worse.";
+  find("models").append(element("section", { className: "model card" }, title, group, none, potential, bar, note));
   return Object.assign(model, { keys, group, none, potentialLine: potential, bar });
 }
 
@@ -66,13 +68,13 @@ async function show() {
   board?.follow(before);
   for (const model of models) {
     const { vocabulary } = model;
-    const { tokens, typed: letters } = split(before, vocabulary.begins);
+    const { tokens, typed: letters } = split(before, vocabulary.begins, vocabulary.rules);
     const read = await model.follow(vocabulary.encode(tokens));
     if (edit !== edits) return; // somebody typed on meanwhile
     const { scores } = read.at(-1);
     const likely = chances(scores);
     const offered = offer(scores, vocabulary, letters, suggestions);
-    const raw = rawLetters(before, letters), start = before.slice(0, before.length - raw.length);
+    const raw = rawLetters(before, letters, vocabulary.rules), start = before.slice(0, before.length - raw.length);
     model.keys.forEach((key, place) => {
       const word = vocabulary.words[offered[place]];
       label(key, word && written(word, start, raw, vocabulary.english), likely[offered[place]]);
@@ -103,10 +105,10 @@ function label(key, word, chance) {
 }
 
 // The end of the text before the caret that is, in the form of tokens, the letters typed so far.
-function rawLetters(before, letters) {
+function rawLetters(before, letters, rules) {
   for (let length = 0; length <= Math.min(before.length, 3 * letters.length); length += 1) {
     const end = before.slice(before.length - length);
-    if (normalise(end) === letters) return end;
+    if (normalise(end, rules) === letters) return end;
   }
   return "";
 }
@@ -115,9 +117,10 @@ function take(word) {
   if (!word) return;
   const caret = field.selectionStart;
   const after = text.slice(field.selectionEnd);
-  const { typed } = split(text.slice(0, caret), models[0].vocabulary.begins);
-  const raw = rawLetters(text.slice(0, caret), typed);
-  const gap = /^\s/.test(after) ? "" : " ";
+  const { begins, rules } = models[0].vocabulary;
+  const { typed } = split(text.slice(0, caret), begins, rules);
+  const raw = rawLetters(text.slice(0, caret), typed, rules);
+  const gap = rules.segmented || /^\s/.test(after) ? "" : " ";
   const start = caret - raw.length;
   given = [
     ...given.slice(0, start),
@@ -128,7 +131,8 @@ function take(word) {
   space = gap ? start + word.length : -1;
   field.value = text;
   field.focus();
-  field.setSelectionRange(start + word.length + 1, start + word.length + 1);
+  const next = start + word.length + (gap || /^\s/.test(after) ? 1 : 0);
+  field.setSelectionRange(next, next);
   show();
 }
 

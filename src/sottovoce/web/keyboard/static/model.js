@@ -16,7 +16,7 @@ async function fetched(address) {
 export class Model {
   static async load(number, manifest) {
     const [words, graph] = await Promise.all([
-      fetched(`models/${number}/vocabulary.txt`).then((answer) => answer.text()),
+      fetched(`models/${number}/${manifest.vocabulary.file}`).then((answer) => answer.text()),
       fetched(`models/${number}/step.onnx`).then((answer) => answer.arrayBuffer()),
     ]);
     const session = await ort.InferenceSession.create(new Uint8Array(graph), {
@@ -24,7 +24,9 @@ export class Model {
       logSeverityLevel: 3, // errors; a warning that a constant was folded is of no use here
       extra: { session: { disable_quant_qdq: "1" } }, // 8-bit weights become numbers once, not at every step
     });
-    return new Model(manifest, new Vocabulary(words.trimEnd().split("\n"), manifest.special_tokens), session);
+    const lines = words.trimEnd().split("\n");
+    const listed = lines[0].startsWith("# ") ? lines.slice(1) : lines; // after the language, where it names one
+    return new Model(manifest, new Vocabulary(listed, manifest.special_tokens, manifest.vocabulary.rules), session);
   }
 
   constructor(manifest, vocabulary, session) {

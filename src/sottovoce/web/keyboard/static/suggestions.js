@@ -1,9 +1,10 @@
 // The rule of the keystroke metric (`evaluation/suggestions.py`, `evaluation/keystrokes.py`), in the browser.
 
-import { isPlaceholder, isWord, lengthOf } from "./tokens.js";
+import { ENGLISH, isPlaceholder, isWord, lengthOf } from "./tokens.js";
 
 export class Vocabulary {
-  constructor(words, specials) {
+  constructor(words, specials, rules = ENGLISH) {
+    this.rules = rules; // of its language
     this.words = words;
     this.isWord = words.map(isWord);
     this.specials = specials;
