@@ -115,7 +115,7 @@ def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
 def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
     """What a run starts from, how long it will take, what is expected of it, and what does not fit together."""
     show(f"starts from: {forecast.start}")
-    work = f"{forecast.rounds:,} rounds of about {forecast.cohort:g} users"
+    work = f"{forecast.rounds:,} rounds of about {forecast.cohort:g} {forecast.sampled}"
     if forecast.seconds is None:
         show(f"takes: {work}; the time is known after the first round")
     else:

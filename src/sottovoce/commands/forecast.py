@@ -15,6 +15,7 @@ from sottovoce.build.assembly import Assembly
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.clock import NOT_TIMED, Pace, evaluations
 from sottovoce.commands.initial_model import Start
+from sottovoce.data.examples import example_rows
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import last_typed
 from sottovoce.errors import SottoError
@@ -31,6 +32,7 @@ from sottovoce.runs.payments import store_ledger
 from sottovoce.runs.record import coarse_count
 from sottovoce.training.strategy import FederatedAveraging
 from sottovoce.training.types import Task
+from sottovoce.training.variants.example_level import ExampleLevel
 
 SMALLEST_EPSILON = 0.1  # below it, no run that we measured learned anything
 
@@ -63,6 +65,7 @@ class Forecast(Facts):
     mismatches: tuple[str, ...]  # beyond a factor of two
     pace: Pace = NOT_TIMED
     not_known: tuple[str, ...] = ()  # why no accuracy is expected of a run that starts from a base
+    sampled: str = "users"  # what a cohort is of
 
 
 Confirm = Callable[[Forecast], bool]
@@ -102,6 +105,7 @@ def forecast_run(
         mismatches=tuple(_mismatches(assembly, store)),
         pace=pace,
         not_known=tuple(unknown) if assembly.is_private and assembly.recipe.model.initial in BASE else (),
+        sampled=_sampled(assembly),
     )
 
 
@@ -120,7 +124,7 @@ def _warnings(assembly: Assembly, epsilon: float, noise_std: float, expected: Ex
     privacy = assembly.recipe.privacy
     if not assembly.is_private:
         return
-    all_join = privacy.cohort > privacy.users / 2
+    all_join = privacy.rate > 0.5
     length = noise_std * math.sqrt(parameter_count(assembly.params))
     signal = privacy.clip_norm / length if length else None
     yield from privacy_warnings(privacy.users, privacy.delta, epsilon, None if expected else signal)
@@ -134,13 +138,26 @@ def _warnings(assembly: Assembly, epsilon: float, noise_std: float, expected: Ex
         yield f"ε = {accounting.rounded_up(epsilon)} is so small that noise hides all there is to learn"
     if all_join:
         yield (
-            f"more than half of the declared users ({privacy.cohort:g} of {privacy.users:,}) join every round: a "
-            f"larger cohort of the same users gains little, and takes longer"
+            f"more than half of the declared {_sampled(assembly)} ({privacy.cohort:g} of {privacy.places:,}) join "
+            f"every round: a larger cohort of the same users gains little, and takes longer"
         )
 
 
+def _sampled(assembly: Assembly) -> str:
+    return "examples" if isinstance(assembly.strategy, ExampleLevel) else "users"
+
+
 def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
-    """Declared users against those of the store, of whose number only two digits count."""
+    """What is declared against what is in the store, of whose numbers only two digits count."""
+    if isinstance(assembly.strategy, ExampleLevel):
+        weight, length, most = assembly.recipe.privacy.declared_weight, assembly.strategy.length, assembly.strategy.most
+        found = coarse_count(example_rows(store, length, most).with_text)
+        if not 0.5 < found / weight < 2:
+            yield (
+                f"the store has about {found:,} examples with text, and {weight:,.0f} are declared "
+                f"(privacy.total_weight, or users · examples_per_user): steps will be {found / weight:.2g} times as "
+                f"long as they should be; correct privacy.total_weight, or take the store that was meant"
+            )
     declared, people = assembly.recipe.privacy.users, coarse_count(store.users)
     cohort = assembly.recipe.privacy.cohort
     if not isinstance(assembly.strategy, FederatedAveraging) or 0.5 < people / declared < 2:

@@ -26,6 +26,12 @@ class ExampleRows(Rows):
     def count(self) -> int:
         return super().count * self.most
 
+    @property
+    def with_text(self) -> int:
+        """How many of the rows are not empty: private."""
+        lengths = (np.diff(batch.offsets) for batch in self.batches)
+        return sum(int(np.sum(-(-np.minimum(each, self.most * self.length) // self.length))) for each in lengths)
+
     def tokens(self, row: int) -> np.ndarray:
         return self.gather([row], self.length).tokens[0, : self.lengths([row])[0]]
 
@@ -36,7 +42,11 @@ class ExampleRows(Rows):
             yield values, here, first, np.minimum(first + self.length, ends)
 
 
+def example_rows(store: Store, length: int, most: int) -> ExampleRows:
+    return ExampleRows(store.rows.batches, store.rows.mapping, length, most)
+
+
 def examples_of(store: Store, length: int, most: int) -> Store:
     """The same people, with a row for each of their examples instead of each of them."""
-    rows = ExampleRows(store.rows.batches, store.rows.mapping, length, most)
+    rows = example_rows(store, length, most)
     return replace(store, rows=rows, tokens_per_user=length, first=store.first * most)

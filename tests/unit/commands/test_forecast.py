@@ -138,3 +138,15 @@ def test_one_person_moves_a_warning_for_the_owner_and_nothing_that_others_see(re
         assert not any(b"about" in text and b"users to train on" in text for text in texts)
         assert ("warning: the store has about" in err) == (name == "other")
     assert seen[0] == seen[1]
+
+
+def test_of_sampled_examples_those_with_text_are_compared_with_what_is_declared(recipe: Recipe, store: Path):
+    """The people have 14 tokens of 16: four examples of four each."""
+    privacy = {"examples_per_user": 4, "cohort": 30, "accountant": "pld", "secrets": "entropy"}
+    els = recipe.replace(privacy=privacy, local={"tokens": 4}, run={"algorithm": "els", "rounds": 2})
+    found = sottovoce.forecast(els)
+    assert found.sampled == "examples"
+    assert not found.mismatches
+    assert not any("join every round" in warning for warning in found.warnings)
+    (warning,) = sottovoce.forecast(els.replace(privacy={"total_weight": 600.0})).mismatches
+    assert "about 140 examples with text, and 600 are declared" in warning

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sottovoce.data.examples import examples_of
+from sottovoce.data.examples import example_rows, examples_of
 from sottovoce.data.store import Store
 
 LENGTH, MOST = 4, 3
@@ -31,6 +31,7 @@ def test_a_user_has_as_many_rows_whatever_they_wrote(people):
     """So nobody has more examples than are paid for, and no row of another moves with how much one wrote."""
     examples, rows = examples_of(people, LENGTH, MOST), np.arange(len(LENGTHS) * MOST)
     lengths = examples.lengths(rows).reshape(-1, MOST)
+    assert example_rows(people, LENGTH, MOST).with_text == np.sum(lengths > 0)
     assert lengths.tolist() == [[min(max(n - LENGTH * j, 0), LENGTH) for j in range(MOST)] for n in LENGTHS]
     shorter = examples_of(people.without(5), LENGTH, MOST)
     others = rows[rows // MOST != 5]
