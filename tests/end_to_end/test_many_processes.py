@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from tiny_run import make_recipe, make_store
 
 import sottovoce
+from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 
@@ -116,6 +117,22 @@ def test_two_processes_train_what_one_does_and_the_second_touches_nothing(world)
     # But not the same names of rounds: how users are laid out is part of them.
     assert len(lineages(world / "two")) == 6
     assert not set(lineages(world / "one")) & set(lineages(world / "two"))
+
+
+def test_adapters_on_two_processes_are_those_of_one(world):
+    """The weights that a run starts from are read by process 0 alone."""
+    plain = {"mode": "none", "noise_multiplier": None}
+    recipe = Recipe.load(world / "mine.toml").replace(
+        model={"adapter_rank": 2, "initial": str(world / "one")}, privacy=plain, run={"rounds": 2}
+    )
+    (world / "adapted.toml").write_text(recipe.to_toml())
+    sottovoce.train(recipe, world / "alone, adapted")
+    arguments = ["train", str(world / "adapted.toml"), "--out", str(world / "adapted"), "--json"]
+    ends = together(arguments, arguments)
+    assert [end[0] for end in ends] == [0, 0], ends
+    found = weights(world / "adapted")
+    assert (found == weights(world / "alone, adapted")).all()
+    assert found.size > weights(world / "one").size
 
 
 def test_after_a_killed_process_the_run_ends_and_goes_on_with_two_or_with_one(world):
