@@ -24,6 +24,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger
+from tiny_hugging_face import tensors_of, write_folder
 
 PLAIN = {"mode": "none", "noise_multiplier": None}
 
@@ -108,6 +109,25 @@ def test_adapters_without_weights_to_adapt_are_refused(tmp_path):
         with pytest.raises(SottoError, match="adapter_rank=2 trains beside frozen weights"):
             sottovoce.train(recipe.replace(model={"initial": initial}), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_adapters_of_a_folder_of_hugging_face(tmp_path):
+    """Its weights are frozen, to the bit; a run that was stopped does without the folder."""
+    folder, run = write_folder(tmp_path / "tiny", "qwen3", rows=64), tmp_path / "run"
+    model = {"initial": str(folder), "initial_is_public": True, "context": 7, "adapter_rank": 2}
+    recipe = Recipe.from_dict({**make_recipe(make_store(tmp_path)).to_dict(), "model": model})
+    recipe = recipe.replace(model={"adapter_trains": ["norms"]}, run={"rounds": 2}, privacy={"secrets": "entropy"})
+    sottovoce.train(recipe, run, stop=StopAfter(1), progress=False)
+    folder.rename(tmp_path / "gone")
+    assert sottovoce.resume(run, progress=False).round == 2
+    found, given = RunFolder(run).load_weights(), tensors_of("qwen3", 64)
+    for ours, theirs in (("attention.query", "self_attn.q_proj"), ("feed_forward.down", "mlp.down_proj")):
+        assert np.array_equal(found[f"base.blocks[1].{ours}.weight"], given[f"model.layers.1.{theirs}.weight"])
+        assert np.any(found[f"base.blocks[1].{ours}.up"])
+    norm = given["model.layers.1.input_layernorm.weight"]
+    assert not np.array_equal(found["base.blocks[1].attention_norm.weight"], norm)
+    assert sottovoce.load_model(run).suggest("red tree", 1)
 
 
 @pytest.mark.slow
