@@ -52,7 +52,7 @@ def doctor(
 
 
 def _keyboard_page() -> str | None:
-    """The command that fetches onnxruntime-web; None where it is there."""
+    """The command that fetches what the page runs; None where it is there."""
     from sottovoce.web.keyboard.vendor import COMMAND, check_vendored
 
     try:

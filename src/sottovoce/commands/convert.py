@@ -1,11 +1,13 @@
 """A language model as ONNX graphs, compared with JAX.
 
-Two graphs of the same program: `step` reads one token, `sequence` any number of them. Both take the tokens and the
-arrays of the hidden state. They give the logits after each token (output `scores`) and the hidden state after the last.
+Graphs of the same program: `step` reads one token, `sequence` any number of them. Both take the tokens and the arrays
+of the hidden state. They give the logits after each token (output `scores`) and the hidden state after the last.
+`batch` reads one token of each of several texts: every input and output has an axis of texts before its others.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +23,9 @@ from sottovoce.models.contract import LanguageModel
 # Of logits and states, relative to the largest of them where that is above 1. The error of float32 is far below.
 BOUND = 1e-4
 GRAPHS = ("step", "sequence")
+BATCH = "batch"
 _LONG = 24  # tokens of the sequences that are compared
+_TEXTS = 3  # that `batch` reads where it is compared
 _DRAWS = 8
 _SMALL = 256  # numbers: below, bytes would save nothing
 
@@ -36,6 +40,7 @@ def converter() -> Callable[..., Any]:
             warnings.simplefilter("ignore")
             import onnxruntime  # noqa: F401
             from jax2onnx import to_onnx
+        logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # of shapes it does not know; parity is checked
     except ImportError as error:
         raise SottoError(f"export needs {error.name}; `pip install 'sottovoce[export]'`") from None
     return to_onnx
@@ -51,7 +56,8 @@ def program_of(model: LanguageModel, one_by_one: bool = False) -> tuple[Program,
 
     def step(state: Any, token: Array) -> tuple[Any, Array]:
         outputs, after = model.read(token[None], state)
-        return after, outputs[0]
+        # The converter traces with 64 bits, and a loop must end with the types it began with.
+        return jax.tree.map(lambda new, old: new.astype(old.dtype), after, state), outputs[0]
 
     def read(tokens: Array, *leaves: Array) -> tuple[Array, ...]:
         state = jax.tree.unflatten(tree, leaves)
@@ -64,18 +70,31 @@ def program_of(model: LanguageModel, one_by_one: bool = False) -> tuple[Program,
     return read, [jnp.asarray(leaf, jnp.float32) for leaf in start]
 
 
+def batch_of(read: Program) -> Program:
+    """A program that reads one token of each of several texts."""
+
+    def read_each(tokens: Array, *leaves: Array) -> tuple[Array, ...]:
+        logits, *after = jax.vmap(read)(tokens[:, None], *leaves)
+        return logits[:, 0], *after
+
+    return read_each
+
+
 def state_names(count: int) -> tuple[list[str], list[str]]:
     """The names of the input and of the output arrays of the state."""
     return [f"state_{place}" for place in range(count)], [f"next_state_{place}" for place in range(count)]
 
 
 def convert(model: LanguageModel, graph: str) -> bytes:
-    """One of the `GRAPHS`, in float32."""
+    """One of the `GRAPHS`, or `BATCH`, in float32."""
     to_onnx = converter()
     read, start = program_of(model, one_by_one=graph == "sequence")
     before, after = state_names(len(start))
-    time = (1,) if graph == "step" else jax.export.symbolic_shape("time")
-    shapes = [jax.ShapeDtypeStruct(time, jnp.int32), *(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in start)]
+    texts = jax.export.symbolic_shape("texts") if graph == BATCH else ()
+    time = {"step": (1,), BATCH: texts}.get(graph) or jax.export.symbolic_shape("time")
+    read = batch_of(read) if graph == BATCH else read
+    states = (jax.ShapeDtypeStruct((*texts, *leaf.shape), leaf.dtype) for leaf in start)
+    shapes = [jax.ShapeDtypeStruct(time, jnp.int32), *states]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -109,9 +128,11 @@ def largest_difference(model: LanguageModel, graph: str, session: Session, words
     that errors of a state add up.
     """
     read, start = program_of(model)
+    if graph == BATCH:
+        read, start = batch_of(read), [jnp.stack([leaf] * _TEXTS) for leaf in start]
     compiled = jax.jit(read)
     generator = np.random.default_rng(seed)
-    time = 1 if graph == "step" else _LONG
+    time = {"step": 1, BATCH: _TEXTS}.get(graph, _LONG)
     largest = 0.0
     for first in ("start", "random"):
         state = [np.asarray(leaf) for leaf in start]

@@ -1,9 +1,14 @@
-"""The model of a run, a release or a base as a folder for other programs: ONNX graphs, vocabulary and manifest."""
+"""The model of a run, a release or a base as a folder for other programs: ONNX graphs, tokenizer and manifest.
+
+Where words have several tokens there are two more files: the graph `batch`, and `pieces.json`, which says what each
+token is in a text, so that another program can search whole words (`evaluation/whole_words.py`).
+"""
 
 from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +21,18 @@ import numpy as np
 from sottovoce import bases
 from sottovoce.build.assembly import build_model, load_model
 from sottovoce.commands import convert
-from sottovoce.commands.convert import BOUND, GRAPHS
+from sottovoce.commands.convert import BATCH, BOUND, GRAPHS
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import load_base_weights
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
-from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer import PLACEHOLDERS, Tokenizer
 from sottovoce.data.tokenizer_files import load_tokenizer, save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SettingError, SottoError
+from sottovoce.evaluation.pieces import pieces_of
+from sottovoce.evaluation.suggestions import writes_small
+from sottovoce.evaluation.whole_words import WIDTH
 from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.models.lora import merge
@@ -33,7 +41,7 @@ from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import coarse_count
 
-MANIFEST, CANARIES = "manifest.json", "canaries.json"
+MANIFEST, CANARIES, PIECES = "manifest.json", "canaries.json", "pieces.json"
 WEIGHTS = ("float32", "8bit")
 _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
 
@@ -43,7 +51,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
 
     Adapters are merged: the graphs hold plain matrices.
 
-    Guarantee: both graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
+    Guarantee: all graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
 
     Args:
         path: the run's folder.
@@ -56,16 +64,18 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
     model, vocabulary = source.model, source.vocabulary
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
-    graphs = {graph: convert.convert(model, graph) for graph in GRAPHS}
-    differences = {graph: convert.check_parity(model, graph, graphs[graph], vocabulary.size) for graph in GRAPHS}
+    names = GRAPHS if vocabulary.is_words else (*GRAPHS, BATCH)
+    pieces = None if vocabulary.is_words else _pieces(vocabulary)
+    graphs = {graph: convert.convert(model, graph) for graph in names}
+    differences = {graph: convert.check_parity(model, graph, graphs[graph], vocabulary.size) for graph in names}
     smaller = None
     if weights == "8bit":
-        plain, graphs = graphs, {graph: convert.to_eight_bits(graphs[graph]) for graph in GRAPHS}
+        plain, graphs = graphs, {graph: convert.to_eight_bits(graphs[graph]) for graph in names}
         smaller = {
-            "bytes_float32": {graph: len(plain[graph]) for graph in GRAPHS},
+            "bytes_float32": {graph: len(plain[graph]) for graph in names},
             "largest_difference": max(
                 convert.largest_difference(model, graph, convert.open_session(graphs[graph]), vocabulary.size)
-                for graph in GRAPHS
+                for graph in names
             ),
             **_accuracy(source, {"top1": graphs["sequence"], "top1_float32": plain["sequence"]}),
         }
@@ -74,7 +84,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
             "export": 1,
             "name": source.name,
             "model": {"kind": source.kind, "parameters": parameter_count(model), "weights": weights},
-            "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in GRAPHS},
+            "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in names},
             "vocabulary": _file(
                 vocabulary.file_name,
                 vocabulary.contents,
@@ -84,6 +94,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
                 language=vocabulary.language,
                 **({"rules": vocabulary.page_rules} if isinstance(vocabulary, Vocabulary) else {}),
             ),
+            "pieces": _file(PIECES, pieces) if pieces else None,
             "special_tokens": {
                 f"<{name}>": token for name, token in vocabulary.specials._asdict().items() if token is not None
             },
@@ -96,9 +107,11 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
         }
     )
     with made_aside(out) as draft:
-        for graph in GRAPHS:
+        for graph in names:
             write_aside(draft / f"{graph}.onnx", graphs[graph])
         save_tokenizer(vocabulary, draft)
+        if pieces:
+            write_aside(draft / PIECES, pieces)
         if source.run and source.run.registry_file.is_file():  # public: what was planted, and not who was in
             write_aside(draft / CANARIES, source.run.registry_file.read_bytes())
         write_aside(draft / MANIFEST, pretty(manifest))
@@ -154,7 +167,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of an export; its files must be those that were written."""
     try:
         manifest = read_sealed(folder / MANIFEST)
-        kept = {f"{graph}.onnx": manifest["graphs"][graph]["sha256"] for graph in GRAPHS}
+        kept = {f"{graph}.onnx": manifest["graphs"][graph]["sha256"] for graph in {*GRAPHS, *manifest["graphs"]}}
+        if manifest.get("pieces"):
+            kept[PIECES] = manifest["pieces"]["sha256"]
         if "sha256" in manifest["vocabulary"]:  # not in exports of version 0.1
             kept[manifest["vocabulary"]["file"]] = manifest["vocabulary"]["sha256"]
         for name, sha256 in kept.items():
@@ -200,6 +215,21 @@ def _temporary() -> Path:
 
 def _file(name: str, contents: bytes, **more: object) -> dict[str, Any]:
     return {"file": name, "bytes": len(contents), "sha256": hashlib.sha256(contents).hexdigest(), **more}
+
+
+def _pieces(tokenizer: Tokenizer) -> bytes:
+    """What a search of whole words asks of tokens. Each character of `bytes` is a byte; masks have a digit a token."""
+    pieces = pieces_of(tokenizer)
+    masks = {"starts": pieces.starts, "joins": pieces.joins, "opens": pieces.opens}
+    facts = {
+        "width": WIDTH,
+        "most": pieces.most,
+        "small": writes_small(tokenizer),
+        "placeholders": PLACEHOLDERS,
+        "bytes": [tokenizer.bytes_of(token).decode("latin-1") for token in range(tokenizer.size)],
+        **{name: "".join("01"[each] for each in mask.astype(int)) for name, mask in masks.items()},
+    }
+    return (json.dumps(facts, ensure_ascii=False) + "\n").encode()
 
 
 def _states(model: LanguageModel) -> list[dict[str, Any]]:

@@ -84,9 +84,13 @@ def _as_read(tokenizer: Tokenizer, typed: str) -> bytes:
     tokens = tokenizer.encode(typed.strip())
     if tokenizer.specials.unk not in tokens:
         return b"".join(map(tokenizer.bytes_of, tokens)).strip()
+    return (typed.lower() if writes_small(tokenizer) else typed).strip().encode()
+
+
+def writes_small(tokenizer: Tokenizer) -> bool:
+    """Has no token a capital letter?"""
     written = (tokenizer.text_of(int(token)) for token in np.flatnonzero(tokenizer.typed_mask))
-    small = all(text == text.lower() for text in written)
-    return (typed.lower() if small else typed).strip().encode()
+    return all(text == text.lower() for text in written)
 
 
 @partial(jax.jit, static_argnums=4)

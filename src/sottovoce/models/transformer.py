@@ -255,7 +255,7 @@ def attend(
     (time, heads, size), kv_heads = query.shape, keys.shape[1]
     grouped = query.reshape(time, kv_heads, heads // kv_heads, size)
     scores = jnp.einsum("tkgs,pks->kgtp", grouped, keys) * size**-0.5
-    weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1)
+    weights = jax.nn.softmax(jnp.where(visible[None, None], scores, -jnp.inf), axis=-1)
     return jnp.einsum("kgtp,pks->tkgs", weights, values).reshape(time, heads * size)
 
 

@@ -41,6 +41,19 @@ def test_tokens_read_at_once_or_one_by_one_give_the_same():
         np.testing.assert_allclose(given, right, atol=1e-5)
 
 
+def test_a_batch_reads_each_text_for_itself():
+    model = of_family("gru")
+    read, start = convert.program_of(model)
+    read = jax.jit(read)
+    (_, *one), (_, *two) = (read(np.array([token]), *start) for token in (3, 4))
+    states = [np.stack(pair) for pair in zip(one, two, strict=True)]
+    together = jax.jit(convert.batch_of(convert.program_of(model)[0]))(np.array([5, 6]), *states)
+    for row, (token, state) in enumerate(((5, one), (6, two))):
+        logits, *after = read(np.array([token]), *state)
+        for given, right in zip(together, [logits[0], *after], strict=True):
+            np.testing.assert_allclose(given[row], right, atol=1e-5)
+
+
 def test_arrays_of_the_state_are_named_in_order():
     before, after = convert.state_names(2)
     assert (before, after) == (["state_0", "state_1"], ["next_state_0", "next_state_1"])

@@ -12,8 +12,11 @@ import pytest
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands import convert
 from sottovoce.commands.export import export_run, find_export, read_manifest
+from sottovoce.data.subwords import Subwords
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.models import registry
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RECIPE, RunFolder
@@ -34,10 +37,10 @@ def run(tmp_path, monkeypatch) -> RunFolder:
     return run
 
 
-def save(run: RunFolder, seed: int) -> None:
+def save(run: RunFolder, seed: int, tokenizer: Tokenizer = WORDS) -> None:
     """A model as training leaves it."""
-    model = registry.build("lstm", WORDS.size, SIZES, jax.random.key(seed))
-    files = run.save_model(weights_of(model), WORDS)
+    model = registry.build("lstm", tokenizer.size, SIZES, jax.random.key(seed))
+    files = run.save_model(weights_of(model), tokenizer)
     statement = {"private": True, "epsilon": 3.21, "delta": 1e-5, "unit": "user", "prose": "…", "files": files}
     run.save_statement(statement, {"code": "of the recipe"})
 
@@ -55,6 +58,26 @@ def test_an_export_has_graphs_words_and_a_manifest(run, tmp_path):
         {"input": f"state_{n}", "output": f"next_state_{n}", "shape": [8], "start": 0.0} for n in range(2)
     ]
     assert manifest["eight_bits"] is None
+
+
+def test_where_words_have_several_tokens_it_says_what_each_token_is(run, tmp_path):
+    tokenizer = Subwords.of_characters("abé")
+    shutil.rmtree(run.model)
+    save(run, 1, tokenizer)
+    manifest = export_run(run.path, tmp_path / "out")
+    assert read_manifest(tmp_path / "out") == manifest
+    graphs, others = {"step.onnx", "sequence.onnx", "batch.onnx"}, {"tokenizer.json", "pieces.json", "manifest.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == graphs | others
+    assert manifest["vocabulary"]["kind"] == "characters"
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == tokenizer.contents
+    facts, pieces = json.loads((tmp_path / "out" / "pieces.json").read_text(encoding="utf-8")), pieces_of(tokenizer)
+    assert [each.encode("latin-1") for each in facts["bytes"]] == list(map(tokenizer.bytes_of, range(tokenizer.size)))
+    for name in ("starts", "joins", "opens"):
+        assert [digit == "1" for digit in facts[name]] == getattr(pieces, name).tolist()
+    assert (facts["width"], facts["most"], facts["small"]) == (8, 32, False)
+    (tmp_path / "out" / "pieces.json").write_text("{}")
+    with pytest.raises(DamagedRun, match=r"pieces\.json is not the file that was exported"):
+        read_manifest(tmp_path / "out")
 
 
 def test_planted_canaries_go_with_it(run, tmp_path):

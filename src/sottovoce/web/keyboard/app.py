@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.accounting import rounded_up
-from sottovoce.commands.export import CANARIES, find_export, read_manifest
+from sottovoce.commands.export import CANARIES, PIECES, find_export, read_manifest
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
 from sottovoce.files import made_aside, pretty, sha256_of, write_aside
@@ -83,8 +83,10 @@ def write_page(paths: Sequence[str | Path], out: Path, log: Log = lambda line: N
     return description
 
 
-def _served(manifest: dict[str, Any]) -> tuple[str, str]:
-    return "step.onnx", manifest["vocabulary"]["file"]
+def _served(manifest: dict[str, Any]) -> tuple[str, ...]:
+    """The files of an export that the page loads; where words have several tokens, it reads several texts at once."""
+    tokens = manifest["vocabulary"]["file"]
+    return ("batch.onnx", tokens, PIECES) if manifest.get("pieces") else ("step.onnx", tokens)
 
 
 def _refuse(paths: Sequence[str | Path]) -> None:

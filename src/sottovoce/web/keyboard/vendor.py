@@ -1,6 +1,6 @@
-"""Fetch onnxruntime-web once, so that the page needs no other host: `python -m sottovoce.web.keyboard.vendor`.
+"""Fetch what the page runs, once, so that it needs no other host: `python -m sottovoce.web.keyboard.vendor`.
 
-`npm pack` takes it from the registry that npm is set up for; the package must have the hash in this file.
+`npm pack` takes the packages from the registry that npm is set up for; each must have the hash in this file.
 """
 
 from __future__ import annotations
@@ -12,64 +12,107 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sottovoce.errors import SottoError
 from sottovoce.files import made_aside, write_aside
 
-PACKAGE = "onnxruntime-web"
-VERSION = "1.30.0"
-INTEGRITY = "sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
-# Of the package, and as they are kept: not every web server knows what an .mjs is.
-FILES = {"ort.wasm.bundle.min.mjs": "ort.js", "ort-wasm-simd-threaded.wasm": "ort.wasm"}
+
+@dataclass(frozen=True)
+class Package:
+    """A package of npm's registry."""
+
+    name: str
+    version: str
+    integrity: str
+    purpose: str
+    # Those of its folder `dist`, and as they are kept: not every web server knows what an .mjs is.
+    files: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+PACKAGES = (
+    Package(
+        "onnxruntime-web",
+        "1.30.0",
+        "sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
+        "runs models in a browser",
+        {"ort.wasm.bundle.min.mjs": "ort.js", "ort-wasm-simd-threaded.wasm": "ort.wasm"},
+    ),
+    Package(
+        "@huggingface/tokenizers",
+        "0.2.0",
+        "sha512-LidMHe1FpcSYH4vcSjXooda34pC0M8m1gmDOv7SQi6Iv+ib1zX7J3sHBCC9/3FPCkn2k1b55FneVqMRxrr99pg==",
+        "reads tokenizer.json in a browser",
+        {"tokenizers.min.mjs": "tokenizers.js"},
+    ),
+)
 VENDOR = Path(__file__).parent / "vendor"
 COMMAND = "python -m sottovoce.web.keyboard.vendor"
 _STAMP = "vendored.json"
-_WANTED = {"package": PACKAGE, "version": VERSION, "integrity": INTEGRITY}
+_WANTED = {package.name: {"version": package.version, "integrity": package.integrity} for package in PACKAGES}
 
 
 def check_vendored(folder: Path = VENDOR) -> Path:
-    """The folder with this version in it; an error that says how to get it where it is not there."""
+    """The folder with these versions in it; an error that says how to get what is not there."""
     try:
-        whole = json.loads((folder / _STAMP).read_text(encoding="utf-8")) == _WANTED
+        found = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        whole = False
-    if not whole or not all((folder / name).is_file() for name in FILES.values()):
-        raise SottoError(f"{PACKAGE} {VERSION}, which runs models in a browser, is not here; `{COMMAND}` fetches it")
+        found = {}
+    for package in PACKAGES:
+        here = all((folder / name).is_file() for name in package.files.values())
+        if not here or found.get(package.name) != _WANTED[package.name]:
+            what = f"{package.name} {package.version}, which {package.purpose}"
+            raise SottoError(f"{what}, is not here; `{COMMAND}` fetches it")
     return folder
 
 
 def vendor(folder: Path = VENDOR) -> Path:
-    """Fetch the package, check its hash, and keep the files that the page loads."""
+    """Fetch the packages, check their hashes, and keep the files that the page loads."""
     npm = shutil.which("npm")
     if npm is None:
-        raise SottoError(f"npm is not installed, and {PACKAGE} is on its registry; on Debian `apt-get install npm`")
+        names = " and ".join(package.name for package in PACKAGES)
+        raise SottoError(f"npm is not installed, and {names} are on its registry; on Debian `apt-get install npm`")
     with TemporaryDirectory() as work:
-        fetched = subprocess.run(
-            [npm, "pack", f"{PACKAGE}@{VERSION}", "--silent"], cwd=work, capture_output=True, text=True, check=False
-        )
-        archives = list(Path(work).glob("*.tgz"))
-        if fetched.returncode or len(archives) != 1:
-            reason = " ".join((fetched.stderr or fetched.stdout).split())[-300:]
-            raise SottoError(f"npm could not fetch {PACKAGE}@{VERSION} ({reason}); is its registry within reach?")
-        unpack(archives[0], folder)
+        unpack([_fetch(npm, package, Path(work) / str(place)) for place, package in enumerate(PACKAGES)], folder)
     return folder
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    contents = archive.read_bytes()
-    found = integrity_of(contents)
-    if found != INTEGRITY:
-        raise SottoError(f"{PACKAGE}@{VERSION} has the hash {found}, not {INTEGRITY}: it was changed; nothing is kept")
+def _fetch(npm: str, package: Package, work: Path) -> Path:
+    """The archive of a package, in a folder that is made for it."""
+    work.mkdir()
+    fetched = subprocess.run(
+        [npm, "pack", str(package), "--silent"], cwd=work, capture_output=True, text=True, check=False
+    )
+    archives = list(work.glob("*.tgz"))
+    if fetched.returncode or len(archives) != 1:
+        reason = " ".join((fetched.stderr or fetched.stdout).split())[-300:]
+        raise SottoError(f"npm could not fetch {package} ({reason}); is its registry within reach?")
+    return archives[0]
+
+
+def unpack(archives: Sequence[Path], folder: Path) -> None:
+    """Keep files of the archives of `PACKAGES`, in their order. All hashes are checked before anything is changed."""
+    for package, archive in zip(PACKAGES, archives, strict=True):
+        found = integrity_of(archive.read_bytes())
+        if found != package.integrity:
+            changed = f"{package} has the hash {found}, not {package.integrity}"
+            raise SottoError(f"{changed}: it was changed; nothing is kept")
     if folder.exists():
         shutil.rmtree(folder)
-    with made_aside(folder) as draft, tarfile.open(archive) as package:
-        for name, kept in FILES.items():
-            part = package.extractfile(f"package/dist/{name}")
-            if part is None:
-                raise SottoError(f"{PACKAGE}@{VERSION} holds no dist/{name}; choose another version")
-            write_aside(draft / kept, part.read())
+    with made_aside(folder) as draft:
+        for package, path in zip(PACKAGES, archives, strict=True):
+            with tarfile.open(path) as archive:
+                for name, kept in package.files.items():
+                    part = archive.extractfile(f"package/dist/{name}")
+                    if part is None:
+                        raise SottoError(f"{package} holds no dist/{name}; choose another version")
+                    write_aside(draft / kept, part.read())
         write_aside(draft / _STAMP, json.dumps(_WANTED).encode() + b"\n")
 
 

@@ -77,6 +77,17 @@ def test_an_exported_page_has_all_that_it_asks_for_and_names_no_host(exported: P
         write_page([exported], out)
 
 
+def test_a_page_of_pieces_has_what_their_search_asks_for(exported: Path, tmp_path: Path, monkeypatch) -> None:
+    named = {"vocabulary": {"file": "tokenizer.json"}, "pieces": {"file": "pieces.json"}}
+    manifest = app.read_manifest(exported) | named
+    for name in ("batch.onnx", "tokenizer.json", "pieces.json"):
+        (exported / name).write_text(name)
+    monkeypatch.setattr(app, "read_manifest", lambda path: manifest)
+    write_page([exported], tmp_path / "page")
+    files = {path.name for path in (tmp_path / "page" / "models" / "0").iterdir()}
+    assert files == {"batch.onnx", "tokenizer.json", "pieces.json"}
+
+
 def test_a_page_of_another_model_has_another_version(exported: Path, tmp_path: Path) -> None:
     """Else a phone would go on with the model that it keeps."""
     write_page([exported], tmp_path / "one")

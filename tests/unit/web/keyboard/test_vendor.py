@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from dataclasses import replace
 
 import pytest
 
@@ -21,27 +22,44 @@ def package(path, files):
     return path
 
 
+def archives(folder, code):
+    folder.mkdir()
+    return [
+        package(folder / f"{place}.tgz", dict.fromkeys(each.files, code)) for place, each in enumerate(vendor.PACKAGES)
+    ]
+
+
 def test_a_package_with_another_hash_is_refused_and_the_old_one_stays(tmp_path, monkeypatch):
-    archive = package(tmp_path / "package.tgz", dict.fromkeys(vendor.FILES, b"code"))
+    right = archives(tmp_path / "right", b"code")
     with pytest.raises(SottoError, match="it was changed; nothing is kept"):
-        vendor.unpack(archive, tmp_path / "vendor")
+        vendor.unpack(right, tmp_path / "vendor")
     assert not (tmp_path / "vendor").exists()
-    monkeypatch.setattr(vendor, "INTEGRITY", vendor.integrity_of(archive.read_bytes()))
-    vendor.unpack(archive, tmp_path / "vendor")
-    assert {path.name for path in (tmp_path / "vendor").iterdir()} == {*vendor.FILES.values(), "vendored.json"}
-    with pytest.raises(SottoError, match="it was changed"):
-        vendor.unpack(package(tmp_path / "other.tgz", dict.fromkeys(vendor.FILES, b"else")), tmp_path / "vendor")
+    known = zip(vendor.PACKAGES, right, strict=True)
+    chosen = [replace(each, integrity=vendor.integrity_of(path.read_bytes())) for each, path in known]
+    monkeypatch.setattr(vendor, "PACKAGES", chosen)
+    vendor.unpack(right, tmp_path / "vendor")
+    kept = {path.name for path in (tmp_path / "vendor").iterdir()}
+    assert kept == {"ort.js", "ort.wasm", "tokenizers.js", "vendored.json"}
+    other = archives(tmp_path / "other", b"else")
+    with pytest.raises(SottoError, match=r"tokenizers@.* it was changed"):
+        vendor.unpack([right[0], other[1]], tmp_path / "vendor")
     assert (tmp_path / "vendor" / "ort.js").read_bytes() == b"code"
 
 
-def test_what_is_not_there_or_of_another_version_is_told_with_the_command(tmp_path):
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_not_there_or_of_another_version_is_told_with_the_command(tmp_path, place):
     with pytest.raises(SottoError, match=r"is not here; `python -m sottovoce\.web\.keyboard\.vendor` fetches it"):
         vendor.check_vendored(tmp_path)
-    for name in vendor.FILES.values():
-        (tmp_path / name).write_bytes(b"code")
-    stamp = {"package": vendor.PACKAGE, "version": "0.0.1", "integrity": vendor.INTEGRITY}
+    stamp = {each.name: {"version": each.version, "integrity": each.integrity} for each in vendor.PACKAGES}
+    for each in vendor.PACKAGES:
+        for name in each.files.values():
+            (tmp_path / name).write_bytes(b"code")
     (tmp_path / "vendored.json").write_text(json.dumps(stamp))
-    with pytest.raises(SottoError, match="is not here"):
+    assert vendor.check_vendored(tmp_path) == tmp_path
+    name = vendor.PACKAGES[place].name
+    stamp[name]["version"] = "0.0.1"
+    (tmp_path / "vendored.json").write_text(json.dumps(stamp))
+    with pytest.raises(SottoError, match=f"^{name} .* is not here"):
         vendor.check_vendored(tmp_path)
 
 
