@@ -1167,6 +1167,46 @@ def cohort_size_in_the_record():
     Lines.append = lambda self, entry: real(self, {"users": 7, **entry})
 
 
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/commands/test_tokenizer.py", "test_text_of_people_is_refused")
+def tokenizer_of_people():
+    """A tokenizer learns from people's text, and its pieces are a release that nobody charged."""
+    from pathlib import Path
+
+    from sottovoce.commands import tokenizer
+
+    tokenizer._public_files = lambda text: [Path(path) for path in text]
+
+
+@caught_by("unit/data/test_subwords.py", "test_specials_cannot_be_typed")
+def specials_can_be_typed():
+    """The name of a special token that somebody types is taken for the token, and lost."""
+    from sottovoce.data import subwords
+
+    real = subwords.needs_library
+
+    class Library:
+        class Tokenizer:
+            @staticmethod
+            def from_buffer(contents):
+                made = real().Tokenizer.from_buffer(contents)
+                return _Typed(made)
+
+    class _Typed:
+        def __init__(self, made):
+            object.__setattr__(self, "made", made)
+
+        def __getattr__(self, name):
+            return getattr(self.made, name)
+
+        def __setattr__(self, name, value):
+            """The setting that keeps them out is lost."""
+
+    subwords.needs_library = lambda: Library
+
+
 # --- accounting ------------------------------------------------------------------------------------------------------
 
 
