@@ -24,7 +24,8 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.prediction import evaluate, token_counts
 from sottovoce.files import made_aside, pretty, sealed, sha256_of, work_folder
-from sottovoce.recipe import Recipe
+from sottovoce.models.lora import merge_weights
+from sottovoce.recipe import ADAPTER_KEYS, Recipe
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.signature import BASE, owner_key, sign_folder
 
@@ -118,9 +119,12 @@ def _prepared(text: Path, out: Path, language: str | None) -> Path:
 
 
 def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Text, passes: float) -> Base:
-    """Weights in float16, which take half the space; how good they are is measured as they are written."""
-    recipe = Recipe.of(run)
-    halved = {name: array.astype(np.float16) for name, array in run.load_weights().items()}
+    """Weights in float16, which take half the space; how good they are is measured as they are written.
+
+    A base has no adapters: they are merged.
+    """
+    recipe = Recipe.of(run).replace(model=dict.fromkeys(ADAPTER_KEYS))
+    halved = {name: array.astype(np.float16) for name, array in merge_weights(run.load_weights()).items()}
     (draft / WEIGHTS).write_bytes(save(halved))
     words = save_tokenizer(text.vocabulary, draft)
     counts = token_counts(text, range(text.users))

@@ -107,9 +107,20 @@ def test_a_recipe_that_does_not_say_takes_the_base_that_fits(base, store, monkey
     monkeypatch.setattr(bases, "_room", lambda: base.out.parent)
     recipe, users = make_recipe(store), Store.open(store)
     assert with_base(recipe, users).model.initial == "tiny"
+    assert with_base(recipe.replace(model={"adapter_rank": 2}), users).model.initial == "tiny"
     for changes in ({"privacy": {"mode": "none"}}, {"model": {"initial": "none"}}, {"model": {"hidden": 6}}):
         changed = recipe.replace(**changes)
         assert with_base(changed, users) == changed
+
+
+@pytest.mark.slow
+def test_a_base_trained_by_adapters_is_merged(base, text, tmp_path):
+    recipe = RECIPE.replace(model={"initial": str(base.out), "adapter_rank": 2})
+    made = train_base(text, tmp_path / "next", ABOUT, passes=1, recipe=recipe)
+    assert made.base.model == base.base.model
+    first, second = (load_base_weights(each.out / bases.WEIGHTS) for each in (base, made))
+    assert first.keys() == second.keys()
+    assert {name for name in first if not np.array_equal(first[name], second[name])} == {"projection"}
 
 
 def test_no_base_that_fits_leaves_fresh_weights(store):
