@@ -126,6 +126,7 @@ def prepare(
         print_json(summary.to_json() | ({"vocabulary": facts} if words.private_vocabulary else {}))
         return
     shown = {name: fact for name, fact in summary.to_json().items() if fact or name not in _MISTAKES}
+    shown = {name: fact for name, fact in shown.items() if fact is not None}
     rows = {_NAMES.get(name, name.replace("_", " ")): _format(fact) for name, fact in shown.items()}
     print_table(f"Store {out}", rows)
     if words.private_vocabulary:

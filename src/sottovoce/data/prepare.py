@@ -44,7 +44,7 @@ class PreparationSummary(Facts):
     tokens_seen: int
     tokens_kept: int
     tokens_cut: int
-    unknown_rate: float
+    unknown_rate: float | None  # None: the tokenizer writes everything
     train_users: int
     train_tokens: int
     test_users: int
@@ -57,12 +57,14 @@ class PreparationSummary(Facts):
 
     def __repr__(self) -> str:
         users = f"{self.train_users:,} users to train on, {self.test_users:,} held out"
-        about = f"{users}, {self.tokens_kept:,} tokens, {self.unknown_rate:.1%} unknown"
+        unknown = "" if self.unknown_rate is None else f", {self.unknown_rate:.1%} unknown"
+        about = f"{users}, {self.tokens_kept:,} tokens{unknown}"
         return f"<PreparationSummary: {about}, {len(self.warnings)} warnings>"
 
     @property
     def warnings(self) -> list[str]:
         """What the owner should look at before training, a sentence each."""
+        unknown = self.unknown_rate or 0.0
         found = {
             f"{self.train_users:,} users to train on are few: below about {FEW_USERS:,}, the noise that hides one "
             "person hides most of what can be learned": self.train_users < FEW_USERS,
@@ -73,9 +75,9 @@ class PreparationSummary(Facts):
             "who wrote them are not protected one by one. Leave them out": self.nameless_records > 0,
             f"{self.records_dropped:,} of {self.records:,} records are left out: they have more owners than "
             "are allowed": self.records_dropped > 0,
-            f"{self.unknown_rate:.0%} of the tokens are not in the vocabulary. Check that the text field holds the "
+            f"{unknown:.0%} of the tokens are not in the vocabulary. Check that the text field holds the "
             "text. For another language name it (--language) or give a public word list of it; for names and slang "
-            "find words privately, or take a larger vocabulary": self.unknown_rate > MUCH_UNKNOWN,
+            "find words privately, or take a larger vocabulary": unknown > MUCH_UNKNOWN,
             f"{self.guessed_lines:,} lines are not UTF-8 and were read as Windows-1252. If letters are wrong, name the "
             "encoding (--encoding)": self.guessed_lines > 0,
         }
@@ -240,7 +242,7 @@ def _write_splits(
         tokens_seen=tokens_seen,
         tokens_kept=tokens_kept,
         tokens_cut=tokens_cut,
-        unknown_rate=unknown / tokens_kept,
+        unknown_rate=None if vocabulary.specials.unk is None else unknown / tokens_kept,
         train_users=train.users,
         train_tokens=train.tokens,
         test_users=test.users,

@@ -465,7 +465,10 @@ def test_long_plain_text_is_not_lost_where_words_have_many_tokens(tmp_path: Path
     text = " ".join(f"word{number}" for number in range(500))
     (tmp_path / "text.txt").write_text(text)
     grouping = Grouping(plain_text=True, tokens_per_user=64, test_users=0)
-    prepare([tmp_path / "text.txt"], tmp_path / "store", Subwords.of_bytes(), grouping)
+    summary = prepare([tmp_path / "text.txt"], tmp_path / "store", Subwords.of_bytes(), grouping)
+    assert summary.unknown_rate is None
+    assert "unknown" not in repr(summary)
+    assert summary.warnings[1:] == []
     store = Store.open(tmp_path / "store")
     kept = sum(np.count_nonzero(store[row] >= 2) for row in range(store.users))
     assert kept > 0.97 * len(text)
