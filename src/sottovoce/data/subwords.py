@@ -78,9 +78,9 @@ class Subwords:
     @property
     def kind(self) -> str:
         """bpe, unigram or wordpiece; bytes or characters where no pieces were learned."""
-        if self._model["type"] == "BPE" and not self._model["merges"]:
+        if self._type == "BPE" and not self._model["merges"]:
             return "bytes" if self._spelling == "byte level" else "characters"
-        return KINDS[self._model["type"]]
+        return KINDS[self._type]
 
     @property
     def language(self) -> str:
@@ -201,7 +201,7 @@ class Subwords:
             raise SottoError(f"{self.name} is a pickle, which can run any program and is not read; name a {TOKENIZER}")
         try:
             found = json.loads(self.contents)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             cut = " (is the file cut off?)" if self.contents[:1] == b"{" else ""
             reason = " ".join(str(error).split())
             raise SottoError(f"{self.name} is not a {TOKENIZER} of Hugging Face{cut}: {reason}") from None
@@ -212,6 +212,14 @@ class Subwords:
     @property
     def _model(self) -> dict[str, Any]:
         return self._json["model"]
+
+    @cached_property
+    def _type(self) -> str:
+        """The type of the model. Files of the library's first versions do not name it."""
+        if "type" in self._model:
+            return str(self._model["type"])
+        signs = {"merges": "BPE", "unk_id": "Unigram", "max_input_chars_per_word": "WordPiece"}
+        return next((kind for sign, kind in signs.items() if sign in self._model), "that is not named")
 
     @cached_property
     def _library(self) -> Any:
@@ -251,9 +259,9 @@ class Subwords:
 
     @cached_property
     def _unk(self) -> int | None:
-        if self._model["type"] == "Unigram":
+        if self._type == "Unigram":
             return self._model.get("unk_id")
-        return self._ids.get(self._model.get("unk_token") or "")
+        return self._model["vocab"].get(self._model.get("unk_token") or "")
 
     @cached_property
     def _writes_all(self) -> bool:
@@ -296,10 +304,11 @@ class Subwords:
 
     def _check(self) -> None:
         """Refuse what could not write text, before anything is encoded."""
-        kind = self._model.get("type")
-        if kind not in KINDS:
+        if self._type not in KINDS:
             known = f"those of {', '.join(KINDS)} can be used"
-            raise SottoError(f"{self.name} has a model of type {kind}; {known}; for whole words give --vocabulary")
+            raise SottoError(
+                f"{self.name} has a model of type {self._type}; {known}; for whole words give --vocabulary"
+            )
         if self._model.get("end_of_word_suffix") or not self._spelling:
             raise SottoError(
                 f"the pieces of {self.name} do not say where words begin; train one with a space in its pieces "

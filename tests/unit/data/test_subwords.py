@@ -141,7 +141,17 @@ def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "is not a tokenizer.json" in _refused(tmp_path, b"the\ncat\n")
     assert "has no model" in _refused(tmp_path, b'{"a": 1}')
     assert "has no model" in _refused(tmp_path, b"[]")
+    assert "type ['BPE']" in _refused(tmp_path, b'{"model": {"type": ["BPE"]}}')
+    assert "type that is not named" in _refused(tmp_path, b'{"model": {}}')
+    assert "is not a tokenizer.json" in _refused(tmp_path, b"[" * 100_000)
     assert "is not a whole tokenizer.json" in _refused(tmp_path, b'{"model": {"type": "BPE"}}')
+
+
+def test_a_file_of_the_first_versions_is_read() -> None:
+    for tokenizer in (GPT2, BERT, PIECES):
+        facts = json.loads(tokenizer.contents)
+        del facts["model"]["type"]
+        assert made(facts).encode("the cat") == tokenizer.encode("the cat")
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -151,6 +161,9 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     words = {"type": "WordLevel", "vocab": {"the": 0}, "unk_token": "the"}
     assert "type WordLevel; those of BPE, Unigram, WordPiece can be used" in refused(words)
     assert "cannot write every text" in refused(bpe(["a", "b"], []))
+    without = json.loads(BERT.contents)  # it is an added token, which the model does not know
+    del without["model"]["vocab"]["[UNK]"]
+    assert "cannot write every text" in _refused(tmp_path, json.dumps(without).encode())
     split = {"type": "WhitespaceSplit"}
     assert "do not say where words begin" in refused(bpe(["a"], [], unk_token="a"), pre_tokenizer=split)
     assert "do not say where words begin" in refused(bpe(["a</w>"], [], end_of_word_suffix="</w>"))
