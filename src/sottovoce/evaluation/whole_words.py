@@ -138,31 +138,33 @@ class PieceTable(NamedTuple):
     joins: Bool[Array, " vocabulary"]
     opens: Bool[Array, " vocabulary"]
     white: Bool[Array, " vocabulary"]
-    texts: UInt[Array, "vocabulary longest"]  # bytes of the pieces of words
-    sizes: Int[Array, " vocabulary"]
-    hashes: UInt[Array, " vocabulary"]
+    sizes: Int[Array, " vocabulary"]  # bytes of the pieces of words; 0 for all else
+    hashes: UInt[Array, "vocabulary lengths"]  # of the first 0, 1, ... bytes of a piece; from its end on, of all
     powers: UInt[Array, " vocabulary"]  # by which the hash of what goes before is multiplied
 
     @classmethod
     def of(cls, pieces: Pieces) -> PieceTable:
         in_words = pieces.starts | pieces.joins
         kept = [text if part else b"" for text, part in zip(pieces.texts, in_words, strict=True)]
-        texts = np.zeros((len(kept), max(1, *map(len, kept))), np.uint8)
-        for token, text in enumerate(kept):
-            texts[token, : len(text)] = list(text)
+        longest = max(map(len, kept))
+        hashes = np.array([_hashes(text.ljust(longest))[np.minimum(range(longest + 1), len(text))] for text in kept])
         powers = np.array([pow(_BASE, len(text), 2**32) for text in kept], np.uint32)
-        hashes = np.array([hash_of(text) for text in kept], np.uint32)
         sizes = np.array([len(text) for text in kept], np.int32)
-        columns = (pieces.starts, pieces.joins, pieces.opens, pieces.white, texts, sizes, hashes, powers)
+        columns = (pieces.starts, pieces.joins, pieces.opens, pieces.white, sizes, hashes, powers)
         return cls(*map(jnp.asarray, columns))
 
 
-def hash_of(text: bytes) -> int:
-    """A hash of a word that can be computed piece by piece."""
-    value = 0
+def _hashes(text: bytes) -> np.ndarray:
+    """Hashes of the first 0, 1, ... bytes. They can be computed piece by piece."""
+    values = [0]
     for byte in text:
-        value = (value * _BASE + byte + 1) % 2**32
-    return value
+        values.append((values[-1] * _BASE + byte + 1) % 2**32)
+    return np.array(values, np.uint32)
+
+
+def hash_of(text: bytes) -> int:
+    """A hash that tells words apart."""
+    return int(_hashes(text)[-1])
 
 
 class Spelled(NamedTuple):
@@ -227,7 +229,7 @@ def search(
         spelled = Spelled(
             best,
             kept.size + table.sizes[tokens],
-            kept.hash * table.powers[tokens] + table.hashes[tokens],
+            kept.hash * table.powers[tokens] + table.hashes[tokens, -1],
             kept.tokens.at[:, step].set(tokens),
         )
         moved = jax.tree.map(lambda leaf: leaf[parents], here)
@@ -260,7 +262,16 @@ def _best_words(words: Spelled, count: int) -> Spelled:
 
 def _agrees(table: PieceTable, size: Int[Array, " width"], typed: Typed) -> Bool[Array, "width vocabulary"]:
     """Which pieces agree with the typed letters that come after the first `size` bytes, as far as both go."""
-    places = size[:, None] + jnp.arange(table.texts.shape[1])  # [width, longest]
-    wanted = typed.text[jnp.minimum(places, len(typed.text) - 1)]
-    matter = (places < typed.size)[:, None] & (jnp.arange(table.texts.shape[1]) < table.sizes[:, None])
-    return ~jnp.any(matter & (wanted[:, None] != table.texts), axis=-1)
+    longest = table.hashes.shape[1] - 1
+    places = size[:, None] + jnp.arange(longest)  # [width, longest]
+    wanted = typed.text[jnp.minimum(places, len(typed.text) - 1)].astype(jnp.uint32)
+
+    def add(hash: Array, byte: Array) -> tuple[Array, Array]:
+        longer = hash * jnp.uint32(_BASE) + byte + 1
+        return longer, longer
+
+    _, hashes = jax.lax.scan(add, jnp.zeros(len(size), jnp.uint32), wanted.T)
+    hashes = jnp.concatenate([jnp.zeros((1, len(size)), jnp.uint32), hashes]).T  # [width, lengths]
+    both = jnp.minimum(table.sizes, jnp.maximum(typed.size - size, 0)[:, None])  # [width, vocabulary]
+    own = jnp.take_along_axis(table.hashes, both.T, axis=1).T
+    return own == jnp.take_along_axis(hashes, both, axis=1)

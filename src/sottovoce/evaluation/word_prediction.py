@@ -9,14 +9,14 @@ again after each letter, which takes far longer. So a number of words is measure
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from sottovoce.data.store import Store
 from sottovoce.errors import SettingError, SottoError
@@ -28,7 +28,6 @@ from sottovoce.evaluation.whole_words import (
     PieceTable,
     Place,
     Reader,
-    Spelled,
     Typed,
     begin,
     hash_of,
@@ -41,7 +40,6 @@ from sottovoce.models.contract import LanguageModel
 WORDS = 2000
 MOST_USERS = 256
 MOST_TYPED = 24  # letters after which no more words are offered
-_AT_ONCE = 32  # words of each user that one call of the program measures
 _MEMORY = 2**28  # bytes for the states of all hypotheses of a block of users
 
 
@@ -161,14 +159,11 @@ def _measure_words(
     for tokens, _, users in blocks_of(store, rows.tolist(), _users_at_once(model, sizes)):
         known = [[word for word in each if word.known] for each in words[len(hits) : len(hits) + users]]
         inputs = jnp.concatenate([jnp.broadcast_to(bos, (len(tokens), 1)), tokens[:, :-1]], axis=1)
-        reader, found = _begin(model, inputs), []
-        for targets in _targets(known, len(tokens)):
-            reader, results = _measure_block(model, table, inputs, reader, targets, sizes)
-            found.append([np.asarray(column).T for column in results])  # [users, words]
-        for place, each in enumerate(known):
-            hit, letters = (np.concatenate([part[column][place] for part in found] or [[]]) for column in (0, 1))
-            hits.append(hit[: len(each)])
-            typed.append(letters[: len(each)])
+        numbers = np.array([len(each) for each in known] + [0] * (len(tokens) - users), np.int32)
+        results = _measure_block(model, table, (inputs, _targets(known, len(tokens)), numbers), sizes)
+        for hit, letters, number in zip(*map(np.asarray, results), numbers[:users], strict=False):
+            hits.append(hit[:number])
+            typed.append(letters[:number])
     return hits, typed
 
 
@@ -177,57 +172,61 @@ def _users_at_once(model: LanguageModel, sizes: _Sizes) -> int:
     return int(np.clip(_MEMORY // max(state * max(WIDTH, sizes.count), 1), 1, users_at_once()))
 
 
-def _targets(words: list[list[Word]], users: int) -> Iterator[_Target]:
-    """The words of some users, `_AT_ONCE` of each at a time: columns [words, users, ...]."""
-    for start in range(0, max(map(len, words), default=0), _AT_ONCE):
-        part = [[*each[start : start + _AT_ONCE]] for each in words]
-        part += [[] for _ in range(users - len(part))]
-        grid = [[_Target.of(each[row] if row < len(each) else None) for each in part] for row in range(_AT_ONCE)]
-        yield _stack([_stack(row) for row in grid])
+def _targets(words: list[list[Word]], users: int) -> _Target:
+    """The words of some users as columns [users, words, ...], padded to few shapes."""
+    padded = 1 << (max(map(len, words), default=1) - 1).bit_length()
+    nothing = [_Target.of(None)]
+    rows = [[*map(_Target.of, each), *nothing * (padded - len(each))] for each in words]
+    rows += [nothing * padded] * (users - len(rows))
+    return _stack([_stack(row) for row in rows])
 
 
 def _stack(targets: list[_Target]) -> _Target:
     return jax.tree.map(lambda *each: np.stack(each), *targets)
 
 
-@jax.jit
-def _begin(model: LanguageModel, inputs: Int[Array, "users time"]) -> Reader:
-    return jax.vmap(partial(begin, model))(inputs)
+class _Typist(NamedTuple):
+    """One user, who types one word after another. A typist who is done waits for those of the block who are not."""
+
+    reader: Reader
+    word: Int[Array, ""]  # which is typed
+    letters: Int[Array, ""]  # of it that are typed
+    hits: Bool[Array, " words"]
+    typed: Int[Array, " words"]
 
 
 @partial(jax.jit, static_argnames="sizes")
 def _measure_block(
-    model: LanguageModel, table: PieceTable, inputs: Array, reader: Reader, targets: _Target, sizes: _Sizes
-) -> tuple[Reader, tuple[Array, Array]]:
-    def one(reader: Reader, target: _Target) -> tuple[Reader, tuple[Array, Array]]:
-        reader = jax.vmap(partial(read_on, model))(inputs, reader, target.place + 1)
-        return reader, jax.vmap(partial(_measure_word, model, table, sizes=sizes))(reader, target)
-
-    return jax.lax.scan(one, reader, targets)
-
-
-def _measure_word(
-    model: LanguageModel, table: PieceTable, reader: Reader, target: _Target, sizes: _Sizes
+    model: LanguageModel, table: PieceTable, users: tuple[Array, _Target, Array], sizes: _Sizes
 ) -> tuple[Array, Array]:
-    """Is the word likeliest, and how many letters of it are typed?"""
+    """For each word of each user: is it predicted, and how many letters of it are typed? `users` are their texts, the
+    words to measure and how many they are."""
+
+    def one(inputs: Array, targets: _Target, number: Array) -> tuple[Array, Array]:
+        start = jnp.zeros((), jnp.int32)
+        none = jnp.zeros(targets.place.shape, jnp.int32)
+        typist = _Typist(begin(model, inputs), start, start, none.astype(bool), none)
+        step = partial(_look_once, model, table, inputs, targets, sizes=sizes)
+        done = jax.lax.while_loop(lambda typist: typist.word < number, step, typist)
+        return done.hits, done.typed
+
+    return jax.vmap(one)(*users)
+
+
+def _look_once(
+    model: LanguageModel, table: PieceTable, inputs: Array, targets: _Target, typist: _Typist, sizes: _Sizes
+) -> _Typist:
+    """Look at what is offered. If it is the word, or no more is, go on to the next word; else type a letter."""
+    _, word, letters, hits, typed = typist
+    target: _Target = jax.tree.map(lambda column: column[word], targets)
+    reader = read_on(model, inputs, typist.reader, target.place + 1)
     place = Place(reader.state, reader.output, target.after_word)
-    look = partial(search, model, table, place, sizes.count, sizes.most)
-
-    def is_target(found: Spelled) -> Array:
-        return (found.hash == target.hash) & (found.size == target.size) & (found.score > -jnp.inf)
-
-    def missing(carry: tuple[Array, Array]) -> Array:
-        letters, taken = carry
-        return ~taken & (letters < jnp.minimum(target.letters - 1, MOST_TYPED))
-
-    def type_letter(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        letters, _ = carry
-        found, _ = look(Typed(target.text, target.ends[letters]))
-        return letters + 1, jnp.any(is_target(found))
-
-    found, other = look()
-    top1 = is_target(found)[0] & (found.score[0] >= other)
-    if not sizes.typing:
-        return top1, jnp.zeros((), jnp.int32)
-    letters, taken = jax.lax.while_loop(missing, type_letter, (jnp.zeros((), jnp.int32), jnp.any(is_target(found))))
-    return top1, jnp.where(taken, letters, target.letters)
+    size = jnp.where(letters > 0, target.ends[letters - 1], 0)
+    found, other = search(model, table, place, sizes.count, sizes.most, Typed(target.text, size))
+    offered = (found.hash == target.hash) & (found.size == target.size) & (found.score > -jnp.inf)
+    taken = jnp.any(offered)
+    hits = hits.at[word].set(jnp.where(letters > 0, hits[word], offered[0] & (found.score[0] >= other)))
+    last = (letters >= jnp.minimum(target.letters - 1, MOST_TYPED)) | (not sizes.typing)
+    typed = typed.at[word].set(jnp.where(taken, letters, target.letters))
+    done = taken | last
+    return _Typist(reader, word + done, jnp.where(done, 0, letters + 1), hits, typed)
