@@ -247,10 +247,11 @@ def _rows(found: Measured) -> dict[str, str]:
 
 
 def _top1_words(evaluation: Evaluation) -> str:
-    """With the half-width of its 95% confidence interval, where some words stand for all."""
+    """With the half-width of its 95% confidence interval (Agresti and Coull), where some words stand for all."""
     share, words = evaluation.top1_words, evaluation.words
     if share is None:
         return "not measured (--words 0)"
     if words is None:
         return f"{share:.2%}"
-    return f"{share:.2%} ± {196 * math.sqrt(share * (1 - share) / words):.2f}, at {words:,} words"
+    middle = (share * words + 2) / (words + 4)
+    return f"{share:.2%} ± {196 * math.sqrt(middle * (1 - middle) / (words + 4)):.2f}, at {words:,} words"

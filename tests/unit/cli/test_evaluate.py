@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sottovoce.cli.evaluate import Measures, Texts
+from sottovoce.cli.evaluate import Measures, Texts, _rows
+from sottovoce.commands.evaluate import Measured
 from sottovoce.errors import SottoError
+from sottovoce.evaluation.breakdown import Breakdown
+from sottovoce.evaluation.prediction import Evaluation
 
 
 @pytest.mark.parametrize(
@@ -17,6 +21,8 @@ from sottovoce.errors import SottoError
         (Texts, {"corpus": [Path("a.jsonl")], "split": "train"}, "--corpus goes without --store"),
         (Measures, {"suggestions": 3}, "--suggestions 3 is for --keystrokes"),
         (Measures, {"keystrokes": True, "suggestions": 0}, "--suggestions 0 must be at least 1"),
+        (Measures, {"words": -1}, "--words -1 must be 0 or more"),
+        (Measures, {"keystrokes": True, "words": 0}, "--words 0 must be at least 1, for --keystrokes"),
         (Measures, {"epochs": 2}, "are for --personalise"),
         (Measures, {"learning_rate": 0.1}, "are for --personalise"),
     ],
@@ -30,3 +36,15 @@ def test_what_does_not_go_together_is_refused(kind, given, words):
 def test_keystrokes_are_counted_with_three_suggestions_unless_another_number_is_given():
     assert [measures.shown for measures in (Measures(), Measures(keystrokes=True))] == [0, 3]
     assert Measures(keystrokes=True, suggestions=5).shown == 5
+
+
+def test_what_a_tokenizer_has_not_is_not_shown():
+    words = Evaluation(200, 900, 0.1, 0.2, 0.3, 0.15, 210.0, 200.0, 0.05, bits_per_byte=2.34567, bytes=4000)
+    pieces = replace(words, top1_words=0.2, oov_rate=None, words=1600)
+    shown = [_rows(Measured(each, Breakdown((), {}), {})) for each in (words, pieces, replace(pieces, top1_words=None))]
+    assert shown[0]["bits per byte"] == "2.346"
+    assert (shown[0]["top-1 over words"], shown[0]["outside the vocabulary"]) == ("15.00%", "5.00%")
+    assert shown[1]["top-1 over words"] == "20.00% ± 1.96, at 1,600 words"
+    assert shown[0].keys() - shown[1].keys() == {"outside the vocabulary", "perplexity in vocabulary"}
+    assert "perplexity per token" in shown[1]
+    assert shown[2]["top-1 over words"] == "not measured (--words 0)"

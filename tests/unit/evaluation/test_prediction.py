@@ -11,6 +11,7 @@ from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.prediction import (
+    Evaluation,
     _rank,
     average_perplexity,
     count_hits,
@@ -142,3 +143,23 @@ def test_every_block_is_told_to_an_observer(model, store):
         count_hits(model, store, range(5), block=2)
     count_hits(model, store, range(5), block=2)
     assert steps == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_an_evaluation_of_before_is_read():
+    """With targets left out, as public records have it, and without figures that came later."""
+    before = {
+        "users": 20,
+        "top1": 0.1,
+        "top3": 0.2,
+        "top5": 0.3,
+        "top1_words": 0.1,
+        "perplexity": None,
+        "oov_rate": 0.1,
+    }
+    found = Evaluation.from_json({"users": 20, **shares, "perplexity": None, "perplexity_in_vocabulary": 90.0})
+    assert (found.targets, found.bytes, found.bits_per_byte, found.words) == (0, 0, None, None)
+    assert found.perplexity == np.inf
+    assert Evaluation.from_json(found.to_json()) == found
+    pieces = Evaluation(20, 100, 0.1, 0.2, 0.3, None, 50.0, 50.0, None, bits_per_byte=2.5, bytes=300)
+    assert Evaluation.from_json(pieces.to_json()) == pieces
+    assert pieces.to_json().keys().isdisjoint({"oov_rate", "top1_words", "words"})

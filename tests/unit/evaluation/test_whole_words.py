@@ -24,6 +24,7 @@ from sottovoce.evaluation.whole_words import (
     search,
 )
 from sottovoce.models.lstm import LSTM
+from sottovoce.models.transformer import Transformer
 from table_model import Table
 from tokenizer_examples import byte_level, few_pieces, wordpiece
 
@@ -124,10 +125,14 @@ def test_the_device_finds_what_the_rule_says(tokenizer: Subwords, count: int) ->
     assert max(lengths) > 1
 
 
-def test_hypotheses_keep_their_own_states() -> None:
-    """An LSTM, whose state differs between hypotheses; the score of a word is that of reading it."""
+@pytest.mark.parametrize("kind", ["lstm", pytest.param("transformer", marks=pytest.mark.slow)])
+def test_hypotheses_keep_their_own_states(kind: str) -> None:
+    """A hidden state or a key-value cache differs between hypotheses; the score of a word is that of reading it."""
     pieces, tokenizer = SMALL, SMALL.tokenizer
     model = LSTM(tokenizer.size, embedding=4, hidden=8, key=jax.random.key(0))
+    if kind == "transformer":
+        sizes = {"embedding": 8, "hidden": 8, "layers": 2, "heads": 2, "kv_heads": 1, "context": 6}
+        model = Transformer(tokenizer.size, **sizes, key=jax.random.key(0))
     model = jax.tree.map(lambda leaf: 4 * leaf, model)
     context = tokenizer.encode("abc. a ca")[:-1]
     place = place_of(model, context, True)
