@@ -147,15 +147,7 @@ def test_every_block_is_told_to_an_observer(model, store):
 
 def test_an_evaluation_of_before_is_read():
     """With targets left out, as public records have it, and without figures that came later."""
-    before = {
-        "users": 20,
-        "top1": 0.1,
-        "top3": 0.2,
-        "top5": 0.3,
-        "top1_words": 0.1,
-        "perplexity": None,
-        "oov_rate": 0.1,
-    }
+    shares = {"top1": 0.1, "top3": 0.2, "top5": 0.3, "top1_words": 0.1, "oov_rate": 0.1}
     found = Evaluation.from_json({"users": 20, **shares, "perplexity": None, "perplexity_in_vocabulary": 90.0})
     assert (found.targets, found.bytes, found.bits_per_byte, found.words) == (0, 0, None, None)
     assert found.perplexity == np.inf
