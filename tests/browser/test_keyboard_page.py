@@ -8,11 +8,12 @@ import socket
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from typing_world import SECRETS, keyboard, picture, plain_server, settle
+from typing_world import SECRETS, keyboard, make_run, picture, plain_server, settle
 
 from sottovoce.cli.main import main
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.export import export_run
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import suggest
 
@@ -60,6 +61,27 @@ def test_suggestions_are_taken_by_mouse_and_by_key_and_counted(watched, one_mode
     page.get_by_role("button", name="Clear the text").click()
     settle(page)
     assert (field.input_value(), page.locator("#share").inner_text()) == ("", "–")
+
+
+def test_a_language_without_spaces_is_typed_without_them(watched, tmp_path):
+    run = make_run(tmp_path / "chinese", language="zh")
+    export_run(run, run / "onnx")
+    with keyboard(run) as address:
+        page = watched(address)
+        typing(page, "我们的")
+        assert all(word.startswith("的") for word in words(page) if word != "–")
+        page.keyboard.press("Alt+1")
+        settle(page)
+        typing(page, "。")
+        vocabulary = Vocabulary.load(run / "model" / "vocabulary.txt")
+        text = page.get_by_label("Your text").input_value()
+        assert text.startswith("我们的")
+        assert " " not in text
+        model, _ = load_run(run)
+        wanted = [word for word, _ in suggest(model, vocabulary, text)]
+        assert words(page) == wanted
+        assert page.locator(".otherwise").is_hidden()
+        picture(page, "keyboard-chinese")
 
 
 def test_capitals_stay_and_digits_are_digits(watched, one_model):

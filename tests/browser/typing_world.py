@@ -26,10 +26,12 @@ SIZES = {"embedding": 6, "hidden": 8}
 SECRETS = [["house", "school", "music"], ["book", "water", "war"]]
 
 
-def make_run(folder: Path, *, kind: str = "lstm", words: int = 400, private: bool = True, store: str = "none") -> Path:
+def make_run(
+    folder: Path, *, kind: str = "lstm", language: str = "en", private: bool = True, store: str = "none"
+) -> Path:
     """A run's folder as training leaves it, with the weights a model begins with, times four: it has opinions."""
     folder.mkdir(parents=True)
-    run, vocabulary = RunFolder(folder), Vocabulary.public(words)
+    run, vocabulary = RunFolder(folder), Vocabulary.public(400, language)
     recipe = Recipe.from_dict({"data": {"store": store}, "model": {"kind": kind, **SIZES}})
     run.recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
     model = registry.build(kind, vocabulary.size, SIZES, jax.random.key(7 + private))
