@@ -109,7 +109,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure how well a run's model predicts the next word of people it has not seen."""
-    from sottovoce.commands.baselines import public_baselines
+    from sottovoce.commands.baselines import public_baselines, unigram_keystrokes
     from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, open_public, open_users
     from sottovoce.data.grouping import Grouping
     from sottovoce.evaluation.prediction import averages, observed
@@ -138,6 +138,7 @@ def evaluate(
             found_public = evaluate_run(run, public, extra=replace(extra, personalise=None))
             average = averages([found.evaluation, found_public.evaluation])
     baselines = public_baselines(users, run)
+    typed = unigram_keystrokes(users, run, measures.shown) if baselines and measures.shown else None
     spread, parts = found.spread if measures.internal else {}, _parts(found, measures)
     if json:
         answer = {**_json(found), **parts, **spread}
@@ -146,7 +147,7 @@ def evaluate(
             answer["baselines"] = {
                 "token": users.vocabulary.text_of(token),
                 "constant": constant.to_json(),
-                "unigram": unigram.to_json(),
+                "unigram": {**unigram.to_json(), **(typed.to_json() if typed else {})},
             }
         if found_public and average:
             answer["public"] = _json(found_public)
@@ -160,6 +161,9 @@ def evaluate(
         rows["  a unigram of public text: perplexity"] = f"{baselines.unigram.perplexity:.4g}"
         if baselines.unigram.bits_per_byte is not None:
             rows["  a unigram of public text: bits per byte"] = f"{baselines.unigram.bits_per_byte:.3f}"
+        if typed:
+            saved = f"{typed.keystroke_saving_in_vocabulary:.2%}"
+            rows["  a unigram of public text: keystroke saving in vocabulary"] = saved
     rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
     if found_public and average:
         rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}

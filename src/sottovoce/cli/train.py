@@ -182,6 +182,8 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         for name, score in result.baselines.scores.items() if result.baselines else ():
             perplexity = "" if score.perplexity is None else f", {score.perplexity:.4g}"
             rows[f"  {name}"] = f"{score.top1:.2%}{perplexity}"
+        if scores.bits_per_byte is not None:
+            rows["bits per byte"] = f"{scores.bits_per_byte:.3f}"
     if result.traffic:  # of a simulation: a run across devices has none
         sent = {name: bytes_text(count) for name, count in result.traffic.items()}
         rows["a real device would get, send"] = f"{sent['down']}, {sent['up']} a round"

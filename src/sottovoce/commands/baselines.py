@@ -11,7 +11,8 @@ from sottovoce.commands.initial_model import Start
 from sottovoce.data.demo import demo_texts, demo_vocabulary
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
-from sottovoce.evaluation.baselines import Frequencies, Measured, evaluate_baselines
+from sottovoce.evaluation.baselines import Frequencies, Measured, Unigram, evaluate_baselines
+from sottovoce.evaluation.keystrokes import KeystrokeSaving, count_keystrokes, saving
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.recipe import Recipe
 from sottovoce.runs.baselines import Baselines, Score
@@ -46,11 +47,23 @@ def measure_baselines(recipe: Recipe, start: Start, test: Store | None) -> Basel
 
 def public_baselines(users: Store, run: str | Path | None = None) -> Measured | None:
     """The baselines on all of some users; None where no public text has their words. `run`: or the base that has it."""
+    frequencies = _frequencies_of(users, run)
+    return None if frequencies is None else evaluate_baselines(frequencies, users, range(users.users))
+
+
+def unigram_keystrokes(users: Store, run: str | Path | None, suggestions: int) -> KeystrokeSaving | None:
+    """The keystrokes that a unigram of public text saves; None where no public text has the words of these users."""
+    frequencies = _frequencies_of(users, run)
+    if frequencies is None:
+        return None
+    return saving(count_keystrokes(Unigram.of(frequencies), users, suggestions), suggestions)
+
+
+def _frequencies_of(users: Store, run: str | Path | None) -> Frequencies | None:
     initial = None if run is None else str(run)
     if run is not None and (recipe := RunFolder(Path(run)).recipe_file).is_file():
         initial = Recipe.load(recipe).model.initial
-    frequencies = public_frequencies(users.vocabulary, initial)
-    return None if frequencies is None else evaluate_baselines(frequencies, users, range(users.users))
+    return public_frequencies(users.vocabulary, initial)
 
 
 def evaluated_users(recipe: Recipe, test: Store | None) -> range:

@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
@@ -47,6 +50,26 @@ class Frequencies:
         if unknown is not None:
             counts[unknown] += sum(counted.values()) - counts.sum()
         return cls(source, counts)
+
+
+class Unigram(eqx.Module):
+    """The same probabilities at every place, as a model."""
+
+    logarithms: Float[Array, " vocabulary"]
+
+    @classmethod
+    def of(cls, frequencies: Frequencies) -> Unigram:
+        """A token that public text does not have counts as if it were there once."""
+        return cls(jnp.log(jnp.maximum(jnp.asarray(frequencies.counts, jnp.float32), 1.0)))
+
+    def initial_state(self) -> Array:
+        return jnp.zeros(())
+
+    def read(self, tokens: Array, state: Array, key: Array | None = None) -> tuple[Array, Array]:
+        return jnp.zeros((len(tokens), 0)), state
+
+    def logits(self, outputs: Array) -> Array:
+        return jnp.broadcast_to(self.logarithms, (*outputs.shape[:-1], len(self.logarithms)))
 
 
 class Measured(NamedTuple):

@@ -81,14 +81,15 @@ def _how_good(about: Described) -> Iterator[str]:
         return
     yield f"On about {about.evaluation['users']:,} held-out users, who are not protected by the guarantee:"
     yield ""
-    yield "| | top-1 | top-3 | perplexity |"
-    yield "| --- | ---: | ---: | ---: |"
+    yield "| | top-1 | top-3 | perplexity per token | bits per byte |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
     rows = {"**this model**": about.evaluation}
     if about.baselines is not None:
         rows |= {name: score.to_json() for name, score in about.baselines.scores.items()}
     for name, score in rows.items():
         perplexity = "–" if score["perplexity"] is None else plain(score["perplexity"])  # a baseline's may be infinite
-        figures = (percent(score["top1"]), percent(score["top3"]), perplexity)
+        bits = score.get("bits_per_byte")  # not in records of earlier versions
+        figures = (percent(score["top1"]), percent(score["top3"]), perplexity, "–" if bits is None else plain(bits))
         yield f"| {name} | {' | '.join(figures)} |"
 
 

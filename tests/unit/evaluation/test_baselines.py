@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,28 +11,14 @@ import pytest
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import BOS, EOS, UNK
-from sottovoce.evaluation.baselines import Frequencies, evaluate_baselines
+from sottovoce.evaluation.baselines import Frequencies, Unigram, evaluate_baselines
+from sottovoce.evaluation.keystrokes import count_keystrokes, saving
 from sottovoce.evaluation.prediction import evaluate
 
 WORDS = ("red", "green", "blue", "sky")
 VOCABULARY = Vocabulary.from_words(WORDS)
 RED, GREEN, BLUE, SKY = range(VOCABULARY.frame_size, VOCABULARY.size)
 COUNTED = {"red": 50, "green": 30, "blue": 20, "grey": 7, "<eos>": 10, "<bos>": 10, "<unk>": 3}
-
-
-class Unigram(eqx.Module):
-    """A model that predicts the same everywhere."""
-
-    scores: jax.Array
-
-    def initial_state(self):
-        return jnp.zeros(())
-
-    def read(self, inputs, state):
-        return inputs, state
-
-    def logits(self, outputs):
-        return jnp.broadcast_to(self.scores, (*outputs.shape, len(self.scores)))
 
 
 def people() -> Store:
@@ -63,6 +47,14 @@ def test_the_unigram_is_measured_as_a_model_is():
     assert found.top1 == model.top1 == 1 / 9
     assert found.perplexity == pytest.approx(model.perplexity, rel=1e-4)
     assert found.perplexity_in_vocabulary == pytest.approx(model.perplexity_in_vocabulary, rel=1e-4)
+
+
+def test_keystrokes_of_the_unigram_by_hand():
+    """It shows one word: "red", after a letter the most frequent that begins so."""
+    model = Unigram.of(Frequencies.of("text", COUNTED, VOCABULARY))
+    store = Store.from_users([[BOS, GREEN, RED, SKY, BLUE, EOS]], VOCABULARY)
+    found = saving(count_keystrokes(model, store, 1), 1)
+    assert (found.characters, found.keystrokes) == (5 + 3 + 3 + 4, 1 + 0 + 1 + 1)
 
 
 def test_constant_suggestions_are_the_frequent_public_tokens_that_suit_these_users():

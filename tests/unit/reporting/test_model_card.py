@@ -68,7 +68,7 @@ def test_an_infinite_perplexity_is_a_dash_and_the_start_has_its_name():
     endless = Baselines(token="the", constant=Score(200, 0.04, 0.1, 0.2, None))
     text = model_card(replace(ABOUT, statement=replace(STATEMENT, start=start), baselines=endless))
     assert "\n# A private next-word model\n" in text
-    assert "| always “the” | 4.0% | 10.0% | – |" in text
+    assert "| always “the” | 4.0% | 10.0% | – | – |" in text
     assert "The model began with base english (weights 0c68ae32, of public text by its card)." in text
     assert "| start | base english (weights 0c68ae32, of" in text
     assert "None" not in text
