@@ -14,6 +14,7 @@ let suggestions = 3;
 let text = ""; // as it was at the last event
 let given = []; // for each UTF-16 unit of it: did a suggestion fill it in?
 let space = -1; // where a suggestion left a space that a mark takes back
+let done = -1; // where a suggestion ended a word of a language without spaces
 let leaving = false; // Esc was pressed: Tab moves on
 let edits = 0;
 let board = null; // the drawn keyboard
@@ -68,7 +69,7 @@ async function show() {
   board?.follow(before);
   for (const model of models) {
     const { vocabulary } = model;
-    const { tokens, typed: letters } = split(before, vocabulary.begins, vocabulary.rules);
+    const { tokens, typed: letters } = split(before, vocabulary.begins, vocabulary.rules, before.length === done);
     const read = await model.follow(vocabulary.encode(tokens));
     if (edit !== edits) return; // somebody typed on meanwhile
     const { scores } = read.at(-1);
@@ -118,7 +119,7 @@ function take(word) {
   const caret = field.selectionStart;
   const after = text.slice(field.selectionEnd);
   const { begins, rules } = models[0].vocabulary;
-  const { typed } = split(text.slice(0, caret), begins, rules);
+  const { typed } = split(text.slice(0, caret), begins, rules, caret === done);
   const raw = rawLetters(text.slice(0, caret), typed, rules);
   const gap = rules.segmented || /^\s/.test(after) ? "" : " ";
   const start = caret - raw.length;
@@ -132,6 +133,7 @@ function take(word) {
   field.value = text;
   field.focus();
   const next = start + word.length + (gap || /^\s/.test(after) ? 1 : 0);
+  done = rules.segmented ? next : -1;
   field.setSelectionRange(next, next);
   show();
 }
@@ -147,7 +149,7 @@ function edited(event) {
     field.setSelectionRange(caret - 1, caret - 1);
   }
   text = now;
-  space = -1;
+  space = done = -1;
   leaving = false;
   show();
 }
@@ -223,7 +225,7 @@ async function placesOf({ known, secret }, holders, model) {
 function begin(words) {
   text = words.map((word) => `${word} `).join("");
   given = new Array(text.length).fill(false);
-  space = -1;
+  space = done = -1;
   field.value = text;
   field.focus();
   field.setSelectionRange(text.length, text.length);

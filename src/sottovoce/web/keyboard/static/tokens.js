@@ -55,9 +55,11 @@ export const isPlaceholder = (token) => PLACEHOLDER.test(token);
 export const lengthOf = (text) => Array.from(text).length;
 
 // The text before the caret as the tokens that are done and the letters of the word being typed.
-// An apostrophe at the end belongs to the word only where some known word goes on after it.
-export function split(before, begins, rules = ENGLISH) {
+// An apostrophe at the end belongs to the word only where some known word goes on after it. Where no space ends a word,
+// `finished` says that the last one is done.
+export function split(before, begins, rules = ENGLISH, finished = false) {
   const text = normalise(before, rules);
+  if (finished) return { tokens: tokenise(text, rules), typed: "" };
   let run = text.match(UNFINISHED)?.[0] ?? "";
   if (run.endsWith("'") && !begins(run)) run = "";
   const parts = run ? partsOf(run, rules) : [""];
