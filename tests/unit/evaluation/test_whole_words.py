@@ -155,6 +155,7 @@ def test_a_model_gone_to_nan_offers_nothing(find) -> None:
         assert find(model, SMALL, place_of(model, [IDS["<bos>"]], after_word), 2)[0] == []
 
 
+@pytest.mark.slow
 def test_places_are_searched_side_by_side() -> None:
     """As users are: each finds what it finds alone."""
     model = by_hand()

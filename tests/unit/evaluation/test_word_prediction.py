@@ -42,7 +42,8 @@ def place_of(model, tokens: list[int], place: int, after_word: bool) -> Place:
     return Place(reader.state, reader.output, after_word)
 
 
-@pytest.mark.parametrize("suggestions", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("suggestions", [1, 3])
 def test_counts_are_those_of_a_person_typing(suggestions: int) -> None:
     pieces, model = pieces_of(TOKENIZER), learned()
     users = [TOKENIZER.encode(text) for text in TEXTS]
