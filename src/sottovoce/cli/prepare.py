@@ -52,6 +52,7 @@ class Words:
     vocabulary: Annotated[Path | None, option("A public word list, one a line, most frequent first.")] = None
     language: Annotated[str | None, option("Its code: whose public words, and how words are cut.")] = None
     tokenizer: Annotated[str | None, option("Not words: a tokenizer.json, bytes or characters.")] = None
+    own_words: Annotated[Flag, option("With --plain-text: the most frequent words of the text itself.")] = False
     private_vocabulary: Annotated[Flag, option("Find words in the users' text; charged to the store.")] = False
     epsilon: Annotated[float | None, option("What the private vocabulary may cost, on top of training.")] = None
     delta: Annotated[float | None, option("Its δ: well below 1/users, at most half of training's.")] = None
@@ -65,16 +66,26 @@ class Words:
             raise SottoError("--private-vocabulary finds words, and --tokenizer has others; leave one of them out")
         if self.private_vocabulary and (self.epsilon is None or self.delta is None):
             raise SottoError("--private-vocabulary needs --epsilon and --delta, for example --epsilon 1 --delta 1e-7")
+        if self.private_vocabulary and self.own_words:
+            raise SottoError("--own-words is for public text, which has no people to protect; leave one of them out")
         for name in ("epsilon", "delta", "words_per_user", "extend_public"):
             if not self.private_vocabulary and getattr(self, name) not in (None, False):
                 flag = "--" + name.replace("_", "-")
                 raise SottoError(f"{flag} is for --private-vocabulary; add that, or leave {flag} out")
 
-    def open(self) -> tuple[Tokenizer, VocabularySource]:
-        """The public tokenizer, and what the store says of its source."""
+    def open(self, text: Sequence[Path] = ()) -> tuple[Tokenizer, VocabularySource]:
+        """The public tokenizer, and what the store says of its source; `text` is public, to count its own words."""
         from sottovoce.commands.tokenizer import TokenizerChoice
 
-        return TokenizerChoice(self.vocabulary_size, self.vocabulary, self.language, self.tokenizer).open()
+        return TokenizerChoice(self.vocabulary_size, self.vocabulary, self.language, self.tokenizer, text).open()
+
+    def text_to_count(self, files: Sequence[Path], grouping: Grouping) -> list[Path]:
+        """The files of public text whose words are counted: none, unless that is asked for."""
+        if not self.own_words:
+            return []
+        if not grouping.plain_text:
+            raise SottoError("--own-words counts public text (--plain-text); in users' text: --private-vocabulary")
+        return [each for each in grouping.sources(files) if isinstance(each, Path)]
 
 
 GROUPED, WORDS = Grouped(), Words()
@@ -117,7 +128,7 @@ def prepare(
     else:
         from sottovoce.data import prepare as preparation
 
-        vocabulary, facts = words.open()
+        vocabulary, facts = words.open(words.text_to_count(files, grouping))
         with _reading_progress(files, grouping, out, quiet=json) as progress:
             summary = preparation.prepare(files, out, vocabulary, grouping, facts, progress)
     for warning in summary.warnings:

@@ -22,6 +22,7 @@ KINDS = ("bpe", "unigram", "wordpiece")
 WORDS = 10_000  # the usual size of a vocabulary of words
 _SPECIALS = {"bpe": ("<s>", "</s>"), "unigram": ("<unk>", "<s>", "</s>"), "wordpiece": ("[UNK]", "[CLS]", "[SEP]")}
 _LARGEST = 2**20
+OWN_WORDS = "own words"  # the most frequent ones of public text
 _LISTED_FOR_CHARACTERS = 20_000
 
 
@@ -29,6 +30,7 @@ _LISTED_FOR_CHARACTERS = 20_000
 class TokenizerChoice:
     """Which tokenizer a store gets: words of a public list, unless `tokenizer` names another kind.
 
+    `text` are files of public text: their most frequent words take the place of the list.
     `tokenizer` is a `tokenizer.json` of Hugging Face, or "bytes", or "characters": those of the language's public list.
     """
 
@@ -36,8 +38,12 @@ class TokenizerChoice:
     vocabulary: Path | None = None
     language: str | None = None
     tokenizer: str | None = None
+    text: Sequence[Path] = ()
 
     def __post_init__(self) -> None:
+        if self.text and (self.vocabulary or self.tokenizer):
+            other = "--vocabulary" if self.vocabulary else "--tokenizer"
+            raise SottoError(f"--own-words and {other} both say what the tokens are; leave one of them out")
         if self.tokenizer is None:
             return
         given = {"tokenizer": self.tokenizer, "vocabulary": self.vocabulary, "vocabulary_size": self.size}
@@ -62,6 +68,9 @@ class TokenizerChoice:
             return Subwords.of_characters(characters), {"source": "public", "list": CHARACTERS, **named}
         if self.tokenizer is not None:
             return Subwords.load(self.tokenizer), {"source": "file", "file": Path(self.tokenizer).name}
+        if self.text:
+            found = (line for path in self.text for line in lines(path))
+            return Vocabulary.of_text(found, self.size, language.code), {"source": "public", "list": OWN_WORDS, **named}
         if self.vocabulary is None:
             return Vocabulary.public(self.size, language.code), {**PUBLIC_LIST, **named}
         words = Vocabulary.from_file(self.vocabulary, self.size, self.language)

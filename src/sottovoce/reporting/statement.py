@@ -138,7 +138,11 @@ class MechanismFacts(Facts, sparse=True):
 
 
 # What is public in a tokenizer, by the name that a store gives it.
-_PUBLIC = {"bytes": "the bytes of UTF-8", "characters": "the characters of wordfreq's list, and bytes"}
+_PUBLIC = {
+    "bytes": "the bytes of UTF-8",
+    "characters": "the characters of wordfreq's list, and bytes",
+    "own words": "the most frequent words of public text",
+}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.cli.prepare import Words
+from sottovoce.data.grouping import Grouping
 from sottovoce.errors import SottoError
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -23,6 +24,7 @@ BUDGET = {"epsilon": 1.0, "delta": 1e-6}
         ({"private_vocabulary": True, "epsilon": 1.0}, "needs --epsilon and --delta"),
         ({"private_vocabulary": True, "tokenizer": "bytes", **BUDGET}, "leave one of them out"),
         ({"private_vocabulary": True, "vocabulary": Path("w.txt"), **BUDGET}, "leave one of them out"),
+        ({"private_vocabulary": True, "own_words": True, **BUDGET}, "leave one of them out"),
     ],
     ids=str,
 )
@@ -38,3 +40,12 @@ def test_a_store_says_where_its_words_come_from(tmp_path):
     assert {"tea", "milk"} <= set(vocabulary.words)
     assert Words(vocabulary_size=500).open()[1] == {"source": "public", "list": "wordfreq"}
     assert Words(private_vocabulary=True, **BUDGET).epsilon == 1.0
+
+
+def test_words_are_counted_in_public_text_alone(tmp_path):
+    (tmp_path / "public.txt").write_text("tea tea tea\nmilk\n")
+    words, public = Words(own_words=True), [tmp_path / "public.txt"]
+    assert words.text_to_count(public, Grouping(plain_text=True)) == public
+    assert Words().text_to_count(public, Grouping(plain_text=True)) == []
+    with pytest.raises(SottoError, match="--own-words counts public text"):
+        words.text_to_count(public, Grouping())

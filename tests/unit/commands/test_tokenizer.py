@@ -32,6 +32,16 @@ def test_words_of_a_language_are_its_public_list() -> None:
     assert TokenizerChoice(200).open()[1] == {"source": "public", "list": "wordfreq"}
 
 
+def test_own_words_are_the_most_frequent_of_public_text(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Вода и хлеб\nвода\n", encoding="utf-8")
+    words, source = TokenizerChoice(language="ru", text=[tmp_path / "text.txt"]).open()
+    assert source == {"source": "public", "list": "own words", "language": "ru"}
+    assert words.words[words.frame_size] == "вода"
+    assert set(words.words[words.frame_size :]) == {"вода", "и", "хлеб"}
+    with pytest.raises(SottoError, match="leave one of them out"):
+        TokenizerChoice(tokenizer="bytes", text=[tmp_path / "text.txt"])
+
+
 def test_a_list_of_words_may_have_a_language(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("ภาษา\nไทย\n", encoding="utf-8")
     words, source = TokenizerChoice(vocabulary=tmp_path / "list.txt", language="th").open()
