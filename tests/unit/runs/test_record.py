@@ -15,11 +15,12 @@ def test_people_are_counted_to_two_digits(people, told):
 def test_how_much_they_wrote_is_not_told_nor_to_be_worked_out():
     exact = {
         "users": 219, "targets": 31_482, "top1": 5_790 / 31_482, "oov_rate": 1.0, "perplexity": 312.45678,
-        "perplexity_in_vocabulary": None,
+        "perplexity_in_vocabulary": None, "bytes": 140_321, "bits_per_byte": 2.345678, "words": 1987,
     }  # fmt: skip
     told = of_held_out(exact)
     assert told == {
-        "users": 210, "top1": 0.1839, "oov_rate": 1.0, "perplexity": 312.5, "perplexity_in_vocabulary": None
+        "users": 210, "top1": 0.1839, "oov_rate": 1.0, "perplexity": 312.5, "perplexity_in_vocabulary": None,
+        "bits_per_byte": 2.346, "words": 1900,
     }  # fmt: skip
     # Nearly all numbers of targets have a number of hits with this share.
     fitting = [
