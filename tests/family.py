@@ -21,6 +21,9 @@ def of_family(name: str, words: int = 60) -> LanguageModel:
     if name == "stacked_lstm, variational and tied":
         # Its table begins near zero, and so small a model learns hardly more from there than what is rounded off.
         made = eqx.tree_at(lambda model: model.embedding, made, 10 * made.embedding)
+    if name.startswith(("transformer", "gpt2")):
+        # A norm divides by the length of what comes in: near zero, it would make rounding errors large.
+        made = eqx.tree_at(lambda model: model.embedding, made, 20 * made.embedding)
     return made
 
 

@@ -28,7 +28,7 @@ from sottovoce.training.types import Algorithm
 from sottovoce.training.variants import central
 from sottovoce.training.variants.central import Central, join_texts
 
-LANES, UNROLL, RATE = 3, 4, 0.7
+LANES, UNROLL, RATE = 3, 4, 0.2
 PASSES = Central(users_a_round=5, seed=11)
 OPTIMISERS = {"sgd": optax.sgd(1.0), "momentum": optax.sgd(0.5, momentum=0.9), "adam": optax.adam(0.01)}
 
@@ -74,7 +74,7 @@ def by_hand(model, optimiser, state, tokens, key):
 
 def assert_alike(one, other):
     for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=1e-5)
 
 
 OTHERS = [("lstm", "momentum"), ("lstm", "adam"), *((name, "sgd") for name in FAMILY if name != "lstm")]

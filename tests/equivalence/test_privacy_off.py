@@ -13,6 +13,8 @@ from family import FAMILY, send
 from free import Free
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg, User
+from sottovoce.models.gpt2 import GPT2
+from sottovoce.models.transformer import Transformer
 from sottovoce.privacy.clipping import FlatClip, NoClip
 from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
@@ -23,10 +25,11 @@ from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
 
 LANES, UNROLL, RATE, CAP = 3, 4, 2.0, 20.0
+CAREFUL = 0.5  # the rate of models that are a norm of a norm: at a higher one rounding errors grow from step to step
 MODELS = ["lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILY if name != "lstm")]
 
 
-def plain_user_update(model, tokens, key):
+def plain_user_update(model, tokens, key, rate):
     """SGD over one user, by hand. `key` is the user's, for models with dropout."""
     lanes = lanes_of(tokens, LANES)
     states = [model.initial_state() for _ in lanes]
@@ -37,15 +40,16 @@ def plain_user_update(model, tokens, key):
         pieces = [(read[step : step + UNROLL], wanted[step : step + UNROLL]) for read, wanted in lanes]
         slopes, count = slopes_of(model, pieces, states, keys, UNROLL)
         if count:
-            model = jax.tree.map(np.subtract, model, step_along(slopes, RATE / count))
+            model = jax.tree.map(np.subtract, model, step_along(slopes, rate / count))
     return jax.tree.map(np.subtract, model, start)
 
 
 @pytest.mark.parametrize("any_model", MODELS, indirect=True)
 def test_privacy_off_is_plain_federated_averaging(store, any_model):
+    rate = CAREFUL if isinstance(any_model, Transformer | GPT2) else RATE
     algorithm = Algorithm(
         Mechanism(Poisson(1.0), NoClip(), TrueAverage(), noise_multiplier=0.0),
-        FedAvg(NoClip(), True, batch=LANES, unroll=UNROLL, learning_rate=RATE),
+        FedAvg(NoClip(), True, batch=LANES, unroll=UNROLL, learning_rate=rate),
         Server(optax.sgd(1.0)),
         weight_cap=CAP,
     )
@@ -55,7 +59,7 @@ def test_privacy_off_is_plain_federated_averaging(store, any_model):
     users = [row for row in range(store.users) if len(store[row])]
     weights = [min(len(store[row]) / CAP, 1.0) for row in users]
     own = [jax.random.fold_in(local_key(keys.local), row) for row in users]
-    updates = [plain_user_update(any_model, store[row], key) for row, key in zip(users, own, strict=True)]
+    updates = [plain_user_update(any_model, store[row], key, rate) for row, key in zip(users, own, strict=True)]
     for index, (before, after) in enumerate(zip(*map(jax.tree.leaves, (any_model, state.params)), strict=True)):
         mean = sum(w * jax.tree.leaves(u)[index] for w, u in zip(weights, updates, strict=True)) / sum(weights)
         np.testing.assert_allclose(after - before, mean, rtol=1e-5, atol=3e-6)
