@@ -25,7 +25,7 @@ def of_held_out(evaluation: Json) -> Json:
     for length in ("targets", "bytes"):
         public.pop(length, None)
     if "words" in public:  # that were measured: of a short text, all
-        public["words"] = coarse_count(public["words"])
+        public["words"] = coarse_count(evaluation["words"])
     return public | {"users": coarse_count(evaluation["users"])}
 
 
