@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from sottovoce.kernels.lstm_users import Products, Step
+from sottovoce.kernels.any_users import Scores, Softmax, Table, Target
+from sottovoce.kernels.lstm_users import Products, Step, offset_of
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 
@@ -48,6 +49,36 @@ def products(update: FedAvg, model: LSTM) -> Products | None:
     except Unavailable:
         return None
     return Products(jnp.bfloat16, stored, _scores, _step_table, _step, _read, _read_back)
+
+
+def softmax(tokens: int, size: int, stored: Any) -> Softmax | None:
+    """The kernels of the LSTM's table for any model that has such a one, if they run here."""
+    if (tokens, size) != (LANES * UNROLL, SIZE) or jax.default_backend() != "gpu":
+        return None
+    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+        return None
+    try:
+        compiled(jnp.dtype(stored).name)
+    except Unavailable:
+        return None
+    return Softmax(jnp.bfloat16, stored, _any_scores, _any_step_table)
+
+
+def _any_scores(outputs: Array, table: Table, target: Target) -> Scores:
+    offset = offset_of(outputs)
+    total, mean, _ = _scores(outputs, table.received, table.delta, table.scale, offset)
+    return Scores(offset + jnp.log2(total), mean / total[..., None])
+
+
+def _any_step_table(
+    outputs: Array, table: Table, target: Target, level: Array, step: Step
+) -> tuple[Array, Array, None]:
+    none = jnp.full_like(target.tokens, -1)  # words that were read are added afterwards
+    new, squares = _step_table(
+        outputs, jnp.zeros_like(outputs), table.received, table.delta, level, target.share, target.tokens, none, step,
+        None,
+    )  # fmt: skip
+    return new, squares, None
 
 
 @cache

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
@@ -65,6 +65,15 @@ class Products(NamedTuple):
     step: Callable  # left, right, Δ, step -> Δ stepped by leftᵀ right, the squares of each group of rows
     read: Callable  # the recurrence; its scale is [users, gates]
     read_back: Callable  # its gradient
+
+    def train(
+        self, update: Any, model: LSTM, users: User, keys: PRNGKeyArray, clip_norms: Array, last: Any
+    ) -> UserResult:
+        """What each user of a block sends. Nothing in it is random, so the keys are not used."""
+        return train_users(self, update, model, users, clip_norms, last)
+
+    def put_together(self, update: Parts) -> Any:
+        return model_of(update)
 
 
 def fits(update: UserUpdate, model: Any) -> bool:

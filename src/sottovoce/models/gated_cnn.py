@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import check_tied, tied_logits, unit_rows
+from sottovoce.models.head import Tables, check_tied, multiply, tied_logits, unit_rows
 
 Past = Float[Array, "before bottleneck"]  # what a wide convolution still needs: its last kernel - 1 inputs
 
@@ -45,10 +45,10 @@ class Branch(eqx.Module):
 
     def __call__(self, inputs: Float[Array, "time inputs"], past: Past) -> tuple[Float[Array, "time outputs"], Past]:
         time, kernel = len(inputs), len(self.across)
-        narrow = jnp.concatenate([past, inputs @ self.down.T + self.down_bias])
+        narrow = jnp.concatenate([past, multiply(inputs, self.down) + self.down_bias])
         windows = jnp.stack([narrow[step : step + time] for step in range(kernel)], axis=1)
         wide = jnp.einsum("tki,koi->to", windows, self.across) + self.across_bias
-        return wide @ self.up.T + self.up_bias, narrow[time:]
+        return multiply(wide, self.up) + self.up_bias, narrow[time:]
 
 
 class Block(eqx.Module):
@@ -74,7 +74,7 @@ class Block(eqx.Module):
     ) -> tuple[Float[Array, "time outputs"], tuple[Past, Past]]:
         value, value_past = self.value(inputs, past[0])
         gate, gate_past = self.gate(inputs, past[1])
-        residual = inputs if self.residual is None else inputs @ self.residual.T
+        residual = inputs if self.residual is None else multiply(inputs, self.residual)
         return residual + value * jax.nn.sigmoid(gate), (value_past, gate_past)
 
 
@@ -120,9 +120,15 @@ class GatedCNN(eqx.Module):
     def read(
         self, tokens: Int[Array, " time"], state: tuple[tuple[Past, Past], ...], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time hidden"], tuple[tuple[Past, Past], ...]]:
-        words, pasts = self.embedding[tokens], []
-        if self.output is None:
-            words = unit_rows(words)
+        return self.read_rows(self.embedding[tokens], state, key)
+
+    def read_rows(
+        self,
+        rows: Float[Array, "time size"],
+        state: tuple[tuple[Past, Past], ...],
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "time hidden"], tuple[tuple[Past, Past], ...]]:
+        words, pasts = unit_rows(rows) if self.output is None else rows, []
         for block, past in zip(self.blocks, state, strict=True):
             words, past = block(words, past)
             pasts.append(past)
@@ -130,3 +136,6 @@ class GatedCNN(eqx.Module):
 
     def logits(self, outputs: Float[Array, "*any hidden"]) -> Float[Array, "*any vocabulary"]:
         return tied_logits(outputs, self.embedding) if self.output is None else outputs @ self.output.T
+
+    def tables(self) -> Tables:
+        return Tables("embedding", "embedding", unit=True) if self.output is None else Tables("embedding", "output")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import tied_logits, uniform, unit_rows
+from sottovoce.models.head import Tables, multiply, tied_logits, uniform, unit_rows
 from sottovoce.models.lstm import Gate
 
 
@@ -40,23 +40,31 @@ class GRU(eqx.Module):
     def read(
         self, tokens: Int[Array, " time"], state: Array, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], Array]:
+        return self.read_rows(self.embedding[tokens], state, key)
+
+    def read_rows(
+        self, rows: Float[Array, "time size"], state: Array, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "time size"], Array]:
         gates, size = (self.reset_gate, self.update_gate, self.candidate), self.embedding.shape[1]
         weight = jnp.concatenate([gate.weight for gate in gates])  # [3 hidden, embedding + hidden]
         bias = jnp.concatenate([gate.bias for gate in gates])
-        words = unit_rows(self.embedding[tokens]) @ weight[:, :size].T + bias  # [time, 3 hidden]
+        words = multiply(unit_rows(rows), weight[:, :size]) + bias  # [time, 3 hidden]
         # The candidate sees the state after the reset gate, so its product comes after that of the two gates.
         to_gates, to_candidate = jnp.split(weight[:, size:], [2 * len(state)])
 
         def step(hidden: Array, word: Array) -> tuple[Array, Array]:
             for_reset, for_update, for_candidate = jnp.split(word, 3)
-            from_reset, from_update = jnp.split(to_gates @ hidden, 2)
+            from_reset, from_update = jnp.split(multiply(hidden, to_gates), 2)
             reset, update = jax.nn.sigmoid(for_reset + from_reset), jax.nn.sigmoid(for_update + from_update)
-            candidate = jnp.tanh(for_candidate + to_candidate @ (reset * hidden))
+            candidate = jnp.tanh(for_candidate + multiply(reset * hidden, to_candidate))
             hidden = update * hidden + (1 - update) * candidate
             return hidden, hidden
 
         state, hidden = jax.lax.scan(step, state, words)
-        return hidden @ self.projection.T + self.projection_bias, state
+        return multiply(hidden, self.projection) + self.projection_bias, state
+
+    def tables(self) -> Tables:
+        return Tables("embedding", "embedding", unit=True)
 
     def logits(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:
         return tied_logits(outputs, self.embedding)

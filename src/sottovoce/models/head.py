@@ -1,12 +1,35 @@
-"""The tied softmax: a logit is the inner product with the embedding of the token, held at L2 norm 1."""
+"""From outputs to the loss: tables with a row for each token, the tied softmax, cross-entropy."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sottovoce.errors import SottoError
+
+
+class Tables(NamedTuple):
+    """The names of the arrays of a model that have a row for each token. A model may tell them by `tables()`.
+
+    Such a model also has `read_rows(rows, state, key)`: `read` of tokens whose rows of the table of words are given. A
+    program can then compute with the rows that it needs, and need not hold the logits of all tokens at once.
+    """
+
+    words: str  # what tokens are read from
+    output: str  # what logits are computed with: an inner product with each row
+    bias: str | None = None  # of the logits
+    unit: bool = False  # does the output table have rows at L2 norm 1?
+
+
+def multiply(x: Float[Array, "*any inputs"], weight: Any) -> Float[Array, "*any outputs"]:
+    """x @ weight.T, in float32; of a weight in bfloat16 the product is of bfloat16 numbers, its sums in float32."""
+    if getattr(weight, "dtype", None) == jnp.bfloat16:
+        x = x.astype(jnp.bfloat16)
+    product = weight @ x if x.ndim == 1 else x @ weight.T
+    return product.astype(jnp.float32)
 
 
 def unit_rows(embedding: Float[Array, "vocabulary size"]) -> Float[Array, "vocabulary size"]:

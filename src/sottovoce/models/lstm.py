@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import tied_logits, uniform, unit_rows
+from sottovoce.models.head import Tables, multiply, tied_logits, uniform, unit_rows
 
 LayerState = tuple[Array, Array]  # hidden state and cell
 
@@ -43,13 +43,13 @@ def read_layer(
     weight = jnp.concatenate([gate.weight for gate in gates])  # [4 hidden, inputs + hidden]
     bias = jnp.concatenate([gate.bias for gate in gates])
     from_word, from_hidden = jnp.split(weight, [inputs.shape[1]], axis=1)
-    words = inputs @ from_word.T + bias  # [time, 4 hidden]: the words' share of all gates is one product
+    words = multiply(inputs, from_word) + bias  # [time, 4 hidden]: the words' share of all gates is one product
 
     constant = jax.lax.stop_gradient
     scan = partial(_scan, constant(from_hidden), constant(mask))
     result, back = jax.vjp(scan, constant(words), constant(state))
     before = jnp.concatenate([constant(state[0])[None], result[0][:-1]])
-    fed_back = (before if mask is None else before * mask) @ from_hidden.T
+    fed_back = multiply(before if mask is None else before * mask, from_hidden)
     return _with_gradient(result, back, words + fed_back, state)
 
 
@@ -59,7 +59,7 @@ def _scan(
     def step(state: LayerState, word: Array) -> tuple[LayerState, Array]:
         hidden, cell = state
         recurrent = hidden if mask is None else hidden * mask
-        i, f, g, o = jnp.split(word + from_hidden @ recurrent, 4)
+        i, f, g, o = jnp.split(word + multiply(recurrent, from_hidden), 4)
         cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
         hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
         return (hidden, cell), hidden
@@ -121,9 +121,17 @@ class LSTM(eqx.Module):
     def read(
         self, tokens: Int[Array, " time"], state: tuple[Array, Array], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], tuple[Array, Array]]:
+        return self.read_rows(self.embedding[tokens], state, key)
+
+    def read_rows(
+        self, rows: Float[Array, "time size"], state: tuple[Array, Array], key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "time size"], tuple[Array, Array]]:
         gates = (self.input_gate, self.forget_gate, self.cell_gate, self.output_gate)
-        hidden, state = read_layer(gates, unit_rows(self.embedding[tokens]), state)
-        return hidden @ self.projection.T + self.projection_bias, state
+        hidden, state = read_layer(gates, unit_rows(rows), state)
+        return multiply(hidden, self.projection) + self.projection_bias, state
+
+    def tables(self) -> Tables:
+        return Tables("embedding", "embedding", unit=True)
 
     def logits(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:
         return tied_logits(outputs, self.embedding)

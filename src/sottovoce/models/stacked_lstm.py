@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import check_tied, uniform, unit_rows
+from sottovoce.models.head import Tables, check_tied, uniform, unit_rows
 from sottovoce.models.lstm import Gate, LayerState, new_gates, read_layer
 
 
@@ -80,7 +80,12 @@ class StackedLSTM(eqx.Module):
     def read(
         self, tokens: Int[Array, " time"], state: tuple[LayerState, ...], key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time hidden"], tuple[LayerState, ...]]:
-        words, states = self.embedding[tokens], []
+        return self.read_rows(self.embedding[tokens], state, key)
+
+    def read_rows(
+        self, rows: Float[Array, "time size"], state: tuple[LayerState, ...], key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "time hidden"], tuple[LayerState, ...]]:
+        words, states = rows, []
         for number, (layer, before) in enumerate(zip(self.layers, state, strict=True)):
             recurrent = self._mask(key, 2 * number + 1, before[0].shape) if self.variational else None
             words, after = layer(self._drop(words, key, 2 * number), before, recurrent)
@@ -90,6 +95,9 @@ class StackedLSTM(eqx.Module):
     def logits(self, outputs: Float[Array, "*any hidden"]) -> Float[Array, "*any vocabulary"]:
         table = self.embedding if self.output is None else self.output
         return outputs @ table.T + self.output_bias
+
+    def tables(self) -> Tables:
+        return Tables("embedding", "embedding" if self.output is None else "output", bias="output_bias")
 
     def _drop(self, values: Float[Array, "time size"], key: PRNGKeyArray | None, place: int) -> Array:
         shape = values.shape[1:] if self.variational else values.shape

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sottovoce.kernels.any_users import Softmax
 from sottovoce.kernels.lstm_users import Products
 from sottovoce.models.contract import parameter_count, split
 
@@ -87,7 +88,7 @@ def block_size(model: Any, cohort: float, chosen: int = 0) -> int:
     return size if on_cpu or size < 32 else -(-size // 32) * 32
 
 
-def latency(products: Products | None) -> float:
+def latency(products: Products | Softmax | None) -> float:
     """The fixed time of a step of a block, in users. Measured on an H200 (docs/log.md).
 
     A GPU waits for launches and dependent products as long as 30 users take. With kernels, padding costs a seventh of a

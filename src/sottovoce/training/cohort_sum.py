@@ -17,7 +17,8 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.kernels.lstm_users import Products, model_of, train_users
+from sottovoce.kernels.any_users import Softmax
+from sottovoce.kernels.lstm_users import Products
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import norm, norms_for
@@ -38,7 +39,7 @@ class SumInBlocks:
     """
 
     block: int
-    products: Products | None = None  # kernels, if there are any for the model
+    products: Products | Softmax | None = None  # kernels, if there are any for the model
     devices: int = 1
     latency: float = 0  # of a step, in users: see `cut_into_blocks`
 
@@ -113,7 +114,7 @@ class BlockSpec(NamedTuple):
 
     update: UserUpdate
     weight_cap: float
-    products: Products | None
+    products: Products | Softmax | None
     devices: int
 
 
@@ -218,7 +219,7 @@ def _sum_here(
     """The sums over the users of one device."""
     shares, sent, results = _train_here(spec, padded, broadcast)
     bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
-    put_together = model_of if spec.products is not None else lambda parts: parts
+    put_together = spec.products.put_together if spec.products is not None else lambda parts: parts
     if grid is None:
         total = put_together(jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent))
     else:
@@ -231,11 +232,10 @@ def _train_here(spec: BlockSpec, padded: PaddedUsers, broadcast: Broadcast) -> t
     model, key, clip_norms, steps = broadcast
     shares = user_weight(padded.users.length, spec.weight_cap)
     their_norms = jax.vmap(partial(norms_for, spec.update.clipping, clip_norms))(shares)
-    if spec.products is None:
-        keys = jax.vmap(partial(jax.random.fold_in, key))(padded.rows)
-        results = jax.vmap(spec.update, in_axes=(None, 0, 0, 0, None))(model, padded.users, keys, their_norms, steps)
-    else:
-        results = train_users(spec.products, spec.update, model, padded.users, their_norms, steps)  # pyrefly: ignore
+    keys = jax.vmap(partial(jax.random.fold_in, key))(padded.rows)
+    one_by_one = jax.vmap(spec.update, in_axes=(None, 0, 0, 0, None))
+    train = one_by_one if spec.products is None else partial(spec.products.train, spec.update)
+    results = train(model, padded.users, keys, their_norms, steps)  # pyrefly: ignore
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     return shares, sent, results
@@ -250,7 +250,7 @@ def _project(spec: BlockSpec, vector: Any, padded: PaddedUsers, broadcast: Broad
     signs = jax.random.rademacher(signs, way.shape, jnp.float32)
 
     def measure(sent: Any) -> tuple[Array, Array]:
-        update = model_of(sent) if spec.products is not None else sent
+        update = spec.products.put_together(sent) if spec.products is not None else sent
         flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(update)])
         sketch = jnp.zeros(SKETCH).at[places].add(signs * flat)
         # The sketch gets the length of the update: it differs in its direction alone.
