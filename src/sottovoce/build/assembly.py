@@ -26,8 +26,7 @@ from sottovoce.build.rules import StoreFacts, accountant_of
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.files import Json
-from sottovoce.kernels import cpu, cuda
-from sottovoce.kernels.lstm_users import Products, fits
+from sottovoce.kernels.find import find_program
 from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Objective, plain
 from sottovoce.local.quantise import plain_size
@@ -187,7 +186,7 @@ def assemble(
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     devices = 1 if strategy.layout else recipe.run.devices or devices_here
     block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
-    products = _find_products(recipe, algorithm.user_update, model, block)
+    products = find_program(recipe.run.kernels, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
     program = "kernels" if products else "the general program"
     layout = strategy.layout or f"{block} users at once on {devices} devices ({kind}), {program}"
@@ -271,15 +270,6 @@ def load_model(like: Any, weights: dict[str, np.ndarray]) -> Any:
 def weights_of(model: Any) -> dict[str, np.ndarray]:
     """The arrays of a model, or of a part of one, by name."""
     return {name: np.asarray(leaf) for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True)}
-
-
-def _find_products(recipe: Recipe, update: UserUpdate, model: LanguageModel, block: int) -> Products | None:
-    """Kernels for this model on this device, if there are any."""
-    if recipe.run.kernels == "off" or not fits(update, model):
-        return None
-    if jax.default_backend() == "cpu":
-        return cpu.ONE_USER if block == 1 else None
-    return cuda.products(update, model)  # pyrefly: ignore
 
 
 def _recipes_model(recipe: Recipe) -> str:

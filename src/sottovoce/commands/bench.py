@@ -7,10 +7,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise, product
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,7 +28,8 @@ from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import Json
-from sottovoce.kernels.lstm_users import Products
+from sottovoce.kernels.find import Program
+from sottovoce.kernels.narrow import Narrow
 from sottovoce.models.contract import parameter_count
 from sottovoce.recipe import Recipe
 from sottovoce.runs.payments import Unpaid
@@ -49,6 +50,20 @@ class Workload:
     vocabulary: int
     tokens: int
     cohort: int
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the recipe, by section
+    kernels: str = "auto"
+
+
+def _of_paper(kernels: str = "any_model", **changes: Mapping[str, Any]) -> Workload:
+    """The users of McMahan et al. 2018 with another model or another local training.
+
+    Kernels that are written for one model are left out: it is the program for any model that is timed.
+    """
+    return Workload("mcmahan2018", vocabulary=10_000, tokens=1600, cohort=100, changes=changes, kernels=kernels)
+
+
+def _model(kind: str, **settings: Any) -> dict[str, Any]:
+    return {"kind": kind, "embedding": None, "hidden": None, **settings}
 
 
 WORKLOADS = {
@@ -56,6 +71,13 @@ WORKLOADS = {
     "demo": Workload("demo", vocabulary=500, tokens=160, cohort=100),
     # One device: 20 kB of text, a token being 5 bytes. A phone of 2018 took 140 s (Popov et al., section 2.5).
     "popov-device": Workload("popov2018", vocabulary=30_000, tokens=4000, cohort=1),
+    "lstm": _of_paper(),
+    "gru": _of_paper(model=_model("gru")),
+    "gated_cnn": _of_paper(model=_model("gated_cnn")),
+    "stacked_lstm": _of_paper(model=_model("stacked_lstm", embedding=256)),
+    "stacked_lstm_650": _of_paper(model=_model("stacked_lstm")),
+    "fedsgd": _of_paper(run={"algorithm": "fedsgd"}),
+    "without_forgetting": _of_paper(local={"objective": "without_forgetting", "user_share": 0.5}),
 }
 
 
@@ -90,7 +112,7 @@ class Measurement:
 
 
 def measure(
-    name: str, cohort: int | None = None, block: int = 0, kernels: str = "auto", population: Path | None = None
+    name: str, cohort: int | None = None, block: int = 0, kernels: str | None = None, population: Path | None = None
 ) -> Measurement:
     """Time whole rounds: gathering, training, summing, noise, server step. Gives the median of a few rounds.
 
@@ -98,14 +120,14 @@ def measure(
         name: the workload.
         cohort: users a round.
         block: users computed at once; 0 chooses.
-        kernels: "off" is the general program.
+        kernels: `run.kernels` of a recipe; None is as the workload has it.
         population: a store of `make_population` to draw cohorts from. Without one, the cohort is all users there are.
     """
     workload, cohort = _check(name, cohort)
     begun = time.perf_counter()
     store = make_users(workload, cohort) if population is None else Store.open(population)
     opened = time.perf_counter() - begun
-    assembly = _assemble(workload, cohort, block, kernels, store=store)
+    assembly = _assemble(workload, cohort, block, kernels or workload.kernels, store=store)
     play = play_next(assembly, store)
     # Cohorts that are drawn differ in size: after a few of them, every shape of block has been compiled.
     first = [_users_and_seconds(play) for _ in range(1 if population is None else 3)]
@@ -114,7 +136,7 @@ def measure(
     rate = median(users / seconds for users, seconds, _ in rounds)
     steps = -(-workload.tokens // (assembly.recipe.local.batch * assembly.recipe.local.unroll))
     flops, peak, products = _flops(assembly.model, workload.tokens), _peak_bytes(), assembly.sum_updates.products
-    stored = jnp.dtype(products.stored if products else jnp.float32)
+    stored = jnp.dtype(getattr(products, "stored", jnp.float32))
     moved = 3 * stored.itemsize * parameter_count(assembly.model) * steps  # updates: read twice and written once a step
     return Measurement(
         workload=name,
@@ -132,7 +154,7 @@ def measure(
         peak_bytes=peak,
         flops_a_user=flops,
         bytes_a_user=moved,
-        arithmetic_share=flops * rate / _product_rate(products.kind if products else jnp.float32),
+        arithmetic_share=flops * rate / _product_rate(getattr(products, "kind", jnp.float32)),
         bandwidth_share=moved * rate / _copy_rate(),
     )
 
@@ -165,7 +187,11 @@ def users_per_second(recipe: Recipe, tokens: int = TOKENS, seconds: float = 20.0
 
 
 def measure_each(
-    name: str, cohorts: Sequence[int | None], populations: Sequence[int | None], block: int = 0, kernels: str = "auto"
+    name: str,
+    cohorts: Sequence[int | None],
+    populations: Sequence[int | None],
+    block: int = 0,
+    kernels: str | None = None,
 ) -> Iterator[Measurement]:
     """Measure every cohort in every population, each in a new process: compilation and peak memory are then its own.
 
@@ -214,7 +240,9 @@ def _assemble(
     privacy |= {"noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True}
     run = {"block": block, "kernels": kernels, "devices": devices}
     recipe = workload.recipe if isinstance(workload.recipe, Recipe) else Recipe.load(workload.recipe)
-    return assemble(recipe.replace(privacy=privacy, run=run), store)
+    changes = {section: dict(keys) for section, keys in workload.changes.items()}
+    changes["run"] = {**changes.get("run", {}), **run}
+    return assemble(recipe.replace(**changes).replace(privacy=privacy), store)
 
 
 def make_users(workload: Workload, cohort: int) -> Store:
@@ -308,9 +336,10 @@ def _median_seconds(work: Callable[[], jax.Array]) -> float:
     return median(after - before for before, after in pairwise(ended))
 
 
-def _precision(products: Products | None) -> str:
-    if products and products.kind == jnp.bfloat16:
-        return f"bfloat16 products, float32 sums, {jnp.dtype(products.stored)} updates"
+def _precision(products: Program | None) -> str:
+    if isinstance(products, Narrow) or getattr(products, "kind", None) == jnp.bfloat16:
+        stored = jnp.dtype(getattr(products, "stored", jnp.float32))
+        return f"bfloat16 products, float32 sums, {stored} updates"
     return "float32 (TF32 products)" if jax.default_backend() == "gpu" else "float32"
 
 

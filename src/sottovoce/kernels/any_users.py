@@ -89,7 +89,7 @@ class Softmax(NamedTuple):
 
 def fits(update: UserUpdate, model: Any) -> bool:
     """Can `Softmax.train` compute this update of this model?"""
-    tables = _tables_of(model)
+    tables = tables_of(model)
     return (
         isinstance(update, FedAvg)
         and (update.objective is plain or type(update.objective) is WithoutForgetting)
@@ -103,7 +103,7 @@ def fits(update: UserUpdate, model: Any) -> bool:
 _CLIPS: tuple[type[Clip], ...] = (FlatClip, NoClip, PerLayerClip)
 
 
-def _tables_of(model: Any) -> Tables | None:
+def tables_of(model: Any) -> Tables | None:
     """The tables, if the class that says how the model reads says so by rows too: a subclass may read otherwise."""
 
     def owner(name: str) -> type | None:
@@ -190,7 +190,7 @@ class _Block:
         self.softmax, self.update, self.model = softmax, update, model
         params, self.frozen = split(model)
         self.received, self.structure = jax.tree.flatten(params)
-        tables, names = _tables_of(model), layer_names(params)
+        tables, names = tables_of(model), layer_names(params)
         assert tables is not None
         self.unit_rows = tables.unit
         self.words, self.output = names.index(tables.words), names.index(tables.output)
@@ -344,8 +344,8 @@ class _Block:
         # The clip of each part: a number that the next step multiplies by.
         by_leaf = jnp.stack(squares, axis=1)
         length = jnp.sqrt(jnp.sum(by_leaf, axis=1))
-        of_parts = [by_leaf[:, [i for i, part in enumerate(self.part) if part == each]] for each in range(bound.shape[1])]
-        norms = jnp.sqrt(jnp.stack([jnp.sum(squares, axis=1) for squares in of_parts], axis=1))
+        of_parts = [sum(squares[i] for i, part in enumerate(self.part) if part == each) for each in set(self.part)]
+        norms = jnp.sqrt(jnp.stack(of_parts, axis=1))
         within = norms <= bound if update.clip_every_step else jnp.full(bound.shape, True)
         clip = jnp.where(active[:, None], jnp.where(within, 1.0, bound / norms), carry.clip)
         if words is not None:
@@ -438,7 +438,8 @@ def _logits(outputs: Array, rows: Array, bias: Array | None) -> Array:
 
 def _other_chances(table: Table, target: Target) -> Array:
     """What the other model predicts for each token: it has the table as received."""
-    assert target.outputs is not None and target.level is not None
+    assert target.outputs is not None
+    assert target.level is not None
     rows = table.received.astype(jnp.float32)
     rows = (unit_rows(rows) if table.unit else rows).astype(target.outputs.dtype)
     logits = jnp.einsum("ute,ve->utv", target.outputs, rows, preferred_element_type=jnp.float32)

@@ -37,7 +37,7 @@ def fits(tokens: int, size: int) -> bool:
 
 
 def tiles(length: int) -> list[tuple[int, int]]:
-    """A length cut into powers of two of at least 16, largest first: (start, size) of each. The last may reach beyond."""
+    """A length cut into powers of two from 16, the largest first: (start, size) of each. The last may reach beyond."""
     found, start = [], 0
     while start < length:
         left = length - start
@@ -207,9 +207,8 @@ def _scores(outputs: Array, table: Table, target: Target, interpret: bool) -> Sc
             inputs.append(target.bias)
     of_tokens = jax.ShapeDtypeStruct((users, parts, tokens), jnp.float32)
     rows = jax.ShapeDtypeStruct((users, parts, tokens, size), jnp.float32)
-    kernel = partial(
-        _read_scores, unit=table.unit, biased=table.bias is not None, compared=compared, shape=(vocabulary, tokens, size)
-    )
+    biased, shape = table.bias is not None, (vocabulary, tokens, size)
+    kernel = partial(_read_scores, unit=table.unit, biased=biased, compared=compared, shape=shape)
     most, total, mean, *other = pl.pallas_call(
         kernel,
         grid=(users, parts),

@@ -208,7 +208,7 @@ class FedSGD(LocalTraining):
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> Trained:
         training_key = jax.random.fold_in(key, TRAINING)
-        steps = cut_into_lanes(self._select(user, key), self.batch, self.unroll, self.bos)
+        steps = cut_into_lanes(self.select(user, key), self.batch, self.unroll, self.bos)
         targets = jnp.maximum(jnp.sum(steps.mask), 1)
 
         def step(index: Array, carry: tuple) -> tuple:
@@ -227,7 +227,7 @@ class FedSGD(LocalTraining):
         update = jax.tree.map(lambda part: -self.learning_rate * part, gradient)
         return Trained(update, norm(update), jnp.array(False), loss)
 
-    def _select(self, user: User, key: PRNGKeyArray) -> User:
+    def select(self, user: User, key: PRNGKeyArray) -> User:
         """A random run of `tokens` tokens of the user."""
         capacity = user.tokens.shape[0]
         if not 0 < self.tokens < capacity:

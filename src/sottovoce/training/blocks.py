@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sottovoce.kernels.any_users import Softmax
-from sottovoce.kernels.lstm_users import Products
+from sottovoce.kernels.find import Program
 from sottovoce.models.contract import parameter_count, split
 
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
@@ -81,14 +80,24 @@ def block_size(model: Any, cohort: float, chosen: int = 0) -> int:
     if chosen:
         return chosen
     on_cpu = jax.default_backend() == "cpu"
-    room = 6 * 2**20 if on_cpu else 8 * 2**30
     counted = parameter_count(model if on_cpu else split(model)[0])
-    size = max(1, min(512, room // (8 * counted), int(cohort * 1.2) + 1))
+    most = max(1, min(512, (6 * 2**20 if on_cpu else _room()) // (8 * counted)))
+    size = min(most, int(cohort * 1.2) + 1)
+    if on_cpu or size < 32:
+        return size
+    if size == most:  # blocks of one size
+        size = -int(-cohort // -(-cohort // most))
     # In multiples of 32: the recurrence runs that many users at a time on an H200.
-    return size if on_cpu or size < 32 else -(-size // 32) * 32
+    return -(-size // 32) * 32
 
 
-def latency(products: Products | Softmax | None) -> float:
+def _room() -> int:
+    """Bytes for the updates of a block on a GPU. A program holds some six arrays of their size at once."""
+    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    return max(8 * 2**30, memory // 8)
+
+
+def latency(products: Program | None) -> float:
     """The fixed time of a step of a block, in users. Measured on an H200 (docs/log.md).
 
     A GPU waits for launches and dependent products as long as 30 users take. With kernels, padding costs a seventh of a

@@ -17,8 +17,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.kernels.any_users import Softmax
-from sottovoce.kernels.lstm_users import Products
+from sottovoce.kernels.find import Program
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import norm, norms_for
@@ -39,7 +38,7 @@ class SumInBlocks:
     """
 
     block: int
-    products: Products | Softmax | None = None  # kernels, if there are any for the model
+    products: Program | None = None  # kernels, if there are any for the model
     devices: int = 1
     latency: float = 0  # of a step, in users: see `cut_into_blocks`
 
@@ -114,7 +113,7 @@ class BlockSpec(NamedTuple):
 
     update: UserUpdate
     weight_cap: float
-    products: Products | Softmax | None
+    products: Program | None
     devices: int
 
 

@@ -1,0 +1,58 @@
+"""Which program computes the users of a block on this device: the fastest that fits the model and the update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient
+from sottovoce.kernels.any_users import Softmax, plain_softmax, tables_of
+from sottovoce.kernels.lstm_users import Products
+from sottovoce.kernels.narrow import Narrow
+from sottovoce.kernels.one_gradient import OneGradient
+from sottovoce.local.objective import plain
+from sottovoce.local.update import FedAvg, UserUpdate
+
+Program = Products | Softmax | OneGradient | Narrow
+
+
+def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Program | None:
+    """A program written for the model, or else for any model with tables, or else for any. None: `jax.vmap` alone.
+
+    Args:
+        kernels: "auto", "any_model" (none that is written for one model), or "off".
+        update: what each user computes.
+        model: that is trained.
+        block: users computed at once.
+    """
+    if kernels == "off":
+        return None
+    written = kernels == "auto" and lstm_users.fits(update, model)
+    if jax.default_backend() == "cpu":
+        return cpu.ONE_USER if written and block == 1 else None
+    found = cuda.products(update, model) if written and isinstance(update, FedAvg) else None
+    if found is not None:
+        return found
+    if isinstance(update, FedAvg) and any_users.fits(update, model):
+        return _find_softmax(update, model)
+    return OneGradient(jnp.bfloat16) if one_gradient.fits(update, model) else Narrow()
+
+
+def _find_softmax(update: FedAvg, model: Any) -> Softmax:
+    """How to compute with the table of logits.
+
+    Updates that are clipped after every step are kept in float16 between steps. Others have no bound: in float32.
+    """
+    from sottovoce.kernels import table  # Pallas takes a while to import
+
+    tables = tables_of(model)
+    assert tables is not None
+    stored = jnp.float16 if update.clip_every_step and update.clipping.bounded else jnp.float32
+    tokens, size = update.batch * update.unroll, getattr(model, tables.output).shape[1]
+    if tables.unit and tables.bias is None and update.objective is plain:
+        written = cuda.softmax(tokens, size, stored)
+        if written is not None:
+            return written
+    return table.softmax(stored) if table.fits(tokens, size) else plain_softmax(jnp.bfloat16, stored)
