@@ -323,9 +323,7 @@ class _Block:
         of_rows = jnp.where(active[:, None, None], of_rows, 0)
         step = Step(table.scale, unit, update.learning_rate)
         new, squares = list(carry.stored), [jnp.zeros(count)] * len(self.received)
-        new[self.output], squares[self.output], of_bias = self.softmax.step_table(
-            narrow, table, target, level, step
-        )
+        new[self.output], squares[self.output], of_bias = self.softmax.step_table(narrow, table, target, level, step)
         words = carry.words
         if words is None:
             new[self.words], grown = _add_rows(new[self.words], inputs, -update.learning_rate * of_rows, unit)

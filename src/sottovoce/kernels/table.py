@@ -103,9 +103,7 @@ class _Reader:
 
     def outputs(self, ref: Any, tile: tuple[int, int]) -> list[Array]:
         """Of a tile of tokens: [tokens, columns] for each tile of columns."""
-        return [
-            _load(ref, (self.user, pl.ds(*tile), self.slice(c)), self.inside(tile[1], c)) for c in self.columns
-        ]
+        return [_load(ref, (self.user, pl.ds(*tile), self.slice(c)), self.inside(tile[1], c)) for c in self.columns]
 
     def put(self, ref: Any, place: tuple, pieces: list[Array]) -> None:
         """Writes the columns of some tokens."""
