@@ -468,14 +468,19 @@ def _step_table(
         errors = errors - (1 - target.user_share) * _other_chances(table, target)
     errors = errors * target.share[..., None]
     narrow = (errors * LN2).astype(outputs.dtype)
-    gradient = jnp.einsum("utv,ute->uve", narrow, outputs, preferred_element_type=jnp.float32)
+    gradient = jnp.einsum("utv,ute->uve", narrow, outputs).astype(jnp.float32)
     if table.unit:
         gradient = inverse * (gradient - rows * jnp.sum(rows * gradient, -1, keepdims=True))
     new = change - step.learning_rate * gradient
     stepped = _in_units(new, table.delta.dtype, step.unit)
     stepped = jnp.where(step.scale[:, None, None] < 0, table.delta, stepped)
+    # The squares of what is kept: XLA would write Δ in float32 too, to add up its squares.
+    stepped = jax.lax.optimization_barrier(stepped)
+    squares = jnp.sum(jnp.square(stepped.astype(jnp.float32)), axis=(1, 2))
+    if stepped.dtype != jnp.float32:
+        squares = squares * step.unit * step.unit
     of_bias = None if table.bias is None else jnp.sum(errors, axis=1)
-    return stepped, jnp.sum(jnp.square(new), axis=(1, 2)), of_bias
+    return stepped, squares, of_bias
 
 
 def plain_softmax(kind: Any = jnp.float32, stored: Any = jnp.float32) -> Softmax:

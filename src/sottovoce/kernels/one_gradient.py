@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.kernels.any_users import tables_of
-from sottovoce.kernels.lstm_users import LN2
+from sottovoce.kernels.lstm_users import LN2, offset_of
 from sottovoce.local.objective import plain
 from sottovoce.local.update import TRAINING, FedSGD, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
@@ -124,15 +124,22 @@ class _Received:
         logits = jnp.einsum("te,ve->tv", narrow, self.table, preferred_element_type=jnp.float32)
         if self.bias is not None:
             logits = logits + self.leaves[self.bias] / LN2
-        most = jnp.max(logits, axis=-1)
-        level = most + jnp.log2(jnp.sum(jnp.exp2(logits - most[:, None]), axis=-1))
-        chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-        loss = LN2 * jnp.sum(jnp.where(counts, (level - chosen) * share, 0))
-        errors = jnp.exp2(logits - level[:, None]) - (targets[:, None] == jnp.arange(logits.shape[1]))
-        errors = jnp.where(counts[:, None], errors * share[:, None], 0)
-        of_errors = errors.astype(self.kind)
-        of_outputs = jnp.einsum("tv,ve->te", of_errors, self.table, preferred_element_type=jnp.float32)
-        of_table = LN2 * jnp.einsum("tv,te->ve", of_errors, narrow, preferred_element_type=jnp.float32)
+        # One pass over the logits: what the sum divides by, and the share of a target, are put into the outputs. With
+        # rows at norm 1 the most that a logit can be is known, and need not be looked for.
+        most = offset_of(narrow) if self.unit else jnp.max(logits, axis=-1)
+        chances = jnp.exp2(logits - most[:, None])
+        total, chances = jnp.sum(chances, axis=-1), chances.astype(self.kind)
+        wanted = self.table[targets].astype(jnp.float32)
+        chosen = jnp.sum(narrow.astype(jnp.float32) * wanted, axis=-1)
+        if self.bias is not None:
+            chosen = chosen + self.leaves[self.bias][targets] / LN2
+        loss = LN2 * jnp.sum(jnp.where(counts, (most + jnp.log2(total) - chosen) * share, 0))
+        part = jnp.where(counts, share / total, 0)[:, None]
+        scaled = (part * narrow.astype(jnp.float32)).astype(self.kind)
+        mean = jnp.einsum("tv,ve->te", chances, self.table, preferred_element_type=jnp.float32)
+        of_outputs = jnp.where(counts[:, None], part * mean - share[:, None] * wanted, 0)
+        of_table = jnp.einsum("tv,te->ve", chances, scaled, preferred_element_type=jnp.float32)
+        of_table = LN2 * of_table.at[targets].add(-share[:, None] * narrow.astype(jnp.float32))
         if self.unit:
             table = self.leaves[self.output]
             inverse = jax.lax.rsqrt(jnp.maximum(jnp.sum(table * table, axis=-1, keepdims=True), 1e-24))
@@ -143,7 +150,8 @@ class _Received:
         for place, part in zip(self.places, of_body, strict=True):
             found[place] = part.astype(jnp.float32)
         if self.bias is not None:
-            found[self.bias] = jnp.sum(errors, axis=0)
+            of_bias = jnp.einsum("tv,t->v", chances, part[:, 0].astype(self.kind), preferred_element_type=jnp.float32)
+            found[self.bias] = of_bias.at[targets].add(-share)
         found[self.output] = of_table
         base = of_table if self.words == self.output else jnp.zeros_like(self.leaves[self.words])
         found[self.words] = base.at[inputs].add(of_rows)

@@ -118,9 +118,15 @@ def _normalised(rows: list[Array]) -> tuple[list[Array], Array]:
     return [piece * inverse for piece in rows], inverse
 
 
+def _dot(left: Array, right: Array, transposed: bool = False) -> Array:
+    """left · right, or left · rightᵀ, with float32 sums."""
+    contracted = ((1,), (1,) if transposed else (0,))
+    return jax.lax.dot_general(left, right, (contracted, ((), ())), preferred_element_type=jnp.float32)
+
+
 def _product(left: list[Array], right: list[Array]) -> Array:
     """left · rightᵀ, over all tiles of columns."""
-    return sum(pl.dot(a, b, trans_b=True) for a, b in zip(left, right, strict=True))
+    return sum(_dot(a, b, transposed=True) for a, b in zip(left, right, strict=True))
 
 
 def _narrow(pieces: list[Array]) -> list[Array]:
@@ -165,14 +171,12 @@ def _read_scores(*refs: Any, unit: bool, biased: bool, compared: bool, shape: tu
                 shrink = jnp.exp2(most - new_most)
                 total = total * shrink + jnp.sum(chances, axis=1)
                 narrow = chances.astype(jnp.bfloat16)
-                means = [
-                    mean * shrink[:, None] + pl.dot(narrow, piece) for mean, piece in zip(means, rows, strict=True)
-                ]
+                means = [mean * shrink[:, None] + _dot(narrow, piece) for mean, piece in zip(means, rows, strict=True)]
                 if other is not None:
                     their_shift = _load(others[2], (pl.ds(start, ROWS),), inside)[None] if biased else 0.0
                     their_scores = _product(other[number], before) + their_shift - levels[number][:, None]
                     narrow = jnp.where(there, jnp.exp2(their_scores), 0).astype(jnp.bfloat16)
-                    theirs = [mean + pl.dot(narrow, piece) for mean, piece in zip(theirs, rows, strict=True)]
+                    theirs = [mean + _dot(narrow, piece) for mean, piece in zip(theirs, rows, strict=True)]
                 result.append((new_most, total, means, theirs))
             return result
 
@@ -275,7 +279,7 @@ def _step_rows(*refs: Any, unit: bool, biased: bool, user_share: float, shape: t
                 errors *= _load(share, of_tile)[None]
                 of_bias += jnp.sum(errors, axis=1)
                 errors = (errors * LN2).astype(jnp.bfloat16)
-                gradient = [total + pl.dot(errors, piece) for total, piece in zip(gradient, own, strict=True)]
+                gradient = [total + _dot(errors, piece) for total, piece in zip(gradient, own, strict=True)]
             if unit:
                 along = sum(
                     jnp.sum(row * piece, axis=1, keepdims=True) for row, piece in zip(rows, gradient, strict=True)

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sottovoce.models.head import Tables, multiply, tied_logits, uniform, unit_rows
-from sottovoce.models.lstm import Gate
+from sottovoce.models.lstm import Gate, with_gradient
+
+
+def _scan(
+    to_gates: Array, to_candidate: Array, words: Float[Array, "time gates"], state: Array
+) -> tuple[tuple[Float[Array, "time hidden"], Array], Float[Array, "time hidden"]]:
+    """The hidden states and the last of them; and what the reset gate kept of the state at each time step."""
+
+    def step(hidden: Array, word: Array) -> tuple[Array, tuple[Array, Array]]:
+        for_reset, for_update, for_candidate = jnp.split(word, 3)
+        from_reset, from_update = jnp.split(multiply(hidden, to_gates), 2)
+        reset, update = jax.nn.sigmoid(for_reset + from_reset), jax.nn.sigmoid(for_update + from_update)
+        kept = reset * hidden
+        candidate = jnp.tanh(for_candidate + multiply(kept, to_candidate))
+        hidden = update * hidden + (1 - update) * candidate
+        return hidden, (hidden, kept)
+
+    state, (hidden, kept) = jax.lax.scan(step, state, words)
+    return (hidden, state), kept
 
 
 class GRU(eqx.Module):
@@ -46,21 +66,19 @@ class GRU(eqx.Module):
         self, rows: Float[Array, "time size"], state: Array, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], Array]:
         gates, size = (self.reset_gate, self.update_gate, self.candidate), self.embedding.shape[1]
-        weight = jnp.concatenate([gate.weight for gate in gates])  # [3 hidden, embedding + hidden]
+        from_word = jnp.concatenate([gate.weight[:, :size] for gate in gates])  # [3 hidden, embedding]
         bias = jnp.concatenate([gate.bias for gate in gates])
-        words = multiply(unit_rows(rows), weight[:, :size]) + bias  # [time, 3 hidden]
+        words = multiply(unit_rows(rows), from_word) + bias  # [time, 3 hidden]
         # The candidate sees the state after the reset gate, so its product comes after that of the two gates.
-        to_gates, to_candidate = jnp.split(weight[:, size:], [2 * len(state)])
+        to_gates = jnp.concatenate([gate.weight[:, size:] for gate in gates[:2]])
+        to_candidate = self.candidate.weight[:, size:]
 
-        def step(hidden: Array, word: Array) -> tuple[Array, Array]:
-            for_reset, for_update, for_candidate = jnp.split(word, 3)
-            from_reset, from_update = jnp.split(multiply(hidden, to_gates), 2)
-            reset, update = jax.nn.sigmoid(for_reset + from_reset), jax.nn.sigmoid(for_update + from_update)
-            candidate = jnp.tanh(for_candidate + multiply(reset * hidden, to_candidate))
-            hidden = update * hidden + (1 - update) * candidate
-            return hidden, hidden
-
-        state, hidden = jax.lax.scan(step, state, words)
+        constant = jax.lax.stop_gradient
+        scan = partial(_scan, constant(to_gates), constant(to_candidate))
+        result, back, kept = jax.vjp(scan, constant(words), constant(state), has_aux=True)
+        before = jnp.concatenate([constant(state)[None], result[0][:-1]])
+        fed_back = jnp.concatenate([multiply(before, to_gates), multiply(kept, to_candidate)], axis=1)
+        hidden, state = with_gradient(result, back, words + fed_back, state)
         return multiply(hidden, self.projection) + self.projection_bias, state
 
     def tables(self) -> Tables:

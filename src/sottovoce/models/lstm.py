@@ -40,9 +40,10 @@ def read_layer(
     gates: Gates, inputs: Float[Array, "time inputs"], state: LayerState, mask: Float[Array, " hidden"] | None = None
 ) -> tuple[Float[Array, "time hidden"], LayerState]:
     """One LSTM layer over time. `mask` multiplies the recurrent input (dropout)."""
-    weight = jnp.concatenate([gate.weight for gate in gates])  # [4 hidden, inputs + hidden]
+    # Not one matrix that is then cut in two: it would be written and read once more.
+    from_word = jnp.concatenate([gate.weight[:, : inputs.shape[1]] for gate in gates])  # [4 hidden, inputs]
+    from_hidden = jnp.concatenate([gate.weight[:, inputs.shape[1] :] for gate in gates])  # [4 hidden, hidden]
     bias = jnp.concatenate([gate.bias for gate in gates])
-    from_word, from_hidden = jnp.split(weight, [inputs.shape[1]], axis=1)
     words = multiply(inputs, from_word) + bias  # [time, 4 hidden]: the words' share of all gates is one product
 
     constant = jax.lax.stop_gradient
@@ -50,7 +51,7 @@ def read_layer(
     result, back = jax.vjp(scan, constant(words), constant(state))
     before = jnp.concatenate([constant(state[0])[None], result[0][:-1]])
     fed_back = multiply(before if mask is None else before * mask, from_hidden)
-    return _with_gradient(result, back, words + fed_back, state)
+    return with_gradient(result, back, words + fed_back, state)
 
 
 def _scan(
@@ -69,7 +70,7 @@ def _scan(
 
 
 @jax.custom_vjp
-def _with_gradient(result: Any, back: Any, gates: Float[Array, "time gates"], state: LayerState) -> Any:
+def with_gradient(result: Any, back: Any, gates: Float[Array, "time gates"], state: LayerState) -> Any:
     """The result of a scan over time steps, as a function of the inputs of the gates at all time steps.
 
     JAX would add to the gradient of the recurrent weight at every time step of the scan, and read and write all of it
@@ -88,7 +89,7 @@ def _backward(back: Any, gradient: Any) -> tuple:
     return None, None, gates, state
 
 
-_with_gradient.defvjp(_forward, _backward)
+with_gradient.defvjp(_forward, _backward)
 
 
 class LSTM(eqx.Module):
