@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sottovoce.errors import SottoError
+from sottovoce.models.head import Tables, multiply
 
 BIASES = {"none": (), "qkv": ("query", "key", "value"), "attention": ("query", "key", "value", "output")}
 _EMBEDDING_STD = 0.02  # logits of a normalised output then begin below 1
@@ -117,16 +118,16 @@ class Attention(eqx.Module):
         `angles` [place, size / 2] rotate the places of the cache and of the inputs after it; None: no rotation.
         """
         time = len(inputs)
-        query = _add(inputs @ self.query.T, self.query_bias).reshape(time, self.heads.heads, self.heads.size)
-        key = _add(inputs @ self.key.T, self.key_bias).reshape(time, self.heads.kv_heads, self.heads.size)
-        value = _add(inputs @ self.value.T, self.value_bias).reshape(time, self.heads.kv_heads, self.heads.size)
+        query = _add(multiply(inputs, self.query), self.query_bias).reshape(time, self.heads.heads, self.heads.size)
+        key = _add(multiply(inputs, self.key), self.key_bias).reshape(time, self.heads.kv_heads, self.heads.size)
+        value = _add(multiply(inputs, self.value), self.value_bias).reshape(time, self.heads.kv_heads, self.heads.size)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         keys, values = jnp.concatenate([cache.keys, key]), jnp.concatenate([cache.values, value])
         after = Cache(keys[time:], values[time:])
         if angles is not None:
             query, keys = rotate(query, angles[-time:]), rotate(keys, angles)
-        return _add(attend(query, keys, values, visible) @ self.output.T, self.output_bias), after
+        return _add(multiply(attend(query, keys, values, visible), self.output), self.output_bias), after
 
 
 class SwiGLU(eqx.Module):
@@ -142,7 +143,7 @@ class SwiGLU(eqx.Module):
         self.down = matrix(keys[2], embedding, hidden, scale)
 
     def __call__(self, inputs: Float[Array, "time embedding"]) -> Float[Array, "time embedding"]:
-        return (jax.nn.silu(inputs @ self.gate.T) * (inputs @ self.up.T)) @ self.down.T
+        return multiply(jax.nn.silu(multiply(inputs, self.gate)) * multiply(inputs, self.up), self.down)
 
 
 class Block(eqx.Module):
@@ -227,11 +228,15 @@ class Transformer(eqx.Module):
     def read(
         self, tokens: Int[Array, " time"], state: State, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], State]:
-        time, caches = len(tokens), []
+        return self.read_rows(self.embedding[tokens], state, key)
+
+    def read_rows(
+        self, rows: Float[Array, "time size"], state: State, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "time size"], State]:
+        words, time, caches = rows, len(rows), []
         visible = who_is_visible(state.seen + jnp.arange(time, dtype=jnp.float32), self.context)
         size = self.blocks[0].attention.heads.size
         angles = np.outer(np.arange(self.context + time), frequencies(size, self.rope_base, self.rope_scaling))
-        words = self.embedding[tokens]
         for block, cache in zip(self.blocks, state.layers, strict=True):
             words, cache = block(words, cache, visible, angles)
             caches.append(cache)
@@ -240,6 +245,9 @@ class Transformer(eqx.Module):
 
     def logits(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:
         return outputs @ (self.embedding if self.output is None else self.output).T
+
+    def tables(self) -> Tables:
+        return Tables("embedding", "embedding" if self.output is None else "output")
 
 
 def attend(
