@@ -75,9 +75,17 @@ def _any_step_table(
 ) -> tuple[Array, Array, None]:
     none = jnp.full_like(target.tokens, -1)  # words that were read are added afterwards
     new, squares = _step_table(
-        outputs, jnp.zeros_like(outputs), table.received, table.delta, level, target.share, target.tokens, none, step,
+        outputs,
+        jnp.zeros_like(outputs),
+        table.received,
+        table.delta,
+        level,
+        target.share,
+        target.tokens,
+        none,
+        step,
         None,
-    )  # fmt: skip
+    )
     return new, squares, None
 
 

@@ -308,9 +308,16 @@ def _step_table(
     units = jnp.ones_like(step.unit) if table.delta.dtype == jnp.float32 else step.unit
     rate = jnp.full((1,), step.learning_rate, jnp.float32)
     inputs = [
-        outputs, table.received, table.delta, step.scale, units, level, target.share, target.tokens.astype(jnp.int32),
+        outputs,
+        table.received,
+        table.delta,
+        step.scale,
+        units,
+        level,
+        target.share,
+        target.tokens.astype(jnp.int32),
         rate,
-    ]  # fmt: skip
+    ]
     if table.bias is not None:
         inputs.append(table.bias)
     if target.outputs is not None:
@@ -325,9 +332,12 @@ def _step_table(
         out.append(jax.ShapeDtypeStruct((users, vocabulary), jnp.float32))
     user_share = target.user_share if target.outputs is not None else 1.0
     kernel = partial(
-        _step_rows, unit=table.unit, biased=table.bias is not None, user_share=user_share,
+        _step_rows,
+        unit=table.unit,
+        biased=table.bias is not None,
+        user_share=user_share,
         shape=(vocabulary, tokens, size),
-    )  # fmt: skip
+    )
     new, squares, *of_bias = pl.pallas_call(
         kernel,
         grid=(users, groups),

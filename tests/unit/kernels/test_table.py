@@ -39,9 +39,12 @@ def test_the_kernels_compute_what_their_plain_twins_compute(size, unit, biased, 
         return values.astype(jnp.bfloat16)
 
     table = Table(
-        narrow(normal(WORDS, size)), normal(USERS, WORDS, size).astype(jnp.float16), jnp.asarray([0.1, -1.0]),
-        normal(USERS, WORDS) if biased else None, unit,
-    )  # fmt: skip
+        narrow(normal(WORDS, size)),
+        normal(USERS, WORDS, size).astype(jnp.float16),
+        jnp.asarray([0.1, -1.0]),
+        normal(USERS, WORDS) if biased else None,
+        unit,
+    )
     target = Target(jnp.asarray(rng.integers(0, WORDS, (USERS, TOKENS))), jnp.full((USERS, TOKENS), 1 / TOKENS))
     if compared:
         other = (narrow(normal(USERS, TOKENS, size)), jnp.full((USERS, TOKENS), 9.0), normal(WORDS) if biased else None)
