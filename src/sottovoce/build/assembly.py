@@ -188,7 +188,7 @@ def assemble(
     block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block)
     products = find_program(recipe.run.kernels, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
-    program = "kernels" if products else "the general program"
+    program = products.name if products else "the general program"
     layout = strategy.layout or f"{block} users at once on {devices} devices ({kind}), {program}"
     if processes > 1:
         layout += f", {processes} processes"

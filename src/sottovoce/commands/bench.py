@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import runpy
 import shutil
 import sys
 import tempfile
@@ -202,6 +203,14 @@ def users_per_second(recipe: Recipe, tokens: int = TOKENS, seconds: float = 20.0
         users, took, _ = _users_and_seconds(play)
         rates.append(users / took)
     return median(rates)
+
+
+def plain_rate(cohort: int) -> float:
+    """Users a second of `benchmarks/plain.py`: the paper's model and local training in plain JAX alone."""
+    path = Path(__file__).parents[3] / "benchmarks" / "plain.py"
+    if not path.is_file():
+        raise SottoError("there is no benchmarks/plain.py here: a clone of the repository has it, the package does not")
+    return runpy.run_path(str(path))["users_per_second"](cohort)
 
 
 def measure_each(

@@ -73,6 +73,11 @@ class Softmax(NamedTuple):
     scores: Callable[[Array, Table, Target], Scores]
     # outputs, table, target, level, step -> Δ of the table stepped, its squares, the gradient of the bias
     step_table: Callable[[Array, Table, Target, Array, Step], tuple[Array, Array, Array | None]]
+    written: str = "XLA"  # in what
+
+    @property
+    def name(self) -> str:
+        return f"the program for any model with tables, in {self.written}"
 
     def train(
         self, update: UserUpdate, model: LanguageModel, users: User, keys: PRNGKeyArray, clip_norms: Array, last: Any
@@ -374,11 +379,8 @@ class _Block:
         rows = self.received[self.words][inputs]
         outputs, before = jax.vmap(lambda rows, state: self._read(body, rows, state, None))(rows, before)
         narrow = (outputs / LN2).astype(kind).reshape(count, tokens.shape[1], -1)
-        table = self.received[self.output]
-        table = (unit_rows(table) if self.unit_rows else table).astype(kind)
-        logits = jnp.einsum("ute,ve->utv", narrow, table, preferred_element_type=jnp.float32)
         bias = None if self.bias is None else self.received[self.bias] / LN2
-        level = _level(logits if bias is None else logits + bias)
+        level = _level(_other_logits(self.table, self.unit_rows, narrow, bias))
         return Target(tokens, share, self.user_share, narrow, level, bias), before
 
     def _step_leaf(self, stored: Array, gradient: Array, scale: Array, unit: Array) -> tuple[Array, Array]:
@@ -438,11 +440,15 @@ def _other_chances(table: Table, target: Target) -> Array:
     """What the other model predicts for each token: it has the table as received."""
     assert target.outputs is not None
     assert target.level is not None
-    rows = table.received.astype(jnp.float32)
-    rows = (unit_rows(rows) if table.unit else rows).astype(target.outputs.dtype)
-    logits = jnp.einsum("ute,ve->utv", target.outputs, rows, preferred_element_type=jnp.float32)
-    logits = logits if target.bias is None else logits + target.bias
+    logits = _other_logits(table.received, table.unit, target.outputs, target.bias)
     return jnp.exp2(logits - target.level[..., None])
+
+
+def _other_logits(received: Array, unit: bool, outputs: Array, bias: Array | None) -> Array:
+    rows = received.astype(jnp.float32)
+    rows = (unit_rows(rows) if unit else rows).astype(outputs.dtype)
+    logits = jnp.einsum("ute,ve->utv", outputs, rows, preferred_element_type=jnp.float32)
+    return logits if bias is None else logits + bias
 
 
 def _scores(outputs: Array, table: Table, target: Target) -> Scores:

@@ -61,7 +61,7 @@ def softmax(tokens: int, size: int, stored: Any) -> Softmax | None:
         compiled(jnp.dtype(stored).name)
     except Unavailable:
         return None
-    return Softmax(jnp.bfloat16, stored, _any_scores, _any_step_table)
+    return Softmax(jnp.bfloat16, stored, _any_scores, _any_step_table, "CUDA")
 
 
 def _any_scores(outputs: Array, table: Table, target: Target) -> Scores:

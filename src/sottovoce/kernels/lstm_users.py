@@ -65,6 +65,7 @@ class Products(NamedTuple):
     step: Callable  # left, right, Δ, step -> Δ stepped by leftᵀ right, the squares of each group of rows
     read: Callable  # the recurrence; its scale is [users, gates]
     read_back: Callable  # its gradient
+    name: str = "kernels"
 
     def train(
         self, update: Any, model: LSTM, users: User, keys: PRNGKeyArray, clip_norms: Array, last: Any

@@ -15,6 +15,7 @@ class Narrow(NamedTuple):
     """`jax.vmap` of the update. The last clip has no products, so it is as exact as ever."""
 
     precision: str = "BF16_BF16_F32"
+    name: str = "the general program, products of bfloat16"
 
     def train(
         self, update: UserUpdate, model: LanguageModel, users: User, keys: PRNGKeyArray, clip_norms: Array, last: Any

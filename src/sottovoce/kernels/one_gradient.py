@@ -37,6 +37,7 @@ class OneGradient(NamedTuple):
 
     kind: Any = jnp.float32
     logits: int = LOGITS
+    name: str = "one gradient of all steps"
 
     def train(
         self, update: UserUpdate, model: LanguageModel, users: User, keys: PRNGKeyArray, clip_norms: Array, last: Any

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from sottovoce.kernels.any_users import Scores, Softmax, Table, Target
 from sottovoce.kernels.lstm_users import LN2, Step
 
-LARGEST = 320  # of a row: the mean rows of a step's tokens must fit the registers of one program
+LARGEST = 256  # of a row: the mean rows of a step's tokens must fit the registers of one program
 ROWS = 32  # of the table at a time
 PART = 4096  # rows of one program of the first pass: from the vocabulary alone, for sums in the same order every time
 GROUP = 640  # rows of one program of the second
@@ -26,14 +26,16 @@ TINY = -1e30
 
 def softmax(stored: Any, interpret: bool = False) -> Softmax:
     """Products of bfloat16 numbers with float32 sums."""
-    return Softmax(
-        jnp.bfloat16, stored, partial(_scores, interpret=interpret), partial(_step_table, interpret=interpret)
-    )
+    scores, step_table = (partial(each, interpret=interpret) for each in (_scores, _step_table))
+    return Softmax(jnp.bfloat16, stored, scores, step_table, "Pallas")
 
 
 def fits(tokens: int, size: int) -> bool:
-    """Are there kernels for this many tokens in a step, and rows of this size?"""
-    return tokens % 16 == 0 and tokens <= 160 and size <= LARGEST
+    """Are there kernels for this many tokens in a step, and rows of this size?
+
+    Rows that are cut into several tiles are slower than XLA: measured with rows of 96 and of 300 numbers (docs/log.md).
+    """
+    return tokens % 16 == 0 and tokens <= 160 and size <= LARGEST and tiles(size) == [(0, size)]
 
 
 def tiles(length: int) -> list[tuple[int, int]]:
@@ -126,7 +128,8 @@ def _dot(left: Array, right: Array, transposed: bool = False) -> Array:
 
 def _product(left: list[Array], right: list[Array]) -> Array:
     """left · rightᵀ, over all tiles of columns."""
-    return sum(_dot(a, b, transposed=True) for a, b in zip(left, right, strict=True))
+    first, *others = (_dot(a, b, transposed=True) for a, b in zip(left, right, strict=True))
+    return sum(others, start=first)
 
 
 def _narrow(pieces: list[Array]) -> list[Array]:
@@ -135,11 +138,9 @@ def _narrow(pieces: list[Array]) -> list[Array]:
 
 def _read_scores(*refs: Any, unit: bool, biased: bool, compared: bool, shape: tuple[int, int, int]) -> None:
     """One program of the first pass: the grid is (users, parts)."""
-    refs = list(refs)
-    outputs, table, delta, scale = refs[:4]
-    rest = refs[4:]
+    outputs, table, delta, scale, *rest = refs
     bias = rest.pop(0) if biased else None
-    others = [rest.pop(0) for _ in range(2 + biased)] if compared else None
+    others = [rest.pop(0) for _ in range(2 + biased)] if compared else []
     most_out, total_out, mean_out = rest[:3]
     vocabulary, tokens, size = shape
     user, part = pl.program_id(0), pl.program_id(1)
@@ -150,8 +151,8 @@ def _read_scores(*refs: Any, unit: bool, biased: bool, compared: bool, shape: tu
     def _() -> None:
         first, last = part * PART, jnp.minimum((part + 1) * PART, vocabulary)
         own = [reader.outputs(outputs, tile) for tile in reader.tokens]
-        other = [reader.outputs(others[0], tile) for tile in reader.tokens] if others else None
-        levels = [_load(others[1], (user, pl.ds(*tile))) for tile in reader.tokens] if others else None
+        other = [reader.outputs(others[0], tile) for tile in reader.tokens] if others else []
+        levels = [_load(others[1], (user, pl.ds(*tile))) for tile in reader.tokens] if others else []
 
         def block(number: Any, carry: Any) -> Any:
             start = first + number * ROWS
@@ -172,7 +173,7 @@ def _read_scores(*refs: Any, unit: bool, biased: bool, compared: bool, shape: tu
                 total = total * shrink + jnp.sum(chances, axis=1)
                 narrow = chances.astype(jnp.bfloat16)
                 means = [mean * shrink[:, None] + _dot(narrow, piece) for mean, piece in zip(means, rows, strict=True)]
-                if other is not None:
+                if others:
                     their_shift = _load(others[2], (pl.ds(start, ROWS),), inside)[None] if biased else 0.0
                     their_scores = _product(other[number], before) + their_shift - levels[number][:, None]
                     narrow = jnp.where(there, jnp.exp2(their_scores), 0).astype(jnp.bfloat16)
@@ -183,7 +184,7 @@ def _read_scores(*refs: Any, unit: bool, biased: bool, compared: bool, shape: tu
         begin = []
         for _, height in reader.tokens:
             zeros = [jnp.zeros((height, width), jnp.float32) for _, width in reader.columns]
-            begin.append((jnp.full((height,), TINY), jnp.zeros((height,)), zeros, zeros if other is not None else []))
+            begin.append((jnp.full((height,), TINY), jnp.zeros((height,)), zeros, zeros if others else []))
         blocks = (last - first + ROWS - 1) // ROWS
         for tile, (most, total, means, theirs) in zip(
             reader.tokens, jax.lax.fori_loop(0, blocks, block, begin), strict=True
@@ -234,12 +235,10 @@ def _params() -> Any:
 
 def _step_rows(*refs: Any, unit: bool, biased: bool, user_share: float, shape: tuple[int, int, int]) -> None:
     """One program of the second pass: the grid is (users, groups)."""
-    refs = list(refs)
-    outputs, table, delta, scale, units, level, share, targets, rate = refs[:9]
-    rest = refs[9:]
+    outputs, table, delta, scale, units, level, share, targets, rate, *rest = refs
     bias = rest.pop(0) if biased else None
     compared = user_share < 1
-    others = [rest.pop(0) for _ in range(2 + biased)] if compared else None
+    others = [rest.pop(0) for _ in range(2 + biased)] if compared else []
     new_out, squares_out = rest[:2]
     vocabulary, tokens, size = shape
     user, group = pl.program_id(0), pl.program_id(1)
@@ -272,7 +271,7 @@ def _step_rows(*refs: Any, unit: bool, biased: bool, user_share: float, shape: t
                 errors = jnp.exp2(scores - _load(level, of_tile)[None])
                 wanted = (ids[:, None] == _load(targets, of_tile)[None]).astype(jnp.float32)
                 errors -= user_share * wanted
-                if others is not None:
+                if others:
                     their_shift = _load(others[2], (pl.ds(start, ROWS),), inside)[:, None] if biased else 0.0
                     theirs = _product(before, reader.outputs(others[0], tile)) + their_shift
                     errors -= (1 - user_share) * jnp.exp2(theirs - _load(others[1], of_tile)[None])

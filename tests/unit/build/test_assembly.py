@@ -12,6 +12,7 @@ from sottovoce.build import assembly
 from sottovoce.build.assembly import assemble
 from sottovoce.data.store import PublicText
 from sottovoce.errors import SottoError
+from sottovoce.kernels import lstm_users
 from sottovoce.kernels.cpu import ONE_USER
 from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
@@ -32,7 +33,7 @@ def test_whether_kernels_were_found_is_in_the_fingerprint(store, monkeypatch):
     assert with_kernels.sum_updates.products is ONE_USER
     assert assemble(recipe, store).fingerprint == with_kernels.fingerprint
     with monkeypatch.context() as lost:
-        lost.setattr(assembly, "fits", lambda update, model: False)
+        lost.setattr(lstm_users, "fits", lambda update, model: False)
         general = assemble(recipe, store)
     assert general.sum_updates.products is None
     assert with_kernels.fingerprint != general.fingerprint

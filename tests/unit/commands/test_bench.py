@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -153,3 +155,24 @@ def test_a_recipe_that_reads_public_text_is_not_timed():
 def test_any_recipe_can_be_timed():
     recipe = Recipe.load("demo").replace(privacy={"cohort": 4.0, "weight_cap": 100.0, "total_weight": 50.0})
     assert bench.users_per_second(recipe, tokens=40, seconds=0.0) > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["gru", "gated_cnn", "stacked_lstm", "fedsgd", "without_forgetting", "transformer", "lora"]
+)
+def test_every_workload_says_what_it_times(name):
+    workload = bench.WORKLOADS[name]
+    recipe = Recipe.load(workload.recipe).replace(**workload.changes)
+    assert workload.kernels == "any_model"
+    expected = {"fedsgd": "lstm", "without_forgetting": "lstm", "lora": "transformer"}.get(name, name)
+    assert recipe.model.kind == expected
+    assert (recipe.run.algorithm == "fedsgd") == (name == "fedsgd")
+    assert (recipe.local.objective == "without_forgetting") == (name == "without_forgetting")
+    assert (recipe.model.adapter_rank is not None) == (name == "lora")
+
+
+def test_plain_jax_is_in_a_clone_alone(monkeypatch, tmp_path):
+    assert (Path(bench.__file__).parents[3] / "benchmarks" / "plain.py").is_file()
+    monkeypatch.setattr(bench, "__file__", str(tmp_path / "a" / "b" / "c" / "bench.py"))
+    with pytest.raises(SottoError, match="clone"):
+        bench.plain_rate(1)

@@ -78,6 +78,7 @@ def test_a_length_is_cut_into_powers_of_two():
 
 
 def test_rows_that_are_too_long_or_odd_numbers_of_tokens_have_no_kernels():
-    assert module.fits(80, 300)
+    assert module.fits(80, 256)
+    assert not module.fits(80, 300)
     assert not module.fits(80, 650)
     assert not module.fits(77, 96)

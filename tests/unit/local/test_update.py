@@ -155,7 +155,7 @@ def test_fedsgd_weighs_steps_by_their_targets(model):
 def test_fedsgd_can_take_a_random_run_of_the_users_tokens(model):
     update = FedSGD(NoClip(), tokens=4, **LOCAL)
     stream = list(range(3, 27))
-    select = jax.jit(update._select)
+    select = jax.jit(update.select)
     windows = {tuple(np.asarray(select(user(stream), jax.random.key(i)).tokens)) for i in range(60)}
     assert all(len(window) == 4 and list(window) == list(range(window[0], window[0] + 4)) for window in windows)
     assert {window[0] for window in windows} > {3, 23}  # both ends are reached

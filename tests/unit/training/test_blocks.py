@@ -96,6 +96,8 @@ def test_a_block_fits_the_cache_of_a_cpu_and_is_in_lots_of_32_on_a_gpu(monkeypat
     assert block_size(half, cohort=1000) == 512
     assert block_size(params, cohort=1000) == 512
     assert block_size(params, cohort=100) == 128
+    large = {"weight": np.zeros(4_000_000, np.float32)}
+    assert block_size(large, cohort=500) == 256  # two blocks of one size, not 288 and 212
     assert block_size(params, cohort=5) == 7
 
 
