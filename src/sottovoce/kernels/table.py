@@ -26,7 +26,7 @@ TINY = -1e30
 
 def softmax(stored: Any, interpret: bool = False) -> Softmax:
     """Products of bfloat16 numbers with float32 sums."""
-    scores, step_table = (partial(each, interpret=interpret) for each in (_scores, _step_table))
+    scores, step_table = partial(_scores, interpret=interpret), partial(_step_table, interpret=interpret)
     return Softmax(jnp.bfloat16, stored, scores, step_table, "Pallas")
 
 
