@@ -17,6 +17,8 @@ from sottovoce.accounting import NonPrivate
 from sottovoce.data.store import Store
 from sottovoce.data.words import BOS
 from sottovoce.local.update import FedAvg, FedSGD, User
+from sottovoce.models.gpt2 import GPT2
+from sottovoce.models.transformer import Transformer
 from sottovoce.privacy.clipping import NoClip
 from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
@@ -28,7 +30,8 @@ from sottovoce.training.types import Algorithm
 from sottovoce.training.variants import central
 from sottovoce.training.variants.central import Central, join_texts
 
-LANES, UNROLL, RATE = 3, 4, 0.2
+LANES, UNROLL, RATE = 3, 4, 0.7
+CAREFUL = 0.2  # the rate of transformers, whose norms of norms make rounding errors grow
 PASSES = Central(users_a_round=5, seed=11)
 OPTIMISERS = {"sgd": optax.sgd(1.0), "momentum": optax.sgd(0.5, momentum=0.9), "adam": optax.adam(0.01)}
 
@@ -46,10 +49,10 @@ def play(algorithm, central, state, store, payment):
     return central.play(algorithm, Work(store, None), state, payment)
 
 
-def make_algorithm(optimiser) -> Algorithm:
+def make_algorithm(optimiser, rate=RATE) -> Algorithm:
     return Algorithm(
         Mechanism(Poisson(1.0), NoClip(), TrueAverage(), noise_multiplier=0.0),
-        FedSGD(NoClip(), batch=LANES, unroll=UNROLL, learning_rate=RATE),
+        FedSGD(NoClip(), batch=LANES, unroll=UNROLL, learning_rate=rate),
         Server(optimiser),
     )
 
@@ -60,7 +63,7 @@ def step_of(optimiser, gradient, state, model):
     return optax.apply_updates(model, change), state
 
 
-def by_hand(model, optimiser, state, tokens, key):
+def by_hand(model, optimiser, state, tokens, key, rate=RATE):
     """One stream, lane after lane: no loop over steps that is compiled. `key` is the round's, for dropout."""
     lanes = lanes_of(tokens, LANES)
     remembered = [model.initial_state() for _ in lanes]
@@ -68,13 +71,13 @@ def by_hand(model, optimiser, state, tokens, key):
         keys = jax.random.split(jax.random.fold_in(key, number), LANES)
         pieces = [(inputs[step : step + UNROLL], targets[step : step + UNROLL]) for inputs, targets in lanes]
         slopes, count = slopes_of(model, pieces, remembered, keys, UNROLL)
-        model, state = step_of(optimiser, step_along(slopes, RATE / count), state, model)
+        model, state = step_of(optimiser, step_along(slopes, rate / count), state, model)
     return model, state
 
 
-def assert_alike(one, other):
+def assert_alike(one, other, within=2e-6):
     for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=within)
 
 
 OTHERS = [("lstm", "momentum"), ("lstm", "adam"), *((name, "sgd") for name in FAMILY if name != "lstm")]
@@ -86,7 +89,8 @@ CASES = [("lstm", "sgd"), *(pytest.param(*case, marks=pytest.mark.slow) for case
 def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
     """Three rounds of five users among thirteen: the third ends the first pass and begins the second."""
     optimiser, notebook = OPTIMISERS[name], Notebook()
-    algorithm = make_algorithm(optimiser)
+    rate, within = (CAREFUL, 1e-5) if isinstance(any_model, Transformer | GPT2) else (RATE, 2e-6)
+    algorithm = make_algorithm(optimiser, rate)
     central.descend.clear_cache()
     state, played = algorithm.server.start(any_model), None
     expected, memory = any_model, optimiser.init(any_model)
@@ -94,11 +98,11 @@ def test_central_training_is_sgd_over_the_joined_texts(store, any_model, name):
         rows = PASSES.rows(store.users, number)
         state, played = play(algorithm, PASSES, state, store, notebook)
         tokens = np.concatenate([store[row] for row in rows])
-        expected, memory = by_hand(expected, optimiser, memory, tokens, PASSES.key(number))
+        expected, memory = by_hand(expected, optimiser, memory, tokens, PASSES.key(number), rate)
         assert state.round == number
         assert (played.users, played.tokens) == (5, sum(len(store[row]) for row in rows))
-    assert_alike(state.params, expected)
-    assert_alike(state.optimiser, memory)
+    assert_alike(state.params, expected, within)
+    assert_alike(state.optimiser, memory, within)
     assert notebook.spent == [NonPrivate()] * 3
     assert central.descend._cache_size() == 1  # one program, whoever's turn it is
     assert not np.allclose(jax.tree.leaves(state.params)[0], jax.tree.leaves(any_model)[0])

@@ -101,7 +101,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
     check_also(recipe, context.also_evaluate_on)
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
-        store, test, assembly, _ = open_run(recipe, draft, context)
+        store, test, assembly, _ = open_run(recipe, draft, context, new=True)
         mechanism = assembly.algorithm.mechanism
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)

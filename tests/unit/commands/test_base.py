@@ -25,6 +25,7 @@ from sottovoce.files import pretty, sealed
 from sottovoce.recipe import Recipe
 from sottovoce.runs import signature
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import first_line
 
 RECIPE = Recipe.load("base").replace(
     model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 5}, privacy={"cohort": 4}
@@ -111,6 +112,14 @@ def test_a_recipe_that_does_not_say_takes_the_base_that_fits(base, store, monkey
     for changes in ({"privacy": {"mode": "none"}}, {"model": {"initial": "none"}}, {"model": {"hidden": 6}}):
         changed = recipe.replace(**changes)
         assert with_base(changed, users) == changed
+
+
+def test_a_run_whose_recipe_does_not_say_starts_from_the_base_that_fits(base, store, monkeypatch):
+    monkeypatch.setattr(bases, "_room", lambda: base.out.parent)
+    run = RunFolder(store.parent / "unsaid")
+    begin(make_recipe(store), run.path, Context())
+    assert Recipe.of(run).model.initial == "tiny"
+    assert first_line(run.ledger_file)["start"]["name"] == "base tiny"
 
 
 @pytest.mark.slow

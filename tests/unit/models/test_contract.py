@@ -11,6 +11,8 @@ from examples import first_of
 from family import FAMILY, HalfFrozen, of_family, read
 from sottovoce.models import registry
 from sottovoce.models.contract import join, layer_names, parameter_count, split
+from sottovoce.models.gpt2 import GPT2
+from sottovoce.models.transformer import Transformer
 
 
 def test_a_model_of_the_family_is_trained_whole():
@@ -47,9 +49,10 @@ def test_reading_in_two_parts_is_reading_at_once(any_model, cut):
     whole, end = read(any_model, TOKENS, any_model.initial_state())
     first, state = read(any_model, TOKENS[:cut], any_model.initial_state())
     second, end_of_parts = read(any_model, TOKENS[cut:], state)
-    np.testing.assert_allclose(whole, jnp.concatenate([first, second]), rtol=1e-5, atol=1e-5)
+    within = 1e-5 if isinstance(any_model, Transformer | GPT2) else 1e-6  # norms of norms make rounding errors larger
+    np.testing.assert_allclose(whole, jnp.concatenate([first, second]), rtol=1e-5, atol=within)
     for one, other in zip(*map(jax.tree.leaves, (end, end_of_parts)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=within)
 
 
 def test_no_output_sees_its_future(any_model):
