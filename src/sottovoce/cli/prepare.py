@@ -131,7 +131,7 @@ def prepare(
         vocabulary, facts = words.open(words.text_to_count(files, grouping))
         with _reading_progress(files, grouping, out, quiet=json) as progress:
             summary = preparation.prepare(files, out, vocabulary, grouping, facts, progress)
-    for warning in summary.warnings:
+    for warning in summary.warnings_of_public_text if grouped.plain_text else summary.warnings:
         log(f"warning: {warning}")
     if json:
         print_json(summary.to_json() | ({"vocabulary": facts} if words.private_vocabulary else {}))

@@ -107,7 +107,8 @@ def prepare(
     else:
         source = PUBLIC_LIST if vocabulary is None else DECLARED
         summary = write_new_store(corpus, out, vocabulary or Vocabulary.public(), grouping, source, progress)
-    for text in summary.warnings:
+    public = grouping is not None and grouping.plain_text
+    for text in summary.warnings_of_public_text if public else summary.warnings:
         warnings.warn(text, stacklevel=2)
     return summary
 

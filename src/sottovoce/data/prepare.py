@@ -78,10 +78,27 @@ class PreparationSummary(Facts):
             f"{unknown:.0%} of the tokens are not in the vocabulary. Check that the text field holds the "
             "text. For another language name it (--language) or give a public word list of it; for names and slang "
             "find words privately, or take a larger vocabulary": unknown > MUCH_UNKNOWN,
-            f"{self.guessed_lines:,} lines are not UTF-8 and were read as Windows-1252. If letters are wrong, name the "
-            "encoding (--encoding)": self.guessed_lines > 0,
+            self._guessed: self.guessed_lines > 0,
         }
         return [sentence for sentence, applies in found.items() if applies]
+
+    @property
+    def warnings_of_public_text(self) -> list[str]:
+        """The same where no text is a user's: few pieces are no harm, and its own words may be counted."""
+        unknown = self.unknown_rate or 0.0
+        found = {
+            f"{unknown:.0%} of the tokens are not in the vocabulary. Name the language (--language), take a larger "
+            "vocabulary, or the most frequent words of this text (--own-words)": unknown > MUCH_UNKNOWN,
+            self._guessed: self.guessed_lines > 0,
+        }
+        return [sentence for sentence, applies in found.items() if applies]
+
+    @property
+    def _guessed(self) -> str:
+        return (
+            f"{self.guessed_lines:,} lines are not UTF-8 and were read as Windows-1252. If letters are wrong, name the "
+            "encoding (--encoding)"
+        )
 
 
 def prepare(

@@ -477,3 +477,13 @@ def test_long_plain_text_is_not_lost_where_words_have_many_tokens(tmp_path: Path
 def test_nothing_to_look_at() -> None:
     facts = dict.fromkeys((field.name for field in fields(PreparationSummary)), 0)
     assert PreparationSummary(**{**facts, "train_users": 2_000, "unknown_rate": 0.15}).warnings == []
+
+
+def test_public_text_has_no_users_who_could_be_few() -> None:
+    facts = dict.fromkeys((field.name for field in fields(PreparationSummary)), 0)
+    few = PreparationSummary(**{**facts, "train_users": 10, "unknown_rate": 0.28, "guessed_lines": 2})
+    assert [text.split(".")[0] for text in few.warnings_of_public_text] == [
+        "28% of the tokens are not in the vocabulary",
+        "2 lines are not UTF-8 and were read as Windows-1252",
+    ]
+    assert PreparationSummary(**{**facts, "train_users": 10}).warnings_of_public_text == []
