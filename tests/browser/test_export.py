@@ -23,15 +23,15 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_both_graphs_of_every_kind_are_the_model(name):
+def test_all_graphs_of_every_kind_are_the_model(name):
     model, sessions = of_family(name), {}
-    for graph in convert.GRAPHS:
+    for graph in (*convert.GRAPHS, convert.BATCH):
         contents = convert.convert(model, graph)
         assert convert.check_parity(model, graph, contents, 60) < 1e-5
         sessions[graph] = convert.open_session(contents)
     # Whatever the length, reading at once is reading one by one.
+    start = [np.asarray(leaf) for leaf in convert.program_of(model)[1]]
     for length in (1, 2, 31):
-        start = [np.asarray(leaf) for leaf in convert.program_of(model)[1]]
         tokens, state, scores = np.arange(length), start, []
         for token in tokens:
             found, *state = convert.run_session(sessions["step"], token[None], state)
@@ -39,6 +39,13 @@ def test_both_graphs_of_every_kind_are_the_model(name):
         whole = convert.run_session(sessions["sequence"], tokens, start)
         for one, two in zip(whole, [np.stack(scores), *state], strict=True):
             np.testing.assert_allclose(one, two, atol=1e-5)
+    # So is reading it among other texts, however many they are.
+    for others in (0, 6):
+        state, scores = [np.stack([leaf] * (1 + others)) for leaf in start], []
+        for token in np.arange(5):
+            found, *state = convert.run_session(sessions["batch"], token + 3 * np.arange(1 + others), state)
+            scores.append(found[0])
+        np.testing.assert_allclose(np.stack(scores), whole[0][:5], atol=1e-5)
 
 
 def test_a_graph_of_another_model_is_refused():

@@ -13,6 +13,7 @@ from typing_world import SECRETS, keyboard, make_run, picture, plain_server, set
 from sottovoce.cli.main import main
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.export import export_run
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import suggest
 
@@ -63,7 +64,7 @@ def test_suggestions_are_taken_by_mouse_and_by_key_and_counted(watched, one_mode
 
 
 def test_a_language_without_spaces_is_typed_without_them(watched, tmp_path):
-    run = make_run(tmp_path / "chinese", language="zh")
+    run = make_run(tmp_path / "chinese", tokenizer=Vocabulary.public(400, "zh"))
     export_run(run, run / "onnx")
     with keyboard(run) as address:
         page = watched(address)

@@ -11,11 +11,13 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 import jax
 
 from sottovoce.build.assembly import weights_of
+from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models import registry
 from sottovoce.recipe import Recipe
@@ -23,18 +25,20 @@ from sottovoce.runs.folder import RunFolder
 
 ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
 SIZES = {"embedding": 6, "hidden": 8}
+TRANSFORMER = {"embedding": 16, "hidden": 24, "layers": 2, "heads": 2, "kv_heads": 1, "context": 12}
 SECRETS = [["house", "school", "music"], ["book", "water", "war"]]
 
 
 def make_run(
-    folder: Path, *, kind: str = "lstm", language: str = "en", private: bool = True, store: str = "none"
+    folder: Path, *, kind: str = "lstm", private: bool = True, store: str = "none", tokenizer: Tokenizer | None = None
 ) -> Path:
     """A run's folder as training leaves it, with the weights a model begins with, times four: it has opinions."""
     folder.mkdir(parents=True)
-    run, vocabulary = RunFolder(folder), Vocabulary.public(400, language)
-    recipe = Recipe.from_dict({"data": {"store": store}, "model": {"kind": kind, **SIZES}})
+    run, vocabulary = RunFolder(folder), tokenizer or Vocabulary.public(400)
+    sizes = TRANSFORMER if kind == "transformer" else SIZES
+    recipe = Recipe.from_dict({"data": {"store": store}, "model": {"kind": kind, **sizes}})
     run.recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
-    model = registry.build(kind, vocabulary.size, SIZES, jax.random.key(7 + private))
+    model = registry.build(kind, vocabulary.size, sizes, jax.random.key(7 + private))
     model = jax.tree.map(lambda leaf: 4 * leaf, model)
     files = run.save_model(weights_of(model), vocabulary)
     statement = {"private": private, "epsilon": 3.21 if private else "inf", "delta": 1e-5, "unit": "user", "prose": "…"}
@@ -80,10 +84,12 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 def settle(page: Any) -> None:
-    """Wait until the keys belong to the text."""
-    page.wait_for_function(
-        "document.getElementById('text').dataset.shown === document.getElementById('text').dataset.edit"
-    )
+    """Wait until the keys belong to the text. The page's rules forbid what Playwright's own way of waiting needs."""
+    shown = "(({ shown, edit }) => edit !== undefined && shown === edit)(document.getElementById('text').dataset)"
+    end = monotonic() + 120
+    while not page.evaluate(shown):
+        assert monotonic() < end, "the keys are still those of another text"
+        page.wait_for_timeout(20)
 
 
 def picture(page: Any, name: str) -> None:

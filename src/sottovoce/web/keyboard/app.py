@@ -98,9 +98,9 @@ def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, 
     """What the page needs to know: the manifests, and the planted canaries."""
     manifests = [read_manifest(folder) for folder in folders]
     for manifest in manifests:
-        kind = manifest["vocabulary"].get("kind", "words")
-        if kind != "words":
-            raise SottoError(f"the tokens of {manifest['name']} are {kind}, and the keyboard is for models of words")
+        if manifest["vocabulary"].get("kind", "words") != "words" and not manifest.get("pieces"):
+            name = manifest["name"]
+            raise SottoError(f"the export of {name} is of an earlier version, without {PIECES}; export it again")
     names = [manifest["name"] for manifest in manifests]
     if len(set(names)) < len(names):  # two runs of one name: `a/private` and `b/private`
         names = [str(Path(*Path(path).resolve().parts[-2:])) for path in paths]

@@ -86,6 +86,9 @@ def test_a_page_of_pieces_has_what_their_search_asks_for(exported: Path, tmp_pat
     write_page([exported], tmp_path / "page")
     files = {path.name for path in (tmp_path / "page" / "models" / "0").iterdir()}
     assert files == {"batch.onnx", "tokenizer.json", "pieces.json"}
+    monkeypatch.setattr(app, "read_manifest", lambda path: manifest | {"vocabulary": {"kind": "bpe"}, "pieces": None})
+    with pytest.raises(SottoError, match=r"of an earlier version, without pieces\.json; export it again"):
+        write_page([exported], tmp_path / "other")
 
 
 def test_a_page_of_another_model_has_another_version(exported: Path, tmp_path: Path) -> None:

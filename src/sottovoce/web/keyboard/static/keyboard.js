@@ -1,9 +1,8 @@
 // The page: a field, the keys of up to three models, a counter, and what was planted. Nothing is sent after it has loaded.
 
 import { drawBoard } from "./board.js";
-import { Model } from "./model.js";
-import { carryOver, chances, count, offer, rankOf } from "./suggestions.js";
-import { cutsAlike, normalise, split, written } from "./tokens.js";
+import { loadModel } from "./model.js";
+import { carryOver, count } from "./suggestions.js";
 
 const find = (id) => document.getElementById(id);
 const field = find("text");
@@ -38,7 +37,7 @@ function keysOf(model, number) {
     const key = element("button", { type: "button", className: "key", disabled: true }, element("b"), element("span"));
     key.dataset.key = number * suggestions + place + 1;
     key.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the caret
-    key.addEventListener("click", () => take(key.dataset.word));
+    key.addEventListener("click", () => take(key));
     return key;
   });
   const none = element("p", { className: "none quiet", hidden: true });
@@ -51,7 +50,7 @@ function keysOf(model, number) {
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", `Suggestions of ${name}`);
   const title = element("header", {}, element("h2", { textContent: name }), privacyOf(model.manifest.privacy), size);
-  const note = element("p", { className: "otherwise quiet", hidden: cutsAlike(model.vocabulary.rules) });
+  const note = element("p", { className: "otherwise quiet", hidden: model.alike });
   note.textContent = "This browser finds other words in this language than the model knows, so it may suggest worse.";
   find("models").append(element("section", { className: "model card" }, title, group, none, potential, bar, note));
   return Object.assign(model, { keys, group, none, potentialLine: potential, bar });
@@ -67,23 +66,20 @@ async function show() {
     : "Start typing. Spaces cost nothing and count for nothing.";
   const before = text.slice(0, field.selectionStart);
   board?.follow(before);
+  const stale = () => edit !== edits; // somebody typed on meanwhile
   for (const model of models) {
-    const { vocabulary } = model;
-    const { tokens, typed: letters } = split(before, vocabulary.begins, vocabulary.rules, before.length === done);
-    const read = await model.follow(vocabulary.encode(tokens));
-    if (edit !== edits) return; // somebody typed on meanwhile
-    const { scores } = read.at(-1);
-    const likely = chances(scores);
-    const offered = offer(scores, vocabulary, letters, suggestions);
-    const raw = rawLetters(before, letters, vocabulary.rules), start = before.slice(0, before.length - raw.length);
-    model.keys.forEach((key, place) => {
-      const word = vocabulary.words[offered[place]];
-      label(key, word && written(word, start, raw, vocabulary.english), likely[offered[place]]);
-    });
+    const found = await model.suggest({ before, finished: before.length === done }, suggestions, stale);
+    if (stale()) return;
+    const { offered, typed: letters } = found;
+    model.shown = edit;
+    model.keys.forEach((key, place) => label(key, offered[place]?.word, offered[place]?.chance));
     model.group.hidden = !offered.length && letters !== "";
     model.none.hidden = !model.group.hidden;
-    model.none.textContent = `No word begins with “${raw || letters}”.`;
-    const own = model.potential(tokens, read, suggestions);
+    model.none.textContent = `No word begins with “${letters}”.`;
+  }
+  for (const model of models) {
+    const own = await model.potential({ before, finished: before.length === done }, suggestions, stale);
+    if (stale()) return;
     const saved = own.characters ? 1 - own.typed / own.characters : 0;
     model.potentialLine.firstChild.textContent = own.characters ? percent(saved) : "–";
     model.potentialLine.lastChild.textContent = own.characters
@@ -105,23 +101,15 @@ function label(key, word, chance) {
   key.setAttribute("aria-label", word === undefined ? "no word" : `${word}, key ${key.dataset.key}`);
 }
 
-// The end of the text before the caret that is, in the form of tokens, the letters typed so far.
-function rawLetters(before, letters, rules) {
-  for (let length = 0; length <= Math.min(before.length, 3 * letters.length); length += 1) {
-    const end = before.slice(before.length - length);
-    if (normalise(end, rules) === letters) return end;
-  }
-  return "";
-}
-
-function take(word) {
+function take(key) {
+  const { word } = key.dataset;
   if (!word) return;
   const caret = field.selectionStart;
   const after = text.slice(field.selectionEnd);
-  const { begins, rules } = models[0].vocabulary;
-  const { typed } = split(text.slice(0, caret), begins, rules, caret === done);
-  const raw = rawLetters(text.slice(0, caret), typed, rules);
-  const gap = rules.segmented || /^\s/.test(after) ? "" : " ";
+  const model = models.find((one) => one.keys.includes(key));
+  const raw = model.typedIn({ before: text.slice(0, caret), finished: caret === done });
+  if (model.shown !== edits && !word.startsWith(raw)) return; // it was offered for other letters
+  const gap = !model.spaced || /^\s/.test(after) ? "" : " ";
   const start = caret - raw.length;
   given = [
     ...given.slice(0, start),
@@ -133,7 +121,7 @@ function take(word) {
   field.value = text;
   field.focus();
   const next = start + word.length + (gap || /^\s/.test(after) ? 1 : 0);
-  done = rules.segmented ? next : -1;
+  done = model.spaced ? -1 : next;
   field.setSelectionRange(next, next);
   show();
 }
@@ -163,7 +151,7 @@ function pressed(event) {
   if (event.altKey && /^Digit[1-9]$/.test(event.code)) key = all.find((one) => one.dataset.key === event.code.at(-1));
   if (!key || key.disabled) return;
   event.preventDefault();
-  take(key.dataset.word);
+  take(key);
 }
 
 // What a key of the drawn keyboard does: it types a text, or deletes with `null`.
@@ -175,8 +163,8 @@ function press(typed) {
 }
 
 function useBoard() {
-  const drawn = small.matches && models[0].vocabulary.latin && find("own").ariaPressed !== "true";
-  find("own").hidden = !small.matches || !models[0].vocabulary.latin;
+  const drawn = small.matches && models[0].latin && find("own").ariaPressed !== "true";
+  find("own").hidden = !small.matches || !models[0].latin;
   find("board").hidden = !drawn;
   field.inputMode = drawn ? "none" : "text"; // else a phone shows its own keyboard too
 }
@@ -204,17 +192,11 @@ async function ask(planted) {
 }
 
 async function placesOf({ known, secret }, holders, model) {
-  const { vocabulary } = model;
-  const words = [...known, ...secret];
-  if (!words.every((word) => vocabulary.ids.has(word))) {
-    return element("td", { className: "quiet", textContent: "not in its vocabulary" });
-  }
-  const ids = vocabulary.encode(words);
-  const read = await model.follow(ids);
-  const places = secret.map((_, place) => rankOf(ids[known.length + place], read[known.length + place].scores, vocabulary));
+  const places = await model.ranks(known, secret);
+  if (!places) return element("td", { className: "quiet", textContent: "not in its vocabulary" });
   const away = places.every((place) => place <= suggestions);
   const verdict = element("span", { className: away ? "given" : "kept", textContent: away ? "given away" : "not offered" });
-  const among = vocabulary.isWord.filter(Boolean).length.toLocaleString("en");
+  const among = model.vocabulary.isWord.filter(Boolean).length.toLocaleString("en");
   const wrote = holders === null ? "not planted in it" : `written by ${holders} ${holders === 1 ? "user" : "users"}`;
   const detail = element("small", { textContent: `places ${places.join(", ")} of ${among}; ${wrote}` });
   const cell = element("td", {}, verdict, detail);
@@ -238,7 +220,7 @@ async function load() {
   if (!answer.ok) throw new Error(`the list of models could not be loaded (${answer.status})`);
   const { models: manifests, canaries, suggestions: shown, offline } = await answer.json();
   suggestions = shown;
-  models = (await Promise.all(manifests.map((manifest, number) => Model.load(number, manifest)))).map(keysOf);
+  models = (await Promise.all(manifests.map((manifest, number) => loadModel(number, manifest)))).map(keysOf);
   if (models.length > 1) document.querySelector("h1").textContent = `Type with ${models.length} models`;
   if (offline) navigator.serviceWorker?.register("offline.js").catch(() => {}); // the page works without it
   board = drawBoard(find("board"), press);
