@@ -148,8 +148,8 @@ class _Received:
             of_table = inverse * (of_table - table * along)
         of_body, of_rows = back(of_outputs.reshape(outputs.shape))
         found = [jnp.zeros(())] * len(self.leaves)
-        for place, part in zip(self.places, of_body, strict=True):
-            found[place] = part.astype(jnp.float32)
+        for place, of_leaf in zip(self.places, of_body, strict=True):
+            found[place] = of_leaf.astype(jnp.float32)
         if self.bias is not None:
             of_bias = jnp.einsum("tv,t->v", chances, part[:, 0].astype(self.kind), preferred_element_type=jnp.float32)
             found[self.bias] = of_bias.at[targets].add(-share)
