@@ -134,6 +134,7 @@ def test_the_model_of_ones_own_is_trained(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_commands_of_the_tutorial_lead_from_a_csv_to_a_release(tmp_path, monkeypatch, capsys):
     page = (
         _read("tutorial/csv-to-release.md")
