@@ -205,7 +205,12 @@ class Run:
     evaluate_every: int = _value(20, "rounds between evaluations on held-out users; 0 is never", low=0)
     evaluate_users: int = _value(200, "held-out users in an evaluation; 0 is all", low=0)
     checkpoint_every: int = _value(10, "rounds between checkpoints", low=1)
-    kernels: str = _choice("auto: all kernels there are; any_model: not those of one model", "auto", "any_model", "off")
+    kernels: str = _choice(
+        "auto: kernels that are proved on the device; any_model: a GPU program for any model",
+        "auto",
+        "any_model",
+        "off",
+    )
     block: int = _value(0, "users computed at once on a device; 0 chooses by model and device", low=0, below=2**15 + 1)
     devices: int = _value(0, "devices of a process that train users; 0 is all there are", low=0)
 

@@ -15,7 +15,6 @@ from sottovoce.kernels.one_gradient import OneGradient
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, UserUpdate
 
-LONG = 512  # numbers of a row
 Program = Products | Softmax | OneGradient | Narrow
 
 
@@ -23,7 +22,7 @@ def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Pr
     """A program written for the model, or else for any model with tables, or else for any. None: `jax.vmap` alone.
 
     Args:
-        kernels: "auto", "any_model" (none that is written for one model; also where it was not measured), or "off".
+        kernels: "auto", "any_model" (the program for any model with tables, on a GPU), or "off".
         update: what each user computes.
         model: that is trained.
         block: users computed at once.
@@ -37,17 +36,9 @@ def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Pr
     if found is not None:
         return found
     if isinstance(update, FedAvg) and any_users.fits(update, model):
-        softmax = _find_softmax(update, model)
-        return softmax if kernels == "any_model" or _was_faster(softmax, update, model) else None
+        # Not by default: on a GPU its rates were measured, and its updates were not yet compared with the general ones.
+        return _find_softmax(update, model) if kernels == "any_model" else None
     return OneGradient(jnp.bfloat16) if one_gradient.fits(update, model) else Narrow()
-
-
-def _was_faster(softmax: Softmax, update: FedAvg, model: Any) -> bool:
-    """Was this program measured to be faster than the general one? In XLA, with long rows alone (docs/log.md)."""
-    tables = tables_of(model)
-    assert tables is not None
-    long = getattr(model, tables.output).shape[1] >= LONG
-    return update.objective is plain and (softmax.written != "XLA" or long)
 
 
 def _find_softmax(update: FedAvg, model: Any) -> Softmax:

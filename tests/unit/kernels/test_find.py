@@ -9,7 +9,6 @@ from sottovoce.kernels.any_users import Softmax
 from sottovoce.kernels.find import find_program
 from sottovoce.kernels.narrow import Narrow
 from sottovoce.kernels.one_gradient import OneGradient
-from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.models.registry import build
 from sottovoce.privacy.clipping import FlatClip, NoClip
@@ -31,11 +30,9 @@ def test_a_cpu_has_a_program_for_one_user_of_the_lstm(lstm):
 
 def test_a_gpu_has_one_for_any_model_with_tables_and_one_for_all(lstm, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert find_program("auto", FEDAVG, lstm, 32) is None  # not measured to be faster with short rows
+    assert find_program("auto", FEDAVG, lstm, 32) is None  # its updates were not compared on a GPU
     wide = build("gru", 20, {"embedding": 16, "hidden": 4}, jax.random.key(0))
-    assert getattr(find_program("auto", FEDAVG, wide, 32), "written", None) == "Pallas"
-    against = FedAvg(FlatClip(1.0), True, objective=WithoutForgetting(0.5))
-    assert find_program("auto", against, wide, 32) is None
+    assert getattr(find_program("any_model", FEDAVG, wide, 32), "written", None) == "Pallas"
     found = find_program("any_model", FEDAVG, lstm, 32)
     assert isinstance(found, Softmax)
     assert (found.kind, found.stored) == (jnp.bfloat16, jnp.float16)
