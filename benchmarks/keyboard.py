@@ -1,7 +1,7 @@
 """How long the keyboard's page takes for its suggestions, in Chromium: `python benchmarks/keyboard.py RUN [TEXT]`.
 
-RUN is a run, a release or an export. A text is typed letter by letter. For each letter it prints the processor time of the page
-in ms, the time that passed (with the pause before a search of whole words), and the words.
+RUN is a run, a release or an export. A text is typed letter by letter. For each letter it prints the processor time of
+the page, the time that passed (with the pause before a search of whole words), and the words.
 """
 
 from __future__ import annotations
