@@ -83,6 +83,7 @@ def test_an_adaptive_run_clips_to_what_it_says_and_is_charged_z(recipe, tmp_path
     assert "follow the 0.4 quantile" in prose(result.statement)
 
 
+@pytest.mark.slow
 def test_a_noise_that_changes_is_charged_round_by_round_and_ahead_to_the_store(recipe, store, tmp_path):
     result = sottovoce.train(recipe.replace(privacy=STEPS), tmp_path / "run")
     charged = [(z_event(1.2 * 1.5), 2), (z_event(1.2), 3), (z_event(1.2 * 0.75), 1)]

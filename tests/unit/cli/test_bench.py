@@ -41,7 +41,7 @@ def test_several_cohorts_or_populations_give_a_row_each(sotto, stub, capsys, mon
     monkeypatch.setenv("COLUMNS", "80")
     each = stub("sottovoce.commands.bench.measure_each", [ONE, replace(ONE, cohort=200)])
     sotto(["bench", "--cohort", "100", "200", "--population", "1000"])
-    assert each.places == ("mcmahan-lstm", [100, 200], [1000], 0, "auto")
+    assert each.places == ("mcmahan-lstm", [100, 200], [1000], 0, None)
     assert capsys.readouterr().out.count("197,520") == 2
 
 

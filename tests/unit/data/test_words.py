@@ -84,6 +84,7 @@ def test_scripts_with_spaces_need_no_language(code: str) -> None:
     assert tokenise(sentence) == unicodedata.normalize("NFC", words).split()
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.sampled_from(sorted(NAMES)), st.text())
 def test_cutting_again_changes_nothing_in_any_language(code: str, text: str) -> None:

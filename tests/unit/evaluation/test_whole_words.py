@@ -125,6 +125,7 @@ def test_the_device_finds_what_the_rule_says(tokenizer: Subwords, count: int) ->
     assert max(lengths) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lstm", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_hypotheses_keep_their_own_states(kind: str) -> None:
     """A hidden state or a key-value cache differs between hypotheses; the score of a word is that of reading it."""

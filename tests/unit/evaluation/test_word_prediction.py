@@ -80,6 +80,7 @@ def test_word_models_have_the_figures_that_they_had(vocabulary: Vocabulary) -> N
         np.testing.assert_array_equal(column, expected)
 
 
+@pytest.mark.slow
 def test_some_words_stand_for_all() -> None:
     users = [TOKENIZER.encode(text) for text in TEXTS]
     store, model = Store.from_users(users, TOKENIZER), learned()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from sottovoce.kernels.narrow import Narrow
 from sottovoce.local.update import FedAvg, User
@@ -10,6 +11,7 @@ from sottovoce.models.registry import build
 from sottovoce.privacy.clipping import FlatClip
 
 
+@pytest.mark.slow
 def test_it_is_the_update_itself_with_other_products():
     model = build("gru", 20, {"embedding": 4, "hidden": 4}, jax.random.key(0))
     update = FedAvg(FlatClip(0.3), True, batch=2, unroll=3)
