@@ -9,7 +9,10 @@ BIN := $(VENV)/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR=$(CURDIR)/$(VENV)/programs $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # What is installed is what requirements/ names, by hash; the ranges of pyproject.toml are for whoever installs the package.
+# A lock file is whole, so nothing is resolved (--no-deps): for `name[extra]` pip would take the newest release of `name`,
+# which has no hash here. `make lint` asks pip whether anything is missing.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCKED := $(PIP) --no-deps --require-hashes -r
 
 .PHONY: help demo federation-demo test test-changed test-slow test-browser test-wheel test-all docs lint format lock licences reference install clean
 
@@ -45,7 +48,8 @@ docs: $(VENV)/docs ## the documentation as a site, into site/; a link that leads
 	rm -rf site
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs site
 
-lint: $(VENV)/dev ## ruff, types, who may import whom, licences, and the generated reference
+lint: $(VENV)/dev ## ruff, types, who may import whom, licences, what is installed, and the generated reference
+	$(BIN)/python -m pip --disable-pip-version-check check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
@@ -70,12 +74,12 @@ install: $(VENV)/dev ## set up .venv for development
 
 $(VENV)/ready: pyproject.toml requirements/core.lock
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --require-hashes -r requirements/core.lock
+	$(LOCKED) requirements/core.lock
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/dev: $(VENV)/ready requirements/dev.lock
-	$(PIP) --require-hashes -r requirements/dev.lock
+	$(LOCKED) requirements/dev.lock
 	touch $@
 
 # The page is tried in Debian's chromium, and npm has the part of it that runs models.
@@ -83,12 +87,12 @@ $(VENV)/browser: $(VENV)/dev requirements/browser.lock
 	missing=; for each in chromium npm; do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
 	[ -z "$$missing" ] || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing; } \
 	  || { echo "error: the tests in a browser need$$missing; on Debian: apt-get install$$missing" >&2; exit 1; }
-	$(PIP) --require-hashes -r requirements/browser.lock
+	$(LOCKED) requirements/browser.lock
 	$(BIN)/python -m sottovoce.web.keyboard.vendor
 	touch $@
 
 $(VENV)/docs: $(VENV)/ready requirements/docs.lock
-	$(PIP) --require-hashes -r requirements/docs.lock
+	$(LOCKED) requirements/docs.lock
 	touch $@
 
 clean: ## remove what was built

@@ -50,7 +50,7 @@ def main() -> None:
         run(sys.executable, "-m", "venv", environment, where=aside)
         empty = megabytes(environment)
         pip = (environment / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        run(*pip, "--require-hashes", "-r", ROOT / "requirements/core.lock", where=aside)
+        run(*pip, "--no-deps", "--require-hashes", "-r", ROOT / "requirements/core.lock", where=aside)
         run(*pip, "--no-deps", wheel, where=aside)
         size = megabytes(environment) - empty
         if size > LARGEST:
