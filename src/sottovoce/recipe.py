@@ -232,6 +232,20 @@ class Audit:
         return bool(self.users or self.secrets)
 
 
+@dataclass(frozen=True)
+class Federation:
+    """How the answers of real devices are added up. A simulation has no server to hide from."""
+
+    aggregation: str = _choice(
+        "plain: the server sees the sum of each device; masked: only the sum of all", "plain", "masked"
+    )
+    survivors: int = _value(0, "masked: devices whose answers are added up, at least; fewer are not unmasked", low=0)
+    colluding: int = _value(0, "t: devices that may collude with the server, at most", low=0)
+    noise: str = _choice("who adds the noise: the server, or devices before they are masked", "server", "devices")
+    max_silos: int = _value(1, "m: devices that hold text of one person, at most", low=1)
+    staleness: int = _value(0, "plain: rounds that an answer may be late, and still counts; 0 is none", low=0)
+
+
 class HasRecipe(Protocol):
     """A run's folder. `runs` does not know recipes, and recipes do not know `runs`."""
 
@@ -250,6 +264,7 @@ class Recipe:
     privacy: Privacy = Privacy()
     run: Run = Run()
     audit: Audit = Audit()
+    federation: Federation = Federation()
 
     @staticmethod
     def load(source: str | Path) -> Recipe:
@@ -320,6 +335,8 @@ class Recipe:
         sections = dataclasses.asdict(self)
         if self.audit == Audit():
             del sections["audit"]  # a recipe without canaries keeps its hash, and a seeded run its keys
+        if self.federation == Federation():
+            del sections["federation"]  # the same
         for keys in _ADDED_LATER:
             if all(sections["privacy"][key] == getattr(Privacy(), key) for key in keys):
                 for key in keys:  # the same

@@ -36,28 +36,28 @@ def caught_by(path: str, test: str):
 
 
 @caught_by(
-    "unit/federation/test_aggregation.py",
+    "unit/federation/aggregation/test_plain.py",
     "test_what_a_hostile_device_adds_is_within_the_sensitivity_of_both_estimators",
 )
 def a_device_that_is_believed():
     """The server does not clip again what a device sends."""
     import numpy as np
 
-    from sottovoce.federation import aggregation
+    from sottovoce.federation.aggregation import plain
 
-    aggregation._within = lambda leaves, bound: [leaf.astype(np.int64) for leaf in leaves]
+    plain.within = lambda leaves, bound: [leaf.astype(np.int64) for leaf in leaves]
 
 
-@caught_by("unit/federation/test_aggregation.py", "test_an_answer_longer_than_an_honest_one_is_not_even_read")
+@caught_by("unit/federation/aggregation/test_plain.py", "test_an_answer_longer_than_an_honest_one_is_not_even_read")
 def answers_of_any_length():
     """The server reads whatever a device sends, as if no model had a size."""
-    from sottovoce.federation import aggregation
+    from sottovoce.federation.aggregation import plain
 
-    aggregation.largest_answer = lambda *sizes: 2**31
+    plain.largest_answer = lambda *sizes: 2**31
 
 
 @caught_by(
-    "unit/federation/test_aggregation.py", "test_a_run_goes_on_with_the_others_and_again_after_resume"
+    "unit/federation/aggregation/test_plain.py", "test_a_run_goes_on_with_the_others_and_again_after_resume"
 )  # fmt: skip
 def answers_that_are_taken_at_their_word():
     """What a device says is read by Python's reader as it is, and its errors are the server's."""
@@ -76,10 +76,10 @@ def answers_that_are_taken_at_their_word():
         answer = messages.read_answer(message)
         return real(self, device, message) if answer else ""
 
-    from sottovoce.federation.aggregation import Aggregator
+    from sottovoce.federation.aggregation.plain import Aggregator
 
     real = Aggregator.take
-    messages._unpack, Aggregator.take = unpack, raised
+    messages.unpack, Aggregator.take = unpack, raised
 
 
 TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"

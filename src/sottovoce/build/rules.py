@@ -57,6 +57,7 @@ def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = 
     yield from _variants(recipe, processes)
     if recipe.audit.plants:
         yield from _canaries(recipe, processes)
+    yield from _federation(recipe)
 
 
 def model_keys(model: Model) -> Iterator[str]:
@@ -311,6 +312,28 @@ def _canaries(recipe: Recipe, processes: int) -> Iterator[str]:
         yield f"[audit] watches rounds of Algorithm 1 in one process, and cannot with {unwatched}; keep one of the two"
 
 
+def _federation(recipe: Recipe) -> Iterator[str]:
+    """How the answers of devices are added up."""
+    federation, least = recipe.federation, recipe.federation.colluding + 2
+    if federation.noise == "devices":
+        yield "federation.noise='devices' is not there yet; use 'server'"
+    if federation.max_silos > 1:
+        yield f"federation.max_silos={federation.max_silos} is not there yet; use 1"
+    if federation.staleness:
+        yield f"federation.staleness={federation.staleness} is not there yet; use 0"
+    if federation.aggregation == "plain":
+        for key in ("survivors", "colluding"):
+            if value := getattr(federation, key):
+                yield f"federation.{key}={value} is for federation.aggregation='masked'; set that, or remove it"
+        return
+    if federation.survivors < least:
+        why = "a sum over one honest device is that of the device"
+        yield f"federation.survivors={federation.survivors} must be {least} or more, federation.colluding + 2: {why}"
+    if not CLIPS[recipe.privacy.clipping].bounded:
+        grid = "masks hide whole numbers within a bound, and without a clip there is none"
+        yield f"privacy.clipping={recipe.privacy.clipping!r}: {grid}; use flat or per_layer, or 'plain' aggregation"
+
+
 @dataclass(frozen=True)
 class StoreFacts:
     """What rules ask about a store."""
@@ -420,8 +443,17 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
         yield "local.objective='rehearsal' sends public text, which devices do not take yet; use without_forgetting"
     if recipe.audit.plants:
         yield "[audit] plants made-up users in a store, and there is none across devices; audit a simulated run"
+    if recipe.federation.aggregation == "masked":
+        yield "federation.aggregation='masked' is not there yet; use 'plain'"
     if local.compression != "none":
         yield f"local.compression={local.compression!r} is simulated; devices send exact sums: use none"
+
+
+def simulation_rules(recipe: Recipe) -> Iterator[str]:
+    """Rules of a recipe that is trained on a store, in one place."""
+    if recipe.federation.aggregation != "plain":
+        simulated = "a simulation has no server to hide from, and its sums are the same"
+        yield f"federation.aggregation={recipe.federation.aggregation!r} is for real devices: {simulated}; use 'plain'"
 
 
 def _other_method(recipe: Recipe) -> str:

@@ -90,6 +90,7 @@ def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tupl
         rules.check(rules.device_rules(recipe))
         roster = Roster.open(folder)
         return roster.as_store(), roster.held_out_users()
+    rules.check(rules.simulation_rules(recipe))
     if not folder.exists() and run.recipe_file.exists():
         raise SottoError(
             f"the store of this run, {folder}, is not there; put it back: it has what its people were charged"

@@ -82,7 +82,7 @@ class Device:
                 return self._keep(request).to_bytes()
             return self._contribute(request, message).to_bytes()
         except Refused as refused:
-            log.warning("a task was refused: %s", refused.code.value)
+            log.warning("a message was refused: %s", refused)
             return Nothing(refused.code).to_bytes()
         except Exception:  # the text of an error stays here
             log.exception("a task failed")

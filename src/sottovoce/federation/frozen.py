@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.federation.aggregation import Aggregator, DeviceSum, Phase
+from sottovoce.federation.aggregation.phases import DeviceSum, Phase, TaskAggregation
 from sottovoce.federation.messages import MAX_BYTES, Code, FrozenPart, Nothing, Refused, largest_answer, read_answer
 from sottovoce.files import write_aside
 from sottovoce.runs.checkpoint import digest
@@ -84,17 +84,18 @@ class _Sending:
 class WithFrozen:
     """An aggregation of a model with a frozen part: those who lack it get it, and then their task again."""
 
-    def __init__(self, aggregator: Aggregator, part: bytes):
+    def __init__(self, aggregator: TaskAggregation, part: bytes):
         self._aggregator, self._part = aggregator, part
         self._sent = 0
 
     def phases(self) -> Iterator[Phase]:
-        yield from self._aggregator.phases()
+        yield self._aggregator.first
         have: list[str] = []
         self._sent = len(self._aggregator.lacking)
         yield _Sending(dict.fromkeys(self._aggregator.lacking, self._part), have.append)
         self._aggregator.ask_again(have)
-        yield from self._aggregator.phases()
+        yield self._aggregator.first
+        yield from self._aggregator.rest()
 
     def total(self) -> DeviceSum:
         return self._aggregator.total()._replace(frozen_bytes=len(self._part) * self._sent)

@@ -44,15 +44,18 @@ class Code(StrEnum):
     BOUNDS = "bounds"  # more users or weight than are registered
     FROZEN = "frozen"  # it lacks the frozen part of the model, which is sent once
     KEPT = "kept"  # it has that part now
+    SIGNATURE = "signature"  # what another device signed is not by the key that this device knows of it
+    FEW = "few"  # fewer devices are left than a masked sum needs
+    LOST = "lost"  # it does not know of this masked round: it was started again, or took up another round
     FAILED = "failed"  # any other error
     AWAY = "away"  # no answer in time
 
 
 class Refused(Exception):
-    """A message that is not acted upon."""
+    """A message that is not acted upon. `why` is for the log of the one who refuses; only the code is sent."""
 
-    def __init__(self, code: Code):
-        super().__init__(code.value)
+    def __init__(self, code: Code, why: str = ""):
+        super().__init__(why or code.value)
         self.code = code
 
 
@@ -92,7 +95,7 @@ class Task:
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK}}
-        return _pack(facts, {"clip_norms": self.clip_norms, "key": self.key}, self.leaves)
+        return pack(facts, {"clip_norms": self.clip_norms, "key": self.key}, self.leaves)
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class FrozenPart:
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, "kind": "frozen", "federation": self.federation, "name": self.name}
-        return _pack(facts, {f"{_FROZEN}{name}": array for name, array in self.arrays.items()}, [])
+        return pack(facts, {f"{_FROZEN}{name}": array for name, array in self.arrays.items()}, [])
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class Contribution:
         facts = {"protocol": PROTOCOL, "task": self.task, "users": self.users, "weight": self.weight}
         if self.before is not None:
             facts |= {"last": self.before[0], "times": self.before[1], "signature": self.signature.hex()}
-        return _pack(facts, {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves])
+        return pack(facts, {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves])
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ class Nothing:
     code: Code
 
     def to_bytes(self) -> bytes:
-        return _pack({"protocol": PROTOCOL, "nothing": self.code.value}, {}, [])
+        return pack({"protocol": PROTOCOL, "nothing": self.code.value}, {}, [])
 
 
 def read_request(message: bytes) -> Task | FrozenPart:
@@ -149,15 +152,15 @@ def read_request(message: bytes) -> Task | FrozenPart:
 
     Raises `Refused` for other kinds, and for what cannot be read.
     """
-    facts, arrays, leaves = _unpack(message, MAX_FACTS)
+    facts, arrays, leaves = unpack(message, MAX_FACTS)
     try:
-        kind = _typed(facts.get("kind", "task"), str)
+        kind = typed(facts.get("kind", "task"), str)
         if kind == "frozen":
             named = {name.removeprefix(_FROZEN): array for name, array in arrays.items() if name.startswith(_FROZEN)}
-            return FrozenPart(_typed(facts["federation"], str), _typed(facts["name"], str), named)
+            return FrozenPart(typed(facts["federation"], str), typed(facts["name"], str), named)
         if kind != "task":
             raise Refused(Code.VERSION)  # a newer server
-        known = {name: _typed(facts[name], kind) for name, kind in _TASK.items()}
+        known = {name: typed(facts[name], kind) for name, kind in _TASK.items()}
         if not (known["run"].isalnum() and known["attempt"].isalnum()):
             raise ValueError("a space could give two releases the same name")
         return Task(**known, clip_norms=arrays["clip_norms"], key=arrays["key"], leaves=leaves)
@@ -167,16 +170,16 @@ def read_request(message: bytes) -> Task | FrozenPart:
 
 def read_answer(message: bytes) -> Contribution | Nothing:
     """What a device sent. Raises `Refused` if it cannot be read."""
-    facts, arrays, leaves = _unpack(message, _MAX_ANSWER_FACTS)
+    facts, arrays, leaves = unpack(message, _MAX_ANSWER_FACTS)
     try:
         if "nothing" in facts:
-            return Nothing(Code(_typed(facts["nothing"], str)))
-        users, weight = _typed(facts["users"], int), _typed(facts["weight"], int)
+            return Nothing(Code(typed(facts["nothing"], str)))
+        users, weight = typed(facts["users"], int), typed(facts["weight"], int)
         before, signature = None, b""
         if "last" in facts:
-            before = _typed(facts["last"], int), _typed(facts["times"], int)
-            signature = bytes.fromhex(_typed(facts["signature"], str))
-        return Contribution(_typed(facts["task"], str), users, weight, arrays["bits"], leaves, before, signature)
+            before = typed(facts["last"], int), typed(facts["times"], int)
+            signature = bytes.fromhex(typed(facts["signature"], str))
+        return Contribution(typed(facts["task"], str), users, weight, arrays["bits"], leaves, before, signature)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
 
@@ -190,7 +193,7 @@ def digest(message: bytes) -> str:
     return sha256(message).hexdigest()[:32]
 
 
-def _typed(value: Any, kind: type) -> Any:
+def typed(value: Any, kind: type) -> Any:
     """The value, which must be of exactly this type: `True` is not an integer here."""
     if type(value) is not kind:
         raise TypeError(value)
@@ -204,7 +207,7 @@ def _narrow(leaf: np.ndarray) -> np.ndarray:
     return leaf.astype(np.int32)
 
 
-def _pack(facts: Facts, arrays: Mapping[str, np.ndarray], leaves: list[np.ndarray]) -> bytes:
+def pack(facts: Facts, arrays: Mapping[str, np.ndarray], leaves: list[np.ndarray]) -> bytes:
     from safetensors.numpy import save
 
     encoded = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
@@ -213,7 +216,7 @@ def _pack(facts: Facts, arrays: Mapping[str, np.ndarray], leaves: list[np.ndarra
     return save({name: np.asarray(array, order="C") for name, array in tensors.items()})
 
 
-def _unpack(message: bytes, max_facts: int) -> tuple[Facts, dict[str, np.ndarray], list[np.ndarray]]:
+def unpack(message: bytes, max_facts: int) -> tuple[Facts, dict[str, np.ndarray], list[np.ndarray]]:
     from safetensors.numpy import load
 
     if len(message) > MAX_BYTES or int.from_bytes(message[:8], "little") > MAX_HEAD:
@@ -238,7 +241,7 @@ def _parse(encoded: bytes) -> Facts:
     if encoded.count(b"[") + encoded.count(b"{") > MAX_LISTS:  # Python's reader fails on a thousand nested ones
         raise ValueError("deep")
     facts = json.loads(encoded, object_pairs_hook=_unique, parse_int=_integer, parse_constant=_integer)
-    return _typed(facts, dict)
+    return typed(facts, dict)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Facts:

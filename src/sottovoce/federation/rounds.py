@@ -16,7 +16,8 @@ import numpy as np
 
 from sottovoce.build.assembly import Assembly
 from sottovoce.federation import keys
-from sottovoce.federation.aggregation import JOINED, Aggregation, Aggregator, DeviceSum
+from sottovoce.federation.aggregation.phases import JOINED, Aggregation, DeviceSum
+from sottovoce.federation.aggregation.plain import Aggregator
 from sottovoce.federation.device import VERSION
 from sottovoce.federation.frozen import WithFrozen, frozen_part
 from sottovoce.federation.joined import Joined

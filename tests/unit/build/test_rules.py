@@ -24,6 +24,7 @@ from sottovoce.build.rules import (
     device_rules,
     model_rules,
     recipe_rules,
+    simulation_rules,
     store_rules,
 )
 from sottovoce.errors import SottoError
@@ -71,6 +72,7 @@ SCOPES = {
     "store": lambda c: store_rules(c.recipe, c.facts, c.own_objective),
     "model": lambda c: model_rules(c.recipe, c.layers, 1),
     "devices": lambda c: device_rules(c.recipe),
+    "simulation": lambda c: simulation_rules(c.recipe),
     "adapters": lambda c: adapter_rules(c.survey),
 }
 
@@ -93,6 +95,13 @@ def separated(**keys: Any) -> dict[str, Any]:
 
 def correlated(**keys: Any) -> dict[str, Any]:
     return privacy(**{"sampling": "in_turn", "noise": "tree", **keys})
+
+
+def federation(**keys: Any) -> dict[str, Any]:
+    return {"federation": keys}
+
+
+MASKED = federation(aggregation="masked", survivors=3)
 
 
 # For each scope, in the order of its rules: an example, and words of its sentence.
@@ -204,6 +213,15 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case({"run": {"delays": [0.0]}}), "run.delays=[0.0] has no share above 0"),
         (case({"audit": {"users": 40}}, privacy(sampling="fixed")), "with privacy.sampling='fixed'; use 'poisson'"),
         (case({"audit": {"users": 40}, "run": {"deploy_every": 2}}), "cannot with run.deploy_every or run.delays"),
+        (case(federation(noise="devices")), "federation.noise='devices' is not there yet"),
+        (case(federation(max_silos=2)), "federation.max_silos=2 is not there yet"),
+        (case(federation(staleness=2)), "federation.staleness=2 is not there yet"),
+        (case(federation(survivors=3)), "federation.survivors=3 is for federation.aggregation='masked'"),
+        (case(MASKED, federation(colluding=2)), "federation.survivors=3 must be 4 or more, federation.colluding + 2"),
+        (case(MASKED, privacy(mode="none", clipping="none")), "masks hide whole numbers within a bound"),
+    ],
+    "simulation": [
+        (case(MASKED), "federation.aggregation='masked' is for real devices: a simulation has no server to hide from"),
     ],
     "store": [
         (case({"local": {"objective": "rehearsal"}}, own_objective=True), "an objective of your own was given"),
@@ -266,6 +284,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case({"run": {"deploy_every": 2}}), "real ones are late by themselves"),
         (case({"local": {"objective": "rehearsal"}}), "which devices do not take yet"),
         (case({"audit": {"users": 40}}), "there is none across devices"),
+        (case(MASKED), "federation.aggregation='masked' is not there yet"),
         (case({"local": {"compression": "8bit"}}), "local.compression='8bit' is simulated"),
     ],
 }
@@ -318,6 +337,7 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
         ({"local": {"objective": "rehearsal", "user_share": 0.5, "public": "text"}},),
         ({"run": {"deploy_every": 3, "delays": [0.5, 0.5]}},),
         ({"audit": {"users": 40}},),
+        (MASKED,),
     ],
     ids=str,
 )

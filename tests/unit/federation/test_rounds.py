@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sottovoce.federation.aggregation import DeviceSum
+from sottovoce.federation.aggregation.phases import DeviceSum
 from sottovoce.federation.rounds import aggregate, for_devices
 from sottovoce.federation.transport import Exchange
 from sottovoce.recipe import Recipe

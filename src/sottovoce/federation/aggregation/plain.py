@@ -1,20 +1,16 @@
-"""What the server does with the answers of devices: check, clip again, add up exactly.
-
-An aggregation is a list of phases. Each phase says what is asked of which device, and takes the answers. A plain sum
-has one phase. Nothing here knows how messages travel.
-"""
+"""The plain sum of the answers of devices: check, clip again, add up exactly."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from sottovoce.errors import SottoError
+from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, digest, largest_answer, read_answer
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import CLIPS, SAFE_SHARE
@@ -23,52 +19,7 @@ from sottovoce.privacy.fixed_point import BIT_STEP, MOST
 from sottovoce.privacy.mechanism import Mechanism
 
 log = logging.getLogger("sottovoce.aggregation")
-JOINED = "joined"  # how an answer counts that is in the sum; any other is a `Code`
 _ROUNDING = 1 - 1e-9  # more than the error of a norm in float64, and far less than the margin of a device's own clip
-
-
-class DeviceSum(NamedTuple):
-    """Σ w_k Δ_k, Σ w_k and Σ bits over the devices that answered, and how they answered (private)."""
-
-    total: Any
-    weight: Any
-    bits: Any
-    users: int
-    answers: Mapping[str, int]  # the number of devices by `JOINED` or `Code`
-    sizes: tuple[int, int] = (0, 0)  # bytes of the task, and of all answers
-    frozen_bytes: int = 0  # sent to devices that lacked the frozen part of the model
-
-    def diagnostics(self) -> dict[str, object]:
-        """Exact figures of the cohort: private."""
-        sizes = {"task_bytes": self.sizes[0], "answer_bytes": self.sizes[1]}
-        if self.frozen_bytes:
-            sizes["frozen_bytes"] = self.frozen_bytes
-        return {"users": self.users, "weight": float(self.weight), "answers": dict(self.answers), **sizes}
-
-
-class Phase(Protocol):
-    """One exchange of messages."""
-
-    @property
-    def messages(self) -> Mapping[str, bytes]:
-        """The message to each device, by its name."""
-
-    @property
-    def max_answer_bytes(self) -> int:
-        """The most bytes in an honest answer."""
-
-    def take(self, device: str, answer: bytes) -> str:
-        """Count an answer: "joined", or the code that says why it adds nothing. It never raises."""
-
-
-class Aggregation(Protocol):
-    """Phases, one after another, and the total that they give."""
-
-    def phases(self) -> Iterator[Phase]:
-        """The next phase is made when the one before it has its answers: it may depend on them."""
-
-    def total(self) -> DeviceSum:
-        """The sums, after the last phase."""
 
 
 class Aggregator:
@@ -106,8 +57,16 @@ class Aggregator:
         self.joined: dict[str, int] = {}  # the users of each device that is in the sum
         self.lacking: list[str] = []  # devices that lack the frozen part: they may answer once more
 
+    @property
+    def first(self) -> Phase:
+        return self
+
+    def rest(self) -> Iterator[Phase]:
+        yield from ()
+
     def phases(self) -> Iterator[Phase]:
-        yield self
+        yield self.first
+        yield from self.rest()
 
     def ask_again(self, devices: Iterable[str]) -> None:
         """The next phase asks these devices alone."""
@@ -178,7 +137,7 @@ class Aggregator:
         leaves = answer.leaves
         if self._grid is not None:
             parts = zip(self._clipping.parts(leaves), self._clip_norms * share / self._grid, strict=True)
-            leaves = [leaf for part, bound in parts for leaf in _within(part, bound)]
+            leaves = [leaf for part, bound in parts for leaf in within(part, bound)]
         totals = [total + leaf for total, leaf in zip(self._leaves, leaves, strict=True)]
         bits = self._bits + answer.bits
         # All of it or nothing: from here on nothing can fail.
@@ -187,7 +146,7 @@ class Aggregator:
         self._users += answer.users
 
 
-def _within(leaves: Iterable[np.ndarray], bound: float) -> list[np.ndarray]:
+def within(leaves: Iterable[np.ndarray], bound: float) -> list[np.ndarray]:
     """Integers whose joint norm is at most `bound`: unchanged if they are within it, else scaled and cut to zero."""
     leaves = [leaf.astype(np.int64) for leaf in leaves]
     length = float(np.sqrt(sum(float(np.sum(np.square(leaf.astype(np.float64)))) for leaf in leaves)))

@@ -15,7 +15,7 @@ import pytest
 import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
 from sottovoce.errors import SottoError
-from sottovoce.federation.aggregation import Aggregator
+from sottovoce.federation.aggregation.plain import Aggregator
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_answer, read_request
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
@@ -429,7 +429,7 @@ def test_an_answer_longer_than_an_honest_one_is_not_even_read(monkeypatch):
     aggregator = Aggregator(TASK, {"one": 1, "two": 1}, CLIPPED, norms(CLIPPED), LIKE)
     assert len(longest) <= aggregator.max_answer_bytes < len(longest) + 3000
     assert aggregator.take("one", longest) == "joined"
-    monkeypatch.setattr("sottovoce.federation.aggregation.read_answer", None)
+    monkeypatch.setattr("sottovoce.federation.aggregation.plain.read_answer", None)
     assert aggregator.take("two", b"\0" * (aggregator.max_answer_bytes + 1)) == Code.MALFORMED
 
 

@@ -1,0 +1,1 @@
+"""How the answers of devices become one sum."""
