@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 from cyclopts import Parameter
 
-from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds
+from sottovoce.cli.display import gentle_stop, print_json, print_rows, print_table, progress_of_rounds
 from sottovoce.cli.options import Flag, Json, Out, Recipe, Settings, log, option
 from sottovoce.cli.train import NOT_MADE, Yes, confirm, print_result
 from sottovoce.errors import LostProcess, SottoError
@@ -60,14 +60,17 @@ def init(
     federation: Annotated[Path, option("Folder of the new federation, which stays at the server.")],
     *,
     devices: Annotated[
-        list[str],
+        list[str] | None,
         Parameter(name="--device", negative=(), help="NAME=USERS, or NAME for one user. Once for each device."),
-    ],
+    ] = None,
     creation: Creation = DEFAULT_CREATION,
     allow_not_private: NotPrivate = False,
     json: Json = False,
 ) -> None:
-    """Create a federation: certificates, keys, the roster, and a folder to carry to each device."""
+    """Create a federation: certificates, keys, the roster, and a folder to carry to each device.
+
+    Devices that make their keys themselves (`sotto federate key`) are added with `sotto federate enrol`.
+    """
     from sottovoce.commands.federate import FederationSettings, create_federation
     from sottovoce.commands.tokenizer import TokenizerChoice
     from sottovoce.federation.limits import Limits
@@ -75,7 +78,7 @@ def init(
     chosen = TokenizerChoice(creation.vocabulary_size, creation.vocabulary, creation.language, creation.tokenizer)
     words, _ = chosen.open()
     settings = FederationSettings(words, creation.tokens_per_user, creation.host, creation.port, creation.held_out)
-    shares = [_device(text) for text in devices]
+    shares = [_device(text) for text in devices or ()]
     roster = create_federation(federation, shares, settings, Limits(private_only=not allow_not_private))
     bundles = {member.name: str(roster.bundle(member.name)) for member in roster.members}
     if json:
@@ -83,10 +86,36 @@ def init(
         return
     rows = {"devices": str(len(bundles)), "users": f"{roster.users:,}", "server": roster.server}
     print_table(f"Federation {federation}", rows)
+    if not bundles:
+        print(f"next: sotto federate enrol {federation} NAME=USERS --public-key FILE, for each device")
+        return
     print("carry each of these to its device, and remove it here; it holds the device's key:")
     for name, path in bundles.items():
         print(f"  {name}: {path}")
     print(f"next: sotto federate server RECIPE --federation {federation} --out RUN")
+
+
+PublicKey = Annotated[Path, option("File with the public key that the device made (`sotto federate key`).")]
+
+
+@app.command
+def key(
+    folder: Annotated[Path, option("Folder of the device, which keeps its key.")],
+    *,
+    json: Json = False,
+) -> None:
+    """Make a device's key, on the device: then nobody else has it, and the server cannot sign in its name."""
+    from sottovoce.commands.federate import make_device_key
+    from sottovoce.federation import keys
+
+    public = make_device_key(folder)
+    shown = keys.fingerprint(keys.read_public_key(public))
+    if json:
+        print_json({"public_key": str(public), "fingerprint": shown})
+        return
+    print(f"the key of this device is {shown}")
+    print(f"send {public} to the server: sotto federate enrol FED NAME=USERS --public-key {public.name}")
+    print(f"then put the files that the server gives into {folder}, beside {keys.NODE_KEY}, which stays here")
 
 
 @app.command
@@ -94,14 +123,60 @@ def enrol(
     federation: Federation,
     device: Annotated[str, option("NAME=USERS, or NAME for one user.")],
     *,
+    public_key: PublicKey | None = None,
     allow_not_private: NotPrivate = False,
 ) -> None:
     """Register one more device."""
     from sottovoce.commands import federate
     from sottovoce.federation.limits import Limits
 
-    path = federate.enrol(federation, *_device(device), Limits(private_only=not allow_not_private))
-    print(f"carry {path} to the device, and remove it here; the server knows it from its next start on")
+    limits = Limits(private_only=not allow_not_private)
+    path = federate.enrol(federation, *_device(device), limits, public_key)
+    if public_key is None:
+        print(f"carry {path} to the device, and remove it here; the server knows it from its next start on")
+    else:
+        print(f"send the files of {path} to the device, beside its key; the server knows it from its next start on")
+    print(_SHARE.format(federation))
+
+
+@app.command
+def rekey(
+    federation: Federation, device: Annotated[str, option("Name of the device.")], *, public_key: PublicKey
+) -> None:
+    """Register another key of a device, made on the device. Its users keep their places."""
+    from sottovoce.commands import federate
+
+    federate.rekey(federation, device, public_key)
+    print(f"{device} has another key; the server knows it from its next start on, and the old one is refused")
+    print(_SHARE.format(federation))
+
+
+_SHARE = "copy {}/members.json into the folder of every device: masked sums need the same list at all of them"
+
+
+@app.command
+def members(
+    folder: Annotated[Path, option("Folder of the federation, or of a device.")], *, json: Json = False
+) -> None:
+    """Show who is in a federation, with which keys, and the fingerprint that owners of devices compare."""
+    from sottovoce.commands import federate
+
+    found = federate.federation_members(folder)
+    shown = found.to_json()
+    if json:
+        print_json(shown)
+        return
+    rows = [
+        {"device": name, "users": f"{each['users']:,}", "key": each["fingerprint"], "made by": f"the {each['made_by']}"}
+        for name, each in shown["members"].items()
+    ]
+    if not rows:
+        raise SottoError(f"{folder} has no devices; register some with `sotto federate enrol`")
+    print_rows(f"Federation {found.federation}", rows)
+    print(f"the list: {found.fingerprint}")
+    print("compare it with the owners of the other devices, not by way of the server")
+    if made := found.made_by_server:
+        print(f"the server made the keys of {', '.join(made)}, and could sign for them; end that with rekey")
 
 
 @app.command

@@ -17,8 +17,9 @@ from sottovoce.errors import SottoError
 from sottovoce.federation import keys, roster
 from sottovoce.federation.device import Device, own_secret
 from sottovoce.federation.limits import Limits, Participation, read_json
+from sottovoce.federation.members import MEMBERS, Members
 from sottovoce.federation.messages import Facts
-from sottovoce.federation.roster import DEVICE, LIMITS, Enrolment, FederationSettings, Roster
+from sottovoce.federation.roster import DEVICE, LIMITS, Enrolment, FederationSettings, Roster, is_federation
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.federation.transport import Serving
 from sottovoce.files import locked
@@ -49,7 +50,19 @@ def create_federation(
     return roster.create(out, devices, settings, limits or Limits())
 
 
-def enrol(federation: Path, name: str, users: int, limits: Limits | None = None) -> Path:
+def make_device_key(folder: Path) -> Path:
+    """Make a device's key on the device. Gives the file with the public half, which is to be sent to the server.
+
+    Args:
+        folder: of the device; made if it is not there.
+    """
+    require_flower()
+    return keys.write_own_key(folder)
+
+
+def enrol(
+    federation: Path, name: str, users: int, limits: Limits | None = None, public_key: Path | None = None
+) -> Path:
     """Register one more device. Gives the folder to carry to it.
 
     Args:
@@ -57,10 +70,39 @@ def enrol(federation: Path, name: str, users: int, limits: Limits | None = None)
         name: of the device.
         users: how many the device has.
         limits: of what it accepts from the server.
+        public_key: a file that `make_device_key` made on the device; without it, a key is made here.
     """
     require_flower()
+    key = None if public_key is None else keys.read_public_key(public_key)
     with _locked_roster(federation) as found:
-        return found.enrol(name, users, limits or Limits()).bundle(name)
+        roster = found.enrol(name, users, limits or Limits(), key)
+        roster.share_members()
+        return roster.bundle(name)
+
+
+def rekey(federation: Path, name: str, public_key: Path) -> Path:
+    """Register another key of a device. Gives the list of members, which every device needs anew.
+
+    Args:
+        federation: its folder.
+        name: of the device; its users keep their places.
+        public_key: a file that `make_device_key` made on the device.
+    """
+    require_flower()
+    key = keys.read_public_key(public_key)
+    with _locked_roster(federation) as found:
+        found.rekey(name, key).share_members()
+    return federation / MEMBERS
+
+
+def federation_members(folder: Path) -> Members:
+    """Who is in a federation, with which keys: at the server as the roster has it, at a device as its own list has it.
+
+    Args:
+        folder: of the federation, or of a device.
+    """
+    require_flower()
+    return Roster.open(folder).listed if is_federation(folder) else Members.load(folder)
 
 
 def renew(federation: Path) -> Path:
@@ -196,8 +238,27 @@ def open_device(bundle: Path, data: Path) -> tuple[Device, str]:
             f"{tokens} --tokens-per-user {size}"
         )
     participation = Participation(bundle / "participation.jsonl")
-    limits, key = Limits.load(bundle / LIMITS), bundle / keys.NODE_KEY
+    limits, key = Limits.load(bundle / LIMITS), _own_key(bundle, enrolment)
     return Device(enrolment, store, own_secret(bundle), participation, limits, key), facts["server"]
+
+
+def _own_key(bundle: Path, enrolment: Enrolment) -> Path:
+    """The key of the device, which must be the one that it is listed with."""
+    key = bundle / keys.NODE_KEY
+    if not key.is_file():
+        made = "if this device made its own (`sotto federate key`), copy that in; else copy the folder again"
+        raise SottoError(f"{bundle} has no {keys.NODE_KEY}; {made}")
+    if not (bundle / MEMBERS).is_file():  # of an earlier version
+        return key
+    listed = Members.load(bundle)
+    if listed.federation != enrolment.federation or enrolment.name not in listed.devices:
+        raise SottoError(f"{bundle / MEMBERS} does not list {enrolment.name}; copy it again from the server")
+    registered, own = listed.devices[enrolment.name].public_key, keys.public_half(key)
+    if own != registered:
+        shown = f"{keys.fingerprint(own)}, and {enrolment.name} is listed with {keys.fingerprint(registered)}"
+        then = f"copy the right {keys.NODE_KEY}, or the newest {MEMBERS}, into the folder"
+        raise SottoError(f"the key {key} is {shown}; {then}")
+    return key
 
 
 def _device_facts(bundle: Path) -> Facts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +12,10 @@ from typing import Any
 from sottovoce.errors import SottoError
 from sottovoce.files import work_folder, write_aside
 
-AUTHORITY, SERVER, SERVER_KEY, NODE_KEY = "authority.pem", "server.pem", "server.key", "node.key"
+AUTHORITY, SERVER, SERVER_KEY = "authority.pem", "server.pem", "server.key"
+NODE_KEY, NODE_PUBLIC = "node.key", "node.pub"
+_KIND = "ecdsa-sha2-nistp384"  # of a device's key, as OpenSSH names it
+_LARGEST = 2**16  # bytes of a file with a key
 VALID_DAYS = 825
 SOON_DAYS = 60  # before the end: then the server reminds its owner
 
@@ -90,20 +95,82 @@ def write_node_key(folder: Path) -> str:
     key = ec.generate_private_key(ec.SECP384R1())
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     write_aside(folder / NODE_KEY, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain), private=True)
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return public.decode()
+    return _openssh(key.public_key())
+
+
+def write_own_key(folder: Path) -> Path:
+    """Make a device's key on the device. Gives the file with its public half, which is all that the server needs."""
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    if (folder / NODE_KEY).exists():
+        raise SottoError(
+            f"{folder / NODE_KEY} exists, and a device keeps its key; name another folder, or move it away"
+        )
+    public = write_node_key(folder)
+    write_aside(folder / NODE_PUBLIC, public.encode() + b"\n")
+    return folder / NODE_PUBLIC
+
+
+def read_public_key(path: Path) -> str:
+    """The public key of a device, from the file that `write_own_key` or `ssh-keygen -t ecdsa -b 384` made."""
+    make = "make one on the device with `sotto federate key`"
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise SottoError(f"{path} is too large for a public key; {make}")
+        contents = path.read_bytes()
+    except OSError as error:
+        raise SottoError(f"cannot read the public key {path} ({error.strerror}); {make}") from None
+    if b"PRIVATE KEY" in contents:
+        raise SottoError(f"{path} is a private key, which never leaves its device; give {NODE_PUBLIC}, its public half")
+    try:
+        key = " ".join(contents.decode().split()[:2])  # a comment may follow
+        fingerprint(key)
+    except ValueError:
+        raise SottoError(f"{path} is no public key of the kind {_KIND}; {make}") from None
+    return key
+
+
+def fingerprint(public_key: str) -> str:
+    """As `ssh-keygen -l` prints it. A ValueError if it is no public key of a device."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        loaded = serialization.load_ssh_public_key(public_key.encode())
+    except UnsupportedAlgorithm as error:
+        raise ValueError(str(error)) from None
+    kind, _, blob = public_key.partition(" ")
+    if kind != _KIND or _openssh(loaded) != public_key:
+        raise ValueError(f"not a public key of the kind {_KIND}, as OpenSSH writes it")
+    return "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(blob)).digest()).decode().rstrip("=")
+
+
+def public_half(key: Path) -> str:
+    """The public key of a device's private one, as a roster has it."""
+    return _openssh(_load(key).public_key())
+
+
+def _openssh(public: Any) -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+def _load(key: Path) -> Any:
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        return serialization.load_ssh_private_key(key.read_bytes(), None)
+    except (OSError, TypeError, ValueError) as error:  # TypeError: it has a passphrase
+        then = "copy the folder again from the server, or your own key back into it"
+        raise SottoError(f"cannot read the key {key} ({error}); {then}") from None
 
 
 def sign(key: Path, message: bytes) -> bytes:
     """A signature (ECDSA with SHA-256) by the key that `write_node_key` made."""
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    try:
-        loaded: Any = serialization.load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError) as error:
-        raise SottoError(f"cannot read the key {key} ({error}); copy the folder again from the server") from None
-    return loaded.sign(message, ec.ECDSA(hashes.SHA256()))
+    return _load(key).sign(message, ec.ECDSA(hashes.SHA256()))
 
 
 def public_key_pem(public_key: str) -> bytes:

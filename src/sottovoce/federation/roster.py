@@ -22,6 +22,7 @@ from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer, save_
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits, read_json
+from sottovoce.federation.members import BY_DEVICE, BY_SERVER, Listed, Members
 from sottovoce.files import made_aside, pretty, write_aside
 
 FORMAT = 1
@@ -67,6 +68,7 @@ class Member:
     first: int
     users: int
     public_key: str
+    made_by: str = BY_SERVER  # its key; rosters of earlier versions do not say it, and theirs were
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,12 @@ class Roster:
         facts = {name: value for name, value in asdict(self).items() if name != "path"}
         write_aside(self.path / ROSTER, pretty({"format": FORMAT, **facts}))
 
+    def share_members(self) -> None:
+        """Write the list of members: here, and into the devices' folders that were not moved away."""
+        bundles = [self.bundle(member.name) for member in self.members]
+        for folder in (self.path, *(folder for folder in bundles if folder.is_dir())):
+            self.listed.save(folder)
+
     @property
     def users(self) -> int:
         return sum(member.users for member in self.members)
@@ -108,6 +116,12 @@ class Roster:
     @property
     def public_keys(self) -> dict[str, str]:
         return {member.name: member.public_key for member in self.members}
+
+    @property
+    def listed(self) -> Members:
+        """The devices, as each has them on its own disk."""
+        devices = {each.name: Listed(each.users, each.public_key, each.made_by) for each in self.members}
+        return Members(self.federation, devices)
 
     @property
     def keys(self) -> Path:
@@ -141,30 +155,57 @@ class Roster:
             )
         return store if store.users else None
 
-    def enrol(self, name: str, users: int, limits: Limits) -> Roster:
-        """The roster with one more device, after the others. The device's folder is made."""
+    def enrol(self, name: str, users: int, limits: Limits, public_key: str | None = None) -> Roster:
+        """The roster with one more device, after the others. The device's folder is made.
+
+        With a `public_key`, made on the device, the folder has no private one.
+        """
         if not _NAME.fullmatch(name):
             raise SottoError(f"the device name {name!r} must be small letters, digits and hyphens, 63 at most")
         if name in self.registered:
             raise SottoError(f"{name!r} is registered already; users keep their places, so choose another name")
         if users < 1:
             raise SottoError(f"{name}={users} must be 1 or more; it is the number of users of the device")
+        made_by = BY_SERVER if public_key is None else BY_DEVICE
+        if public_key is not None:
+            self._check_new(public_key)
         folder = self.bundle(name)
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        public_key = keys.write_node_key(folder)
+        if public_key is None:
+            public_key = keys.write_node_key(folder)
+        else:
+            (folder / keys.NODE_KEY).unlink(missing_ok=True)  # of an enrolment that was broken off
         for path in (self.keys / keys.AUTHORITY, find_tokenizer(self.path)):
             write_aside(folder / path.name, path.read_bytes())
         limits.save(folder / LIMITS)
         place = asdict(Enrolment(self.federation, name, self.users, users))
         write_aside(folder / DEVICE, pretty({**place, "server": self.server, "tokens_per_user": self.tokens_per_user}))
         # Last: a device that is on the roster has its folder.
-        roster = replace(self, members=(*self.members, Member(name, self.users, users, public_key)))
+        roster = replace(self, members=(*self.members, Member(name, self.users, users, public_key, made_by)))
         roster.save()
         return roster
 
+    def rekey(self, name: str, public_key: str) -> Roster:
+        """The roster with another key of a device, made on the device. Its users keep their places."""
+        if name not in self.registered:
+            raise SottoError(f"{name!r} is not registered; `sotto federate members {self.path}` shows the devices")
+        self._check_new(public_key)
+        changed = {"public_key": public_key, "made_by": BY_DEVICE}
+        members = tuple(replace(each, **changed) if each.name == name else each for each in self.members)
+        roster = replace(self, members=members)
+        roster.save()
+        (self.bundle(name) / keys.NODE_KEY).unlink(missing_ok=True)  # the old one
+        return roster
+
+    def _check_new(self, public_key: str) -> None:
+        for other, key in self.public_keys.items():
+            if key == public_key:
+                raise SottoError(f"{other!r} is registered with this key; make one for each device")
+
     def renew(self) -> None:
-        """Make new certificates, also in the devices' folders that were not moved away."""
+        """Make new certificates, also in the devices' folders that were not moved away, and share the members anew."""
         keys.renew_authority(self.keys, self.host)
+        self.share_members()
         for folder in (self.bundle(member.name) for member in self.members):
             if folder.is_dir():
                 write_aside(folder / keys.AUTHORITY, (self.keys / keys.AUTHORITY).read_bytes())
@@ -183,6 +224,7 @@ def create(out: Path, devices: Sequence[tuple[str, int]], settings: FederationSe
         roster.save()
         for device, users in devices:
             roster = roster.enrol(device, users, limits)
+        roster.share_members()
         roster.held_out_users()  # refuses another vocabulary
     return Roster.open(out)
 

@@ -11,6 +11,8 @@ from sottovoce.cli.federate import _device
 from sottovoce.cli.main import main
 from sottovoce.commands.forecast import Declined
 from sottovoce.errors import LostProcess, SottoError
+from sottovoce.federation.keys import write_own_key
+from sottovoce.federation.members import Listed, Members
 
 COMMANDS = "sottovoce.commands.federate"
 
@@ -61,11 +63,57 @@ def test_a_device_is_registered_and_certificates_are_renewed(sotto, stub, capsys
     sotto(["federate", "enrol", "folder", "clinic=3"])
     assert enrol.places[:3] == (Path("folder"), "clinic", 3)
     assert enrol.places[3].private_only
+    assert enrol.places[4] is None
     sotto(["federate", "renew", "folder"])
     assert renew.places == (Path("folder"),)
     out = capsys.readouterr().out
     assert "carry bundle to the device" in out
     assert "carry ca.pem to every device" in out
+
+
+def test_a_federation_may_begin_without_devices(sotto, stub, roster, capsys):
+    roster.members.clear()
+    create = stub(f"{COMMANDS}.create_federation", roster)
+    sotto(["federate", "init", "folder", "--vocabulary-size", "500"])
+    assert create.places[1] == []
+    assert "next: sotto federate enrol folder NAME=USERS --public-key FILE" in capsys.readouterr().out
+
+
+def test_a_device_makes_its_key_and_is_registered_with_it(sotto, stub, answer, refusal, capsys, tmp_path):
+    pytest.importorskip("flwr")
+    folder = tmp_path / "own"
+    sotto(["federate", "key", str(folder)])
+    made = capsys.readouterr().out
+    assert f"send {folder / 'node.pub'} to the server" in made
+    assert "node.key exists" in refusal("federate", "key", folder)
+    found = answer("federate", "key", tmp_path / "other")
+    assert found["public_key"] == str(tmp_path / "other" / "node.pub")
+    assert found["fingerprint"].startswith("SHA256:")
+    enrol, rekey = stub(f"{COMMANDS}.enrol", Path("bundle")), stub(f"{COMMANDS}.rekey", Path("members.json"))
+    sotto(["federate", "enrol", "folder", "clinic=3", "--public-key", "node.pub"])
+    assert enrol.places[4] == Path("node.pub")
+    sotto(["federate", "rekey", "folder", "clinic", "--public-key", "node.pub"])
+    assert rekey.places == (Path("folder"), "clinic", Path("node.pub"))
+    out = capsys.readouterr().out
+    assert "send the files of bundle to the device, beside its key" in out
+    assert out.count("copy folder/members.json into the folder of every device") == 2
+
+
+def test_the_members_are_shown_with_their_fingerprints(sotto, answer, refusal, capsys, tmp_path):
+    pytest.importorskip("flwr")
+    keys = [write_own_key(tmp_path / name) for name in ("a", "b")]
+    clinic, bob = (key.read_text().strip() for key in keys)
+    Members("f1", {"clinic": Listed(2500, clinic, "device"), "bob": Listed(1, bob)}).save(tmp_path)
+    sotto(["federate", "members", str(tmp_path)])
+    page = capsys.readouterr().out
+    found = answer("federate", "members", tmp_path)
+    assert f"the list: {found['fingerprint']}\n" in page
+    assert all(each["fingerprint"] in page for each in found["members"].values())
+    assert "2,500" in page
+    assert "the server made the keys of bob, and could sign for them" in page
+    Members("f1", {}).save(tmp_path)
+    assert "has no devices" in refusal("federate", "members", tmp_path)
+    assert "has no members.json" in refusal("federate", "members", tmp_path / "a")
 
 
 def test_a_server_trains_the_recipe_with_the_devices(stub, result, answer):

@@ -124,3 +124,21 @@ def test_a_device_has_its_owners_limits_the_words_of_the_federation_and_people(t
         federate.open_device(bundle, prepared(tmp_path, "plain", plain=True))
     with locked(bundle / ".lock", "busy"), pytest.raises(SottoError, match="in use by another process"):
         federate.run_device(bundle, store, stop=lambda: True)
+
+
+def test_a_device_has_the_key_that_it_is_listed_with(tmp_path):
+    create(tmp_path / "f", ("phone", 4))
+    public = federate.make_device_key(tmp_path / "own")
+    bundle, store = federate.enrol(tmp_path / "f", "clinic", 4, public_key=public), prepared(tmp_path, "store")
+    with pytest.raises(SottoError, match=r"no node.key; if this device made its own .* copy that in"):
+        federate.open_device(bundle, store)
+    shutil.copy(tmp_path / "f" / "devices" / "phone" / keys.NODE_KEY, bundle)
+    with pytest.raises(SottoError, match=r"is SHA256:.*, and clinic is listed with SHA256:.*; copy the right node.key"):
+        federate.open_device(bundle, store)
+    shutil.copy(tmp_path / "own" / keys.NODE_KEY, bundle)
+    federate.open_device(bundle, store)
+    shutil.copy(create(tmp_path / "g", ("phone", 4)).path / "members.json", bundle)
+    with pytest.raises(SottoError, match=r"members.json does not list clinic"):
+        federate.open_device(bundle, store)
+    (bundle / "members.json").unlink()  # of an earlier version
+    federate.open_device(bundle, store)

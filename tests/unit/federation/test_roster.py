@@ -12,6 +12,7 @@ from sottovoce.commands import federate
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
+from sottovoce.federation.members import MEMBERS, Members
 from sottovoce.federation.roster import FederationSettings, Roster
 from sottovoce.files import locked
 
@@ -74,3 +75,46 @@ def test_bad_devices_are_refused(tmp_path, name, users, what):
     with pytest.raises(SottoError, match=what):
         federate.enrol(tmp_path / "f", name, users)
     assert [member.name for member in Roster.open(tmp_path / "f").members] == ["phone"]
+
+
+def test_a_device_that_made_its_key_gets_a_folder_without_one(tmp_path):
+    create(tmp_path / "f", ("phone", 1))
+    public = federate.make_device_key(tmp_path / "own")
+    bundle = federate.enrol(tmp_path / "f", "clinic", 20, public_key=public)
+    assert not (bundle / keys.NODE_KEY).exists()
+    roster = Roster.open(tmp_path / "f")
+    assert [(member.name, member.made_by) for member in roster.members] == [("phone", "server"), ("clinic", "device")]
+    assert roster.public_keys["clinic"] == keys.public_half(tmp_path / "own" / keys.NODE_KEY)
+    # All have the same list, also those that were there before.
+    lists = [Members.load(folder) for folder in (roster.path, bundle, roster.bundle("phone"))]
+    assert lists == [roster.listed] * 3
+    assert lists[0] == federate.federation_members(roster.path) == federate.federation_members(bundle)
+    with pytest.raises(SottoError, match="'clinic' is registered with this key"):
+        federate.enrol(tmp_path / "f", "school", 20, public_key=public)
+    assert not roster.bundle("school").exists()
+
+
+def test_a_device_gets_another_key_and_its_users_keep_their_places(tmp_path):
+    before = create(tmp_path / "f", ("phone", 1), ("clinic", 20), ("school", 7))
+    public = federate.make_device_key(tmp_path / "own")
+    assert federate.rekey(tmp_path / "f", "clinic", public) == tmp_path / "f" / MEMBERS
+    after = Roster.open(tmp_path / "f")
+    assert [(each.name, each.first, each.users) for each in after.members] == [
+        (each.name, each.first, each.users) for each in before.members
+    ]
+    assert after.listed.made_by_server == ["phone", "school"]
+    assert not (after.bundle("clinic") / keys.NODE_KEY).exists()
+    assert Members.load(after.bundle("school")) == after.listed != before.listed
+    with pytest.raises(SottoError, match="'clinic' is registered with this key"):
+        federate.rekey(tmp_path / "f", "phone", public)
+    with pytest.raises(SottoError, match="'cafe' is not registered"):
+        federate.rekey(tmp_path / "f", "cafe", public)
+
+
+def test_the_keys_of_an_earlier_roster_were_made_by_the_server(tmp_path):
+    create(tmp_path / "f", ("phone", 1))
+    facts = json.loads((tmp_path / "f" / "roster.json").read_text())
+    for member in facts["members"]:
+        del member["made_by"]
+    (tmp_path / "f" / "roster.json").write_text(json.dumps(facts))
+    assert Roster.open(tmp_path / "f").listed.made_by_server == ["phone"]

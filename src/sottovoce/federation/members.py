@@ -1,0 +1,103 @@
+"""Who is in a federation, as each device has it on its own disk: names, users, and the keys that they sign with.
+
+Under masked sums a device checks the others by this list, never by keys that the server sends. The server wrote the
+list, so the owners of devices compare its fingerprint by another way than the server.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import SottoError
+from sottovoce.federation import keys
+from sottovoce.federation.limits import read_json
+from sottovoce.files import Json, pretty, write_aside
+
+MEMBERS = "members.json"
+FORMAT = 1
+BY_SERVER, BY_DEVICE = "server", "device"  # who made a key
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A device on the list."""
+
+    users: int
+    public_key: str  # as OpenSSH writes it, without a comment
+    made_by: str = BY_SERVER
+
+    def __post_init__(self) -> None:
+        known = type(self.users) is int and self.users > 0 and self.made_by in (BY_SERVER, BY_DEVICE)
+        if not (known and isinstance(self.public_key, str)):
+            raise ValueError(f"users {self.users!r}, key {self.public_key!r}, made by {self.made_by!r}")
+
+
+@dataclass(frozen=True)
+class Members:
+    """The devices of a federation.
+
+    Guarantee: two lists have the same fingerprint only if federation, names, users, keys and makers are the same.
+    """
+
+    federation: str
+    devices: Mapping[str, Listed]
+
+    @staticmethod
+    def load(folder: Path) -> Members:
+        """The list in the folder of a device or a federation."""
+        path = folder / MEMBERS
+        then = f"copy {MEMBERS} again from the folder of the federation at the server"
+        if not path.is_file():
+            raise SottoError(f"{folder} has no {MEMBERS}; {then}")
+        facts = read_json(path)
+        if facts.get("format") != FORMAT:
+            raise SottoError(f"{path} is of another version; this one reads lists of format {FORMAT}")
+        try:
+            devices = {str(name): Listed(**device) for name, device in facts["members"].items()}
+            for device in devices.values():
+                keys.fingerprint(device.public_key)
+            if len({device.public_key for device in devices.values()}) < len(devices):
+                raise ValueError("two devices have the same key")
+            return Members(_text(facts["federation"]), devices)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SottoError(f"{path} is damaged ({type(error).__name__}: {error}); {then}") from None
+
+    def save(self, folder: Path) -> None:
+        write_aside(folder / MEMBERS, self._contents())
+
+    @property
+    def public_keys(self) -> dict[str, str]:
+        return {name: device.public_key for name, device in self.devices.items()}
+
+    @property
+    def made_by_server(self) -> list[str]:
+        """Devices whose key the server made, and so could sign with."""
+        return [name for name, device in self.devices.items() if device.made_by == BY_SERVER]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the whole list, in the form of a key's."""
+        return "SHA256:" + base64.b64encode(hashlib.sha256(self._contents()).digest()).decode().rstrip("=")
+
+    def to_json(self) -> Json:
+        """With fingerprints, for people."""
+        devices: dict[str, Any] = {
+            name: {**asdict(device), "fingerprint": keys.fingerprint(device.public_key)}
+            for name, device in self.devices.items()
+        }
+        return {"federation": self.federation, "fingerprint": self.fingerprint, "members": devices}
+
+    def _contents(self) -> bytes:
+        devices = {name: asdict(self.devices[name]) for name in sorted(self.devices)}
+        return pretty({"format": FORMAT, "federation": self.federation, "members": devices})
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name")
+    return value
