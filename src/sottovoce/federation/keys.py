@@ -102,9 +102,7 @@ def write_own_key(folder: Path) -> Path:
     """Make a device's key on the device. Gives the file with its public half, which is all that the server needs."""
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     if (folder / NODE_KEY).exists():
-        raise SottoError(
-            f"{folder / NODE_KEY} exists, and a device keeps its key; name another folder, or move it away"
-        )
+        raise SottoError(f"{folder / NODE_KEY} exists, and a device keeps its key; name another folder or move it away")
     public = write_node_key(folder)
     write_aside(folder / NODE_PUBLIC, public.encode() + b"\n")
     return folder / NODE_PUBLIC
