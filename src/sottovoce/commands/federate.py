@@ -17,7 +17,7 @@ from sottovoce.errors import SottoError
 from sottovoce.federation import keys, roster
 from sottovoce.federation.device import Device, own_secret
 from sottovoce.federation.limits import Limits, Participation, read_json
-from sottovoce.federation.members import MEMBERS, Members
+from sottovoce.federation.members import MEMBERS, Members, load_members
 from sottovoce.federation.messages import Facts
 from sottovoce.federation.roster import DEVICE, LIMITS, Enrolment, FederationSettings, Roster, is_federation
 from sottovoce.federation.rounds import Coordinator
@@ -248,12 +248,12 @@ def _own_key(bundle: Path, enrolment: Enrolment) -> Path:
     if not key.is_file():
         made = "if this device made its own (`sotto federate key`), copy that in; else copy the folder again"
         raise SottoError(f"{bundle} has no {keys.NODE_KEY}; {made}")
-    if not (bundle / MEMBERS).is_file():  # of an earlier version
+    listed = load_members(bundle, enrolment.federation)
+    if not listed:
         return key
-    listed = Members.load(bundle)
-    if listed.federation != enrolment.federation or enrolment.name not in listed.devices:
+    if enrolment.name not in listed:
         raise SottoError(f"{bundle / MEMBERS} does not list {enrolment.name}; copy it again from the server")
-    registered, own = listed.devices[enrolment.name].public_key, keys.public_half(key)
+    registered, own = listed[enrolment.name].public_key, keys.public_half(key)
     if own != registered:
         shown = f"{keys.fingerprint(own)}, and {enrolment.name} is listed with {keys.fingerprint(registered)}"
         then = f"copy the right {keys.NODE_KEY}, or the newest {MEMBERS}, into the folder"

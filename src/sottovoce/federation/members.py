@@ -10,6 +10,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ BY_SERVER, BY_DEVICE = "server", "device"  # who made a key
 
 
 @dataclass(frozen=True)
-class Listed:
+class KnownMember:
     """A device on the list."""
 
     users: int
@@ -36,6 +37,10 @@ class Listed:
         if not (known and isinstance(self.public_key, str)):
             raise ValueError(f"users {self.users!r}, key {self.public_key!r}, made by {self.made_by!r}")
 
+    @cached_property
+    def pem(self) -> bytes:
+        return keys.public_key_pem(self.public_key)
+
 
 @dataclass(frozen=True)
 class Members:
@@ -45,7 +50,7 @@ class Members:
     """
 
     federation: str
-    devices: Mapping[str, Listed]
+    devices: Mapping[str, KnownMember]
 
     @staticmethod
     def load(folder: Path) -> Members:
@@ -58,7 +63,7 @@ class Members:
         if facts.get("format") != FORMAT:
             raise SottoError(f"{path} is of another version; this one reads lists of format {FORMAT}")
         try:
-            devices = {str(name): Listed(**device) for name, device in facts["members"].items()}
+            devices = {str(name): KnownMember(**device) for name, device in facts["members"].items()}
             for device in devices.values():
                 keys.fingerprint(device.public_key)
             if len({device.public_key for device in devices.values()}) < len(devices):
@@ -95,6 +100,16 @@ class Members:
     def _contents(self) -> bytes:
         devices = {name: asdict(self.devices[name]) for name in sorted(self.devices)}
         return pretty({"format": FORMAT, "federation": self.federation, "members": devices})
+
+
+def load_members(folder: Path, federation: str) -> Mapping[str, KnownMember]:
+    """Those in a device's folder; none if the list is not there, as in folders of earlier versions."""
+    if not (folder / MEMBERS).exists():
+        return {}
+    found = Members.load(folder)
+    if found.federation != federation:
+        raise SottoError(f"{folder / MEMBERS} is of another federation; copy that of {federation} from its server")
+    return found.devices
 
 
 def _text(value: Any) -> str:

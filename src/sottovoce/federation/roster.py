@@ -22,7 +22,7 @@ from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer, save_
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits, read_json
-from sottovoce.federation.members import BY_DEVICE, BY_SERVER, Listed, Members
+from sottovoce.federation.members import BY_DEVICE, BY_SERVER, KnownMember, Members
 from sottovoce.files import made_aside, pretty, write_aside
 
 FORMAT = 1
@@ -120,7 +120,7 @@ class Roster:
     @property
     def listed(self) -> Members:
         """The devices, as each has them on its own disk."""
-        devices = {each.name: Listed(each.users, each.public_key, each.made_by) for each in self.members}
+        devices = {each.name: KnownMember(each.users, each.public_key, each.made_by) for each in self.members}
         return Members(self.federation, devices)
 
     @property

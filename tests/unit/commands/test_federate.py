@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import ssl
+from dataclasses import replace
 
 import pytest
 
@@ -138,6 +139,10 @@ def test_a_device_has_the_key_that_it_is_listed_with(tmp_path):
     shutil.copy(tmp_path / "own" / keys.NODE_KEY, bundle)
     federate.open_device(bundle, store)
     shutil.copy(create(tmp_path / "g", ("phone", 4)).path / "members.json", bundle)
+    with pytest.raises(SottoError, match=r"members.json is of another federation"):
+        federate.open_device(bundle, store)
+    listed = Roster.open(tmp_path / "f").listed
+    replace(listed, devices={"phone": listed.devices["phone"]}).save(bundle)
     with pytest.raises(SottoError, match=r"members.json does not list clinic"):
         federate.open_device(bundle, store)
     (bundle / "members.json").unlink()  # of an earlier version

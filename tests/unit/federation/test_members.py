@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
-from sottovoce.federation.members import BY_DEVICE, MEMBERS, Listed, Members
+from sottovoce.federation.members import BY_DEVICE, MEMBERS, KnownMember, Members
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def members(tmp_path) -> Members:
     for folder in folders:
         folder.mkdir()
     ann, bob = map(keys.write_node_key, folders)
-    return Members("f1", {"clinic": Listed(250, ann, BY_DEVICE), "bob": Listed(1, bob)})
+    return Members("f1", {"clinic": KnownMember(250, ann, BY_DEVICE), "bob": KnownMember(1, bob)})
 
 
 def test_a_list_is_read_as_it_was_written(members, tmp_path):
