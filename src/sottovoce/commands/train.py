@@ -30,6 +30,7 @@ from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.sampling import BoundedParticipation
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.notebook import html_table
 from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
 from sottovoce.reporting.statement_text import with_prose
@@ -430,7 +431,7 @@ class Training:
             vocabulary=VocabularyFacts.of(vocabulary.fingerprint, self.store.vocabulary_source, vocabulary.kind),
             start=start,
             canaries=header.get("canaries"),
-            across_devices=self.context.across_devices,
+            federation=self._federation_facts(),
             practice=self.store.practice,
             not_covered=self.store.not_covered,
             realised_sensitivity=self._realised_sensitivity(),
@@ -454,6 +455,20 @@ class Training:
         )
         self.run_folder.save_statement(with_prose(statement), card.to_json())
         return statement
+
+    def _federation_facts(self) -> FederationFacts | None:
+        """How devices were asked, and who made their keys; None in a simulation."""
+        if self.context.coordinator is None:
+            return None
+        declared, listed = self.recipe.federation, self.context.coordinator.roster.listed
+        return FederationFacts(
+            devices=len(listed.devices),
+            aggregation=declared.aggregation,
+            survivors=declared.survivors,
+            colluding=declared.colluding,
+            noise=declared.noise,
+            keys_made_by_server=len(listed.made_by_server),
+        )
 
     def _realised_sensitivity(self) -> float | None:
         """The largest of any user for the rounds that they joined, where noise is correlated and the rounds are known.

@@ -17,6 +17,7 @@ from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import (
     PRACTICE,
     bytes_text,
+    epsilon_against,
     epsilon_text,
     finite,
     format_value,
@@ -105,6 +106,7 @@ def _view(evidence: Evidence) -> Json:
         "paragraphs": paragraphs(statement),
         "statement_rows": _statement_rows(statement),
         "not_covered": statement.not_covered if statement.has_guarantee else [],
+        "adversaries": [(one.who, one.sees, epsilon_against(one)) for one in statement.adversaries],
         "figures": _figures(evidence),
         "suggestions": evidence.suggestions,
         "likeliest": max((share for _, words in evidence.suggestions for _, share in words), default=0) or 1,

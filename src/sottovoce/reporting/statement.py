@@ -20,6 +20,7 @@ from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError, plain_number
 from sottovoce.files import Facts, Json, in_file
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.adversaries import Adversary, FederationFacts, adversaries, not_covered_of
 from sottovoce.runs.folder import RunFolder
 
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
@@ -37,11 +38,6 @@ RELEASED = ("the model after every round", "record.jsonl", "this statement", "th
 REGISTRY = "canaries.json: which canaries were inserted, not which of them were in"
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
-ACROSS_DEVICES = (
-    "anyone who watches the network, and the server: they see who takes part, so sampling amplifies nothing",
-    "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it",
-    "silos: a device that holds several users is trusted to draw, to clip and to add up each of them apart",
-)
 TRAINED_AT_ONCE = "rounding: {} users are trained at once (run.block); who joins may change last bits of an update"
 REHEARSED = "the authors of the text that devices rehearse: the owner declares it public"
 NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
@@ -254,6 +250,8 @@ class Statement(Facts, sparse=True):
     turns: int | None = None  # where it is public when users join: how often one does at most
     min_separation: int | None = None  # the same: the fewest rounds from one that a user joins to the next
     across_devices: bool = False
+    federation: FederationFacts | None = None  # of a run across devices; earlier versions did not write it
+    adversaries: tuple[Adversary, ...] = ()  # of a private run across devices
     practice: bool = False  # the people are synthetic
     files: dict[str, str] | None = None  # the model's, with their hashes
     audits: tuple[AuditOutcome, ...] = ()  # of a released model
@@ -331,7 +329,7 @@ class RunFacts:
     vocabulary: VocabularyFacts
     start: Mapping[str, str] | None = None
     canaries: Json | None = None  # what the ledger says of them
-    across_devices: bool = False  # users were trained where their text is
+    federation: FederationFacts | None = None  # where users were trained where their text is
     practice: bool = False  # the people are synthetic
     users_at_once: int = 1  # in one program
     not_covered: tuple[str, ...] = ()  # because of how records became users
@@ -394,7 +392,9 @@ def make_statement(
         canaries=None if about.canaries is None else CanarySummary(**about.canaries),
         turns=None if mechanism.sampler.amplifies else mechanism.sampler.participations(about.rounds_planned),
         min_separation=None if participation is None else participation.min_separation,
-        across_devices=about.across_devices,
+        across_devices=about.federation is not None,
+        federation=about.federation,
+        adversaries=() if about.federation is None or not private else adversaries(epsilon, about.federation),
         practice=about.practice,
         files=about.files,
     )
@@ -438,7 +438,7 @@ def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple
         *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else []),
         *([STARTED_FROM] if about.start is not None else []),
         *mechanism.sampler.not_covered,
-        *(ACROSS_DEVICES if about.across_devices else []),
+        *(() if about.federation is None else not_covered_of(about.federation)),
         *([TRAINED_AT_ONCE.format(about.users_at_once)] if about.users_at_once > 1 else []),
         *([REHEARSED] if recipe.local.objective == "rehearsal" else []),
     )

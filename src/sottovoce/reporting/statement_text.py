@@ -10,6 +10,7 @@ from sottovoce.accounting.events import ADDED, REPLACED
 from sottovoce.errors import short_exponent
 from sottovoce.files import Json
 from sottovoce.privacy.sampling import SAMPLERS
+from sottovoce.reporting.adversaries import Adversary
 from sottovoce.reporting.statement import MechanismFacts, Schedule, Statement
 
 _WORDS = {
@@ -50,10 +51,11 @@ def paragraphs(statement: Statement) -> list[str]:
     if statement.across_devices:
         joins = "draw who joins" if statement.min_separation is None else "keep count of the rounds that they join"
         texts.append(
-            f"Users were trained on their own devices, which {joins} and clip the updates. The server adds up "
-            "and adds the noise, and is trusted. Every registered user counts, connected or not: one who is away "
-            "contributes nothing, and denominator and noise stay."
+            f"Users were trained on their own devices, which {joins} and clip the updates. {_added_up(statement)} "
+            "Every registered user counts, connected or not: one who is away contributes nothing, and denominator and "
+            "noise stay."
         )
+        texts += _adversaries(statement)
     texts += _start(statement) + _canaries(statement)
     if again := statement.charged_again:
         texts.append(f"{again} rounds were begun, broken off and done again with fresh noise. ε counts them twice.")
@@ -71,6 +73,34 @@ def paragraphs(statement: Statement) -> list[str]:
             "guarantee does not hold against them. Take privacy.secrets = 'entropy' for a model to release."
         )
     return texts + _audits(statement)
+
+
+def _added_up(statement: Statement) -> str:
+    """Who adds up what devices send, and what that shows."""
+    found = statement.federation
+    if found is None or not found.is_masked:
+        return "The server adds up and adds the noise, and is trusted."
+    noise = "The server adds the noise, and is trusted for that."
+    if found.noise == "devices":
+        noise = "Devices add noise before they send; the server adds what the released model needs beyond it."
+    return (
+        f"What they send is masked: the server opens one sum over {found.survivors} devices or more, or nothing. Up to "
+        f"{found.colluding} devices may collude with it. {noise}"
+    )
+
+
+def _adversaries(statement: Statement) -> list[str]:
+    """Who sees what, and which ε holds against them."""
+    if not statement.adversaries:
+        return []
+    rows = [f"{one.who}: {one.sees} ({epsilon_against(one)})" for one in statement.adversaries]
+    return [f"Who sees what: {'; '.join(rows)}."]
+
+
+def epsilon_against(adversary: Adversary) -> str:
+    if adversary.epsilon is None:
+        return "ε without sampling, not stated here"
+    return "no ε" if math.isinf(adversary.epsilon) else f"ε = {epsilon_text(adversary.epsilon)}"
 
 
 def _guarantee(statement: Statement) -> str:

@@ -15,6 +15,7 @@ from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.statement import (
     Charges,
     RunFacts,
@@ -178,7 +179,7 @@ def test_all_that_was_charged_is_in_the_epsilon_and_listed() -> None:
 FULL = {
     "start": {"source": "the weights of another run", "run": "c0ffee", "weights": "1234"},
     "canaries": {"users": 40, "secrets": 4, "holders": 6, "registry": "abcd"},
-    "across_devices": True,
+    "federation": FederationFacts(5, "masked", survivors=4, colluding=1, keys_made_by_server=2),
     "files": {"weights.safetensors": "00"},
 }
 

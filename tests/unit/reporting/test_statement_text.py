@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from builders import make_statement
 
 from sottovoce.audit.results import CanarySummary
+from sottovoce.reporting.adversaries import Adversary, FederationFacts
 from sottovoce.reporting.statement import AuditOutcome, StartFacts, VocabularyFacts
 from sottovoce.reporting.statement_text import bytes_text, format_value, pairs, paragraphs, plain, prose, with_prose
 
@@ -31,6 +33,10 @@ def test_a_private_vocabulary_is_in_the_sentences():
     assert "Training alone" not in prose(make_statement(vocabulary=replace(private, private=False)))
 
 
+MASKED = FederationFacts(9, "masked", survivors=6, colluding=2)
+NOISED = replace(MASKED, noise="devices")
+
+
 def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of_the_others():
     statement = make_statement()
     assert prose(statement).split("\n\n") == [
@@ -50,6 +56,17 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
         ({"secrets": "seeded"}, "anyone who knows the seed can undo the noise"),
         ({"across_devices": True}, "trained on their own devices, which draw who joins"),
         ({"across_devices": True, "min_separation": 5}, "keep count of the rounds that they join"),
+        ({"across_devices": True, "federation": FederationFacts(9)}, "The server adds up and adds the noise, and is"),
+        ({"across_devices": True, "federation": MASKED}, "opens one sum over 6 devices or more, or nothing. Up to 2"),
+        ({"across_devices": True, "federation": NOISED}, "Devices add noise before they send"),
+        (
+            {"across_devices": True, "adversaries": (Adversary("the server", "a sum", 2.0),)},
+            "Who sees what: the server: a sum (ε = 2).",
+        ),
+        (
+            {"across_devices": True, "adversaries": (Adversary("the server", "a sum", math.inf),)},
+            "Who sees what: the server: a sum (no ε).",
+        ),
         ({"start": StartFacts("a public model")}, "The model began with a public model."),
         (
             {"start": StartFacts(f"private start: {'c0ffee00' * 8}, with ε = 2", "c0ffee")},
