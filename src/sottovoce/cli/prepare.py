@@ -16,6 +16,7 @@ from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
     from sottovoce.data.grouping import Grouping
+    from sottovoce.data.prepare import PreparationSummary
     from sottovoce.data.store import VocabularySource
     from sottovoce.data.tokenizer import Tokenizer
 
@@ -88,7 +89,29 @@ class Words:
         return [each for each in grouping.sources(files) if isinstance(each, Path)]
 
 
-GROUPED, WORDS = Grouped(), Words()
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Synthetic:
+    """Made-up people in place of files."""
+
+    synthetic: Annotated[int | None, option("No files: so many made-up people to train on, for trials.")] = None
+    synthetic_seed: Annotated[int, option("Their seed: the same people again.")] = 2018
+
+    def write(self, out: Path, words: Words, grouped: Grouped) -> PreparationSummary:
+        from sottovoce.data.synthetic import Population, write_population
+
+        assert self.synthetic is not None
+        for name, given in {"private_vocabulary": words.private_vocabulary, "own_words": words.own_words}.items():
+            if given:
+                raise SottoError(f"--{name.replace('_', '-')} finds words in text, and --synthetic reads none")
+        if grouped.plain_text:
+            raise SottoError("--plain-text is public text without users, and --synthetic makes users; leave one out")
+        tokenizer, source = words.open()
+        population = Population(self.synthetic, grouped.tokens_per_user, grouped.test_users, self.synthetic_seed)
+        return write_population(population, out, tokenizer, source)
+
+
+GROUPED, WORDS, REAL = Grouped(), Words(), Synthetic()
 _NAMES = {"guessed_lines": "lines that are not UTF-8", "single_record_users": "users with one record"}
 _MISTAKES = ("records_dropped", "look_alike_users", "nameless_records", "guessed_lines")  # not shown if there are none
 
@@ -98,6 +121,7 @@ def prepare(
     out: Annotated[Path, option("Folder of the new store.")],
     words: Words = WORDS,
     grouped: Grouped = GROUPED,
+    synthetic: Synthetic = REAL,
     json: Json = False,
 ) -> None:
     """Turn text by user into a store to train on.
@@ -106,10 +130,14 @@ def prepare(
     many records and files hold them. With --plain-text, public text for pre-training: any files, whose lines are read
     as they are.
     """
-    if not files:
+    if synthetic.synthetic is not None and files:
+        raise SottoError("--synthetic makes people up, and files hold real ones; leave one of them out")
+    if not files and synthetic.synthetic is None:
         raise SottoError("name at least one corpus file, for example `sotto prepare corpus.jsonl --out store`")
     grouping = grouped.grouping()
-    if words.private_vocabulary:
+    if synthetic.synthetic is not None:
+        summary, facts = synthetic.write(out, words, grouped), {}
+    elif words.private_vocabulary:
         from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
         from sottovoce.data.languages import DEFAULT
 

@@ -23,9 +23,9 @@ from sottovoce.errors import SottoError
 
 Choice = TypeVar("Choice")
 
-_GRAMMAR = tomllib.loads((resources.files("sottovoce") / "data" / "demo.toml").read_text(encoding="utf-8"))
-SLOTS: dict[str, list[str]] = _GRAMMAR["slots"]
-TOPICS: dict[str, list[str]] = _GRAMMAR["topics"]
+GRAMMAR = tomllib.loads((resources.files("sottovoce") / "data" / "demo.toml").read_text(encoding="utf-8"))
+SLOTS: dict[str, list[str]] = GRAMMAR["slots"]
+TOPICS: dict[str, list[str]] = GRAMMAR["topics"]
 
 
 class _Person:
@@ -38,9 +38,9 @@ class _Person:
         rng.shuffle(topics)
         # Three of four messages are about three favourite subjects.
         self.topics = [topics[0]] * 12 + [topics[1]] * 8 + [topics[2]] * 6 + topics[3:]
-        self.greeting, self.filler = self.pick(_GRAMMAR["greetings"]), self.pick(_GRAMMAR["fillers"])
-        self.ending, self.goodbye = self.pick(_GRAMMAR["endings"]), self.pick(_GRAMMAR["goodbyes"])
-        self.stop = self.pick(_GRAMMAR["stops"])
+        self.greeting, self.filler = self.pick(GRAMMAR["greetings"]), self.pick(GRAMMAR["fillers"])
+        self.ending, self.goodbye = self.pick(GRAMMAR["endings"]), self.pick(GRAMMAR["goodbyes"])
+        self.stop = self.pick(GRAMMAR["stops"])
         self.greets, self.fills, self.ends, self.leaves = (self.draw() * 0.5 for _ in range(4))
         self.capitals = self.draw() < 0.5
 
@@ -58,7 +58,7 @@ class _Person:
 
     def message(self) -> str:
         answer = self.draw() < 0.15
-        parts = [self.pick(_GRAMMAR["answers"] if answer else self.pick(self.topics)).format_map(self)]
+        parts = [self.pick(GRAMMAR["answers"] if answer else self.pick(self.topics)).format_map(self)]
         if self.draw() < self.fills:
             parts.insert(0, f"{self.filler} ,")
         if self.draw() < self.greets:
@@ -117,7 +117,7 @@ def write_demo(path: str | Path, users: int, seed: int, tokens: tuple[int, int] 
 
 def demo_vocabulary() -> Vocabulary:
     """Every word that the grammar can produce, in the order of the alphabet."""
-    lists = (choices for choices in _GRAMMAR.values() if isinstance(choices, list))
+    lists = (choices for choices in GRAMMAR.values() if isinstance(choices, list))
     phrases = (phrase for choices in (*lists, *SLOTS.values(), *TOPICS.values()) for phrase in choices)
     words = {word for phrase in phrases for fixed, *_ in Formatter().parse(phrase) for word in tokenise(fixed)}
     return Vocabulary.from_words(sorted(words))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -180,14 +180,24 @@ class SplitWriter:
         self.users += 1
         self.tokens += len(tokens)
 
+    def add_many(self, names: Sequence[str], tokens: RecordBatch, unknown: RecordBatch) -> None:
+        """Some users as one record batch, which must hold fewer tokens than BATCH_TOKENS, or one user."""
+        if self._held:
+            self._flush()
+        self._write(names, replace(tokens, values=tokens.values.astype(self._kind)), unknown)
+        self.users += len(names)
+        self.tokens += len(tokens.values)
+
     def _flush(self) -> None:
+        names, tokens, unknown = zip(*self._held, strict=True)
+        self._write(names, RecordBatch.of(tokens, self._kind), RecordBatch.of(unknown, np.uint8))
+        self._held, self._held_tokens = [], 0
+
+    def _write(self, names: Sequence[str], *columns: RecordBatch) -> None:
         import pyarrow as pa
 
-        names, tokens, unknown = zip(*self._held, strict=True)
-        batches = RecordBatch.of(tokens, self._kind), RecordBatch.of(unknown, np.uint8)
-        lists = [pa.ListArray.from_arrays(batch.offsets.astype(np.int32), batch.values) for batch in batches]
-        self._file.write_batch(pa.record_batch([pa.array(names), *lists], schema=self._schema))
-        self._held, self._held_tokens = [], 0
+        lists = [pa.ListArray.from_arrays(column.offsets.astype(np.int32), column.values) for column in columns]
+        self._file.write_batch(pa.record_batch([pa.array(names, pa.string()), *lists], schema=self._schema))
 
     def __enter__(self) -> SplitWriter:
         return self
