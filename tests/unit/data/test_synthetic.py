@@ -54,9 +54,10 @@ def test_everybody_writes_as_much_as_asked_and_the_held_out_are_others(store: St
 
 def test_people_write_as_those_of_the_demo_do(store: Store):
     """The slow twin: text of the same grammar. Pairs of words are as frequent."""
+    texts = ([WORDS.encode(text) for text in demo_texts(3, user, (9 * TOKENS, 9 * TOKENS))] for user in range(100))
+    slow = [[token for text in person for token in text] for person in texts]
     counts = []
-    slow = [[token for text in demo_texts(3, user, (9 * TOKENS, 9 * TOKENS)) for token in WORDS.encode(text)] for user in range(100)]
-    for people in (slow, [store[row].tolist() for row in range(1000)], [store[row].tolist() for row in range(1000, 2000)]):
+    for people in (slow, *([store[first + row].tolist() for row in range(1000)] for first in (0, 1000))):
         pairs = Counter(pair for tokens in people for pair in pairwise(tokens))
         total = sum(pairs.values())
         counts.append({pair: count / total for pair, count in pairs.items()})
@@ -67,7 +68,7 @@ def test_people_write_as_those_of_the_demo_do(store: Store):
 
 def test_people_have_habits(store: Store):
     """A person's words come again in what the person writes later, more than in what another writes."""
-    halves = [(set(text[: TOKENS // 2].tolist()), set(text[TOKENS // 2 :].tolist())) for text in map(store.__getitem__, range(800))]
+    halves = [tuple(set(half.tolist()) for half in np.split(store[row], 2)) for row in range(800)]
     own = np.mean([len(first & later) for first, later in halves])
     other = np.mean([len(first & later) for (first, _), (_, later) in pairwise(halves)])
     assert own > 1.15 * other
