@@ -42,6 +42,7 @@ from sottovoce.accounting.events import (
     NonPrivate,
     SampledExamples,
     SampledGaussian,
+    SampledSilos,
     ThresholdedHistogram,
     event_from_json,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "NonPrivate",
     "SampledExamples",
     "SampledGaussian",
+    "SampledSilos",
     "Spent",
     "ThresholdedHistogram",
     "accountant_name",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from sottovoce.accounting import pld
-from sottovoce.accounting.events import ACCOUNTANTS, ADDED, REPLACED, Event, SampledExamples, SampledGaussian
+from sottovoce.accounting.events import ACCOUNTANTS, ADDED, REPLACED, Event, SampledExamples, SampledGaussian, SampledSilos
 from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.accounting.moments import QUICK_ORDERS, moments_epsilon
 from sottovoce.accounting.pld import Grid, Round
@@ -143,10 +143,10 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
     check_events(accountant, counts)
     if counts and relation is None:
         return None
-    examples = any(isinstance(event, SampledExamples) for event in counts)
-    if examples and (total := sum(counts.values())) > _MOST_COMPOSED:
+    mixtures = any(isinstance(event, SampledExamples | SampledSilos) for event in counts)
+    if mixtures and (total := sum(counts.values())) > _MOST_COMPOSED:
         raise SottoError(
-            f"{total:.4g} rounds of sampled examples are too many for an ε; the most is {_MOST_COMPOSED:,}"
+            f"{total:.4g} rounds of sampled examples or silos are too many for an ε; the most is {_MOST_COMPOSED:,}"
         )
     rounds: dict[SampledGaussian | SampledExamples, int] = {}
     # Histograms come last: the order of a sum decides its last bit.

@@ -143,6 +143,31 @@ class SampledExamples(Event):
 
 
 @dataclass(frozen=True)
+class SampledSilos(Event):
+    """One round across silos, where one person may be a user of up to `silos` of them. Each silo draws its own users:
+    so a person joins with a binomial number of updates, each of which moves the query by 1/`silos` of the sensitivity.
+
+    `noise_multiplier` is over the sensitivity of a person whom all their silos draw.
+    """
+
+    kind = "sampled-silos"
+    scalable = True
+    accountants = ("pld",)
+    relation = ADDED  # of a person, in all their silos
+
+    noise_multiplier: float
+    user_rate: float  # the chance to be drawn, in each silo
+    silos: int
+
+    def __post_init__(self) -> None:
+        self.gaussians()  # which checks the numbers
+
+    def gaussians(self) -> tuple[SampledGaussian | SampledExamples, ...]:
+        """A person's updates join as a user's examples do. Noise is counted over what one of them moves."""
+        return SampledExamples(self.noise_multiplier * self.silos, self.user_rate, self.silos).gaussians()
+
+
+@dataclass(frozen=True)
 class CorrelatedGaussian(Event):
     """All rounds of a run whose noise is correlated: C x + m, where every m_t has `noise_multiplier` times the
     sensitivity of C for the rounds that one user may join.
@@ -257,7 +282,9 @@ class NonPrivate(Event):
         return ()
 
 
-_KNOWN = (SampledGaussian, SampledExamples, CorrelatedGaussian, ThresholdedHistogram, Covered, NonPrivate)
+_KNOWN = (
+    SampledGaussian, SampledExamples, SampledSilos, CorrelatedGaussian, ThresholdedHistogram, Covered, NonPrivate,
+)
 KINDS: dict[str, type[Event]] = {event.kind: event for event in _KNOWN}  # the events that a ledger may hold
 
 

@@ -68,8 +68,9 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
 
 def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
     """The mechanism of a resolved recipe, for a model of these layers. A mapping gives each its number of arrays."""
-    privacy = recipe.privacy
+    privacy, silos = recipe.privacy, recipe.federation.max_silos
     experiment = privacy.mode == "experiment"
+    # A person sends up to one update from each of their silos: together they have the norm S.
     layer_norms = privacy.layer_clip_norms or PerLayerClip.even(privacy.clip_norm, len(layers)).clip_norms
     rate, total = privacy.rate, privacy.declared_weight
     sampler = sampler_of(recipe)
@@ -78,8 +79,8 @@ def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
         sampler=sampler,
         clipping=CLIPS.build(
             privacy.clipping,
-            clip_norm=privacy.clip_norm,
-            clip_norms=tuple(layer_norms),
+            clip_norm=privacy.clip_norm / silos,
+            clip_norms=tuple(norm / silos for norm in layer_norms),
             arrays=tuple(layers.values()) if isinstance(layers, Mapping) else (),
             weight_aware=privacy.clip_weighted,
         ),
@@ -142,4 +143,5 @@ def sampler_of(recipe: Recipe) -> Sampler:
         seed=recipe.run.seed,
         hardened=hardened,
         participation=participation,
+        silos=recipe.federation.max_silos,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sottovoce import accounting, bases
-from sottovoce.accounting import SampledExamples, SampledGaussian, Spent
+from sottovoce.accounting import SampledExamples, SampledGaussian, SampledSilos, Spent
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.errors import SettingError, SottoError, plain_number
@@ -207,7 +207,8 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
         listed[event] += count
     if statement.charged and dict(spent) != dict(listed):
         yield "its charges are not those of the statement"
-    rounds = [(event, count) for event, count in spent if isinstance(event, SampledGaussian | SampledExamples)]
+    sampled = SampledGaussian | SampledExamples | SampledSilos
+    rounds = [(event, count) for event, count in spent if isinstance(event, sampled)]
     mechanism, factors = statement.mechanism, [factor for _, factor in statement.mechanism.noise_schedule] or [1.0]
     described = [(mechanism.nominal_noise_multiplier or mechanism.noise_multiplier) * factor for factor in factors]
     most = max((event.noise_multiplier for event, _ in rounds), default=0.0)
@@ -221,6 +222,7 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
     if not rate >= statement.declared.user_rate * (1 - _ROUNDING):
         yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
     yield from _example_faults(statement, spent)
+    yield from _silo_faults(statement, spent)
     if statement.turns is None and sum(count for _, count in rounds) < statement.rounds_done:
         yield f"it charges fewer rounds than the {statement.rounds_done} that were done"
 
@@ -238,6 +240,16 @@ def _example_faults(statement: Statement, spent: Spent) -> Iterator[str]:
         if declared.example_rate is not None and not event.example_rate >= declared.example_rate * (1 - _ROUNDING):
             shown = f"{event.example_rate:g}, and the statement declares {declared.example_rate:g}"
             yield f"it charges a rate of examples of {shown}"
+
+
+def _silo_faults(statement: Statement, spent: Spent) -> Iterator[str]:
+    """Where one person may be in several silos by chance: each round is charged for all of them."""
+    most = statement.declared.silos or 1
+    for event, _ in spent:
+        drawn = isinstance(event, SampledGaussian) and event.sampling == "poisson" and event.user_rate < 1
+        charged = event.silos if isinstance(event, SampledSilos) else 1
+        if (drawn or isinstance(event, SampledSilos)) and charged < most:
+            yield f"it charges {charged} silos of a person, and the statement declares {most}"
 
 
 def _correlation_faults(statement: Statement, spent: Spent) -> Iterator[str]:

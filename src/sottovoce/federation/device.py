@@ -163,6 +163,8 @@ class Device:
             # Without a clip there is no guarantee; `private_only` decides about such runs.
             and (joint_norm(clip_norms) <= limits.clip_norm or not private)
             and bool(np.all(clip_norms > 0))
+            and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.round, None))))
+            and mechanism.sampler.most_updates >= limits.silos
             and mechanism.sampler.user_rate <= limits.user_rate
             and steps <= limits.steps
             and parameter_count(assembly.params) <= limits.parameters

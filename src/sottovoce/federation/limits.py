@@ -28,6 +28,7 @@ class Limits:
     frozen_parameters: int = 500_000_000  # that are not, and are kept on the device's disk
     rounds: int = 0  # that one user joins in all runs together; 0 is any number
     min_separation: int = 1  # rounds of a run between two that the same user joins; 1 is "each round at most once"
+    silos: int = 1  # that a person of this device may be a user of: a run that declares fewer (`max_silos`) is refused
     private_only: bool = True  # refuse a run without a privacy guarantee
 
     @staticmethod
@@ -47,6 +48,8 @@ class Limits:
                 raise SottoError(f"{path}: {name}={value!r} must be a {known[name].__name__} that is not negative")
         if values.get("min_separation", 1) < 1:
             raise SottoError(f"{path}: min_separation must be 1 or more: a user joins a round at most once")
+        if values.get("silos", 1) < 1:
+            raise SottoError(f"{path}: silos must be 1 or more: every person of this device is in one silo at least")
         return Limits(**values)
 
     def save(self, path: Path) -> None:

@@ -97,7 +97,10 @@ class _Costs:
             fits = max(1, min(privacy.min_separation, int(privacy.users // cohort), rounds))
             most = max(privacy.participations, math.ceil(rounds * cohort / privacy.users))
             participation = Participation(rounds, fits, most if privacy.participations else rounds)
-        return build_sampler(privacy.sampling, cohort=cohort, users=privacy.users, participation=participation)
+        silos = self.recipe.federation.max_silos
+        return build_sampler(
+            privacy.sampling, cohort=cohort, users=privacy.users, participation=participation, silos=silos
+        )
 
     @property
     def relation(self) -> str:

@@ -84,6 +84,9 @@ class Mechanism:
 
     The noise of rounds is independent, unless `matrix` correlates it over the planned rounds of `participation`. Then
     the sensitivity is that of the run: how far one user moves C·(estimates of all rounds). It is one release.
+
+    Where the sampler lets one person be a user of m silos, every silo clips to S/m, and the sensitivity is that of the
+    person: m updates, each as long as the clip allows.
     """
 
     sampler: Sampler
@@ -180,8 +183,8 @@ class Mechanism:
         return np.asarray(self.clipping.clip_norms, np.float32) * np.float32(self.clip_schedule(round_number))
 
     def sensitivity(self, clip_norms: Any) -> float:
-        """How far adding or removing one user can move the estimate."""
-        return self.estimator.sensitivity(joint_norm(clip_norms))
+        """How far adding or removing one user can move the estimate, with all the updates that they may send."""
+        return self.sampler.most_updates * self.estimator.sensitivity(joint_norm(clip_norms))
 
     def grid(self, clip_norms: Any) -> float | None:
         """Contributions are cut to whole multiples of this, and added exactly; None without a clip."""
@@ -201,7 +204,8 @@ class Mechanism:
             return self.experiment_noise_std * self.noise_schedule(round_number), bits
         if self.experiment:
             nominal = self.nominal_clip_norm * self.clip_schedule(round_number)
-            return (z * self.estimator.sensitivity(min(joint_norm(clip_norms), nominal)) if z else 0.0), bits
+            longest = self.sampler.most_updates * joint_norm(clip_norms)
+            return (z * self.estimator.sensitivity(min(longest, nominal)) if z else 0.0), bits
         if not z:
             return 0.0, None if bits is None else 0.0
         return self._update_multiplier(z) * self.run_sensitivity * self.sensitivity(clip_norms), bits
@@ -296,4 +300,8 @@ class Mechanism:
         return charges if self.is_private else [(NonPrivate(), count) for _, count in charges]
 
     def _update_multiplier(self, z: float) -> float:
-        return z if self.tracking is None else self.tracking.update_multiplier(z, len(self.clipping.clip_norms))
+        if self.tracking is None:
+            return z
+        # The noise over what one update and its bits move: a person has `most` of both.
+        most = self.sampler.most_updates
+        return self.tracking.update_multiplier(z * most, len(self.clipping.clip_norms)) / most

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Sized
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from sottovoce.accounting.events import Covered, Event, SampledExamples, SampledGaussian
+from sottovoce.accounting.events import Covered, Event, SampledExamples, SampledGaussian, SampledSilos
 from sottovoce.accounting.matrices import Participation
 from sottovoce.errors import SottoError
 from sottovoce.privacy.registry import Block, Registry
@@ -33,7 +33,7 @@ class Sampler(Block, ABC):
     """Draws the cohort of a round, and knows what a round costs and how a statement describes it.
 
     A subclass gets what its constructor asks for by name: `user_rate`, `cohort` (a whole number), `users`, `seed`,
-    `hardened`, `min_separation`, `most_participations`.
+    `hardened`, `min_separation`, `most_participations`, `silos`.
     """
 
     summary: ClassVar[str]  # one line for a report
@@ -49,6 +49,11 @@ class Sampler(Block, ABC):
         @property
         def user_rate(self) -> float:
             """The chance that a user joins a round."""
+
+    @property
+    def most_updates(self) -> int:
+        """How many updates of one person a round holds at most: one for each silo that they may be a user of."""
+        return getattr(self, "silos", 1)
 
     @abstractmethod
     def sample(self, people: Any, key: bytes, round_number: int = 0) -> np.ndarray:
@@ -124,6 +129,7 @@ class Sampler(Block, ABC):
 class Poisson(Sampler):
     """Every user joins with probability `user_rate`, independently of all others.
 
+    One person may be a user of up to `silos` silos, with a coin in each: the event is that of all of them.
     Guarantee: users are independent, and a user added after the others changes no other user's coin. The cost grows
     with the cohort, not with the number of users: the gaps between joining users are geometric.
     """
@@ -133,8 +139,10 @@ class Poisson(Sampler):
 
     user_rate: float
     hardened: bool = False  # coins from ChaCha20
+    silos: int = 1
 
     def __post_init__(self) -> None:
+        _check_silos(self.silos)
         if not 0 < self.user_rate <= 1:
             raise SottoError(f"user_rate={self.user_rate:g} must be in (0, 1]; it is the chance to join a round")
 
@@ -153,6 +161,8 @@ class Poisson(Sampler):
         return joined[joined < users]
 
     def event(self, noise_multiplier: float) -> Event:
+        if self.silos > 1:
+            return SampledSilos(noise_multiplier, self.user_rate, self.silos)
         return SampledGaussian(noise_multiplier, "poisson", self.user_rate)
 
     def expected(self, users: int) -> float:
@@ -256,7 +266,8 @@ class FixedSize(Sampler):
 class BoundedParticipation(Sampler):
     """A public rule says when a user joins: rounds of one user are `min_separation` apart or more.
 
-    Who joins when is no secret, so there is no amplification.
+    Who joins when is no secret, so there is no amplification. One person may be a user of up to `silos` silos, each of
+    which keeps the separation by itself: together they move the rounds by no more than one user of a single silo can.
     Guarantee: the rounds of a user follow from the user's name and public constants alone, not from other users, and
     from no state: a run that goes on has the same ones. In consecutive rounds a user joins at most `participations`.
     """
@@ -268,6 +279,7 @@ class BoundedParticipation(Sampler):
     cohort: int
     users: int
     seed: int
+    silos: int = field(default=1, kw_only=True)
     if TYPE_CHECKING:  # a field or a property of each subclass
 
         @property
@@ -347,6 +359,7 @@ class InTurn(BoundedParticipation):
     not_covered = ("when a user's turn would be: it follows from their id by a public rule",)
 
     def __post_init__(self) -> None:
+        _check_silos(self.silos)
         _check_cohort(self.cohort, self.users, "in turn, no user joins a round twice")
 
     @property
@@ -415,6 +428,7 @@ class MinSeparation(BoundedParticipation):
     most_participations: int  # k
 
     def __post_init__(self) -> None:
+        _check_silos(self.silos)
         _check_cohort(self.cohort, self.users, "no user joins a round twice")
         if not 1 <= self.min_separation <= self.users // self.cohort:
             limit = f"{self.users // self.cohort}, the declared users over the cohort: too few users would be free"
@@ -502,6 +516,7 @@ def build_sampler(
     seed: int = 0,
     hardened: bool = False,
     participation: Participation | None = None,
+    silos: int = 1,
 ) -> Sampler:
     """The sampler of users that a recipe names, from what the recipe declares.
 
@@ -509,7 +524,9 @@ def build_sampler(
     """
     if SAMPLERS[name].takes("examples_per_user"):
         raise SottoError(f"privacy.sampling={name!r} is that of run.algorithm='els'; set that instead")
-    declared: dict[str, float] = {"users": users, "seed": seed, "hardened": hardened}
+    if silos > 1 and not SAMPLERS[name].takes("silos"):
+        raise SottoError(f"privacy.sampling={name!r} has no accounting for one person in {silos} silos; use 'poisson'")
+    declared: dict[str, float] = {"users": users, "seed": seed, "hardened": hardened, "silos": silos}
     if SAMPLERS[name].takes("cohort"):
         if cohort != int(cohort):
             raise SottoError(f"privacy.cohort={cohort:g} must be a whole number with privacy.sampling={name!r}")
@@ -520,6 +537,11 @@ def build_sampler(
         declared["min_separation"] = participation.min_separation
         declared["most_participations"] = participation.most
     return SAMPLERS.build(name, user_rate=cohort / users, cohort=cohort, **declared)
+
+
+def _check_silos(silos: int) -> None:
+    if silos < 1:
+        raise SottoError(f"silos={silos} must be 1 or more: it is how many silos one person may be a user of")
 
 
 def _check_cohort(cohort: int, users: int, meaning: str) -> None:

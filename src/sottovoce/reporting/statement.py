@@ -59,6 +59,7 @@ class Declared(Facts, sparse=True):
     examples_per_user: int | None = None  # at most, where examples are sampled: `cohort` counts them
     example_rate: float | None = None
     example_tokens: int | None = None
+    silos: int | None = None  # that one person may be a user of, where it is more than one
 
 
 @dataclass(frozen=True)
@@ -461,7 +462,9 @@ def _declared(recipe: Recipe, mechanism: Mechanism) -> Declared:
     weight = privacy.total_weight or privacy.places
     least = privacy.min_weight or weight if privacy.estimator == "clipped_denominator" else None
     if not privacy.examples_per_user:
-        return Declared(privacy.users, privacy.cohort, privacy.rate, weight, privacy.weight_cap, least)
+        declared = Declared(privacy.users, privacy.cohort, privacy.rate, weight, privacy.weight_cap, least)
+        most = mechanism.sampler.most_updates
+        return declared if most == 1 else replace(declared, silos=most)
     return Declared(
         users=privacy.users,
         cohort=privacy.cohort,

@@ -192,6 +192,11 @@ def _joins(statement: Statement) -> str:
             f"guarantee is for all of them together: a binomial number of them joins a round, each with chance "
             f"{declared.example_rate:.4g}"
         )
+    if declared.silos is not None:
+        more += (
+            f". One person may be a user of up to {declared.silos} silos, which draw apart: each clips to "
+            f"1/{declared.silos} of the clip norm of a person, and the guarantee is for all of them together"
+        )
     return SAMPLERS[name].describe(declared.cohort, declared.users, rounds) + more
 
 

@@ -28,6 +28,20 @@ def test_noise_is_the_multiplier_times_the_sensitivity(clip, estimator, sensitiv
     assert mechanism.noise_std(1, clip_norms) == (pytest.approx(0.8 * sensitivity), None)
 
 
+@pytest.mark.parametrize("estimator", [FixedDenominator(100.0), ClippedDenominator(99.0)])
+def test_a_person_in_several_silos_moves_as_far_as_one_user(estimator):
+    """Every silo clips to S/m: the sensitivity and the noise are those of S, also with the bits of every silo."""
+    one = Mechanism(Poisson(0.01), FlatClip(15.0), estimator, noise_multiplier=0.8)
+    many = Mechanism(Poisson(0.01, silos=3), FlatClip(5.0), estimator, noise_multiplier=0.8)
+    assert many.sensitivity((5.0,)) == pytest.approx(one.sensitivity((15.0,)))
+    assert many.noise_std(1, (5.0,))[0] == pytest.approx(one.noise_std(1, (15.0,))[0])
+    bits = Mechanism(Poisson(0.01, silos=3), FlatClip(5.0), estimator, 0.8, tracking=QuantileTracking(0.5, 0.2, 6.0, 9))
+    std, bit_std = bits.noise_std(1, (5.0,))
+    # In units of the noise: three updates and three bits, all one way.
+    moved = math.hypot(3 * estimator.sensitivity(5.0) / std, 3 * 0.5 / bit_std)
+    assert moved == pytest.approx(1 / 0.8)
+
+
 def test_the_sampler_chooses_what_is_charged():
     poisson = Mechanism(Poisson(0.01), FlatClip(1.0), FixedDenominator(10.0), 1.5)
     assert poisson.event(1) == SampledGaussian(1.5, "poisson", 0.01)

@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.accounting import Covered, NonPrivate, SampledExamples, SampledGaussian, epsilon, event_from_json
+from sottovoce.accounting import (
+    Covered,
+    NonPrivate,
+    SampledExamples,
+    SampledGaussian,
+    SampledSilos,
+    epsilon,
+    event_from_json,
+)
 from sottovoce.accounting.events import ADDED
-from sottovoce.accounting.matrices import Participation
+from sottovoce.accounting.matrices import Identity, Participation, Tree
 from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
@@ -283,3 +291,39 @@ def test_examples_are_drawn_from_as_many_places_for_every_user():
         Examples(0.0, 4)
     with pytest.raises(SottoError, match=r"run\.algorithm='els'"):
         build_sampler("examples", cohort=4, users=40)
+
+
+def test_a_person_in_several_silos_is_charged_for_the_coins_of_all():
+    sampler = build_sampler("poisson", cohort=4, users=40, silos=3)
+    assert sampler.event(1.5) == SampledSilos(1.5, 0.1, 3)
+    assert (sampler.most_updates, Poisson(0.1).most_updates) == (3, 1)
+    assert np.array_equal(sampler.sample(range(40), bytes(32)), Poisson(0.1).sample(range(40), bytes(32)))
+    assert sampler.of_population(5, 10).event(1.5) == SampledSilos(1.5, 0.5, 3)
+    with pytest.raises(SottoError, match="no accounting for one person in 2 silos"):
+        build_sampler("fixed", cohort=4, users=40, silos=2)
+    with pytest.raises(SottoError, match="silos=0"):
+        Poisson(0.1, silos=0)
+
+
+@pytest.mark.parametrize("matrix", [Identity(), Tree()], ids=["independent", "correlated"])
+def test_silos_that_keep_the_separation_apart_move_a_run_no_further_than_one(matrix):
+    """Whichever rounds each of two silos has a person in, the same or others: half of each adds up to one at most."""
+    joining = Participation(7, 3, 2)
+    sampler = build_sampler("min_separation", cohort=2, users=12, participation=joining, silos=2)
+    assert sampler.event(1.5) == ONE
+    sensitivity = matrix.sensitivity(sampler.participation(7))
+    patterns = [p for n in (1, 2) for p in itertools.combinations(range(1, 8), n) if n == 1 or p[1] - p[0] >= 3]
+
+    def moved(first: tuple[int, ...], second: tuple[int, ...]) -> float:
+        """‖C(u + v)‖ / 2, of the square: C'C gives what two rounds have in common."""
+        rounds = [*first, *second]
+        pairs = [matrix.norm([a], 7) ** 2 if a == b else _common(matrix, a, b) for a in rounds for b in rounds]
+        return np.sqrt(sum(pairs)) / 2
+
+    worst = max(moved(first, second) for first, second in itertools.product(patterns, patterns))
+    assert worst == pytest.approx(sensitivity)
+
+
+def _common(matrix, a: int, b: int) -> float:
+    """The product of the columns of C for two rounds, from the norms of each and of their sum."""
+    return (matrix.norm([a, b], 7) ** 2 - matrix.norm([a], 7) ** 2 - matrix.norm([b], 7) ** 2) / 2
