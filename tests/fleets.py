@@ -74,9 +74,9 @@ class InProcess:
                     yield name, answer
 
 
-def tiny_recipe(federation: Path, **sections: dict) -> Recipe:
+def tiny_recipe(folder: Path, /, **sections: dict) -> Recipe:
     recipe = Recipe.from_dict({
-        "data": {"store": str(federation)},
+        "data": {"store": str(folder)},
         "model": {"embedding": 4, "hidden": 5},
         "local": {"batch": 2, "unroll": 5, "learning_rate": 1.0},
         "privacy": {

@@ -242,7 +242,7 @@ class Federation:
     survivors: int = _value(0, "masked: devices whose answers are added up, at least; fewer are not unmasked", low=0)
     colluding: int = _value(0, "t: devices that may collude with the server, at most", low=0)
     noise: str = _choice("who adds the noise: the server, or devices before they are masked", "server", "devices")
-    max_silos: int = _value(1, "m: devices that hold text of one person, at most", low=1)
+    max_silos: int = _value(1, "m: silos (or devices) that one person may be a user of; each clips to S/m", low=1)
     staleness: int = _value(0, "plain: rounds that an answer may be late, and still counts; 0 is none", low=0)
 
 

@@ -111,6 +111,51 @@ def sockets_that_others_reach():
     sockets.check_private = lambda folder: folder.chmod(0o755)
 
 
+TWO_SILOS = "test_a_person_in_two_silos_moves_the_sum_by_no_more_than_one_user"
+
+
+@caught_by("equivalence/test_silo_neighbours.py", TWO_SILOS)
+def silos_that_clip_to_the_norm_of_a_person():
+    """Every silo clips to S, whatever else its people are users of."""
+    from sottovoce.build import assembly
+
+    real = assembly.build_mechanism
+
+    def whole(recipe, layers):
+        alone = real(recipe.replace(federation={"max_silos": 1}), layers)
+        return dataclasses.replace(real(recipe, layers), clipping=alone.clipping)
+
+    assembly.build_mechanism = whole
+
+
+@caught_by("equivalence/test_silo_neighbours.py", TWO_SILOS)
+def noise_for_one_silo_of_a_person():
+    """The sensitivity is that of S/m, as if only one silo of a person ever drew them."""
+    from sottovoce.privacy.sampling import Sampler
+
+    Sampler.most_updates = 1
+
+
+@caught_by(
+    "unit/privacy/test_sampling.py", "test_a_person_in_several_silos_is_charged_for_the_coins_of_all"
+)  # fmt: skip
+def silos_charged_by_the_coin_of_one():
+    """A round is charged as if one silo alone drew a person, with S/m."""
+    from sottovoce.accounting.events import SampledGaussian
+    from sottovoce.privacy.sampling import Poisson
+
+    Poisson.event = lambda self, z: SampledGaussian(z * self.silos, "poisson", self.user_rate)
+
+
+@caught_by("unit/federation/test_device.py", "test_the_clip_norm_that_counts_is_the_one_of_the_round")
+def a_device_clips_to_what_the_server_says():
+    """A device takes the clip norm of a task, also above the one of the recipe and its silos."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.clip_norms
+    Mechanism.clip_norms = lambda self, number, tracked: real(self, number, tracked) * (1 if self.tracking else 1e6)
+
+
 @caught_by("unit/federation/test_limits.py", "test_a_run_that_bounds_participation_is_joined_no_more_than_that")
 def a_device_trusts_the_server_with_the_separation():
     """A device joins whenever it is asked."""

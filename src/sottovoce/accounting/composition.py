@@ -12,7 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from sottovoce.accounting import pld
-from sottovoce.accounting.events import ACCOUNTANTS, ADDED, REPLACED, Event, SampledExamples, SampledGaussian, SampledSilos
+from sottovoce.accounting.events import (
+    ACCOUNTANTS,
+    ADDED,
+    REPLACED,
+    Event,
+    SampledExamples,
+    SampledGaussian,
+    SampledSilos,
+)
 from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.accounting.moments import QUICK_ORDERS, moments_epsilon
 from sottovoce.accounting.pld import Grid, Round

@@ -283,7 +283,13 @@ class NonPrivate(Event):
 
 
 _KNOWN = (
-    SampledGaussian, SampledExamples, SampledSilos, CorrelatedGaussian, ThresholdedHistogram, Covered, NonPrivate,
+    SampledGaussian,
+    SampledExamples,
+    SampledSilos,
+    CorrelatedGaussian,
+    ThresholdedHistogram,
+    Covered,
+    NonPrivate,
 )
 KINDS: dict[str, type[Event]] = {event.kind: event for event in _KNOWN}  # the events that a ledger may hold
 

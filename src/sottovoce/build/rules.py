@@ -315,10 +315,10 @@ def _canaries(recipe: Recipe, processes: int) -> Iterator[str]:
 def _federation(recipe: Recipe) -> Iterator[str]:
     """How the answers of devices are added up."""
     federation, least = recipe.federation, recipe.federation.colluding + 2
+    if federation.max_silos > 1:
+        yield from _silos(recipe)
     if federation.noise == "devices":
         yield "federation.noise='devices' is not there yet; use 'server'"
-    if federation.max_silos > 1:
-        yield f"federation.max_silos={federation.max_silos} is not there yet; use 1"
     if federation.staleness:
         yield f"federation.staleness={federation.staleness} is not there yet; use 0"
     if federation.aggregation == "plain":
@@ -332,6 +332,19 @@ def _federation(recipe: Recipe) -> Iterator[str]:
     if not CLIPS[recipe.privacy.clipping].bounded:
         grid = "masks hide whole numbers within a bound, and without a clip there is none"
         yield f"privacy.clipping={recipe.privacy.clipping!r}: {grid}; use flat or per_layer, or 'plain' aggregation"
+
+
+def _silos(recipe: Recipe) -> Iterator[str]:
+    """One person in several silos."""
+    privacy, said = recipe.privacy, f"federation.max_silos={recipe.federation.max_silos}"
+    if not SAMPLERS[privacy.sampling].takes("silos"):
+        known = "silos that draw apart: use 'poisson' or 'min_separation'"
+        yield f"{said} needs {known}, not privacy.sampling={privacy.sampling!r}"
+    if recipe.federation.noise == "devices":
+        yield f"{said} has no accounting with federation.noise='devices'; use 'server', or give each person one home"
+    coins = SAMPLERS[privacy.sampling].independent and privacy.mode == "private"
+    if coins and accountant_of(privacy) != "pld":
+        yield f"privacy.accountant={privacy.accountant!r} has no accounting for a person in several silos; use 'pld'"
 
 
 @dataclass(frozen=True)

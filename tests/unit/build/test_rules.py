@@ -214,7 +214,12 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case({"audit": {"users": 40}}, privacy(sampling="fixed")), "with privacy.sampling='fixed'; use 'poisson'"),
         (case({"audit": {"users": 40}, "run": {"deploy_every": 2}}), "cannot with run.deploy_every or run.delays"),
         (case(federation(noise="devices")), "federation.noise='devices' is not there yet"),
-        (case(federation(max_silos=2)), "federation.max_silos=2 is not there yet"),
+        (
+            case(federation(max_silos=2), privacy(sampling="fixed")),
+            "max_silos=2 needs silos that draw apart",
+        ),
+        (case(federation(max_silos=2, noise="devices")), "federation.noise='devices'"),
+        (case(federation(max_silos=2), privacy(accountant="rdp")), "a person in several silos; use 'pld'"),
         (case(federation(staleness=2)), "federation.staleness=2 is not there yet"),
         (case(federation(survivors=3)), "federation.survivors=3 is for federation.aggregation='masked'"),
         (case(MASKED, federation(colluding=2)), "federation.survivors=3 must be 4 or more, federation.colluding + 2"),
@@ -338,6 +343,7 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
         ({"run": {"deploy_every": 3, "delays": [0.5, 0.5]}},),
         ({"audit": {"users": 40}},),
         (MASKED,),
+        (federation(max_silos=3),),
     ],
     ids=str,
 )

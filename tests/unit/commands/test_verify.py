@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from builders import make_statement
 
-from sottovoce.accounting import SampledGaussian, epsilon
+from sottovoce.accounting import SampledGaussian, SampledSilos, epsilon
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation, Tree
 from sottovoce.commands import verify
@@ -251,3 +251,17 @@ def test_the_charge_of_correlated_noise_is_the_one_described(lie, fault):
     spent = [] if lie is None else [(replace(true, **lie), 1)]
     found = list(verify._correlation_faults(statement, spent))
     assert found == [] if fault is None else any(fault in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("event", "fault"),
+    [
+        (SampledSilos(1.5, 0.01, 3), None),
+        (SampledSilos(1.5, 0.01, 2), "it charges 2 silos of a person, and the statement declares 3"),
+        (SampledGaussian(1.5, "poisson", 0.01), "it charges 1 silos of a person, and the statement declares 3"),
+    ],
+)
+def test_a_person_in_several_silos_is_charged_for_as_many_as_are_declared(event, fault):
+    statement = make_statement()
+    statement = replace(statement, declared=replace(statement.declared, silos=3))
+    assert list(verify._silo_faults(statement, [(event, 5)])) == ([] if fault is None else [fault])
