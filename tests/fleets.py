@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation.device import Device
 from sottovoce.federation.limits import Limits, Participation
+from sottovoce.federation.members import Membership
 from sottovoce.federation.roster import Enrolment, Member, Roster
 from sottovoce.federation.transport import Exchange
 from sottovoce.recipe import Recipe
@@ -27,24 +29,38 @@ def some_of(store: Store, start: int, end: int) -> Store:
     return Store.from_users(rows, store.vocabulary, tokens_per_user=store.tokens_per_user, names=names)
 
 
+@dataclass(frozen=True)
+class Seat:
+    """A device's own secret, and what it knows of the others."""
+
+    secret: int = 0
+    membership: Membership | None = None
+
+
 def make_device(
     folder: Path, store: Store, name: str, first: int, users: int, *, limits: Limits | None = None, secret: int = 0
 ) -> Device:
+    return seated_device(folder, store, Enrolment(FEDERATION, name, first, users), Seat(secret), limits)
+
+
+def seated_device(folder: Path, store: Store, enrolment: Enrolment, seat: Seat, limits: Limits | None = None) -> Device:
     folder.mkdir(parents=True, exist_ok=True)
-    participation = Participation(folder / f"{name}.jsonl")
-    return Device(
-        Enrolment(FEDERATION, name, first, users), some_of(store, first, first + users), bytes([secret]) * 32,
-        participation, limits or Limits(),
-    )  # fmt: skip
+    participation = Participation(folder / f"{enrolment.name}.jsonl")
+    own = some_of(store, enrolment.first, enrolment.first + enrolment.users)
+    secret = bytes([seat.secret]) * 32
+    return Device(enrolment, own, secret, participation, limits or Limits(), seat.membership)
 
 
-def make_roster(folder: Path, vocabulary: Vocabulary, tokens: int, shares: dict[str, int]) -> Roster:
-    """A roster without keys, for fleets without a network."""
+def make_roster(
+    folder: Path, vocabulary: Vocabulary, tokens: int, shares: dict[str, int], keys: Mapping[str, str] | None = None
+) -> Roster:
+    """A roster for fleets without a network; without keys, if none are given."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tokenizer(vocabulary, folder)
     firsts = np.cumsum([0, *shares.values()]).tolist()
+    public = keys or {}
     members = tuple(
-        Member(name, first, users, "") for (name, users), first in zip(shares.items(), firsts, strict=False)
+        Member(name, first, shares[name], public.get(name, "")) for name, first in zip(shares, firsts, strict=False)
     )
     roster = Roster(folder, FEDERATION, "localhost", 1, tokens, members)
     roster.save()
@@ -74,7 +90,7 @@ class InProcess:
                     yield name, answer
 
 
-def tiny_recipe(folder: Path, /, **sections: dict) -> Recipe:
+def tiny_recipe(folder: Path | str, **sections: dict) -> Recipe:
     recipe = Recipe.from_dict({
         "data": {"store": str(folder)},
         "model": {"embedding": 4, "hidden": 5},

@@ -6,10 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from fleets import InProcess, make_device, make_roster, some_of, tiny_recipe
+from fleets import FEDERATION, InProcess, Seat, make_device, make_roster, seated_device, some_of, tiny_recipe
 from free import AllFree, Free
+from masked_fleets import node_key, same
+from sottovoce.build import rules
 from sottovoce.build.assembly import assemble
 from sottovoce.federation.limits import Limits
+from sottovoce.federation.members import KnownMember, Membership
+from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.local.keys import local_key
 from sottovoce.runs.secrets import Secrets
@@ -48,6 +52,52 @@ SEPARATED = {
 
 # Adapters beside frozen weights, which devices get from the server: theirs, of another seed, would be others.
 ADAPTED = {"model": {"adapter_rank": 2}, "privacy": {"clipping": "per_layer"}, "run": {"seed": 5}}
+
+
+PLAIN = {"privacy": {"cohort": 12, "users": 13}}
+OFTEN = {"privacy": {"sampling": "min_separation", "min_separation": 1, "cohort": 12}}
+COMPRESSED = {"local": {"compression": "8bit"}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [EVERYTHING, PLAIN, OFTEN, ADAPTED, COMPRESSED],
+    ids=["fedsgd, layers, adaptive", "fedavg", "min_separation", "adapters", "8bit"],
+)
+def test_a_masked_sum_is_the_plain_sum_to_the_bit(store, vocabulary, tmp_path, monkeypatch, settings):
+    """And so is every model that follows: two runs over the same devices, one of them masked."""
+    if settings is COMPRESSED:  # devices send exact sums; here they do so of updates of one byte a number
+        monkeypatch.setattr(rules, "device_rules", lambda recipe: iter(()))
+    public = {name: node_key(number)[1] for number, name in enumerate(SHARES)}
+    members = {name: KnownMember(users, public[name]) for name, users in SHARES.items()}
+    store = some_of(store, 0, sum(SHARES.values()))
+    firsts = dict(zip(SHARES, np.cumsum([0, *SHARES.values()]).tolist(), strict=False))
+    released = {}
+    for aggregation in ({}, {"aggregation": "masked", "survivors": 2}):
+        folder = tmp_path / str(len(aggregation))
+        roster = make_roster(folder / "federation", vocabulary, store.tokens_per_user, SHARES, public)
+        assembly = assemble(tiny_recipe(folder, **settings, federation=aggregation), store)
+        devices = {
+            name: seated_device(
+                folder, store, Enrolment(FEDERATION, name, firsts[name], users),
+                Seat(membership=Membership(node_key(number)[0], members)),
+            )
+            for number, (name, users) in enumerate(SHARES.items())
+        }  # fmt: skip
+        played = Coordinator(roster, InProcess(devices), 1.0).rounds(
+            assembly, "spring", assembly.start(assembly.model), AllFree(keys_of)
+        )
+        released[len(aggregation)] = [
+            (state, summed, {name: _joined(device, state.round).tolist() for name, device in devices.items()})
+            for state, summed in played
+        ]
+    for (plain, ours, rows), (masked, theirs, also) in zip(*released.values(), strict=True):
+        assert rows == also
+        assert same(ours, theirs)
+        assert theirs.users > 1
+        for one, other in zip(jax.tree.leaves(plain.params), jax.tree.leaves(masked.params), strict=True):
+            assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
 @pytest.mark.parametrize("settings", [EVERYTHING, SEPARATED, ADAPTED], ids=["coins", "min_separation", "adapters"])

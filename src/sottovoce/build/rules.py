@@ -25,6 +25,7 @@ from sottovoce.recipe import ADAPTER_KEYS, Local, Model, Privacy, Recipe, Run, S
 
 MOST_PLACES = 2**32  # of examples: what an example draws for itself is keyed by its number, of 32 bits
 MOST_PREDICTED = 2**31  # probabilities that distillation keeps for one text: 8 GiB
+MOST_MASKED = 2048  # devices in a masked round: what a message holds of names and signatures
 MOST_READ = 10**7  # tokens that one user reads, rehearsed ones included: more do not fit the 32 bits of their number
 
 NEEDS_START = (
@@ -456,10 +457,17 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
         yield "local.objective='rehearsal' sends public text, which devices do not take yet; use without_forgetting"
     if recipe.audit.plants:
         yield "[audit] plants made-up users in a store, and there is none across devices; audit a simulated run"
-    if recipe.federation.aggregation == "masked":
-        yield "federation.aggregation='masked' is not there yet; use 'plain'"
     if local.compression != "none":
         yield f"local.compression={local.compression!r} is simulated; devices send exact sums: use none"
+
+
+def roster_rules(recipe: Recipe, devices: int) -> Iterator[str]:
+    """Rules of a recipe and the number of registered devices."""
+    if recipe.federation.aggregation == "masked" and devices > MOST_MASKED:
+        yield f"a masked sum is over {MOST_MASKED:,} devices at most, and {devices:,} are registered; use 'plain'"
+    if recipe.federation.survivors > devices:
+        registered = f"the {devices} devices registered: no round would be unmasked"
+        yield f"federation.survivors={recipe.federation.survivors} is more than {registered}; lower it"
 
 
 def simulation_rules(recipe: Recipe) -> Iterator[str]:

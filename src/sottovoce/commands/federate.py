@@ -17,7 +17,7 @@ from sottovoce.errors import SottoError
 from sottovoce.federation import keys, roster
 from sottovoce.federation.device import Device, own_secret
 from sottovoce.federation.limits import Limits, Participation, read_json
-from sottovoce.federation.members import MEMBERS, Members, load_members
+from sottovoce.federation.members import MEMBERS, Members, Membership, load_members
 from sottovoce.federation.messages import Facts
 from sottovoce.federation.roster import DEVICE, LIMITS, Enrolment, FederationSettings, Roster, is_federation
 from sottovoce.federation.rounds import Coordinator
@@ -152,6 +152,7 @@ def serve_federation(
         raise SottoError(f"{federation} has no devices; register some with `sotto federate enrol`")
     recipe = recipe.replace(data={"store": str(federation)})
     rules.check(rules.device_rules(recipe))
+    rules.check(rules.roster_rules(recipe, len(found.members)))
     with _coordinator(found, serving, stop) as coordinator:
         given["coordinator"] = coordinator
         return train(recipe, out, observer=observer, stop=stop, **given)
@@ -238,8 +239,9 @@ def open_device(bundle: Path, data: Path) -> tuple[Device, str]:
             f"{tokens} --tokens-per-user {size}"
         )
     participation = Participation(bundle / "participation.jsonl")
-    limits, key = Limits.load(bundle / LIMITS), _own_key(bundle, enrolment)
-    return Device(enrolment, store, own_secret(bundle), participation, limits, key), facts["server"]
+    limits = Limits.load(bundle / LIMITS)
+    membership = Membership(_own_key(bundle, enrolment), load_members(bundle, enrolment.federation))
+    return Device(enrolment, store, own_secret(bundle), participation, limits, membership), facts["server"]
 
 
 def _own_key(bundle: Path, enrolment: Enrolment) -> Path:

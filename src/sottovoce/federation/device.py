@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets as os_entropy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -21,10 +21,25 @@ from sottovoce.build import rules
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
-from sottovoce.federation import keys
 from sottovoce.federation.frozen import FrozenParts
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.messages import Code, Contribution, FrozenPart, Nothing, Refused, Task, digest, read_request
+from sottovoce.federation.masking.context import context_of
+from sottovoce.federation.masking.graph import Terms
+from sottovoce.federation.masking.messages import Advert, Request, read_later
+from sottovoce.federation.masking.participant import Participant, Place
+from sottovoce.federation.masking.vector import layout_of
+from sottovoce.federation.members import MEMBERS, Membership
+from sottovoce.federation.messages import (
+    Code,
+    Contribution,
+    FrozenPart,
+    Later,
+    Nothing,
+    Refused,
+    Task,
+    digest,
+    read_request,
+)
 from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
 from sottovoce.local.keys import local_key
@@ -40,13 +55,23 @@ VERSION = version("sottovoce")
 SECRET = "coin.secret"
 
 
+@dataclass(frozen=True)
+class Masking:
+    """The masked round that a device is in. It is in memory alone: after a crash the device is out of the round."""
+
+    message: str  # the digest of its task
+    release: str
+    participant: Participant
+    advert: Advert
+
+
 class Device:
     """Answers tasks for the users of one store.
 
     Guarantee: the device's own secret and the release (run, round, attempt) decide who joins; where it is public who
     joins, its own record keeps the separation and the number of times. It does not matter who asks, or how often.
-    Nothing but a `Contribution` or a `Code` leaves. Users train beside the frozen weights of the hash that their task
-    names, and a run keeps the one that its first task had.
+    Nothing but a `Contribution` or a `Code` leaves; in a masked run, only what a `Participant` gives. Users train
+    beside the frozen weights of the hash that their task names, and a run keeps the one that its first task had.
     """
 
     def __init__(
@@ -56,7 +81,7 @@ class Device:
         secret: bytes,
         participation: Participation,
         limits: Limits,
-        key: Path | None = None,  # to sign what it states of the rounds of its users
+        membership: Membership | None = None,
     ):
         if store.users > enrolled.users:
             raise SottoError(
@@ -65,7 +90,8 @@ class Device:
             )
         self._enrolled, self._secret = enrolled, secret
         self._store = replace(store, first=enrolled.first)
-        self._participation, self._limits, self._key = participation, limits, key
+        self._participation, self._limits, self._membership = participation, limits, membership
+        self._masking: Masking | None = None  # the masked round that this device is in
         self._assemblies: dict[str, Assembly] = {}
         self._parts, self._wanted = FrozenParts(participation.path.parent / "frozen"), ""
         self._filled: dict[tuple[str, str], Assembly] = {}  # with the frozen part, by recipe and hash
@@ -80,6 +106,8 @@ class Device:
             request = read_request(message)
             if isinstance(request, FrozenPart):
                 return self._keep(request).to_bytes()
+            if isinstance(request, Later):
+                return self._go_on(read_later(request))
             return self._contribute(request, message).to_bytes()
         except Refused as refused:
             log.warning("a message was refused: %s", refused)
@@ -88,13 +116,26 @@ class Device:
             log.exception("a task failed")
             return Nothing(Code.FAILED).to_bytes()
 
-    def _contribute(self, task: Task, message: bytes) -> Contribution | Nothing:
+    def _go_on(self, request: Request) -> bytes:
+        """The answer to a later phase of a masked round."""
+        if self._masking is None:
+            raise Refused(Code.LOST, "a masked round goes on that this device is not in: it was started again")
+        release, participant = self._masking.release, self._masking.participant
+        return participant.answer(request, lambda digest: self._participation.note_masked(release, digest))
+
+    def _contribute(self, task: Task, message: bytes) -> Contribution | Advert | Nothing:
         if task.version != VERSION:
             raise Refused(Code.VERSION)
         if task.federation != self._enrolled.federation or task.vocabulary != self._store.vocabulary.fingerprint:
             raise Refused(Code.STRANGER)
         assembly = self._assemble(task)
         params = self._check(task, assembly)
+        masked = assembly.recipe.federation.aggregation == "masked"
+        if masked:
+            if self._masking is not None and self._masking.message == digest(message):
+                return self._masking.advert  # the task once more
+            self._masking = None
+            self._check_masked(task, assembly.recipe)
         assembly = self._with_frozen(task, assembly)
         allowed = assembly.algorithm.mechanism.sampler.participation(assembly.recipe.run.rounds)
         rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, allowed)
@@ -102,10 +143,33 @@ class Device:
         if not len(rows):
             return Nothing(Code.NOT_DRAWN)
         answer = self._train(task, assembly, params, rows, digest(message))
-        if allowed is None:
-            return answer
-        answer = replace(answer, before=self._participation.before(task, rows))
-        return answer if self._key is None else replace(answer, signature=keys.sign(self._key, answer.claim))
+        if allowed is not None:
+            answer = replace(answer, before=self._participation.before(task, rows))
+            if self._membership is not None:
+                answer = replace(answer, signature=self._membership.sign(answer.claim))
+        return self._mask(task, assembly.recipe, answer) if masked else answer
+
+    def _check_masked(self, task: Task, recipe: Recipe) -> None:
+        """Refuse a masked round that this device cannot or may not join, before anybody is drawn."""
+        if self._membership is None or self._enrolled.name not in self._membership.members:
+            missing = f"copy {MEMBERS} of the federation into the folder of this device"
+            raise Refused(Code.STRANGER, f"a masked sum needs the keys of the other devices; {missing}")
+        declared, limits = recipe.federation, self._limits
+        if declared.survivors < limits.survivors or declared.colluding < limits.colluding:
+            own = f"survivors = {limits.survivors} and colluding = {limits.colluding}"
+            raise Refused(Code.LIMITS, f"the run declares less than the limits of this device, {own}")
+        self._participation.refuse_masked(task.release)
+
+    def _mask(self, task: Task, recipe: Recipe, sums: Contribution) -> Advert:
+        """Keep the sums for the later phases; what leaves now are keys."""
+        assert self._membership is not None
+        terms = Terms(recipe.federation.survivors, recipe.federation.colluding)
+        place = Place(self._enrolled.name, self._membership, terms)
+        vector = layout_of(sums, recipe.federation).flatten(sums)
+        participant = Participant(place, context_of(task, sums.task), vector)
+        advert = participant.advert(sums if sums.before is not None else None)
+        self._masking = Masking(sums.task, task.release, participant, advert)
+        return advert
 
     def _assemble(self, task: Task) -> Assembly:
         """The objects of a run: built once for all its rounds."""
@@ -160,6 +224,7 @@ class Device:
         private = assembly.is_private
         within = (
             (private or not limits.private_only)
+            and (assembly.recipe.federation.aggregation == "masked" or not limits.masked_only)
             # Without a clip there is no guarantee; `private_only` decides about such runs.
             and (joint_norm(clip_norms) <= limits.clip_norm or not private)
             and bool(np.all(clip_norms > 0))

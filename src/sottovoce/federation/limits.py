@@ -30,6 +30,9 @@ class Limits:
     min_separation: int = 1  # rounds of a run between two that the same user joins; 1 is "each round at most once"
     silos: int = 1  # that a person of this device may be a user of: a run that declares fewer (`max_silos`) is refused
     private_only: bool = True  # refuse a run without a privacy guarantee
+    masked_only: bool = False  # refuse a run whose server sees what this device adds
+    survivors: int = 0  # devices in a masked sum: refuse a run that declares fewer
+    colluding: int = 0  # devices that may collude with the server: refuse a masked run that declares fewer
 
     @staticmethod
     def load(path: Path) -> Limits:
@@ -79,9 +82,13 @@ class Participation:
         self._rounds: dict[int, list[tuple[str, int]]] = {}  # runs and rounds that a user joined, by row
         self._allowed: dict[str, Allowed] = {}  # by run
         self._frozen: dict[str, str] = {}  # the hash of what is not trained, by run
+        self._masked: set[str] = set()  # releases whose masked vector left
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
         for number, line in enumerate(self._chain.lines, 1):
             try:
+                if "masked" in line:
+                    self._masked.add(str(line["release"]))
+                    continue
                 allowed = Allowed(**line["allowed"]) if "allowed" in line else None
                 self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]], allowed)
                 self._frozen[str(line["release"]).rsplit(" ", 2)[0]] = str(line.get("frozen", ""))
@@ -115,6 +122,17 @@ class Participation:
         self._note(task.release, name, rows, allowed)
         self._frozen[task.run] = task.frozen
         return np.array(rows, np.int64)
+
+    def refuse_masked(self, release: str) -> None:
+        """Refuse a release whose masked vector left already."""
+        if release in self._masked:
+            raise Refused(Code.TWICE, f"the masked vector of {release} left already, and leaves once")
+
+    def note_masked(self, release: str, list_digest: str) -> None:
+        """Write that the masked vector of a release leaves now. A second one, under other masks, could tell it."""
+        self.refuse_masked(release)
+        self._chain.append({"release": release, "masked": list_digest})
+        self._masked.add(release)
 
     def before(self, task: Task, rows: np.ndarray) -> tuple[int, int]:
         """The last round of the run before this one that any of the users joined, and the most rounds of any."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,21 @@ class Members:
     def _contents(self) -> bytes:
         devices = {name: asdict(self.devices[name]) for name in sorted(self.devices)}
         return pretty({"format": FORMAT, "federation": self.federation, "members": devices})
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The key that a device signs with, and the other devices as it knows them."""
+
+    key: Path
+    members: Mapping[str, KnownMember] = field(default_factory=dict)
+
+    def sign(self, claim: bytes) -> bytes:
+        return keys.sign(self.key, claim)
+
+    def has_signed(self, name: str, signature: bytes, claim: bytes) -> bool:
+        """Is it a signature by the key that this device knows of the other?"""
+        return name in self.members and keys.is_signed_by(self.members[name].pem, signature, claim)
 
 
 def load_members(folder: Path, federation: str) -> Mapping[str, KnownMember]:

@@ -26,8 +26,8 @@ MAX_HEAD = 2**20  # bytes of the list of its arrays
 MAX_FACTS = 2**20  # bytes of the facts of a task: a recipe, mostly
 MAX_LISTS = 200  # lists and objects in the facts, nested or not
 MAX_DIGITS = 18  # of a whole number, which then has 64 bits
-_MAX_ANSWER_FACTS = 2**10  # bytes
-_HEAD_OF_ARRAY = 2**8  # bytes that describe one array
+MAX_ANSWER_FACTS = 2**10  # bytes
+HEAD_OF_ARRAY = 2**8  # bytes that describe one array
 
 
 class Code(StrEnum):
@@ -69,6 +69,7 @@ _TASK = {
     "recipe": dict,
     "frozen": str,
 }
+LATER = ("share", "mask", "confirm", "unmask")  # the phases of a masked round after its task
 _FROZEN = "frozen "  # before the names of the arrays of a frozen part
 
 
@@ -147,8 +148,17 @@ class Nothing:
         return pack({"protocol": PROTOCOL, "nothing": self.code.value}, {}, [])
 
 
-def read_request(message: bytes) -> Task | FrozenPart:
-    """A task, or the frozen part of a model; a message without a kind is a task.
+@dataclass(frozen=True)
+class Later:
+    """A later phase of a masked round. `masking/messages.py` reads it."""
+
+    kind: str
+    facts: Facts
+    arrays: dict[str, np.ndarray]
+
+
+def read_request(message: bytes) -> Task | FrozenPart | Later:
+    """A task, the frozen part of a model, or a later phase; a message without a kind is a task.
 
     Raises `Refused` for other kinds, and for what cannot be read.
     """
@@ -158,6 +168,8 @@ def read_request(message: bytes) -> Task | FrozenPart:
         if kind == "frozen":
             named = {name.removeprefix(_FROZEN): array for name, array in arrays.items() if name.startswith(_FROZEN)}
             return FrozenPart(typed(facts["federation"], str), typed(facts["name"], str), named)
+        if kind in LATER:
+            return Later(kind, facts, arrays)
         if kind != "task":
             raise Refused(Code.VERSION)  # a newer server
         known = {name: typed(facts[name], kind) for name, kind in _TASK.items()}
@@ -170,7 +182,7 @@ def read_request(message: bytes) -> Task | FrozenPart:
 
 def read_answer(message: bytes) -> Contribution | Nothing:
     """What a device sent. Raises `Refused` if it cannot be read."""
-    facts, arrays, leaves = unpack(message, _MAX_ANSWER_FACTS)
+    facts, arrays, leaves = unpack(message, MAX_ANSWER_FACTS)
     try:
         if "nothing" in facts:
             return Nothing(Code(typed(facts["nothing"], str)))
@@ -186,7 +198,7 @@ def read_answer(message: bytes) -> Contribution | Nothing:
 
 def largest_answer(parameters: int, leaves: int, bits: int) -> int:
     """The most bytes in the answer of an honest device."""
-    return 8 * (parameters + bits) + _MAX_ANSWER_FACTS + _HEAD_OF_ARRAY * (leaves + 3)
+    return 8 * (parameters + bits) + MAX_ANSWER_FACTS + HEAD_OF_ARRAY * (leaves + 3)
 
 
 def digest(message: bytes) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 
 from sottovoce.build.assembly import Assembly
 from sottovoce.federation import keys
-from sottovoce.federation.aggregation.phases import JOINED, Aggregation, DeviceSum
+from sottovoce.federation.aggregation.masked import Asked, MaskedAggregator
+from sottovoce.federation.aggregation.phases import JOINED, Aggregation, DeviceSum, TaskAggregation
 from sottovoce.federation.aggregation.plain import Aggregator
 from sottovoce.federation.device import VERSION
 from sottovoce.federation.frozen import WithFrozen, frozen_part
@@ -52,19 +53,26 @@ class Coordinator:
             number = state.round + 1
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
-            task = replace(self._task(assembly, run, state, clip_norms, payment), frozen=name).to_bytes()
+            task = replace(self._task(assembly, run, state, clip_norms, payment), frozen=name)
             asked, admit = self.roster.registered, None
             joined = self._joined(assembly, run)
             if joined is not None:
                 asked = self._free(assembly.recipe, joined, number, payment)
                 admit = partial(self._admit, joined, number)
-            aggregator = Aggregator(task, asked, algorithm.mechanism, clip_norms, state.params, admit)
+            aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, admit), state)
             aggregation = WithFrozen(aggregator, part) if name else aggregator
             summed = aggregate(aggregation, self.transport, f"round {number}", self.seconds)
             if joined is not None:
                 joined.note(number, aggregator.joined)
             state, _ = release(algorithm, state, summed, clip_norms, payment)
             yield state, summed
+
+    def _aggregator(self, assembly: Assembly, task: Task, asked: Asked, state: ServerState) -> TaskAggregation:
+        """The aggregation that the recipe names."""
+        mechanism, federation = assembly.algorithm.mechanism, assembly.recipe.federation
+        if federation.aggregation == "masked":
+            return MaskedAggregator(task, asked, federation, mechanism, state.params)
+        return Aggregator(task.to_bytes(), asked.registered, mechanism, task.clip_norms, state.params, asked.admit)
 
     def patterns(self, assembly: Assembly, run: str) -> list[tuple[int, ...]] | None:
         """The different sets of rounds that users joined; None where that is not known."""

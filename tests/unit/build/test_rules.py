@@ -24,6 +24,7 @@ from sottovoce.build.rules import (
     device_rules,
     model_rules,
     recipe_rules,
+    roster_rules,
     simulation_rules,
     store_rules,
 )
@@ -58,6 +59,7 @@ class Case:
     facts: StoreFacts = STORE
     layers: Sequence[str] = ("a", "b")
     processes: int = 1
+    devices: int = 20
     before: Spent = ()
     own_objective: bool = False
     family: str = "lstm"  # the model that gets adapters
@@ -72,6 +74,7 @@ SCOPES = {
     "store": lambda c: store_rules(c.recipe, c.facts, c.own_objective),
     "model": lambda c: model_rules(c.recipe, c.layers, 1),
     "devices": lambda c: device_rules(c.recipe),
+    "roster": lambda c: roster_rules(c.recipe, c.devices),
     "simulation": lambda c: simulation_rules(c.recipe),
     "adapters": lambda c: adapter_rules(c.survey),
 }
@@ -225,6 +228,10 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(MASKED, federation(colluding=2)), "federation.survivors=3 must be 4 or more, federation.colluding + 2"),
         (case(MASKED, privacy(mode="none", clipping="none")), "masks hide whole numbers within a bound"),
     ],
+    "roster": [
+        (case(MASKED, devices=3000), "a masked sum is over 2,048 devices at most, and 3,000 are registered"),
+        (case(MASKED, devices=2), "federation.survivors=3 is more than the 2 devices registered"),
+    ],
     "simulation": [
         (case(MASKED), "federation.aggregation='masked' is for real devices: a simulation has no server to hide from"),
     ],
@@ -289,7 +296,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case({"run": {"deploy_every": 2}}), "real ones are late by themselves"),
         (case({"local": {"objective": "rehearsal"}}), "which devices do not take yet"),
         (case({"audit": {"users": 40}}), "there is none across devices"),
-        (case(MASKED), "federation.aggregation='masked' is not there yet"),
         (case({"local": {"compression": "8bit"}}), "local.compression='8bit' is simulated"),
     ],
 }

@@ -10,12 +10,17 @@ import jax
 import numpy as np
 import pytest
 
-from fleets import FEDERATION, make_device, tiny_recipe
+from fleets import FEDERATION, Seat, make_device, seated_device, tiny_recipe
+from masked_fleets import node_key
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import SottoError
 from sottovoce.federation import device as devices
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.messages import Code, Contribution, Nothing, Task, read_answer
+from sottovoce.federation.masking.context import context_of
+from sottovoce.federation.masking.messages import Forwarded, KeyList, read_advert, read_shares, read_vector
+from sottovoce.federation.members import KnownMember, Membership
+from sottovoce.federation.messages import Code, Contribution, Nothing, Task, digest, read_answer, unpack
+from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import for_devices
 from sottovoce.privacy.estimators import WEIGHT_STEP
 from sottovoce.recipe import Recipe
@@ -268,3 +273,113 @@ def test_the_users_of_a_silo_come_as_in_a_simulation(task, store, tmp_path):
     sampler = assemble(Recipe.from_dict(task.recipe), device._store).algorithm.mechanism.sampler
     assert users == [len(sampler.sample(device._store, b"", number)) for number in range(1, 9)]
     assert sum(users) > 10
+
+
+# --- masked rounds --------------------------------------------------------------------------------------------------
+
+MASKED = {"federation": {"aggregation": "masked", "survivors": 2}}
+SHARES = {"d00": 4, "d01": 5, "d02": 4}
+
+
+def no_updates(task, assembly, params, rows, name) -> Contribution:
+    leaves = [np.zeros(leaf.shape, np.int64) for leaf in task.leaves]
+    return Contribution(name, len(rows), len(rows), np.zeros(1, np.int64), leaves)
+
+
+def masked_fleet(folder, store, limits: Limits | None = None) -> dict[str, devices.Device]:
+    """Three devices that know one another. They do not train: it is what they send that counts."""
+    known = {name: KnownMember(users, node_key(number)[1]) for number, (name, users) in enumerate(SHARES.items())}
+    fleet, first = {}, 0
+    for number, (name, users) in enumerate(SHARES.items()):
+        seat = Seat(membership=Membership(node_key(number)[0], known))
+        device = seated_device(folder / name, store, Enrolment(FEDERATION, name, first, users), seat, limits)
+        device._train = lambda task, assembly, params, rows, digest: Contribution(
+            digest,
+            len(rows),
+            len(rows),
+            np.zeros(1, np.int64),
+            [np.zeros(leaf.shape, np.int64) for leaf in task.leaves],
+        )
+        fleet[name], first = device, first + users
+    return fleet
+
+
+def shared_list(adverts: dict[str, bytes], context: str) -> KeyList:
+    read = {name: read_advert(answer, context) for name, answer in adverts.items()}
+    both = tuple(one.mask_key + one.seal_key for one in read.values())
+    return KeyList(context, tuple(read), both, tuple(one.signature for one in read.values()))
+
+
+def forwarded(answers: dict[str, bytes], context: str, receiver: str) -> bytes:
+    """The shares of the others, as a server passes them on."""
+    senders = [name for name in SHARES if name != receiver]
+    sealed = [read_shares(answers[sender], context, 2)[_place(sender, receiver)] for sender in senders]
+    return Forwarded(context, tuple(senders), tuple(sealed)).to_bytes()
+
+
+def _place(sender: str, receiver: str) -> int:
+    return [name for name in SHARES if name != sender].index(receiver)
+
+
+@pytest.fixture
+def everybody(task) -> Task:
+    return changed(task, **MASKED, privacy={"cohort": 13})
+
+
+def test_a_masked_round_goes_on_in_memory_and_after_a_crash_the_device_is_out_of_it(everybody, store, tmp_path, caplog):
+    message = everybody.to_bytes()
+    context = context_of(everybody, digest(message))
+    fleet = masked_fleet(tmp_path, store)
+    adverts = {name: device.answer(message) for name, device in fleet.items()}
+    assert fleet["d00"].answer(message) == adverts["d00"]  # asked again: the same keys
+    listed = shared_list(adverts, context).to_bytes()
+    shares = {name: device.answer(listed) for name, device in fleet.items()}
+    # A crash before the vector left: the device may show fresh keys, and does not know the round of the old ones.
+    crashed = masked_fleet(tmp_path, store)["d00"]
+    assert code_of(crashed, listed) == Code.LOST
+    assert "it was started again" in caplog.text
+    again = read_advert(crashed.answer(message), context)
+    assert again.mask_key != read_advert(adverts["d00"], context).mask_key
+    assert code_of(crashed, listed) == Code.MALFORMED  # the list has the keys of before
+    # A crash after it left: nothing of the release leaves again, under no keys.
+    vector = fleet["d01"].answer(forwarded(shares, context, "d01"))
+    assert read_vector(vector, context, 4 * (sum(leaf.size for leaf in everybody.leaves) + 3)).any()
+    crashed = masked_fleet(tmp_path, store)["d01"]
+    assert code_of(crashed, message) == Code.TWICE
+    assert "leaves once" in caplog.text
+
+
+def test_keys_are_fresh_in_every_round_and_release(everybody, store, tmp_path):
+    device = masked_fleet(tmp_path, store)["d01"]
+    tasks = [everybody, replace(everybody, round=2), replace(everybody, round=3, attempt="b")]
+    keys = set()
+    for one in tasks:
+        message = one.to_bytes()
+        advert = read_advert(device.answer(message), context_of(one, digest(message)))
+        keys |= {advert.mask_key, advert.seal_key}
+    assert len(keys) == 6
+
+
+def test_a_device_without_members_refuses_masked_rounds_and_says_what_to_copy(everybody, store, tmp_path, caplog):
+    assert code_of(make_device(tmp_path, store, "d00", 0, 4), everybody.to_bytes()) == Code.STRANGER
+    assert "copy members.json of the federation into the folder of this device" in caplog.text
+    assert not (tmp_path / "d00.jsonl").exists()  # nobody was drawn
+
+
+@pytest.mark.parametrize(
+    ("limits", "masked", "code"),
+    [
+        (Limits(survivors=3), True, Code.LIMITS),
+        (Limits(colluding=1), True, Code.LIMITS),
+        (Limits(masked_only=True), True, None),
+        (Limits(masked_only=True), False, Code.LIMITS),
+    ],
+)
+def test_the_owner_decides_what_a_masked_round_must_declare(everybody, store, tmp_path, limits, masked, code):
+    device = masked_fleet(tmp_path, store, limits)["d01"]
+    task = everybody if masked else changed(everybody, federation={"aggregation": "plain", "survivors": 0})
+    assert code_of_any(device, task.to_bytes()) == code
+
+
+def code_of_any(device, message: bytes) -> str | None:
+    return unpack(device.answer(message), 2**20)[0].get("nothing")

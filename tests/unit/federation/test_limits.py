@@ -83,3 +83,18 @@ def test_a_damaged_record_is_refused(tmp_path):
     path.write_text(json.dumps({**line, "rows": "all"}) + "\n")
     with pytest.raises(DamagedRun):
         Participation(path)
+
+
+def test_a_masked_vector_of_a_release_leaves_once_also_after_a_restart(tmp_path):
+    path = tmp_path / "joined.jsonl"
+    first = Participation(path)
+    first.join(task(), b"message", np.array([1]), Limits())
+    first.refuse_masked(task().release)
+    first.note_masked(task().release, "a list")
+    for record in (first, Participation(path)):
+        for refuse in (record.refuse_masked, lambda release, record=record: record.note_masked(release, "another")):
+            with pytest.raises(Refused) as refused:
+                refuse(task().release)
+            assert refused.value.code is Code.TWICE
+        record.refuse_masked(task(number=2).release)
+        assert record.join(task(), b"message", np.array([]), Limits()).tolist() == [1]

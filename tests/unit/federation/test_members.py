@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from masked_fleets import membership
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.members import BY_DEVICE, MEMBERS, KnownMember, Members
@@ -69,3 +70,12 @@ def test_a_list_that_is_missing_damaged_or_of_another_version_is_refused(members
     (tmp_path / MEMBERS).write_text(json.dumps({**good, "format": 2}))
     with pytest.raises(SottoError, match="another version"):
         Members.load(tmp_path)
+
+
+def test_a_signature_is_that_of_a_known_member():
+    one = membership(0, 2)
+    signature = one.sign(b"claim")
+    assert one.has_signed("d00", signature, b"claim")
+    assert not one.has_signed("d01", signature, b"claim")
+    assert not one.has_signed("d00", signature, b"another claim")
+    assert not one.has_signed("d09", signature, b"claim")

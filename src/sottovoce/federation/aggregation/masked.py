@@ -1,0 +1,334 @@
+"""The server's side of a masked sum: it passes on what devices send one another, and learns the sum of all alone.
+
+Whatever goes wrong, nothing is unmasked: the sum is zero and the round is only noise, as if nobody had answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from sottovoce.federation import keys
+from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase
+from sottovoce.federation.aggregation.plain import within
+from sottovoce.federation.masking import masks, sharing
+from sottovoce.federation.masking.context import context_of
+from sottovoce.federation.masking.graph import Graph, Terms, graph_of, quorum
+from sottovoce.federation.masking.messages import (
+    Advert,
+    Forwarded,
+    KeyList,
+    Revealed,
+    Signatures,
+    Survivors,
+    largest,
+    read_advert,
+    read_confirmed,
+    read_revealed,
+    read_shares,
+    read_vector,
+)
+from sottovoce.federation.masking.participant import pair_mask, self_mask
+from sottovoce.federation.masking.vector import Layout
+from sottovoce.federation.messages import Code, Contribution, Refused, Task, digest
+from sottovoce.models.contract import LanguageModel
+from sottovoce.privacy.estimators import WEIGHT_STEP
+from sottovoce.privacy.fixed_point import BIT_STEP
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.recipe import Federation
+
+log = logging.getLogger("sottovoce.aggregation")
+Take = Callable[[str, bytes], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whom a masked round asks: their registered users and public keys, and who may count in it."""
+
+    registered: Mapping[str, int]
+    public_keys: Mapping[str, str]
+    admit: Callable[[str, Contribution], None] | None = None  # raises `Refused`
+
+
+class MaskedAggregator:
+    """The masked aggregation: keys, shares, vectors, signatures, and what removes the masks of the one sum.
+
+    Guarantee: the sum is that of the plain aggregation, to the bit, over the devices whose vectors came; or it is zero.
+    Since the server cannot clip what one device sends, it bounds the sum: by the clip norm times all registered users
+    of those devices. That is a projection, so one user moves the result no further than the sum.
+    """
+
+    def __init__(self, task: Task, asked: Asked, federation: Federation, mechanism: Mechanism, params: LanguageModel):
+        message = task.to_bytes()
+        self._asked, self._mechanism, self._clip_norms = asked, mechanism, task.clip_norms
+        self._context, self._task_bytes = context_of(task, digest(message)), len(message)
+        self._terms = Terms(federation.survivors, federation.colluding)
+        leaves, self._structure = jax.tree.flatten(params)
+        shapes = tuple(tuple(leaf.shape) for leaf in leaves)
+        self._layout = Layout(shapes, len(task.clip_norms), counts=federation.noise == "server")
+        self._codes: dict[str, str] = {}
+        self._bytes = 0
+        self._adverts: dict[str, Advert] = {}
+        self._sum: Contribution | None = None
+        self._in_sum: tuple[str, ...] = ()
+        self.joined: dict[str, int] = {}
+        self.lacking: list[str] = []
+        self.first = _Exchange(
+            self, dict.fromkeys(asked.registered, message), largest(2 * masks.KEY), self._take_advert
+        )
+
+    def ask_again(self, devices: Iterable[str]) -> None:
+        """The first phase, played again, asks these devices alone."""
+        self.first.messages = {device: self.first.messages[device] for device in devices}
+
+    def phases(self) -> Iterator[Phase]:
+        yield self.first
+        yield from self.rest()
+
+    def rest(self) -> Iterator[Phase]:
+        """The phases after the task. They end where too few devices are left."""
+        if self._too_few("showed their keys", self._adverts):
+            return
+        found = self._key_list()
+        graph = graph_of(found.names, found.digest, self._terms)
+        passing = _Passing(found, graph)
+        near = max(map(len, graph.neighbours.values()))
+        yield self._ask(dict.fromkeys(found.names, found.to_bytes()), near * sharing.SEALED, passing.take_shares)
+        if self._too_few("shared their secrets", passing.sealed):
+            return
+        users = sum(self._asked.registered[name] for name in found.names)
+        vectors = _Vectors(masks.Modular(self._layout.size, masks.width_for(users)), self._context)
+        yield self._ask(passing.forwarded(), vectors.size, vectors.take)
+        if self._too_few("sent a vector", vectors.came):
+            return
+        survivors = Survivors(self._context, tuple(sorted(vectors.came)))
+        signing = _Signing(survivors, survivors.claim(found.digest), self._asked.public_keys)
+        yield self._ask(dict.fromkeys(survivors.names, survivors.to_bytes()), 0, signing.take)
+        needed = quorum(len(found.names), self._terms.colluding)
+        if len(signing.signatures) < needed:
+            return self._fail(f"{len(signing.signatures)} devices signed who survived, and {needed} must")
+        names = tuple(sorted(signing.signatures))
+        signatures = Signatures(self._context, names, tuple(signing.signatures[name] for name in names))
+        opening = _Opening(passing, survivors)
+        yield self._ask(dict.fromkeys(names, signatures.to_bytes()), masks.SEED * (near + 1), opening.take)
+        try:
+            opening.remove_masks(vectors.total)
+        except Refused as refused:
+            return self._fail(str(refused))
+        self._sum, self._in_sum = self._layout.restore(vectors.total.signed(), ""), survivors.names
+        accounts = {name: self._adverts[name].account for name in survivors.names}
+        self.joined = {name: account.users for name, account in accounts.items() if account is not None}
+
+    def total(self) -> DeviceSum:
+        """The sums, in float64, which holds them exactly."""
+        grid = self._mechanism.grid(self._clip_norms)
+        assert grid is not None  # rules.py: masked sums need a clip
+        users = sum(self._asked.registered[name] for name in self._in_sum)
+        found = self._sum or self._layout.restore(np.zeros(self._layout.size, np.int64), "")
+        found = self._bounded(found, users, grid) if self._layout.counts else found
+        total = self._structure.unflatten([leaf.astype(np.float64) * grid for leaf in found.leaves])
+        weight, bits = np.float64(found.weight * WEIGHT_STEP), found.bits * BIT_STEP
+        lacking = dict.fromkeys(self.lacking, Code.FROZEN.value)
+        codes = {**lacking, **self._codes, **dict.fromkeys(self._in_sum, JOINED)}
+        # A device that took part and is not in the sum left on the way.
+        said = [codes.get(name, Code.AWAY.value) for name in self._asked.registered]
+        left = [
+            Code.AWAY.value if code == JOINED and name not in self._in_sum else code
+            for name, code in zip(self._asked.registered, said, strict=True)
+        ]
+        return DeviceSum(total, weight, bits, found.users, Counter(left), (self._task_bytes, self._bytes))
+
+    def _bounded(self, found: Contribution, users: int, grid: float) -> Contribution:
+        """What honest devices can send together; a sum within it is not touched."""
+        parts = zip(self._mechanism.clipping.parts(found.leaves), self._clip_norms * users / grid, strict=True)
+        leaves = [leaf for part, bound in parts for leaf in within(part, float(bound))]
+        weight = min(max(found.weight, 0), int(users / WEIGHT_STEP))
+        bits = np.clip(found.bits, -users, users)
+        bounded = Contribution("", min(max(found.users, 0), users), weight, bits, leaves)
+        same = all(np.array_equal(old, new) for old, new in zip(found.leaves, leaves, strict=True))
+        if not same or (found.users, found.weight) != (bounded.users, weight):
+            log.warning("the masked sum is larger than honest devices send: a device spoiled the round")
+        return bounded
+
+    def _ask(self, messages: Mapping[str, bytes], answer: int, take: Take) -> _Exchange:
+        return _Exchange(self, messages, largest(answer), take)
+
+    def _too_few(self, did: str, devices: Mapping[str, Any] | set[str]) -> bool:
+        needed = max(self._terms.survivors, 2)
+        if len(devices) < needed:
+            self._fail(f"{len(devices)} devices {did}, fewer than the {needed} declared")
+        return len(devices) < needed
+
+    def _fail(self, why: str) -> None:
+        log.warning("nothing is unmasked, and the round is only noise: %s", why)
+
+    def _key_list(self) -> KeyList:
+        names = tuple(sorted(self._adverts))
+        adverts = [self._adverts[name] for name in names]
+        both, signatures = (one.mask_key + one.seal_key for one in adverts), (one.signature for one in adverts)
+        return KeyList(self._context, names, tuple(both), tuple(signatures))
+
+    def _take_advert(self, device: str, answer: bytes) -> None:
+        advert = read_advert(answer, self._context)
+        if device in self._adverts:
+            raise Refused(Code.TWICE)
+        claim = Advert.claim(self._context, device, advert.mask_key, advert.seal_key)
+        if not _is_signed(self._asked.public_keys.get(device, ""), advert.signature, claim):
+            raise Refused(Code.SIGNATURE)
+        for key in (advert.mask_key, advert.seal_key):  # one of low order would stop all neighbours
+            masks.agreed(X25519PrivateKey.generate(), key, b"")
+        taken = {key for one in self._adverts.values() for key in (one.mask_key, one.seal_key)}
+        if advert.mask_key == advert.seal_key or {advert.mask_key, advert.seal_key} & taken:
+            raise Refused(Code.MALFORMED)
+        if self._asked.admit is not None:
+            if advert.account is None:
+                raise Refused(Code.MALFORMED)
+            self._asked.admit(device, advert.account)
+        self._adverts[device] = advert
+
+    def count(self, device: str, answer: bytes, phase: _Exchange) -> str:
+        """Count an answer of any phase. A device that is out of the round stays out."""
+        self._bytes += len(answer)
+        if device not in self._asked.registered:
+            return Code.STRANGER.value
+        if self._codes.get(device, JOINED) != JOINED:
+            return Code.TWICE.value
+        try:
+            if len(answer) > phase.max_answer_bytes or device not in phase.messages:
+                raise Refused(Code.MALFORMED)
+            phase.read(device, answer)
+            code = JOINED
+        except Refused as refused:
+            code = refused.code.value
+            if refused.code is Code.FROZEN and device not in self.lacking:
+                self.lacking.append(device)
+                return code
+            if refused.code is Code.TWICE and device in self._codes:
+                return code  # its first answer counts
+        except Exception:  # an error that is not foreseen: the other devices go on
+            log.exception("the answer of %s cannot be counted", device)
+            code = Code.FAILED.value
+        self._codes[device] = code
+        return code
+
+
+class _Exchange:
+    """One phase of a masked aggregation."""
+
+    def __init__(self, owner: MaskedAggregator, messages: Mapping[str, bytes], max_answer_bytes: int, read: Take):
+        self._owner, self.read = owner, read
+        self.messages, self.max_answer_bytes = messages, max_answer_bytes
+
+    def take(self, device: str, answer: bytes) -> str:
+        return self._owner.count(device, answer, self)
+
+
+class _Passing:
+    """Shares on their way from device to device. The server cannot open them."""
+
+    def __init__(self, found: KeyList, graph: Graph):
+        self.found, self.graph = found, graph
+        self.sealed: dict[str, dict[str, bytes]] = {}  # by sender and receiver
+
+    def take_shares(self, device: str, answer: bytes) -> None:
+        near = self.graph.neighbours[device]
+        if device in self.sealed:
+            raise Refused(Code.TWICE)
+        self.sealed[device] = dict(zip(near, read_shares(answer, self.found.context, len(near)), strict=True))
+
+    def senders(self, receiver: str) -> tuple[str, ...]:
+        """The neighbours whose shares a device keeps."""
+        return tuple(name for name in self.graph.neighbours[receiver] if name in self.sealed)
+
+    def forwarded(self) -> dict[str, bytes]:
+        """What goes to each device. One that too few neighbours would hide is not asked."""
+        messages = {}
+        for receiver in self.sealed:
+            senders = self.senders(receiver)
+            if len(senders) >= self.graph.threshold:
+                sealed = tuple(self.sealed[name][receiver] for name in senders)
+                messages[receiver] = Forwarded(self.found.context, senders, sealed).to_bytes()
+        return messages
+
+
+class _Vectors:
+    """Masked vectors, added up as they come."""
+
+    def __init__(self, total: masks.Modular, context: str):
+        self.total, self._context = total, context
+        self.size = total.size * total.width
+        self.came: set[str] = set()
+
+    def take(self, device: str, answer: bytes) -> None:
+        if device in self.came:
+            raise Refused(Code.TWICE)
+        self.total.add_bytes(read_vector(answer, self._context, self.size))
+        self.came.add(device)
+
+
+class _Signing:
+    """Signatures of the set of survivors."""
+
+    def __init__(self, survivors: Survivors, claim: bytes, public_keys: Mapping[str, str]):
+        self._context, self._claim, self._public_keys = survivors.context, claim, public_keys
+        self.signatures: dict[str, bytes] = {}
+
+    def take(self, device: str, answer: bytes) -> None:
+        signature = read_confirmed(answer, self._context)
+        if not _is_signed(self._public_keys.get(device, ""), signature, self._claim):
+            raise Refused(Code.SIGNATURE)
+        self.signatures.setdefault(device, signature)
+
+
+class _Opening:
+    """What removes the masks of the sum over the survivors."""
+
+    def __init__(self, passing: _Passing, survivors: Survivors):
+        self._passing, self._survivors = passing, survivors.names
+        self._revealed: dict[str, Revealed] = {}
+
+    def take(self, device: str, answer: bytes) -> None:
+        kept = self._passing.senders(device)
+        self._revealed.setdefault(device, read_revealed(answer, self._passing.found.context, len(kept)))
+
+    def remove_masks(self, total: masks.Modular) -> None:
+        """Take the masks away from the sum of the survivors. Raises `Refused` where too few shares came."""
+        found, graph, alive = self._passing.found, self._passing.graph, set(self._survivors)
+        own = [self_mask(self._self_seed(name), found, name) for name in self._survivors]
+        added, taken = [], []
+        for gone in sorted(set(self._passing.sealed) - alive):
+            key = self._mask_key(gone)
+            for name in graph.neighbours[gone]:
+                if name in alive:  # it masked with the one that is gone: the lesser name added
+                    (added if name < gone else taken).append(pair_mask(key, found, (gone, name)))
+        total.add_masks([*own, *added], sign=-1)
+        total.add_masks(taken)
+
+    def _self_seed(self, name: str) -> bytes:
+        return self._revealed[name].seed if name in self._revealed else self._combined(name)
+
+    def _mask_key(self, name: str) -> X25519PrivateKey:
+        key = masks.key_from_seed(self._combined(name))
+        if masks.public_bytes(key) != self._passing.found.entry(name)[0]:
+            raise Refused(Code.MALFORMED, f"a device gave a wrong share of the mask key of {name}")
+        return key
+
+    def _combined(self, name: str) -> bytes:
+        """A secret of a device, from the shares that its neighbours gave."""
+        graph, shares = self._passing.graph, {}
+        for place, holder in enumerate(graph.neighbours[name]):
+            if holder in self._revealed:
+                kept = self._passing.senders(holder)
+                shares[place] = self._revealed[holder].shares[kept.index(name)]
+        return sharing.combine(shares, graph.threshold)
+
+
+def _is_signed(public_key: str, signature: bytes, claim: bytes) -> bool:
+    return bool(public_key) and keys.is_signed_by(keys.public_key_pem(public_key), signature, claim)

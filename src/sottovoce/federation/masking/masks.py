@@ -1,0 +1,126 @@
+"""Masks: X25519 and HKDF-SHA256 (RFC 7748, RFC 5869) give two devices a key, and ChaCha20 (RFC 8439) a stream from it.
+
+A vector is added modulo 2^(8·width). Its numbers lie in planes: 32 bits first, then what is above them. So a mask has
+no more bytes than the vector, and is added without being unpacked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from sottovoce.errors import SottoError
+from sottovoce.federation.masking.context import bind
+from sottovoce.federation.messages import Code, Refused
+from sottovoce.privacy.fixed_point import BITS
+
+SEED = 16  # bytes of what is shared: an element of GF(2^128)
+KEY = 32
+CHUNK = 2**14  # numbers whose stream is made at once, so that it stays in the cache; both sides must use the same
+PLANES = {4: ("<u4",), 5: ("<u4", "u1"), 6: ("<u4", "<u2"), 8: ("<u8",)}  # by width: one plane, or two
+
+
+def new_seed() -> bytes:
+    return os.urandom(SEED)
+
+
+def key_from_seed(seed: bytes) -> X25519PrivateKey:
+    """The mask key that follows from a seed. Whoever puts the seed together from its shares has the key."""
+    return X25519PrivateKey.from_private_bytes(derived(seed, bind("mask key")))
+
+
+def public_bytes(key: X25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()
+
+
+def agreed(key: X25519PrivateKey, public: bytes, bound: bytes) -> bytes:
+    """A key that two devices share, bound to its use. A public key that gives no secret is refused."""
+    try:
+        secret = key.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:  # of another length, or of low order: then the secret is zero for everybody
+        raise Refused(Code.MALFORMED, "a public key of another device is malformed: it would give no secret") from None
+    return derived(secret, bound)
+
+
+def derived(secret: bytes, bound: bytes) -> bytes:
+    """A key of 32 bytes by HKDF-SHA256 without salt; `bound` says what it is for."""
+    return HKDF(SHA256(), KEY, None, bound).derive(secret)
+
+
+def width_for(users: int, noise: int = 0) -> int:
+    """The bytes of a number modulo which no sum over `users` wraps round, with noise within ± `noise`.
+
+    Guarantee: the sum of contributions of so many users, each within 2^27 steps, is told apart from all others.
+    """
+    bound = users * 2**BITS + noise
+    fits = [width for width in PLANES if bound.bit_length() < 8 * width]  # one bit is for the sign
+    if not fits:
+        raise SottoError(f"a masked sum over {users:,} users needs more than 64 bits; register fewer users")
+    return min(fits)
+
+
+class Modular:
+    """A vector of whole numbers modulo 2^(8·width), to which vectors and masks are added."""
+
+    def __init__(self, size: int, width: int):
+        self.size, self.width = size, width
+        self._planes = [np.dtype(plane) for plane in PLANES[width]]
+        # Sums of the lower of two planes carry into the upper: its 32 bits are added up in 64, and joined at the end.
+        wide = [np.dtype("<u8"), *self._planes[1:]] if len(self._planes) > 1 else self._planes
+        self._sums = [np.zeros(size, plane) for plane in wide]
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Add integers of 64 bits, negative ones as well."""
+        self._sums[0] += numbers.view(np.uint64).astype(self._sums[0].dtype, copy=False)
+
+    def add_masks(self, keys: Iterable[bytes], sign: int = 1) -> None:
+        """Add, or take away, the stream of each key. A key is used for one vector of one round only."""
+        operation = np.add if sign > 0 else np.subtract
+        streams = [Cipher(ChaCha20(key, bytes(16)), None).encryptor() for key in keys]
+        zeros, buffer = bytes(self.width * CHUNK), bytearray(self.width * CHUNK)
+        for start in range(0, self.size, CHUNK):
+            count = min(CHUNK, self.size - start)
+            parts = [part[start : start + count] for part in self._sums]
+            planes = self._split(memoryview(buffer)[: self.width * count], count)
+            for stream in streams:
+                stream.update_into(memoryview(zeros)[: self.width * count], buffer)
+                for part, plane in zip(parts, planes, strict=True):
+                    operation(part, plane, out=part)
+
+    def add_bytes(self, packed: bytes | np.ndarray) -> None:
+        """Add a vector as `to_bytes` has it."""
+        for part, plane in zip(self._sums, self._split(packed, self.size), strict=True):
+            part += plane
+
+    def to_bytes(self) -> bytes:
+        numbers, packed = self._numbers(), []
+        for plane in self._planes:
+            packed.append(numbers.astype(plane).tobytes())
+            if plane.itemsize < 8:
+                numbers >>= np.uint64(8 * plane.itemsize)
+        return b"".join(packed)
+
+    def signed(self) -> np.ndarray:
+        """The numbers as integers of 64 bits, from -2^(8·width - 1) up."""
+        unused = np.uint64(64 - 8 * self.width)
+        return (self._numbers() << unused).view(np.int64) >> np.int64(unused)
+
+    def _numbers(self) -> np.ndarray:
+        numbers = self._sums[0].astype(np.uint64)
+        for part in self._sums[1:]:
+            numbers += part.astype(np.uint64) << np.uint64(32)
+        return numbers
+
+    def _split(self, packed: bytes | memoryview | np.ndarray, count: int) -> list[np.ndarray]:
+        views, start = [], 0
+        for plane in self._planes:
+            views.append(np.frombuffer(packed, plane, count, start))
+            start += count * plane.itemsize
+        return views

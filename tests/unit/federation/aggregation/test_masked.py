@@ -1,0 +1,216 @@
+"""The server's side of a masked sum: it is the plain sum, or nothing; and what hostile devices can do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from masked_fleets import LIKE, PHASES, MaskedFleet, Stub, is_zero, membership, same, some_task
+from sottovoce.federation.aggregation.masked import Asked, MaskedAggregator
+from sottovoce.federation.masking.messages import Advert, Confirmed, Masked, Revealed, read_advert, read_revealed
+from sottovoce.federation.messages import Code, Contribution, Nothing, Refused
+from sottovoce.federation.rounds import aggregate
+
+ROGUE = "d03"
+
+
+@pytest.mark.parametrize(
+    "phase", [pytest.param(each, marks=() if each == "mask" else pytest.mark.slow) for each in PHASES]
+)
+def test_with_three_of_ten_lost_in_any_phase_the_sum_is_that_of_the_others(phase):
+    """Lost before the mask phase they are not in the sum; lost after it, they are."""
+    fleet = MaskedFleet(10, survivors=4)
+    fleet.lost = {phase: {"d01", "d04", "d08"}}
+    summed = fleet.play()
+    there = set(fleet.names) - (fleet.lost[phase] if phase in PHASES[:3] else set())
+    assert same(summed, fleet.expected(there))
+    assert summed.answers["joined"] == len(there)
+    assert summed.answers["away"] == 10 - len(there)
+    assert not fleet.refusals()
+
+
+def test_devices_that_are_lost_one_by_one_in_all_phases_leave_the_sum_of_those_whose_vectors_came():
+    fleet = MaskedFleet(8, survivors=3)
+    fleet.lost = {phase: {f"d{number:02d}"} for number, phase in enumerate(PHASES[1:])}
+    summed = fleet.play()
+    assert same(summed, fleet.expected(set(fleet.names) - {"d00", "d01"}))
+
+
+@pytest.mark.slow
+def test_a_sparse_graph_gives_the_same_sum():
+    fleet = MaskedFleet(36, survivors=4)
+    fleet.lost = {"mask": {"d01", "d14"}, "unmask": {"d20"}}
+    summed = fleet.play()
+    stub = next(iter(fleet.stubs.values()))
+    assert len(stub.participant._graph.neighbours["d00"]) < 35
+    assert same(summed, fleet.expected(set(fleet.names) - {"d01", "d14"}))
+
+
+@pytest.mark.parametrize("phase", ["share", "mask", "confirm"])
+def test_fewer_than_declared_are_not_unmasked_and_the_round_is_only_noise(phase, caplog):
+    fleet = MaskedFleet(5, survivors=4)
+    fleet.lost = {phase: {"d00", "d01"} if phase != "confirm" else {"d00", "d01", "d02"}}
+    summed = fleet.play()
+    assert is_zero(summed)
+    assert fleet.asked == list(PHASES[: PHASES.index(phase) + 1])  # nothing more is asked
+    assert "nothing is unmasked, and the round is only noise" in caplog.text
+    assert jax.tree.structure(summed.total) == jax.tree.structure(LIKE)
+
+
+def test_too_few_shares_open_nothing(caplog):
+    fleet = MaskedFleet(5, survivors=3)
+    fleet.lost = {"mask": {"d00"}, "unmask": {"d01", "d02"}}
+    assert is_zero(fleet.play())
+    assert "shares of a secret are left" in caplog.text
+
+
+def test_a_device_that_was_not_drawn_is_not_in_the_round():
+    fleet = MaskedFleet(5, survivors=3)
+    fleet.stubs["d01"].sums = None
+    summed = fleet.play()
+    assert same(summed, fleet.expected(set(fleet.names) - {"d01"}))
+    assert summed.answers == {"joined": 4, Code.NOT_DRAWN: 1}
+
+
+def rogue(phase: str, change: Callable[[Stub, bytes], bytes], count: int = 5) -> MaskedFleet:
+    """A fleet of which one device answers as it likes in one phase."""
+    fleet = MaskedFleet(count, survivors=3)
+
+    def say(now: str, name: str, answer: bytes) -> bytes:
+        return change(fleet.stubs[name], answer) if (now, name) == (phase, ROGUE) else answer
+
+    fleet.say = say
+    return fleet
+
+
+def signed_keys(stub: Stub, mask_key: bytes, seal_key: bytes) -> bytes:
+    context = stub.participant.context
+    signature = membership(3, 5).sign(Advert.claim(context, ROGUE, mask_key, seal_key))
+    return Advert(context, mask_key, seal_key, signature).to_bytes()
+
+
+def its_own(stub: Stub, answer: bytes) -> Advert:
+    return read_advert(answer, stub.participant.context)
+
+
+HOSTILE = {
+    "keys that it did not sign": (
+        "join", lambda stub, answer: replace(its_own(stub, answer), signature=b"no").to_bytes(), Code.SIGNATURE
+    ),
+    "a key of low order": (
+        "join", lambda stub, answer: signed_keys(stub, bytes(32), its_own(stub, answer).seal_key), Code.MALFORMED
+    ),
+    "one key twice": (
+        "join", lambda stub, answer: signed_keys(stub, *[its_own(stub, answer).seal_key] * 2), Code.MALFORMED
+    ),
+    "noise on the wire": ("share", lambda stub, answer: b"\0" * 99, Code.MALFORMED),
+    "shares for too few": ("share", lambda stub, answer: Masked(stub.participant.context, b"").to_bytes(), "malformed"),
+    "a vector of another length": (
+        "mask", lambda stub, answer: Masked(stub.participant.context, bytes(8)).to_bytes(), Code.MALFORMED
+    ),
+    "an answer to another round": ("mask", lambda stub, answer: Masked("0" * 64, bytes(80)).to_bytes(), Code.AWAY),
+    "a code": ("mask", lambda stub, answer: Nothing(Code.LIMITS).to_bytes(), Code.LIMITS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_device_that_sends_what_is_wrong_is_left_out_and_the_others_go_on(what):
+    phase, change, code = HOSTILE[what]
+    fleet = rogue(phase, change)
+    summed = fleet.play()
+    assert same(summed, fleet.expected(set(fleet.names) - {ROGUE}))
+    assert summed.answers == {"joined": 4, code: 1}
+
+
+def test_a_wrong_signature_of_the_survivors_does_not_stop_the_others():
+    fleet = rogue("confirm", lambda stub, answer: Confirmed(stub.participant.context, b"no").to_bytes())
+    assert same(fleet.play(), fleet.expected(set(fleet.names)))
+
+
+def test_a_wrong_share_of_a_mask_key_is_noticed(caplog):
+    def change(stub: Stub, answer: bytes) -> bytes:
+        revealed = read_revealed(answer, stub.participant.context, 5)
+        return Revealed(revealed.context, revealed.seed, (b"\1" * 16,) * 5).to_bytes()
+
+    fleet = rogue("unmask", change, count=6)
+    fleet.lost = {"mask": {"d00", "d05"}}
+    assert is_zero(fleet.play())
+    assert "wrong share of the mask key" in caplog.text
+
+
+def test_the_sum_with_a_hostile_device_is_within_what_honest_ones_can_send(caplog):
+    """The server cannot clip what one device sends; it bounds the sum by all registered users of the survivors."""
+    fleet = MaskedFleet(5, survivors=3)
+    huge = [np.full(leaf.shape, 2**30) for leaf in jax.tree.leaves(LIKE)]
+    fleet.stubs[ROGUE].sums = Contribution("", -7, -(2**20), np.array([500]), huge)
+    summed = fleet.play()
+    norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(summed.total)))
+    assert 0.99 * 0.5 * 15 < norm <= 0.5 * 15
+    assert 0 <= summed.users <= 15
+    assert 0 <= summed.weight <= 15
+    assert np.abs(summed.bits).max() <= 7.5
+    assert "a device spoiled the round" in caplog.text
+
+
+def test_a_device_counts_once_and_a_stranger_never():
+    fleet = MaskedFleet(3, survivors=2)
+    aggregator = fleet.aggregator()
+    first = aggregator.first
+    answers = {name: stub.answer(first.messages[name]) for name, stub in fleet.stubs.items()}
+    assert [first.take(name, answer) for name, answer in answers.items()] == ["joined"] * 3
+    assert first.take("d00", answers["d00"]) == Code.TWICE
+    assert first.take("nobody knows", answers["d00"]) == Code.STRANGER
+    assert first.take("d01", answers["d00"]) == Code.TWICE
+
+
+def test_a_device_cannot_answer_under_the_name_of_another():
+    fleet = MaskedFleet(3, survivors=2)
+    first = fleet.aggregator().first
+    answer = fleet.stubs["d00"].answer(first.messages["d00"])
+    assert first.take("d01", answer) == Code.SIGNATURE
+
+
+def test_an_answer_longer_than_an_honest_one_is_not_read():
+    fleet = MaskedFleet(3, survivors=2)
+    first = fleet.aggregator().first
+    assert first.take("d00", b"\0" * (first.max_answer_bytes + 1)) == Code.MALFORMED
+
+
+def test_a_device_that_may_not_join_is_left_out_before_it_shares():
+    """Where it is bounded how often users join, keys come with an account of earlier rounds."""
+    fleet = MaskedFleet(4, survivors=3)
+    base = fleet.aggregator()
+    counted = {}
+
+    def admit(device: str, account: Contribution) -> None:
+        counted[device] = account.users
+        if device == "d00":
+            raise Refused(Code.EARLY)
+
+    for name, stub in fleet.stubs.items():
+        begin = stub.begin
+
+        def with_account(task, message, stub=stub, begin=begin, name=name):
+            advert = read_advert(begin(task, message), stub.participant.context)
+            account = None if name == "d01" else Contribution("t", 3, 0, np.zeros(0, np.int64), [], (1, 1))
+            return replace(advert, account=account).to_bytes()
+
+        stub.begin = with_account
+    asked = Asked(base._asked.registered, base._asked.public_keys, admit)
+    federation = replace(fleet_federation(), survivors=2)
+    aggregator = MaskedAggregator(some_task(), asked, federation, base._mechanism, LIKE)
+    summed = aggregate(aggregator, fleet, "round 1", 1.0)
+    assert same(summed, fleet.expected({"d02", "d03"})) or is_zero(summed)
+    assert counted == {"d00": 3, "d02": 3, "d03": 3}
+    assert summed.answers[Code.EARLY] == 1
+    assert summed.answers[Code.MALFORMED] == 1
+
+
+def fleet_federation():
+    from sottovoce.recipe import Federation
+
+    return Federation("masked", 3)
