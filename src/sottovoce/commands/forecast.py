@@ -105,7 +105,7 @@ def forecast_run(
         mismatches=tuple(_mismatches(assembly, store)),
         pace=pace,
         not_known=tuple(unknown) if assembly.is_private and assembly.recipe.model.initial in BASE else (),
-        sampled=_sampled(assembly),
+        sampled=sampled(assembly),
     )
 
 
@@ -138,12 +138,13 @@ def _warnings(assembly: Assembly, epsilon: float, noise_std: float, expected: Ex
         yield f"ε = {accounting.rounded_up(epsilon)} is so small that noise hides all there is to learn"
     if all_join:
         yield (
-            f"more than half of the declared {_sampled(assembly)} ({privacy.cohort:g} of {privacy.places:,}) join "
+            f"more than half of the declared {sampled(assembly)} ({privacy.cohort:g} of {privacy.places:,}) join "
             f"every round: a larger cohort of the same users gains little, and takes longer"
         )
 
 
-def _sampled(assembly: Assembly) -> str:
+def sampled(assembly: Assembly) -> str:
+    """What a cohort is of."""
     return "examples" if isinstance(assembly.strategy, ExampleLevel) else "users"
 
 

@@ -34,6 +34,7 @@ class Progress:
     loss: float | None = None  # of the round's users, while they trained
     seconds_left: float | None = None  # from all rounds so far
     baselines: Baselines | None = None
+    sampled: str = "users"  # what `users` counts: examples where they are sampled
 
     @property
     def public(self) -> dict[str, float]:
@@ -72,7 +73,7 @@ def facts_of_rounds() -> Callable[[Progress], list[str]]:
         rounds += 1
         rate = "  compiling" if rounds == 0 else ""
         if rounds > 1:
-            rate = f"  {progress.users / progress.seconds:.3g} users/s"
+            rate = f"  {progress.users / progress.seconds:.3g} {progress.sampled}/s"
         baselines = progress.baselines.short if progress.baselines else ""
         if progress.evaluation:
             accuracy = (f"  top-1 {progress.evaluation.top1:.1%}", baselines and f" ({baselines})")

@@ -62,7 +62,7 @@ def report_run(
         findings=tuple(read_findings(run)),
         costs=_costs(run, other_run, model) if other_run else None,
         traffic=card.bytes,
-        other=OtherRun(other_run.path.resolve().name, other_run.record.read()) if other_run else None,
+        other=_other(run, other_run) if other_run else None,
         date=f"{date.today():%-d %B %Y}",
     )
     target = out or (run.path / "report-internal.html" if internal else run.report_file)
@@ -102,6 +102,11 @@ def _statement_of_today(run: RunFolder) -> Statement:
     charged = sum(count for _, count in StoreLedger(ledger).spent(statement.run))
     statement = replace(statement, out_of_date=statement.charged_to_store != charged)
     return with_store_total(statement, people.spent, recipe.privacy.accountant)
+
+
+def _other(run: RunFolder, other: RunFolder) -> OtherRun:
+    same = load_vocabulary(run).fingerprint == load_vocabulary(other).fingerprint
+    return OtherRun(other.path.resolve().name, other.record.read(), same)
 
 
 def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Json | None:

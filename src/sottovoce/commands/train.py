@@ -18,6 +18,7 @@ from sottovoce.bases import PUBLIC
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.clock import Clock, Pace
+from sottovoce.commands.forecast import sampled
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.live_line import Progress, live_line
@@ -393,6 +394,7 @@ class Training:
             loss=loss,
             seconds_left=clock.seconds_left,
             baselines=self.baselines,
+            sampled=sampled(self.assembly),
         )
 
     def _checkpoint(self) -> None:

@@ -52,6 +52,7 @@ class OtherRun:
 
     name: str
     record: Lines
+    same_tokens: bool = True  # as this run: else figures per token cannot be compared
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,9 @@ def _notices(evidence: Evidence) -> list[tuple[str, str]]:
     _, last = last_evaluation(evidence.record)
     if evidence.baselines and last and (text := evidence.baselines.no_better(last["top1"])):
         notices.append(("Not better than without training", f"{text[0].upper()}{text[1:]}."))
+    if evidence.other and not evidence.other.same_tokens:
+        text = f"Top-1 and perplexity are per token, and {evidence.other.name} has another tokenizer: they cannot be "
+        notices.append(("Different tokens", f"{text}compared with those of this run. Bits per byte can."))
     if statement.is_unfinished:
         text = f"{statement.rounds_done:,} of {statement.rounds_planned:,} planned rounds are done."
         if statement.has_guarantee:
@@ -198,7 +202,7 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     traffic = "" if sent is None else f"; {bytes_text(sent)} sent and received"
     facts = [
         ("Top-1", _measure("top1", last), people + beaten),
-        ("Perplexity", _measure("perplexity", last), people),
+        ("Perplexity", _measure("perplexity", last), f"{people}; per token{_bits_of(last)}"),
         ("Rounds", f"{statement.rounds_done:,}", f"of {statement.rounds_planned:,} planned{traffic}"),
         ("ε", "infinite", "no guarantee"),
         ("Users", f"{declared.users:,}", f"declared; {declared.cohort:,g} a round"),
@@ -210,6 +214,12 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
         kind = str(model.get("kind", "")).replace("_", " ")
         facts.append(("Model", kind.upper() if sizes else "own", sizes or kind))
     return facts
+
+
+def _bits_of(evaluation: Json) -> str:
+    """What can be compared between tokenizers, where it was measured."""
+    bits = finite(evaluation.get("bits_per_byte"))
+    return "" if bits is None else f"; {bits:.3f} bits per byte"
 
 
 def _of(statement: Statement) -> str:
@@ -280,10 +290,14 @@ def _evaluation_table(evidence: Evidence) -> Json | None:
 
 
 def _bars(evidence: Evidence, measured: list[Json]) -> tuple[list[Bar], str]:
-    """Top-1 of the baselines, of this run and of the other: from 0 to the next tenth above all, which is shown too."""
+    """Top-1 of the baselines, of this run and of the other: from 0 to the next tenth above all, which is shown too.
+
+    Another run with other tokens has no bar: its top-1 is of something else.
+    """
     found = [(name, score.to_json(), True) for name, score in evidence.scores.items()]
     found += [("this run", measured[0], False)]
-    found += [(evidence.other.name, values, True) for values in measured[1:] if evidence.other]
+    if evidence.other and evidence.other.same_tokens:
+        found += [(evidence.other.name, values, True) for values in measured[1:]]
     end = min(1, (int(10 * max(values["top1"] for _, values, _ in found)) + 1) / 10)
     bars = [
         Bar(name, values["top1"] / end, percent(values["top1"]), _perplexity_of(values), quiet)

@@ -42,6 +42,17 @@ def test_the_line_changes_in_place_and_ends_with_the_run(monkeypatch: pytest.Mon
     assert len(lines[2].rstrip("\n")) >= len(lines[1].rstrip()), "what was longer before is covered"
 
 
+def test_where_examples_are_sampled_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "200")
+    with live_line("mine") as show:
+        for number in range(3):
+            show(progress(number, users=30, seconds=2.0, sampled="examples"))
+    assert "15 examples/s" in screen.getvalue()
+    assert "users/s" not in screen.getvalue()
+
+
 def test_a_line_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -194,6 +194,16 @@ def test_a_baseline_and_another_run_are_drawn_and_named():
     assert "without training" not in render(make_evidence(baselines=None))
 
 
+def test_another_run_with_other_tokens_is_not_compared_by_token():
+    record = make_record(private=False, skill=1.3)
+    alike, unlike = (render(make_evidence(other=OtherRun("twin", record, same))) for same in (True, False))
+    assert "Different tokens" not in alike
+    assert "twin has another tokenizer: they cannot be compared with those of this run. Bits per byte can." in unlike
+    assert "twin, round 60" in unlike, "the table names it"
+    bars = [page.split('id="evaluation"')[1].split("<table")[0] for page in (alike, unlike)]
+    assert ["twin" in bar for bar in bars] == [True, False]
+
+
 def test_top1_is_drawn_from_zero_with_what_no_training_gives():
     page = public_page()
     shown = re.findall(r'label">(.*?)</span>.*?width: ([\d.]+)%.*?<b>(.*?)</b>', page.split('id="evaluation"')[1])

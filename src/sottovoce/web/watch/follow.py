@@ -24,7 +24,7 @@ _NEW = 120  # seconds between a recipe and its training, at most
 _SHOWN = {
     "record": ("round", "epsilon", "delta", "clip_norm", "evaluation"),
     "diagnostics": ("round", "users", "seconds", "norm_quantiles", "clipped_share"),
-    "evaluation": ("top1", "top3", "top5", "perplexity", "users"),  # a part of a record
+    "evaluation": ("top1", "top3", "top5", "top1_words", "perplexity", "bits_per_byte", "users"),  # a part of a record
 }
 
 Row = dict[str, object]  # one line of a record or of diagnostics, reduced to the keys that the page shows

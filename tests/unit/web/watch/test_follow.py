@@ -201,9 +201,9 @@ def test_diagnostics_are_not_opened_unless_internal(run, monkeypatch):
 
 def test_of_a_record_only_what_is_shown_is_told(run):
     """A key that a later version puts into the record, or a person, does not reach the page by itself."""
-    play(run, 4, cohort=17, evaluation={"top1": 0.2, "secret": 3})
+    play(run, 4, cohort=17, evaluation={"top1": 0.2, "bits_per_byte": 2.5, "secret": 3})
     line = Follower([run]).poll()[-1].data["lines"][-1]
-    assert line == {"round": 4, "epsilon": 2.0, "delta": 1e-6, "evaluation": {"top1": 0.2}}
+    assert line == {"round": 4, "epsilon": 2.0, "delta": 1e-6, "evaluation": {"top1": 0.2, "bits_per_byte": 2.5}}
 
 
 def test_damaged_lines_are_left_out(run):

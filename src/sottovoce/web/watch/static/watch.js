@@ -138,7 +138,8 @@ function facts(run) {
     ["Round", done.toLocaleString("en"), isNumber(about.rounds) ? `of ${about.rounds.toLocaleString("en")}` : ""],
     ["ε spent", ...spent],
     ["Top-1", measure("top1", percent), when],
-    ["Perplexity", measure("perplexity", number), when],
+    ["Perplexity", measure("perplexity", number), `per token, ${when}`],
+    ...(found && isNumber(found.evaluation.bits_per_byte) ? [["Bits per byte", number(found.evaluation.bits_per_byte), when]] : []),
     ["Time left", left === null ? "–" : duration(left), left === null ? later : "at the pace of late"],
   ];
 }
@@ -205,6 +206,9 @@ function norms() {
   return [["p90", "pale", 2], ["median", "c0", 1], ["p10", "pale", 0]].map(([label, kind, place]) => ({ label, kind, points: quantile(run, place) }));
 }
 
+// Only where each word is one token is the top-1 of words measured in training.
+const hasPieces = (run) => evaluations(run).some(({ evaluation }) => isNumber(evaluation.bits_per_byte) && !isNumber(evaluation.top1_words));
+
 function charts() {
   const single = runs.length === 1, [run] = runs;
   const accuracy = single
@@ -217,6 +221,9 @@ function charts() {
     { name: "Privacy spent", unit: "ε", words: "What a run claims is the ε of all planned rounds, also if it stops early.", format: (value) => epsilon(value, 4), lines: perRun((one) => points(one.record, (line) => line.epsilon)), levels: budgets(), fromZero: true,
       nothing: runs.some((one) => one.record.length) ? "ε is infinite: no guarantee." : "No round yet." },
   ];
+  if (runs.some(hasPieces)) {
+    shown.splice(2, 0, { name: "Bits per byte", unit: "bits per byte", words: "On held-out users; lower is better, whatever the tokens are.", format: number, lines: perRun((one) => measured(one, "bits_per_byte")), levels: [], fromZero: true, widen: true, nothing: "No evaluation yet." });
+  }
   if (!internal) return shown;
   return [...shown,
     { name: "Update norms", unit: "L2 norm", words: single ? "Before the last clip: 10th percentile, median, 90th percentile." : "Before the last clip: the median.", format: number, lines: norms(), levels: clipNorms(), fromZero: true, widen: true, owner: true, nothing: "No round yet." },
