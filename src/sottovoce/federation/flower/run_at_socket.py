@@ -2,6 +2,9 @@
 
 A SuperNode goes on when its connection to the server or its heartbeat fails: it looks alive, and never connects again.
 Here its process ends with any of its threads, and is started again.
+
+A SuperNode waits three seconds between looks for a message, and a masked round has five. Here it looks again soon after
+a message, and less and less often while none comes.
 """
 
 from __future__ import annotations
@@ -10,8 +13,37 @@ import os
 import signal
 import sys
 import threading
+import time
 from importlib.metadata import entry_points
 from typing import Any
+
+SOON = 0.5  # seconds from an answer to the first look for the next message; each later wait is twice as long
+WITHIN = 0.1  # seconds between looks for the answer of this device
+
+
+class Waits:
+    """The module `time` for a SuperNode, with other waits."""
+
+    def __init__(self) -> None:
+        self._next = SOON
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        if seconds < 1.0:  # it has a message, and waits for the answer
+            self._next = SOON
+            return time.sleep(min(seconds, WITHIN))
+        wait, self._next = min(seconds, self._next), min(seconds, 2 * self._next)
+        return time.sleep(wait)
+
+
+def look_soon() -> None:
+    """Give the SuperNode of this process these waits."""
+    from flwr.supernode import start_client_internal
+
+    module: Any = start_client_internal
+    module.time = Waits()
 
 
 def listen_at(path: str) -> None:
@@ -45,6 +77,7 @@ def main() -> None:
     if command != "flower-supernode":
         return run()
     end_with_any_thread()
+    look_soon()
     run()
     # It returns when the server gave an unexpected answer; a thread of it would keep the process alive.
     print("the connection to the server was given up", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -26,12 +27,34 @@ def test_a_supernode_whose_connection_is_given_up_ends(monkeypatch):
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr("sys.argv", ["run_at_socket", "flower-supernode", "--option", "socket"])
     monkeypatch.setattr(run_at_socket, "listen_at", lambda path: ended.append(path))
+    monkeypatch.setattr(run_at_socket, "look_soon", lambda: None)
     script = SimpleNamespace(load=lambda: lambda: ended.append(sys.argv[1:]))
     monkeypatch.setattr(run_at_socket, "entry_points", lambda group, name: [script] if "supernode" in name else [])
     ended = []
     monkeypatch.setattr("os._exit", ended.append)
     run_at_socket.main()
     assert ended == ["socket", ["--option"], 1]
+
+
+def test_a_supernode_looks_soon_after_a_message_and_less_often_while_none_comes(monkeypatch):
+    waited = []
+    monkeypatch.setattr(run_at_socket.time, "sleep", waited.append)
+    waits = run_at_socket.Waits()
+    for seconds in (3, 3, 3, 3, 3, 0.5, 0.5, 3, 3):
+        waits.sleep(seconds)
+    assert waited == [0.5, 1, 2, 3, 3, 0.1, 0.1, 0.5, 1]
+    assert waits.monotonic() > 0
+
+
+def test_flower_waits_by_the_clock_that_is_replaced(monkeypatch):
+    from flwr.supernode import start_client_internal
+
+    monkeypatch.setattr(start_client_internal, "time", start_client_internal.time)
+    run_at_socket.look_soon()
+    assert isinstance(start_client_internal.time, run_at_socket.Waits)
+    source = inspect.getsource(start_client_internal)
+    assert "import time\n" in source
+    assert source.count("time.sleep(3)") == 1
 
 
 def test_a_supernode_whose_heartbeat_fails_ends(monkeypatch, capsys):
