@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.inflatable import inflatable_object, inflatable_utils
 from google.protobuf.message import DecodeError
@@ -14,18 +14,25 @@ from google.protobuf.message import DecodeError
 CALL = "train.sottovoce"  # Flower's type of the messages
 MAX_PART = 5 * 2**20  # bytes; Flower sends larger arrays in parts of this size
 MAX_HEAD = 2**16  # bytes of a message, or of a part of it, apart from the data
+SMALL = 3 * 2**14  # bytes that go as one value of a record: a message is then three objects to Flower, not five
 _RECORD, _ARRAY = "sottovoce", "bytes"
 
 
 def pack(data: bytes) -> RecordDict:
-    """Bytes as the content of a message. Flower sends an array in parts, and equal parts once."""
+    """Bytes as the content of a message. Flower sends an array in parts, and equal parts once.
+
+    Each object is a call or two of its own on the way, and most messages of a masked round are small.
+    """
+    if len(data) <= SMALL:
+        return RecordDict({_RECORD: ConfigRecord({_ARRAY: data})})
     return RecordDict({_RECORD: ArrayRecord({_ARRAY: Array("uint8", (len(data),), "sottovoce", data)})})
 
 
 def unpack(message: Any) -> bytes:
     """The bytes of a message; none if it holds something else."""
     try:
-        return bytes(message.content[_RECORD][_ARRAY].data)
+        found = message.content[_RECORD][_ARRAY]
+        return found if isinstance(found, bytes) else bytes(found.data)
     except (KeyError, TypeError, AttributeError, ValueError):
         return b""
 

@@ -31,6 +31,7 @@ from sottovoce.federation.flower import mailbox, payload
 from sottovoce.federation.flower.mailbox import Mailbox, Reply
 
 MOST = 1000  # bytes of an answer
+LARGE = b"x" * (payload.SMALL + 1)  # goes as an array
 HANDLERS = {
     "GetNodes": "get_nodes", "PushMessages": "push_messages", "PullMessages": "pull_messages",
     "PushObject": "push_object", "PullObject": "pull_object", "ConfirmMessageReceived": "confirm_message_received",
@@ -245,7 +246,7 @@ def test_what_is_taken_back_is_not_begun_with_and_not_kept(link, post):
     busy, away, sending = link.device(b"a"), link.device(b"b"), link.device(b"c")
     names = post.push(task_for(busy, away, sending))
     message = busy.receive()
-    sending.reply(sending.receive(), payload.pack(b"x"), parts=3)
+    sending.reply(sending.receive(), payload.pack(LARGE), parts=3)
     assert list(post.pull(names, MOST)) == []
     post.take_back(names)
     assert away.receive() is None
@@ -347,27 +348,28 @@ def test_an_array_that_names_a_part_again_and_again_is_not_put_together(link, po
     """A megabyte that is named ten million times."""
     device = link.device(b"a")
     post.push(task_for(device))
-    message, contents = parts_of(payload.pack(b"x" * 900), device.receive())
-    assert payload.unpack_parts(message.object_id, contents, 1000) == (None, b"x" * 900)
+    message, contents = parts_of(payload.pack(LARGE), device.receive())
+    assert payload.unpack_parts(message.object_id, contents, len(LARGE)) == (None, LARGE)
     (array,) = (part for part, content in contents.items() if content.startswith(b"Array "))
     head, body = contents[array].split(b"\x00", 1)
     body = body.replace(b"[0]", b"[" + b",".join([b"0"] * 100) + b"]")
     contents[array] = head.rpartition(b" ")[0] + b" %d\x00" % len(body) + body
     with pytest.raises(ValueError, match="bytes"):
-        payload.unpack_parts(message.object_id, contents, 1000)
+        payload.unpack_parts(message.object_id, contents, len(LARGE))
     contents[array] = head.rpartition(b" ")[0] + b" %d\x00" % payload.MAX_HEAD + b"[" * payload.MAX_HEAD
     with pytest.raises(ValueError, match="Array of"):
-        payload.unpack_parts(message.object_id, contents, 1000)
+        payload.unpack_parts(message.object_id, contents, len(LARGE))
 
 
 @pytest.mark.slow
-def test_parts_of_any_bytes_are_an_answer_or_are_refused(link, post, caplog):
+@pytest.mark.parametrize("size", [100, payload.SMALL + 1])
+def test_parts_of_any_bytes_are_an_answer_or_are_refused(link, post, caplog, size):
     """Thousands of answers with one thing wrong in Flower's own layers: nothing is raised."""
     import numpy as np
 
     device, generator = link.device(b"a"), np.random.default_rng(5)
     post.push(task_for(device))
-    message, honest = parts_of(payload.pack(b"x" * 100), device.receive())
+    message, honest = parts_of(payload.pack(b"x" * size), device.receive())
     for _ in range(2000):
         contents = dict(honest)
         part = str(generator.choice([*contents]))
@@ -386,6 +388,6 @@ def test_parts_of_any_bytes_are_an_answer_or_are_refused(link, post, caplog):
             found[start:end] = contents[str(generator.choice([*contents]))]
         contents[part] = bytes(found)
         half = mailbox._Partial(message.object_id, [*contents], contents)
-        read = post._complete("name", half, MOST)
+        read = post._complete("name", half, size)
         assert (read.to, type(read.data)) == ("name", bytes)
-        assert len(read.data) <= MOST + payload.MAX_HEAD
+        assert len(read.data) <= size + payload.MAX_HEAD
