@@ -243,7 +243,7 @@ class Federation:
     colluding: int = _value(0, "t: devices that may collude with the server, at most", low=0)
     noise: str = _choice("who adds the noise: the server, or devices before they are masked", "server", "devices")
     max_silos: int = _value(1, "m: silos (or devices) that one person may be a user of; each clips to S/m", low=1)
-    staleness: int = _value(0, "plain: rounds that an answer may be late, and still counts; 0 is none", low=0)
+    staleness: int = _value(0, "s: slow devices answer for a round up to s later (plain); 0: for the same", low=0)
 
 
 class HasRecipe(Protocol):

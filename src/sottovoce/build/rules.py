@@ -318,10 +318,10 @@ def _federation(recipe: Recipe) -> Iterator[str]:
     federation, least = recipe.federation, recipe.federation.colluding + 2
     if federation.max_silos > 1:
         yield from _silos(recipe)
+    if federation.staleness:
+        yield from _late(recipe)
     if federation.noise == "devices":
         yield "federation.noise='devices' is not there yet; use 'server'"
-    if federation.staleness:
-        yield f"federation.staleness={federation.staleness} is not there yet; use 0"
     if federation.aggregation == "plain":
         for key in ("survivors", "colluding"):
             if value := getattr(federation, key):
@@ -346,6 +346,20 @@ def _silos(recipe: Recipe) -> Iterator[str]:
     coins = SAMPLERS[privacy.sampling].independent and privacy.mode == "private"
     if coins and accountant_of(privacy) != "pld":
         yield f"privacy.accountant={privacy.accountant!r} has no accounting for a person in several silos; use 'pld'"
+
+
+def _late(recipe: Recipe) -> Iterator[str]:
+    """Answers that enter a later round."""
+    said = f"federation.staleness={recipe.federation.staleness}"
+    if recipe.federation.aggregation != "plain":
+        yield f"{said} is for federation.aggregation='plain': late masked vectors are thrown away unread; use 0"
+    if recipe.federation.noise == "devices":
+        yield f"{said} has no accounting with federation.noise='devices': noise is for the round that it is in; use 0"
+    if recipe.privacy.adaptive_quantile is not None:
+        adapts = "an update is clipped before the clip norm of its round is known"
+        yield f"{said} does not go with privacy.adaptive_quantile: {adapts}; remove one"
+    if recipe.model.adapter_rank is not None:
+        yield f"{said} is for models that are trained whole, not for adapters; use 0, or train all of the model"
 
 
 @dataclass(frozen=True)
@@ -472,6 +486,8 @@ def roster_rules(recipe: Recipe, devices: int) -> Iterator[str]:
 
 def simulation_rules(recipe: Recipe) -> Iterator[str]:
     """Rules of a recipe that is trained on a store, in one place."""
+    if recipe.federation.staleness:
+        yield f"federation.staleness={recipe.federation.staleness} is for real devices; a simulation has run.delays"
     if recipe.federation.aggregation != "plain":
         simulated = "a simulation has no server to hide from, and its sums are the same"
         yield f"federation.aggregation={recipe.federation.aggregation!r} is for real devices: {simulated}; use 'plain'"

@@ -228,8 +228,9 @@ class Device:
             # Without a clip there is no guarantee; `private_only` decides about such runs.
             and (joint_norm(clip_norms) <= limits.clip_norm or not private)
             and bool(np.all(clip_norms > 0))
-            and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.round, None))))
+            and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.enters, None))))
             and mechanism.sampler.most_updates >= limits.silos
+            and task.round <= task.enters <= task.round + assembly.recipe.federation.staleness
             and mechanism.sampler.user_rate <= limits.user_rate
             and steps <= limits.steps
             and parameter_count(assembly.params) <= limits.parameters
@@ -251,7 +252,7 @@ class Device:
             return sampler.sample(range(self._enrolled.users), coin)
         if self._enrolled.users == 1:
             return np.zeros(1, np.int64)
-        return sampler.sample(self._store, b"", task.round)
+        return sampler.sample(self._store, b"", task.enters)
 
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
         """The key of the users' own randomness. It depends on the device's secret too: all devices know the task's key.

@@ -101,7 +101,7 @@ class Participation:
         """The drawn users who may join; on disk before this returns. `allowed`: by the run, besides the limits."""
         name = digest(message)
         known = self._allowed.get(task.run, allowed)
-        if known != allowed or (allowed is not None and task.round > allowed.rounds):
+        if known != allowed or (allowed is not None and task.enters > allowed.rounds):
             raise Refused(Code.LIMITS)
         if self._frozen.get(task.run, task.frozen) != task.frozen:
             raise Refused(Code.LIMITS)  # another frozen part in the middle of a run
@@ -140,7 +140,7 @@ class Participation:
         return max((max(rounds, default=0) for rounds in earlier), default=0), max(map(len, earlier), default=0)
 
     def _earlier(self, task: Task, row: int) -> list[int]:
-        return [number for run, number in self._rounds.get(row, ()) if run == task.run and number != task.round]
+        return [number for run, number in self._rounds.get(row, ()) if run == task.run and number != task.enters]
 
     def _may_join(self, task: Task, row: int, limits: Limits, allowed: Allowed | None) -> bool:
         joined = self._rounds.get(row, [])
@@ -150,7 +150,7 @@ class Participation:
         if allowed is not None and len(rounds) >= allowed.participations:
             return False
         apart = max(limits.min_separation, 1 if allowed is None else allowed.min_separation)
-        return all(abs(task.round - number) >= apart for number in rounds)
+        return all(abs(task.enters - number) >= apart for number in rounds)
 
     def _note(self, release: str, task: str, rows: list[int], allowed: Allowed | None) -> None:
         run, number, _ = release.rsplit(" ", 2)

@@ -48,6 +48,7 @@ class Code(StrEnum):
     FEW = "few"  # fewer devices are left than a masked sum needs
     LOST = "lost"  # it does not know of this masked round: it was started again, or took up another round
     FAILED = "failed"  # any other error
+    LATE = "late"  # its answer enters a later round
     AWAY = "away"  # no answer in time
 
 
@@ -68,6 +69,7 @@ _TASK = {
     "attempt": str,
     "recipe": dict,
     "frozen": str,
+    "due": int,
 }
 LATER = ("share", "mask", "confirm", "unmask")  # the phases of a masked round after its task
 _FROZEN = "frozen "  # before the names of the arrays of a frozen part
@@ -88,11 +90,17 @@ class Task:
     key: np.ndarray  # for the users' own randomness
     leaves: list[np.ndarray]  # of the model's parameters
     frozen: str = ""  # a hash of the part that is not trained; empty where all is
+    due: int = 0  # the round that the answer enters, if it may be late; 0 is this one
+
+    @property
+    def enters(self) -> int:
+        """The round that the answer enters: users are drawn for it, and it counts among those that they join."""
+        return self.due or self.round
 
     @property
     def release(self) -> str:
         """Names what a user may join once."""
-        return f"{self.run} {self.round} {self.attempt}"
+        return f"{self.run} {self.enters} {self.attempt}"
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK}}

@@ -1,13 +1,13 @@
 """The rounds of a run over devices: ask every registered device, add up the answers, pay, add noise, step.
 
-Each device draws its own users. A device that is away, late or wrong adds nothing; denominator and noise stay the same.
+Each device draws its own users. A device that is away or wrong adds nothing; denominator and noise stay the same.
 Where it is public who joins, the model goes only to devices that are asked: those that are free, as many as are needed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,10 +22,12 @@ from sottovoce.federation.aggregation.plain import Aggregator
 from sottovoce.federation.device import VERSION
 from sottovoce.federation.frozen import WithFrozen, frozen_part
 from sottovoce.federation.joined import Joined
-from sottovoce.federation.messages import Code, Contribution, Refused, Task
+from sottovoce.federation.late import Late, LateRound, Owed
+from sottovoce.federation.messages import Code, Contribution, Refused, Task, digest
 from sottovoce.federation.roster import Roster
 from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.local.keys import local_key
+from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.rng import philox
 from sottovoce.recipe import Recipe
 from sottovoce.training.round import release
@@ -49,19 +51,28 @@ class Coordinator:
         if algorithm.frozen is not None:
             frozen = frozen_part(self.roster.federation, assembly.frozen_arrays)
             name, part = frozen.name, frozen.to_bytes()
+        late = Late(assembly.recipe.federation.staleness, assembly.recipe.run.rounds)
         while state.round < assembly.recipe.run.rounds:
             number = state.round + 1
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
             task = replace(self._task(assembly, run, state, clip_norms, payment), frozen=name)
-            asked, admit = self.roster.registered, None
+            due, admit = late.due(self.roster.registered, number), None
             joined = self._joined(assembly, run)
             if joined is not None:
-                asked = self._free(assembly.recipe, joined, number, payment)
+                due = self._free(assembly.recipe, joined, due, payment)
                 admit = partial(self._admit, joined, number)
+            messages = self._ask(algorithm.mechanism, task, late, due) if late.staleness else {}
+            counted = late.expected(number) if late.staleness else due
+            asked = {device: users for device, users in self.roster.registered.items() if device in counted}
             aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, admit), state)
-            aggregation = WithFrozen(aggregator, part) if name else aggregator
+            aggregation: Aggregation = WithFrozen(aggregator, part) if name else aggregator
+            if late.staleness:
+                assert isinstance(aggregator, Aggregator)
+                aggregation = LateRound(aggregator, late, number, messages)
             summed = aggregate(aggregation, self.transport, f"round {number}", self.seconds)
+            if late.expected(number):
+                late.end(number, self.transport.here())
             if joined is not None:
                 joined.note(number, aggregator.joined)
             state, _ = release(algorithm, state, summed, clip_norms, payment)
@@ -73,6 +84,17 @@ class Coordinator:
         if federation.aggregation == "masked":
             return MaskedAggregator(task, asked, federation, mechanism, state.params)
         return Aggregator(task.to_bytes(), asked.registered, mechanism, task.clip_norms, state.params, asked.admit)
+
+    def _ask(self, mechanism: Mechanism, task: Task, late: Late, due: Mapping[str, int]) -> dict[str, bytes]:
+        """The message to each device, for the round that its answer enters: with the clip norms of that round."""
+        messages = {}
+        for entered in set(due.values()):
+            clip_norms = np.asarray(mechanism.clip_norms(entered, None))
+            message = replace(task, due=entered, clip_norms=clip_norms).to_bytes()
+            for device in [device for device, number in due.items() if number == entered]:
+                messages[device] = message
+                late.owed[device] = Owed(task.round, entered, digest(message))
+        return messages
 
     def patterns(self, assembly: Assembly, run: str) -> list[tuple[int, ...]] | None:
         """The different sets of rounds that users joined; None where that is not known."""
@@ -92,20 +114,21 @@ class Coordinator:
             raise Refused(Code.STRANGER)
         joined.check(device, answer, number)
 
-    def _free(self, recipe: Recipe, joined: Joined, number: int, payment: Payment) -> dict[str, int]:
-        """Whom a round asks: every silo, and as many devices of one user as their share of the declared cohort.
+    def _free(self, recipe: Recipe, joined: Joined, due: Mapping[str, int], payment: Payment) -> dict[str, int]:
+        """Whom a round asks, and for which round: every silo, and as many devices of one user as their share of the
+        declared cohort.
 
-        They are drawn among those that are connected and free.
+        They are drawn among those that are connected and free in the round that their answers would enter.
         """
-        here = set(self.transport.here())
-        free = {name: users for name, users in self.roster.registered.items() if joined.is_free(name, number)}
-        single = sorted(name for name in free if free[name] == 1 and name in here)
+        here, users = set(self.transport.here()), self.roster.registered
+        free = {name: number for name, number in due.items() if joined.is_free(name, number)}
+        single = sorted(name for name in free if users[name] == 1 and name in here)
         registered = sum(users == 1 for users in self.roster.registered.values())
         expected = recipe.privacy.cohort * registered / recipe.privacy.users
         random = philox(payment.keys.sampling)
         wanted = min(int(expected + random.random()), len(single))
         drawn = set(random.choice(single, wanted, replace=False).tolist()) if wanted else set()
-        return {name: users for name, users in free.items() if users > 1 or name in drawn}
+        return {name: number for name, number in free.items() if users[name] > 1 or name in drawn}
 
     def _task(self, assembly: Assembly, run: str, state: ServerState, clip_norms: np.ndarray, payment: Payment) -> Task:
         return Task(
@@ -133,11 +156,13 @@ def for_devices(recipe: Recipe) -> Recipe:
 def aggregate(aggregation: Aggregation, transport: Transport, name: str, seconds: float) -> DeviceSum:
     """Play the phases of an aggregation over a transport."""
     for phase in aggregation.phases():
-        if not phase.messages:  # nobody is free: there is nothing to wait for
+        # Where answers may be late, a phase says of whom.
+        later, earlier = getattr(phase, "later", {}), getattr(phase, "earlier", ())
+        if not phase.messages and not earlier:  # nobody is free: there is nothing to wait for
             continue
-        exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes)
+        exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes, later, earlier)
         for device, answer in transport.exchange(exchange):
             code = phase.take(device, answer)
-            if code not in (JOINED, Code.NOT_DRAWN, Code.FROZEN, Code.KEPT):
+            if code not in (JOINED, Code.NOT_DRAWN, Code.LATE, Code.FROZEN, Code.KEPT):
                 log.warning("%s contributes nothing: %s", device, code)
     return aggregation.total()

@@ -223,7 +223,13 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
         (case(federation(max_silos=2, noise="devices")), "federation.noise='devices'"),
         (case(federation(max_silos=2), privacy(accountant="rdp")), "a person in several silos; use 'pld'"),
-        (case(federation(staleness=2)), "federation.staleness=2 is not there yet"),
+        (case(MASKED, federation(staleness=2)), "late masked vectors are thrown away unread; use 0"),
+        (case(federation(staleness=2, noise="devices")), "noise is for the round that it is in; use 0"),
+        (
+            case(federation(staleness=2), privacy(adaptive_quantile=0.5)),
+            "federation.staleness=2 does not go with privacy.adaptive_quantile",
+        ),
+        (case(federation(staleness=2), adapters()), "federation.staleness=2 is for models that are trained whole"),
         (case(federation(survivors=3)), "federation.survivors=3 is for federation.aggregation='masked'"),
         (case(MASKED, federation(colluding=2)), "federation.survivors=3 must be 4 or more, federation.colluding + 2"),
         (case(MASKED, privacy(mode="none", clipping="none")), "masks hide whole numbers within a bound"),
@@ -233,6 +239,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(MASKED, devices=2), "federation.survivors=3 is more than the 2 devices registered"),
     ],
     "simulation": [
+        (case(federation(staleness=2)), "federation.staleness=2 is for real devices; a simulation has run.delays"),
         (case(MASKED), "federation.aggregation='masked' is for real devices: a simulation has no server to hide from"),
     ],
     "store": [
@@ -350,6 +357,7 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
         ({"audit": {"users": 40}},),
         (MASKED,),
         (federation(max_silos=3),),
+        (federation(staleness=2),),
     ],
     ids=str,
 )

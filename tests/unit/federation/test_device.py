@@ -161,6 +161,22 @@ def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path
         assert code_of(device, asked.to_bytes()) == Code.LIMITS
 
 
+def test_users_are_drawn_for_the_round_that_their_answer_enters(task, store, tmp_path):
+    """Not for the one whose model they train; and no later than is declared."""
+    late = changed(task, federation={"staleness": 2})
+    first, second = (make_device(tmp_path / name, store, "silo", 0, 13) for name in "ab")
+    rounds_joined(first, late, rounds=())
+    rounds_joined(second, late, rounds=())
+    for number in range(3, 6):
+        assert read_answer(first.answer(replace(late, round=number - 2, due=number).to_bytes()))
+        assert read_answer(second.answer(replace(late, round=number).to_bytes()))
+    assert first._participation._joined == second._participation._joined
+    assert list(first._participation._joined) == [f"spring {number} a" for number in range(3, 6)]
+    for wrong in (6, 2):
+        assert code_of(first, replace(late, round=3, due=wrong).to_bytes()) == Code.LIMITS
+    assert code_of(first, replace(task, round=7, due=8).to_bytes()) == Code.LIMITS
+
+
 def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13)
     message = task.to_bytes()
