@@ -34,6 +34,7 @@ _EXP_ERROR = 2.0**-44  # more than a float64 exp in (0.8, 1] is ever wrong by, o
 _MANTISSA = 32  # bits of a scale
 LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # results of these scales fit into 64 bits
 
+Keep = Callable[[int, int, int, int], bool | None]  # is a candidate kept? By its cell, place and coin, of so many bits
 NoiseState = Any  # what noise must remember of earlier rounds: a pytree of arrays, kept with the secrets; empty today
 
 
@@ -65,12 +66,22 @@ def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        words, shift = np.frombuffer(key, "<u4"), np.uint64(_shift(scale, 64))
-        steps, settled = _draw(words, np.uint32(stream), np.uint64(scale.mantissa), shift, _table(), _padded_size(size))
-        if not bool(jnp.all(settled)):
-            for place in map(int, np.flatnonzero(~np.asarray(settled)[:size])):
-                steps = steps.at[place].set(draw_one(key, place, scale, stream))
-        return steps[:size]
+        steps, settled = _draw(*drawn_from(key, scale, stream), _table(), _padded_size(size))
+        return with_the_rest(steps[:size], settled, lambda place: draw_one(key, place, scale, stream))
+
+
+def drawn_from(key: bytes, scale: Scale, stream: int) -> tuple[Any, Any, Any, Any]:
+    """The first arguments of `_draw`: the words of a key, the stream, and the scale."""
+    words = np.frombuffer(key, "<u4")
+    return words, np.uint32(stream), np.uint64(scale.mantissa), np.uint64(_shift(scale, 64))
+
+
+def with_the_rest(steps: Array, settled: Array, draw: Callable[[int], int]) -> Array:
+    """The steps, where those that are not settled are drawn one by one."""
+    if not bool(jnp.all(settled)):
+        for place in map(int, np.flatnonzero(~np.asarray(settled)[: steps.size])):
+            steps = steps.at[place].set(draw(place))
+    return steps
 
 
 def _padded_size(size: int) -> int:
@@ -80,12 +91,27 @@ def _padded_size(size: int) -> int:
     return 3 * max(1, -(-blocks // step)) * step
 
 
-@partial(jax.jit, static_argnums=5)
+def _gaussian_chance(cell: Array, t: Array, steps: Array, numbers: tuple[Any, ...]) -> tuple[Array, Any]:
+    """The chance that a candidate is kept, and more than its error: density over that of the start of the cell."""
+    return jnp.exp(-t * (2 * cell + t) / (2 * CELLS**2)), _EXP_ERROR
+
+
+@partial(jax.jit, static_argnums=(5, 6))
 def _draw(
-    key: Any, stream: Any, mantissa: Any, shift: Any, table: Any, size: int
+    key: Any,
+    stream: Any,
+    mantissa: Any,
+    shift: Any,
+    table: Any,
+    size: int,
+    chance_of: Callable[..., tuple[Array, Any]] = _gaussian_chance,
+    numbers: tuple[Any, ...] = (),
 ) -> tuple[Int[Array, " size"], Bool[Array, " size"]]:
-    """Many coordinates at once, and which of them 64 bits have settled. The others are for `draw_one`."""
-    candidates = partial(_candidates, mantissa, shift, table)
+    """Many coordinates at once, and which of them 64 bits have settled. The others are for `draw_one`.
+
+    Another law than the Gaussian one has its own `chance_of` a candidate to be kept, which `numbers` may enter.
+    """
+    candidates = partial(_candidates, mantissa, shift, table, chance_of=chance_of, numbers=numbers)
     words = chacha20_blocks(key, jnp.arange(size // 3, dtype=jnp.uint32), (SHARED, stream, 0))
     steps, kept, sure = (each.reshape(size) for each in candidates(words))
     # One in 160 needs its second candidate. Where there is no room for all of them, `draw_one` has the rest.
@@ -97,7 +123,14 @@ def _draw(
     return steps, (kept & sure).at[places].set(certain, mode="drop")
 
 
-def _candidates(mantissa: Any, shift: Any, table: Any, words: list[Array]) -> tuple[Array, Array, Array]:
+def _candidates(
+    mantissa: Any,
+    shift: Any,
+    table: Any,
+    words: list[Array],
+    chance_of: Callable[..., tuple[Array, Any]] = _gaussian_chance,
+    numbers: tuple[Any, ...] = (),
+) -> tuple[Array, Array, Array]:
     """The three candidates of every block: round(scale · X), is it kept, and do 64 bits of each number settle both?"""
     cell_high, cell_low, place_high, place_low, coin = (
         jnp.stack([words[word + 5 * number] for number in range(3)], axis=1) for word in range(5)
@@ -106,13 +139,13 @@ def _candidates(mantissa: Any, shift: Any, table: Any, words: list[Array]) -> tu
     cell = jnp.searchsorted(table, cell_bits, side="left", method="scan_unrolled")  # as many thresholds lie below
     sure = jnp.take(table, cell, mode="clip") != cell_bits
     t = place.astype(jnp.float64) * 2.0**-64
-    chance = jnp.exp(-t * (2 * cell + t) / (2 * CELLS**2))
-    least, most = (coin.astype(jnp.float64) + end for end in (0, 1))  # of the coin, in units of 2^-32
-    kept = most <= (chance - _EXP_ERROR) * 2.0**32
-    sure &= kept | (least >= (chance + _EXP_ERROR) * 2.0**32)
     drawn, exact = _rounded(cell.astype(jnp.uint64), place, mantissa, shift)
+    chance, error = chance_of(cell, t, drawn, numbers)
+    least, most = (coin.astype(jnp.float64) + end for end in (0, 1))  # of the coin, in units of 2^-32
+    kept = most <= (chance - error) * 2.0**32
+    sure &= exact & (kept | (least >= (chance + error) * 2.0**32))
     negative = (words[15][:, None] >> jnp.arange(3, dtype=jnp.uint32)) & 1 == 1
-    return jnp.where(negative, -drawn, drawn), kept, sure & (exact | ~kept)
+    return jnp.where(negative, -drawn, drawn), kept, sure
 
 
 def _rounded(cell: Array, place: Array, mantissa: Any, shift: Any) -> tuple[Array, Array]:
@@ -173,13 +206,16 @@ def thresholds(bits: int) -> list[int]:
     raise AssertionError("the cells that were weighed do not reach the last threshold")
 
 
-def draw_one(key: bytes, coordinate: int, scale: Scale, stream: int = 0) -> int:
-    """One coordinate, with as many bits of every random number as its decisions need: the twin to read."""
+def draw_one(key: bytes, coordinate: int, scale: Scale, stream: int = 0, keep: Keep | None = None) -> int:
+    """One coordinate, with as many bits of every random number as its decisions need: the twin to read.
+
+    Another law than the Gaussian one says itself which candidates to `keep`.
+    """
     for candidate in count():
         cell_bits, place, coin, sign = (_Uniform(key, stream, coordinate, candidate, use) for use in _USES)
         cell = _settled(_cell, cell_bits)
-        if _settled(partial(_kept, cell), place, coin):
-            steps = _settled(partial(_steps, scale, cell), place)
+        if _settled(partial(keep or _kept, cell), place, coin):
+            steps = _settled(partial(steps_of, scale, cell), place)
             return -steps if sign.first(1) else steps
     raise AssertionError("some candidate is kept")
 
@@ -192,7 +228,7 @@ def _settled(decide: Callable[..., Any], *numbers: _Uniform) -> Any:
     return found
 
 
-def _steps(scale: Scale, cell: int, place: int, bits: int) -> int | None:
+def steps_of(scale: Scale, cell: int, place: int, bits: int) -> int | None:
     """round(scale · |X|), unless bits of the place that follow could change it."""
     shift = _shift(scale, bits)
     least = scale.mantissa * (cell * 2**bits + place) + 2 ** (shift - 1)
