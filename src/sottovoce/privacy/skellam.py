@@ -1,7 +1,7 @@
 """Skellam noise in whole steps, drawn exactly: the difference of two Poisson numbers of the same mean.
 
-The sum of independent Skellam numbers is a Skellam number whose variance is the sum of theirs. So devices can each add a
-share of the noise of a round, and no one needs to know more than their own.
+The sum of independent Skellam numbers is a Skellam number, whose variance is the sum of theirs. So devices can each add
+a share of the noise of a round, and no one needs to know more than their own.
 
 It is drawn as `noise.py` draws rounded Gaussians, and by the same program: a Gaussian of the same variance V gives a
 cell of 1/64 standard deviations, a place in the cell, and k, the nearest whole number. k is kept with a chance in
