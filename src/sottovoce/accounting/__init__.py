@@ -43,6 +43,7 @@ from sottovoce.accounting.events import (
     SampledExamples,
     SampledGaussian,
     SampledSilos,
+    SampledSkellam,
     ThresholdedHistogram,
     event_from_json,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "SampledExamples",
     "SampledGaussian",
     "SampledSilos",
+    "SampledSkellam",
     "Spent",
     "ThresholdedHistogram",
     "accountant_name",

@@ -62,7 +62,8 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     else:
         found = _smallest(exact, epsilon, found, limits)
     if found is None:
-        raise _unreachable(epsilon, exact(limits[1]), delta, accountant)
+        by_pld = accountant != "pld" and all("pld" in event.accountants for event in rounds)
+        raise _unreachable(epsilon, exact(limits[1]), delta, accountant, by_pld)
     if found * least <= _LEAST_NOISE:
         rate = max(round_.user_rate for event in rounds for round_ in event.gaussians())
         total = sum(rounds.values())
@@ -90,9 +91,9 @@ def _check_before(before: Spent, epsilon: float, delta: float, accountant: str) 
         )
 
 
-def _unreachable(epsilon: float, floor: float, delta: float, accountant: str) -> SettingError:
+def _unreachable(epsilon: float, floor: float, delta: float, accountant: str, by_pld: bool) -> SettingError:
     why = " (its floor is ln(1/δ)/32)" if accountant == "moments" else ""
-    other = "ask for a larger epsilon or delta" if accountant == "pld" else "accountant='pld' can"
+    other = "accountant='pld' can" if by_pld else "ask for a larger epsilon or delta"
     return SettingError(
         f"{{epsilon:g}} cannot be reached with {{accountant!r}}: at {{delta:g}} it never answers below "
         f"{floor:.4g}{why}; {other}",

@@ -17,9 +17,11 @@ from sottovoce.accounting.events import (
     ADDED,
     REPLACED,
     Event,
+    Sampled,
     SampledExamples,
     SampledGaussian,
     SampledSilos,
+    SampledSkellam,
 )
 from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.accounting.moments import QUICK_ORDERS, moments_epsilon
@@ -34,6 +36,7 @@ _LEAST_DELTA = 1e-40  # below it the numbers a computer can tell apart run out
 _HOPELESS = 1e4  # above this ε nothing is protected, and a tight figure is worth no work
 _MOST_COMPOSED = 10**6  # rounds; of more, one figure takes seconds to minutes, and RDP's is some percent above it
 MOST_ROUNDS = 10**18
+_KEPT_BACK = (2.0**-10, 2.0**-5, 0.5)  # of δ, for users who are stopped
 _ROUND_UP, _ROUND_OFF = 1 + 1e-9, 1e-14  # cover floating point, so that a figure is never below its accountant's bound
 
 
@@ -45,12 +48,16 @@ class Composition:
     shown with a chance of at most δ_h, on its own noise. If it is shown, all is given away; if not, the other
     population, which has nothing to show, is more likely by at most 1/(1-δ_h). So ε(δ) is that of the Gaussians at
     δ - Σ δ_h, and -Σ ln(1-δ_h) more. Replacing a user puts such names on either side and changes neither term.
+
+    A user who has joined as often as they may is `stopped` with a small chance η, whatever their text. Then they add
+    nothing, where the accounting takes them to be drawn. So a bound at δ holds at δ + η·e^ε.
     """
 
-    rounds: Mapping[SampledGaussian | SampledExamples, int]
+    rounds: Mapping[Sampled, int]
     replaced: bool = False  # is a user replaced, rather than added or removed?
     shown: float = 0.0  # Σ δ_h
     unlikely: float = 0.0  # -Σ ln(1-δ_h)
+    stopped: float = 0.0  # η
 
     def epsilon(self, delta: float, accountant: str) -> float:
         if accountant == "pld":
@@ -63,14 +70,23 @@ class Composition:
 
     def by_rdp(self, delta: float) -> float:
         """ε by RDP, which has no answer where examples are sampled: then it is infinite."""
-        return self._finish(self._renyi(self.left(delta)))
+        if not self.stopped:
+            return self._finish(self._renyi(self.left(delta)))
+        for kept_back in _KEPT_BACK:
+            found = self._finish(self._renyi(self.left(delta * (1 - kept_back))))
+            if found < _HOPELESS and self.stopped * math.exp(min(found, 700.0)) <= kept_back * delta:
+                return found
+        return math.inf
 
     def _renyi(self, delta: float) -> float:
-        return math.inf if self._of_examples else renyi_epsilon(self._of_users, delta, self.replaced)
+        if self._of_examples:
+            return math.inf
+        rounds = {event: n for event, n in self.rounds.items() if isinstance(event, SampledGaussian | SampledSkellam)}
+        return renyi_epsilon(rounds, delta, self.replaced)
 
     @property
     def _of_users(self) -> dict[SampledGaussian, int]:
-        """Rounds in which users are sampled, not examples."""
+        """Rounds in which users are sampled, not examples, and the noise is Gaussian."""
         return {event: count for event, count in self.rounds.items() if isinstance(event, SampledGaussian)}
 
     @property
@@ -156,7 +172,7 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
         raise SottoError(
             f"{total:.4g} rounds of sampled examples or silos are too many for an ε; the most is {_MOST_COMPOSED:,}"
         )
-    rounds: dict[SampledGaussian | SampledExamples, int] = {}
+    rounds: dict[Sampled, int] = {}
     # Histograms come last: the order of a sum decides its last bit.
     for event, count in sorted(counts.items(), key=lambda pair: pair[0].giveaway > 0):
         for gaussian in event.gaussians():
@@ -166,6 +182,7 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
         replaced,
         sum(count * event.giveaway for event, count in counts.items()),
         sum(-count * math.log1p(-event.giveaway) for event, count in counts.items()),
+        sum(count * event.stopped for event, count in counts.items() if isinstance(event, SampledSkellam)),
     )
 
 
@@ -207,10 +224,12 @@ def _kinds(made: Composition) -> list[tuple[Round, int]]:
     return sorted(kinds.items())  # so that the order of events does not matter to the last bit
 
 
-def _alike(event: SampledGaussian | SampledExamples) -> SampledGaussian:
+def _alike(event: Sampled) -> SampledGaussian:
     """Users who join as often, and move as far as those who join do on average (root mean square)."""
     if isinstance(event, SampledGaussian):
         return event
+    if isinstance(event, SampledSkellam):
+        return SampledGaussian(event.noise_multiplier, "poisson", event.user_rate)
     mean, rate = event.examples_per_user * event.example_rate, event.user_rate
     square = mean * (1 - event.example_rate) + mean**2
     return SampledGaussian(event.noise_multiplier * math.sqrt(rate / square), "poisson", rate)

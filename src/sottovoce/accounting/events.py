@@ -39,7 +39,7 @@ class Event(ABC):
         return 0.0
 
     @abstractmethod
-    def gaussians(self) -> tuple[SampledGaussian | SampledExamples, ...]:
+    def gaussians(self) -> tuple[Sampled, ...]:
         """The rounds that it costs as much as, apart from `giveaway`."""
 
     def to_json(self) -> dict[str, Any]:
@@ -168,6 +168,50 @@ class SampledSilos(Event):
 
 
 @dataclass(frozen=True)
+class SampledSkellam(Event):
+    """One round whose noise is Skellam, in whole steps: `noise_multiplier` times S, which is `steps` of them or more.
+
+    A user moves a round by a vector of whole numbers, of L2 norm S at most. A user who has joined as often as they may
+    is stopped; `stopped` is the chance that it comes to that in a run, divided by its rounds.
+    """
+
+    kind = "sampled-skellam"
+    scalable = True
+    accountants = ("rdp",)  # no loss distribution is known in many dimensions
+
+    noise_multiplier: float
+    sampling: str  # "poisson", or "fixed" where it is public who joins
+    user_rate: float
+    steps: float
+    stopped: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        if self.sampling not in SAMPLINGS or not 0 < self.user_rate <= 1:
+            raise SettingError("{user_rate:g} must be in (0, 1], by 'poisson' or 'fixed'", user_rate=self.user_rate)
+        if self.sampling == "fixed" and self.user_rate < 1:
+            raise SottoError("Skellam noise has no accounting for cohorts of fixed size; use sampling='poisson'")
+        if not (self.steps >= 1 and 0 <= self.stopped < 1):
+            raise SettingError("{steps:g} of a Skellam round must be 1 or more", steps=self.steps)
+
+    @property
+    def relation(self) -> str:
+        return ADDED if self.sampling == "poisson" else REPLACED
+
+    @property
+    def l1(self) -> float:
+        """The largest L1 norm of a user's vector: whole numbers are no larger than their squares."""
+        return self.steps**2
+
+    def gaussians(self) -> tuple[SampledSkellam, ...]:
+        """Itself: it is no Gaussian."""
+        return (self,)
+
+
+Sampled = SampledGaussian | SampledExamples | SampledSkellam  # rounds that an accountant composes
+
+
+@dataclass(frozen=True)
 class CorrelatedGaussian(Event):
     """All rounds of a run whose noise is correlated: C x + m, where every m_t has `noise_multiplier` times the
     sensitivity of C for the rounds that one user may join.
@@ -286,6 +330,7 @@ _KNOWN = (
     SampledGaussian,
     SampledExamples,
     SampledSilos,
+    SampledSkellam,
     CorrelatedGaussian,
     ThresholdedHistogram,
     Covered,

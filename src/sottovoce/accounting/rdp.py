@@ -1,4 +1,4 @@
-"""Rényi differential privacy of sampled-Gaussian rounds, by dp-accounting: the "rdp" part of `accounting`."""
+"""Rényi differential privacy of sampled rounds, by dp-accounting: the "rdp" part of `accounting`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce.accounting.events import SampledGaussian
+from sottovoce.accounting import skellam
+from sottovoce.accounting.events import SampledGaussian, SampledSkellam
 
+Round = SampledGaussian | SampledSkellam
 _ROUNDING = 4e-15  # of one round's divergence
 _MOST_POINTS = 100_000
 
 
-def renyi_epsilon(counts: Mapping[SampledGaussian, int], delta: float, replaced: bool = False) -> float:
+def renyi_epsilon(counts: Mapping[Round, int], delta: float, replaced: bool = False) -> float:
     """ε by RDP when a user is added or removed, or `replaced`."""
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
@@ -23,11 +25,13 @@ def renyi_epsilon(counts: Mapping[SampledGaussian, int], delta: float, replaced:
 
 
 @lru_cache(maxsize=256)
-def _divergences(event: SampledGaussian, replaced: bool) -> np.ndarray:
+def _divergences(event: Round, replaced: bool) -> np.ndarray:
     """One round's Rényi divergence at each of dp-accounting's orders."""
     import dp_accounting
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
+    if isinstance(event, SampledSkellam):
+        return skellam.divergences(event, tuple(rdp.DEFAULT_RDP_ORDERS), replaced) + _ROUNDING
     if replaced and event.sampling == "poisson":
         q, z = event.user_rate, event.noise_multiplier
         of_removing = zip(rdp.DEFAULT_RDP_ORDERS, _divergences(event, False), strict=True)

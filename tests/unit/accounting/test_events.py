@@ -14,6 +14,7 @@ from sottovoce.accounting import (
     SampledExamples,
     SampledGaussian,
     SampledSilos,
+    SampledSkellam,
     ThresholdedHistogram,
     calibrate,
     epsilon,
@@ -44,6 +45,7 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         fixed(1.5, 10, 1000),
         SampledExamples(2.5, 0.01, 8),
         SampledSilos(1.5, 0.01, 3),
+        SampledSkellam(1.2, "poisson", 0.01, 2.0**26, 1e-15),
         ThresholdedHistogram(2.0, 1e-7),
         Covered(1.5),
         Covered(1.5, ADDED),
@@ -86,6 +88,7 @@ def test_calibration_chooses_the_noise_of_rounds_alone():
         "sampled-gaussian",
         "sampled-examples",
         "sampled-silos",
+        "sampled-skellam",
         "correlated-gaussian",
     ]
     assert NonPrivate().noise_multiplier == 0

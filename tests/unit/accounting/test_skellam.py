@@ -1,0 +1,137 @@
+"""RDP of Skellam noise: its terms, its bound on the exact divergence, sampling, replacing, and who is stopped."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import ive, logsumexp
+
+from sottovoce import accounting
+from sottovoce.accounting import SampledGaussian, SampledSkellam, epsilon
+from sottovoce.accounting.skellam import (
+    divergences,
+    most_participations,
+    replaced_divergence,
+    sampled_divergence,
+    skellam_divergence,
+)
+from sottovoce.errors import SottoError
+
+STEPS = 2.0**26
+
+
+def masses(variance: float, shift: int = 0, reach: int = 400) -> np.ndarray:
+    return ive(np.abs(np.arange(-reach, reach + 1) - shift), variance)
+
+
+def renyi(order: float, one: np.ndarray, other: np.ndarray) -> float:
+    there = (one > 1e-290) & (other > 1e-290)
+    return float(logsumexp(order * np.log(one[there]) + (1 - order) * np.log(other[there]))) / (order - 1)
+
+
+@pytest.mark.parametrize(("variance", "moved", "order"), list(product([1.0, 4.0, 40.0], [1, 3], [2, 3, 8])))
+def test_the_bound_holds_for_the_exact_divergence(variance, moved, order):
+    exact = renyi(order, masses(variance), masses(variance, moved))
+    bound = skellam_divergence(order, moved, moved, variance)
+    assert exact <= bound
+    if variance == 40:
+        assert bound < 1.1 * exact  # and it is not far above
+
+
+def test_the_divergence_has_the_terms_of_the_paper():
+    """α Δ₂²/2μ, and the smaller of ((2α-1)Δ₂² + 6Δ₁)/4μ² and 3Δ₁/2μ, worked out by hand."""
+    assert skellam_divergence(3, 10, 4, 100) == pytest.approx(3 * 16 / 200 + (5 * 16 + 60) / 40_000)
+    assert skellam_divergence(30, 4, 4, 2) == pytest.approx(30 * 16 / 4 + 3 * 4 / 4)
+
+
+def test_l1_bounds_every_vector_of_whole_numbers():
+    """The worst has 1 or -1 in as many coordinates as its squares allow."""
+    event = SampledSkellam(1.0, "poisson", 1.0, steps=3.0)
+    short = np.array(list(product(range(-3, 4), repeat=4)))
+    vectors = np.concatenate([np.pad(short, ((0, 0), (0, 5))), np.ones((1, 9), int)])
+    within = vectors[np.sum(vectors**2, axis=1) <= event.steps**2]
+    assert np.abs(within).sum(axis=1).max() == event.l1
+
+
+def test_sampling_bounds_both_directions_exactly():
+    """Against the exact divergence of a sampled round of one coordinate, from and to the round without the user."""
+    variance, rate = 4.0, 0.2
+    out, there = masses(variance), masses(variance, 2)
+    mixed = (1 - rate) * out + rate * there
+    curve = lambda order: skellam_divergence(order, 2, 2, variance)  # noqa: E731
+    for order in (2, 3, 6):
+        bound = sampled_divergence(order, rate, curve)
+        assert max(renyi(order, mixed, out), renyi(order, out, mixed)) <= bound < curve(order)
+        other = (1 - rate) * out + rate * masses(variance, -2)
+        sampled = lambda at: sampled_divergence(at, rate, curve)  # noqa: E731
+        assert renyi(order, mixed, other) <= replaced_divergence(order, sampled)
+
+
+def test_on_a_fine_grid_it_costs_what_gaussian_noise_costs():
+    """Without sampling to six digits. With it, a bound for any mechanism is a little above that of Gaussians."""
+    skellam, gaussian = (SampledSkellam(1.0, "poisson", 1.0, STEPS), SampledGaussian(1.0, "poisson", 1.0))
+    orders = (2, 5, 64)
+    np.testing.assert_allclose(divergences(skellam, orders, False), [order / 2 for order in orders], rtol=1e-6)
+    assert epsilon([(skellam, 10)], 1e-6, "rdp") == pytest.approx(epsilon([(gaussian, 10)], 1e-6, "rdp"), rel=0.02)
+    skellam, gaussian = (SampledSkellam(1.0, "poisson", 0.01, STEPS), SampledGaussian(1.0, "poisson", 0.01))
+    found, known = (epsilon([(event, 1000)], 1e-6, "rdp") for event in (skellam, gaussian))
+    assert known < found < 1.2 * known
+    # A user who is replaced moves twice as far.
+    public = SampledSkellam(1.0, "fixed", 1.0, STEPS)
+    half = SampledSkellam(0.5, "poisson", 1.0, STEPS)
+    assert public.relation == "replace-one-user"
+    assert epsilon([(public, 5)], 1e-6, "rdp") == pytest.approx(epsilon([(half, 5)], 1e-6, "rdp"), rel=1e-9)
+    assert epsilon([(skellam, 1000)], 1e-6, "rdp", replaced=True) > found
+
+
+def test_a_coarse_grid_costs_more():
+    """Where a user moves a round by few steps, the L1 term counts."""
+    fine, coarse = (epsilon([(SampledSkellam(1.0, "poisson", 1.0, steps), 1)], 1e-6, "rdp") for steps in (1e6, 2.0))
+    assert coarse > 1.05 * fine
+
+
+def test_only_rdp_has_an_answer():
+    event = SampledSkellam(1.0, "poisson", 0.01, STEPS)
+    for accountant in ("pld", "moments"):
+        with pytest.raises(SottoError, match="no accounting for sampled skellam; use accountant='rdp'"):
+            epsilon([(event, 10)], 1e-6, accountant)
+    with pytest.raises(SottoError, match="fixed size"):
+        SampledSkellam(1.0, "fixed", 0.5, STEPS)
+
+
+def test_noise_is_found_for_an_epsilon():
+    shape = [(SampledSkellam(1.0, "poisson", 0.01, STEPS, stopped=2.0**-50), 500)]
+    z = accounting.calibrate(shape, 2.0, 1e-6, "rdp")
+    event = SampledSkellam(z, "poisson", 0.01, STEPS, stopped=2.0**-50)
+    assert 1.98 < epsilon([(event, 500)], 1e-6, "rdp") <= 2.0
+
+
+def test_users_who_are_stopped_are_charged_to_delta():
+    """η·e^ε of δ: little where η is small, more where it is not, and no bound where it is all of δ."""
+    found = [
+        epsilon([(SampledSkellam(1.0, "poisson", 0.01, STEPS, stopped), 100)], 1e-6, "rdp")
+        for stopped in (0.0, 2.0**-47, 1e-9, 1e-8)
+    ]
+    assert found == sorted(found)
+    assert found[0] < found[1] < 1.001 * found[0]
+    assert found[2] > 1.001 * found[0]
+    assert found[3] == math.inf
+    # The chance is that of the whole run, whatever it is divided into.
+    spent = [(SampledSkellam(1.0, "poisson", 0.01, STEPS, 4e-9 / 100), 100)]
+    left = epsilon([(SampledSkellam(1.0, "poisson", 0.01, STEPS), 100)], 1e-6 * (1 - 2.0**-5), "rdp")
+    assert epsilon(spent, 1e-6, "rdp") == pytest.approx(left, rel=1e-9)
+    assert 4e-9 * math.exp(left) <= 2.0**-5 * 1e-6
+
+
+@pytest.mark.parametrize(("rounds", "rate"), [(1000, 0.01), (50, 0.5), (3, 0.9), (7, 1.0), (2000, 1e-6)])
+def test_a_user_joins_more_often_with_at_most_this_chance(rounds, rate):
+    chance = 2.0**-40
+    k = most_participations(rounds, rate, chance)
+    tail = lambda number: stats.binom.sf(number, rounds, rate)  # noqa: E731
+    assert tail(k) <= chance
+    assert k == 0 or tail(k - 1) > chance * (1 - 1e-5)
+    assert k <= rounds
