@@ -242,6 +242,10 @@ class Federation:
     survivors: int = _value(0, "masked: devices whose answers are added up, at least; fewer are not unmasked", low=0)
     colluding: int = _value(0, "t: devices that may collude with the server, at most", low=0)
     noise: str = _choice("who adds the noise: the server, or devices before they are masked", "server", "devices")
+    server_noise_multiplier: float | None = _value(
+        None, "z of the noise of honest devices, which holds against the server; not set: noise_multiplier", above=0
+    )
+    participations: int = _value(0, "devices' noise: rounds that a user joins at most; 0: by the sampling", low=0)
     max_silos: int = _value(1, "m: silos (or devices) that one person may be a user of; each clips to S/m", low=1)
     staleness: int = _value(0, "s: slow devices answer for a round up to s later (plain); 0: for the same", low=0)
 

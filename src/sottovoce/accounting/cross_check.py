@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.accounting.composition import Spent, composition_of, counted
-from sottovoce.accounting.events import SampledExamples, SampledGaussian
+from sottovoce.accounting.events import SampledExamples, SampledGaussian, SampledSkellam
 from sottovoce.accounting.mixture import components
 
 _MOST_ROUNDS = 10**5  # beyond, rounding errors of dp-accounting pass its figures
@@ -24,8 +24,10 @@ def dp_accounting_epsilon(spent: Spent, delta: float) -> float | None:
     """ε at `delta` of everything in `spent`, by dp-accounting.
 
     None where dp-accounting has no answer: sampled rounds under replace-one, more than 100,000 rounds, more than 50
-    kinds of rounds, a noise multiplier below 0.1, or more than 100 examples of a user.
+    kinds of rounds, a noise multiplier below 0.1, more than 100 examples of a user, or Skellam noise.
     """
+    if any("pld" not in event.accountants for event, _ in spent):
+        return None
     made = composition_of(counted(spent), "pld")
     if made is None:
         return math.inf
@@ -42,7 +44,7 @@ def dp_accounting_epsilon(spent: Spent, delta: float) -> float | None:
             # It would take minutes over numbers of examples that never join together: their chance is taken off δ.
             one, left_out = _of_examples(event, _LEFT_OUT * delta / count)
             left -= count * left_out
-        elif event.user_rate < 1 and made.replaced:
+        elif isinstance(event, SampledSkellam) or (event.user_rate < 1 and made.replaced):
             return None
         else:
             one = _of_users(event, made.replaced)

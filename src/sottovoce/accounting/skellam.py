@@ -71,14 +71,13 @@ def _divergence(event: SampledSkellam, order: int, replaced: bool) -> float:
     return min(moved, replaced_divergence(order, sampled))
 
 
-def most_participations(rounds: int, rate: float, chance: float) -> int:
-    """The least number of rounds that a user joins more often with at most this chance, by Poisson sampling."""
+def chance_above(rounds: int, rate: float) -> np.ndarray:
+    """The chance that a user joins more than 0, 1, ... rounds, by Poisson sampling. An upper bound, to 10^-6 of it."""
     if rate >= 1:
-        return rounds
-    joins, out = math.log(rate), math.log1p(-rate)
+        return np.append(np.ones(rounds), 0.0)
     number = np.arange(rounds + 1)
-    logs = gammaln(rounds + 1) - gammaln(number + 1) - gammaln(rounds - number + 1) + number * joins
-    logs += (rounds - number) * out
-    # P[more than k], added up from the smallest; rounded up by more than the error of these logarithms.
-    above = np.cumsum(np.exp(logs)[::-1])[::-1] * (1 + 1e-6)
-    return int(next((k for k in range(rounds) if above[k + 1] <= chance), rounds))
+    logs = gammaln(rounds + 1) - gammaln(number + 1) - gammaln(rounds - number + 1)
+    logs += number * math.log(rate) + (rounds - number) * math.log1p(-rate)
+    # Added up from the smallest, and rounded up by more than the error of these logarithms.
+    above = np.cumsum(np.exp(logs)[:0:-1])[::-1] * (1 + 1e-6)
+    return np.minimum(np.append(above, 0.0), 1.0)

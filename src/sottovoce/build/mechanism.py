@@ -10,6 +10,7 @@ from sottovoce.build import rules
 from sottovoce.build.rules import accountant_of
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import CLIPS, PerLayerClip, joint_norm
+from sottovoce.privacy.device_noise import DeviceNoise, how_often
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
@@ -34,6 +35,8 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
         recipe = recipe.replace(privacy={"clipping": "none"})
     if recipe.run.algorithm == "els" and recipe.privacy.sampling == "poisson":
         recipe = recipe.replace(privacy={"sampling": "examples"})  # of examples, each by a coin: it says what is drawn
+    if recipe.federation.noise == "devices" and recipe.privacy.accountant == "auto":
+        recipe = recipe.replace(privacy={"accountant": "rdp"})  # no other has an answer
     privacy = recipe.privacy
     # Unknown names are refused first.
     _ = SAMPLERS[privacy.sampling], CLIPS[privacy.clipping], ESTIMATORS[privacy.estimator]
@@ -47,7 +50,9 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     accountant = accountant_of(privacy)
     sampler = sampler_of(recipe)
     accounting.check(accountant, sampler.relation)
-    accounting.check_events(accountant, [sampler.event(1.0)])
+    devices = device_noise_of(recipe, sampler)
+    if devices is None:
+        accounting.check_events(accountant, [sampler.event(1.0)])
     # Kept, so that a run ends with the accountant it began with, even if a later version has another default.
     recipe = recipe.replace(privacy={"accountant": accountant})
     participation = None if privacy.noise == Identity.kind else sampler.participation(recipe.run.rounds)
@@ -59,10 +64,16 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
         assert privacy.epsilon is not None
         # At z = 1: what a run costs depends on the noise alone, not on the clip or the model.
         shape = sampler.events(build_schedule(privacy.noise_schedule).stretches(recipe.run.rounds))
+        if devices is not None:
+            shape = devices.charged(shape)
         if participation is not None:
             shape = [(accounting.CorrelatedGaussian(1.0, matrix_of(recipe.privacy), participation), 1)]
         found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
+        # The noise of devices is part of it: more of that than ε asks for makes it smaller.
+        found = max(found, recipe.federation.server_noise_multiplier or 0.0)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
+    if devices is not None and recipe.federation.server_noise_multiplier is None:
+        recipe = recipe.replace(federation={"server_noise_multiplier": recipe.privacy.noise_multiplier})
     return recipe
 
 
@@ -96,7 +107,18 @@ def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
         nominal_clip_norm=privacy.clip_norm,
         matrix=matrix_of(privacy) if correlated else Identity(),
         participation=sampler.participation(recipe.run.rounds) if correlated else None,
+        devices=device_noise_of(recipe, sampler),
     )
+
+
+def device_noise_of(recipe: Recipe, sampler: Sampler) -> DeviceNoise | None:
+    """The noise of devices, where they add it."""
+    federation, rounds = recipe.federation, recipe.run.rounds
+    if federation.noise == "server":
+        return None
+    z = federation.server_noise_multiplier or recipe.privacy.noise_multiplier or 1.0
+    most, stopped = how_often(sampler, rounds, federation.participations)
+    return DeviceNoise(z, federation.survivors, federation.colluding, most, stopped)
 
 
 def matrix_of(privacy: Privacy) -> StrategyMatrix:

@@ -320,8 +320,7 @@ def _federation(recipe: Recipe) -> Iterator[str]:
         yield from _silos(recipe)
     if federation.staleness:
         yield from _late(recipe)
-    if federation.noise == "devices":
-        yield "federation.noise='devices' is not there yet; use 'server'"
+    yield from _device_noise(recipe)
     if federation.aggregation == "plain":
         for key in ("survivors", "colluding"):
             if value := getattr(federation, key):
@@ -360,6 +359,39 @@ def _late(recipe: Recipe) -> Iterator[str]:
         yield f"{said} does not go with privacy.adaptive_quantile: {adapts}; remove one"
     if recipe.model.adapter_rank is not None:
         yield f"{said} is for models that are trained whole, not for adapters; use 0, or train all of the model"
+
+
+def _device_noise(recipe: Recipe) -> Iterator[str]:
+    """Noise that devices add."""
+    federation, privacy, said = recipe.federation, recipe.privacy, "federation.noise='devices'"
+    if federation.noise == "server":
+        for key in ("server_noise_multiplier", "participations"):
+            if value := getattr(federation, key):
+                yield f"federation.{key}={value:g} is for {said}; set that, or remove it"
+        return
+    if federation.aggregation == "plain":
+        yield f"{said} hides a device in a sum that is masked; set federation.aggregation='masked', or noise='server'"
+    if privacy.mode != "private":
+        yield f"{said} is for private runs, and privacy.mode={privacy.mode!r}; use 'server'"
+    if privacy.noise != "independent":
+        yield f"{said} has no accounting with privacy.noise={privacy.noise!r}; use independent noise, or 'server'"
+    if privacy.adaptive_quantile is not None:
+        yield f"privacy.adaptive_quantile needs exact counts of users, which {said} does not send; remove one"
+    if privacy.noise_schedule:
+        yield f"privacy.noise_schedule: {said} has one noise for all rounds; remove one"
+    if not ESTIMATORS[privacy.estimator].fixed:
+        weight = f"needs the exact weight of a cohort, which {said} does not send"
+        yield f"privacy.estimator={privacy.estimator!r} {weight}; use fixed_denominator"
+    if privacy.accountant not in ("auto", "rdp"):
+        yield f"privacy.accountant={privacy.accountant!r} has no accounting for the noise of devices; use 'rdp'"
+    if privacy.sampling == "fixed" or recipe.run.algorithm == "els":
+        yield f"{said} has no accounting for this sampling; use 'poisson' or 'min_separation', of users"
+    if federation.participations and not SAMPLERS[privacy.sampling].independent:
+        own = f"privacy.sampling={privacy.sampling!r} bounds how often a user joins"
+        yield f"federation.participations={federation.participations} is for 'poisson': {own}; remove it"
+    if (federation.server_noise_multiplier or 0) > (privacy.noise_multiplier or math.inf):
+        least = f"privacy.noise_multiplier={privacy.noise_multiplier:g}, the noise of the model"
+        yield f"federation.server_noise_multiplier={federation.server_noise_multiplier:g} must be at most {least}"
 
 
 @dataclass(frozen=True)
@@ -488,7 +520,7 @@ def simulation_rules(recipe: Recipe) -> Iterator[str]:
     """Rules of a recipe that is trained on a store, in one place."""
     if recipe.federation.staleness:
         yield f"federation.staleness={recipe.federation.staleness} is for real devices; a simulation has run.delays"
-    if recipe.federation.aggregation != "plain":
+    if recipe.federation.aggregation != "plain" and recipe.federation.noise == "server":
         simulated = "a simulation has no server to hide from, and its sums are the same"
         yield f"federation.aggregation={recipe.federation.aggregation!r} is for real devices: {simulated}; use 'plain'"
 

@@ -195,6 +195,9 @@ def _print_grid(name: str, made: Grid) -> None:
         print(
             "Tell a reviewer the first, with δ and with its relation; the second to compare with an ε of that relation."
         )
+    if made.epsilon_server is not None:
+        held = "and the devices that may collude with it, of the noise that honest devices add"
+        print(f"Against the server {held}: ε = {shown_epsilon(made.epsilon_server)}.")
     print("What others state:")
     for other in OTHERS:
         print(f"  {other}")

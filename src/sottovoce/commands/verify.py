@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from sottovoce import accounting, bases
-from sottovoce.accounting import SampledExamples, SampledGaussian, SampledSilos, Spent
+from sottovoce.accounting import SampledExamples, SampledSilos, SampledSkellam, Spent, ThresholdedHistogram
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
-from sottovoce.accounting.events import CorrelatedGaussian
+from sottovoce.accounting.events import CorrelatedGaussian, Sampled
 from sottovoce.errors import SettingError, SottoError, plain_number
 from sottovoce.files import Facts, read_sealed, sha256_of
 from sottovoce.reporting.statement import Correlation, Statement
@@ -104,6 +104,8 @@ def verify_release(folder: str | Path, *, signer: str | None = None) -> Verifica
         accounted, failed = _try(lambda: _accounted(charged, statement.delta))
         epsilons = accounted or []
         checks.append(_judged("epsilon", _epsilon_faults(epsilons, statement, failed), _follows(statement)))
+        if statement.mechanism.devices is not None or statement.epsilon_server is not None:
+            checks.append(_against_server(statement, charged[1]))
     return Verification(
         folder=str(folder),
         verified=all(check.result != FAILED for check in checks),
@@ -207,14 +209,14 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
         listed[event] += count
     if statement.charged and dict(spent) != dict(listed):
         yield "its charges are not those of the statement"
-    sampled = SampledGaussian | SampledExamples | SampledSilos
-    rounds = [(event, count) for event, count in spent if isinstance(event, sampled)]
+    rounds = [(event, count) for event, count in spent if isinstance(event, Sampled | SampledSilos)]
     mechanism, factors = statement.mechanism, [factor for _, factor in statement.mechanism.noise_schedule] or [1.0]
     described = [(mechanism.nominal_noise_multiplier or mechanism.noise_multiplier) * factor for factor in factors]
     most = max((event.noise_multiplier for event, _ in rounds), default=0.0)
     if not most <= max(described) * (1 + _ROUNDING):  # NaN is no guarantee
         yield f"it charges rounds of noise multiplier {most:g}, and the statement describes {max(described):g}"
     yield from _correlation_faults(statement, spent)
+    yield from _device_noise_faults(statement, spent)
     over_run = 1.0 if mechanism.correlation is None else mechanism.correlation.sensitivity
     if not mechanism.noise_std >= mechanism.noise_multiplier * over_run * mechanism.sensitivity * (1 - _ROUNDING):
         yield "the standard deviation of the noise is less than noise multiplier times sensitivity"
@@ -272,7 +274,10 @@ def _correlation_faults(statement: Statement, spent: Spent) -> Iterator[str]:
 
 def _accounted(charged: tuple[str, Spent], delta: float) -> list[Accounted]:
     _, spent = charged
-    found = [Accounted(accounting.accountant_name("pld"), accounting.epsilon(spent, delta, "pld"))]
+    by_pld = None
+    if all("pld" in event.accountants for event, _ in spent):
+        by_pld = accounting.epsilon(spent, delta, "pld")
+    found = [Accounted(accounting.accountant_name("pld"), by_pld)]
     found.append(Accounted("PLD of dp-accounting alone", dp_accounting_epsilon(spent, delta)))
     by_rdp = None
     if all("rdp" in event.accountants for event, _ in spent):
@@ -284,13 +289,46 @@ def _epsilon_faults(epsilons: list[Accounted], statement: Statement, why: str) -
     if not epsilons:
         yield f"it cannot be computed ({why})"
         return
-    ours, theirs, _ = (one.epsilon for one in epsilons)
+    ours, theirs, by_rdp = (one.epsilon for one in epsilons)
+    ours = by_rdp if ours is None else ours
     claimed = accounting.rounded_up(statement.epsilon, 4)
     # Each is an upper bound: a claim holds if one of them is below it.
     if ours is None or not ours <= statement.epsilon * (1 + _ROUNDING):
         yield f"ε = {claimed} is claimed, and the ledger comes to {accounting.rounded_up(ours or math.inf, 4)}"
     elif theirs is not None and not theirs <= statement.epsilon * (1 + _AGREE):
         yield f"ε = {claimed} is claimed, and dp-accounting computes {accounting.rounded_up(theirs, 4)}"
+
+
+def _against_server(statement: Statement, spent: Spent) -> Check:
+    """ε against the server, computed again from what is declared of the noise of devices."""
+    name, devices, claimed = "epsilon against the server", statement.mechanism.devices, statement.epsilon_server
+    if devices is None or claimed is None:
+        return Check(name, FAILED, "it is claimed without noise of devices, or not claimed with it")
+    words = [(event, count) for event, count in spent if isinstance(event, ThresholdedHistogram)]
+    found, why = _try(lambda: accounting.epsilon([*words, *devices.against_server], statement.delta, "rdp"))
+    shown = accounting.rounded_up(claimed, 4)
+    if found is None:
+        return Check(name, FAILED, f"it cannot be computed ({why})")
+    if not found <= claimed * (1 + _ROUNDING):
+        return Check(name, FAILED, f"ε = {shown} is claimed, and it comes to {accounting.rounded_up(found, 4)}")
+    most = f"{devices.participations} rounds, {devices.survivors} survivors, {devices.colluding} colluding"
+    return Check(name, PASSED, f"ε = {shown} follows from what is declared: {most}")
+
+
+def _device_noise_faults(statement: Statement, spent: Spent) -> Iterator[str]:
+    """Where devices add noise, rounds are charged for Skellam noise, and a part of it is theirs."""
+    devices = statement.mechanism.devices
+    events = [event for event, _ in spent if isinstance(event, SampledSkellam)]
+    if statement.private and (devices is None) != (not events):
+        yield "the noise is Skellam in its charges or in the statement, and not in both"
+    if devices is None:
+        return
+    if not 0 <= devices.colluding < devices.survivors:
+        yield f"{devices.colluding} of {devices.survivors} survivors may collude, and none need be honest"
+    if not devices.noise_multiplier <= statement.mechanism.noise_multiplier * (1 + _ROUNDING):
+        yield "the noise of devices is more than all noise"
+    if any(event.steps != devices.steps for event in events):
+        yield "it charges noise in other steps than the statement describes"
 
 
 def _follows(statement: Statement) -> str:

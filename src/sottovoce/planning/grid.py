@@ -13,6 +13,7 @@ from sottovoce.files import Facts
 from sottovoce.planning.expectation import Expectation, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
 from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
+from sottovoce.privacy.device_noise import STEPS, DeviceNoise, how_often
 from sottovoce.privacy.sampling import Examples, Sampler, build_sampler
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
@@ -55,6 +56,7 @@ class Grid(Facts):
     noise_std: float | None = None  # σ of the first round of the recipe itself
     clip_norm: float | None = None  # S of that round
     trained: list[TrainedPart] | None = None  # where adapters are trained: all of the model, and they
+    epsilon_server: float | None = None  # where devices add noise: against the server
 
     def __repr__(self) -> str:
         cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
@@ -85,7 +87,23 @@ class _Costs:
     @property
     def accountant(self) -> str:
         chosen = self.recipe.privacy.accountant
-        return accounting.DEFAULT_ACCOUNTANT if chosen == "auto" else chosen
+        if chosen == "auto":
+            return "rdp" if self.recipe.federation.noise == "devices" else accounting.DEFAULT_ACCOUNTANT
+        return chosen
+
+    def device_noise(self, cohort: float, noise_multiplier: float = 1.0) -> DeviceNoise | None:
+        """The noise that devices add, if they do."""
+        declared = self.recipe.federation
+        if declared.noise == "server":
+            return None
+        z = declared.server_noise_multiplier or noise_multiplier
+        often = how_often(self.sampler(cohort), self.recipe.run.rounds, declared.participations)
+        return DeviceNoise(z, declared.survivors, declared.colluding, *often)
+
+    def epsilon_server(self, cohort: float, noise_multiplier: float) -> float | None:
+        """ε against the server, where devices add noise."""
+        devices = self.device_noise(cohort, noise_multiplier)
+        return devices and accounting.epsilon(devices.against_server, self.recipe.privacy.delta, self.accountant)
 
     def sampler(self, cohort: float) -> Sampler:
         privacy, rounds = self.recipe.privacy, self.recipe.run.rounds
@@ -120,7 +138,9 @@ class _Costs:
             # Whatever the strategy matrix is: z is the noise over the sensitivity that the run has with it.
             return [(CorrelatedGaussian(noise_multiplier, Identity(), joining), 1)]
         factors = build_schedule(self.recipe.privacy.noise_schedule).stretches(self.recipe.run.rounds)
-        return self.sampler(cohort).events([(noise_multiplier * factor, count) for factor, count in factors])
+        spent = self.sampler(cohort).events([(noise_multiplier * factor, count) for factor, count in factors])
+        devices = self.device_noise(cohort, noise_multiplier)
+        return spent if devices is None else devices.charged(spent)
 
     def noise_multiplier(self, cohort: float, epsilon: float) -> float:
         return accounting.calibrate(self.events(cohort), epsilon, self.recipe.privacy.delta, self.accountant)
@@ -135,6 +155,8 @@ class _Costs:
         if privacy.adaptive_quantile is not None or self.correlated:
             return None
         first = noise_multiplier * build_schedule(privacy.noise_schedule)(1)
+        if devices := self.device_noise(cohort, first):
+            first = devices.drawn_at_once(first, STEPS) / STEPS
         return noise_std(replace(privacy, clip_norm=self.clip_norm), cohort, first)
 
     @property
@@ -180,6 +202,7 @@ def plan_recipe(recipe: Recipe) -> Grid:
         warnings=privacy_warnings(privacy.users, privacy.delta, epsilon),
         noise_std=costs.noise_std(privacy.cohort, z),
         clip_norm=costs.clip_norm,
+        epsilon_server=costs.epsilon_server(privacy.cohort, z),
     )
 
 

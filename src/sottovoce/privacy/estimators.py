@@ -26,6 +26,7 @@ class Estimator(Block, ABC):
     """
 
     bounded: ClassVar[bool] = True  # is its sensitivity finite?
+    fixed: ClassVar[bool] = False  # is the denominator declared, so that the exact weight is not needed?
     takes_weighted_clip: ClassVar[bool] = True  # does its sensitivity hold where w·Δ is clipped instead of Δ?
 
     @abstractmethod
@@ -47,6 +48,8 @@ class FixedDenominator(Estimator):
 
     Guarantee: adding or removing one user moves it by at most S / qW.
     """
+
+    fixed = True
 
     expected_weight: float  # qW
 

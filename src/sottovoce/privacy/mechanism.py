@@ -18,12 +18,14 @@ from sottovoce.accounting.matrices import Identity, Participation, StrategyMatri
 from sottovoce.errors import SottoError
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clip, joint_norm
+from sottovoce.privacy.device_noise import DeviceNoise
 from sottovoce.privacy.estimators import Estimator
 from sottovoce.privacy.fixed_point import BIT_STEP, grid_of
 from sottovoce.privacy.noise import NoiseState, rounded_gaussian
 from sottovoce.privacy.noise_stream import NoiseStream, finer, stream_of
 from sottovoce.privacy.sampling import Sampler
 from sottovoce.privacy.schedule import CONSTANT, Schedule
+from sottovoce.privacy.skellam import skellam
 
 # Beyond these, squares and quotients leave the range of float32.
 LEAST_NORM, MOST_NORM = 1e-9, 1e9
@@ -52,6 +54,13 @@ def _noised(part: Any, std: float, step: float, key: bytes, stream: int) -> Any:
     if not std:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part)
     noise = rounded_gaussian(key, size_of(part), std / step, stream)
+    with jax.enable_x64(True):
+        return _add_steps(part, noise, step)
+
+
+def _with_skellam(part: Any, steps: float, step: float, key: bytes) -> Any:
+    """The same with Skellam noise, of a standard deviation of so many steps; without any if that is 0."""
+    noise = skellam(key, size_of(part), steps) if steps else np.zeros(size_of(part), np.int64)
     with jax.enable_x64(True):
         return _add_steps(part, noise, step)
 
@@ -102,6 +111,7 @@ class Mechanism:
     unit: str = "user"
     matrix: StrategyMatrix = INDEPENDENT  # C
     participation: Participation | None = None  # how often one user may join, where noise is correlated
+    devices: DeviceNoise | None = None  # where devices add noise: then z is at least theirs, and all noise is Skellam
 
     def __post_init__(self) -> None:
         if self.experiment_noise_std is not None and not self.experiment:
@@ -112,6 +122,8 @@ class Mechanism:
             )
         if self.stream is not None:
             self._check_correlated()
+        if self.devices is not None:
+            self._check_devices(self.devices)
         # The sampler refuses a noise that it has no accounting for.
         self.sampler.events([(factor, 1) for _, factor in self.noise_schedule.points])
         if not self.experiment and self.noise_multiplier:
@@ -123,6 +135,16 @@ class Mechanism:
         changes = self.tracking is not None or {self.noise_schedule, self.clip_schedule} != {CONSTANT}
         if self.experiment or changes:
             raise SottoError("correlated noise needs a private run with one clip norm and one noise multiplier")
+
+    def _check_devices(self, devices: DeviceNoise) -> None:
+        changes = self.tracking is not None or self.noise_schedule != CONSTANT
+        if self.experiment or changes or self.stream is not None or self.estimator.step(1.0) is None:
+            raise SottoError(
+                "noise of devices needs a private run with a fixed denominator, one noise multiplier, and independent "
+                "noise"
+            )
+        if devices.honest < 1 or self.noise_multiplier < devices.noise_multiplier:
+            raise SottoError("noise of devices needs an honest device, and is part of the noise of a round")
 
     @cached_property
     def stream(self) -> NoiseStream | None:
@@ -191,6 +213,12 @@ class Mechanism:
         longest = joint_norm(clip_norms)
         return grid_of(longest) if math.isfinite(longest) else None
 
+    def steps(self, clip_norms: Any) -> float:
+        """S in steps of the grid, where there is a clip."""
+        grid = self.grid(clip_norms)
+        assert grid is not None
+        return joint_norm(clip_norms) / grid
+
     def estimate(self, total: Any, weight: Array, bits: Array) -> Estimate:
         """The estimate from the sums over the cohort, with the count of bits where the clip norm adapts."""
         with jax.enable_x64(True):  # sums are exact in float64, and stay so until they are noised
@@ -208,6 +236,9 @@ class Mechanism:
             return (z * self.estimator.sensitivity(min(longest, nominal)) if z else 0.0), bits
         if not z:
             return 0.0, None if bits is None else 0.0
+        if self.devices is not None and self.devices.simulated:
+            steps = self.steps(clip_norms)
+            return self.devices.drawn_at_once(z, steps) / steps * self.sensitivity(clip_norms), None
         return self._update_multiplier(z) * self.run_sensitivity * self.sensitivity(clip_norms), bits
 
     def init_noise(self, update: Any) -> NoiseState:
@@ -221,6 +252,8 @@ class Mechanism:
 
         Guarantee: it is a function of the sum of the estimate and of Gaussian noise, of the declared multiplier.
         """
+        if self.devices is not None:
+            return self._add_skellam(self.devices, estimate, clip_norms, key), noise
         std, bit_std = self.noise_std(round_number, clip_norms)
         step = None if self.experiment else self.estimator.step(self.grid(clip_norms))
         if step is None and std:
@@ -237,6 +270,14 @@ class Mechanism:
             None if estimate.bits is None else _noised(estimate.bits, bit_std or 0.0, BIT_STEP, key, 1),
         )
         return noised, noise
+
+    def _add_skellam(self, devices: DeviceNoise, estimate: Estimate, clip_norms: Any, key: bytes) -> Estimate:
+        """The estimate with the noise of devices and server; of the server alone, where devices have added theirs."""
+        draw = devices.drawn_at_once if devices.simulated else devices.top_up
+        step = self.estimator.step(self.grid(clip_norms))
+        assert step is not None
+        noise = draw(self.noise_multiplier, self.steps(clip_norms)) if self.noise_multiplier else 0.0
+        return Estimate(_with_skellam(estimate.update, noise, step, key))
 
     def _add_correlated(
         self, estimate: Estimate, noise: NoiseState, round_number: int, scale: tuple[float, float, float], key: bytes
@@ -279,7 +320,8 @@ class Mechanism:
                 raise SottoError("a round with correlated noise is released once: two releases share earlier noise")
             return self._run if round_number == 1 else Covered(self.noise_multiplier, ADDED)
         z = self.noise_multiplier * self.noise_schedule(round_number)
-        return self.sampler.event(z) if again else self.sampler.event_of_round(z, round_number)
+        event = self.sampler.event(z) if again else self.sampler.event_of_round(z, round_number)
+        return event if self.devices is None else self.devices.charged([(event, 1)])[0][0]
 
     @property
     def repeatable(self) -> bool:
@@ -297,6 +339,8 @@ class Mechanism:
             return [(self._run, 1)] if rounds and not done else []
         noise = [(self.noise_multiplier * factor, count) for factor, count in self.noise_schedule.stretches(rounds)]
         charges = self.sampler.events(noise, done)
+        if self.devices is not None:
+            charges = self.devices.charged(charges)
         return charges if self.is_private else [(NonPrivate(), count) for _, count in charges]
 
     def _update_multiplier(self, z: float) -> float:

@@ -9,16 +9,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from sottovoce import accounting
 from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
-from sottovoce.accounting.events import ADDED, CorrelatedGaussian
+from sottovoce.accounting.events import ADDED, CorrelatedGaussian, SampledSkellam
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError, plain_number
 from sottovoce.files import Facts, Json, in_file
+from sottovoce.privacy.device_noise import STEPS, DeviceNoise
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import Adversary, FederationFacts, adversaries, not_covered_of
 from sottovoce.runs.folder import RunFolder
@@ -41,6 +43,7 @@ PROTECTS = "users whose text the model was trained on; not those held out, on wh
 TRAINED_AT_ONCE = "rounding: {} users are trained at once (run.block); who joins may change last bits of an update"
 REHEARSED = "the authors of the text that devices rehearse: the owner declares it public"
 NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
+SKELLAM_GENERATOR = "Skellam numbers, exact to 2^-1000, from ChaCha20 with 256-bit keys of each device and the server"
 NO_CIPHER = "anyone who can tell the output of Philox from chance: it draws who joins a round, and is not a cipher"
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
 _OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` was a field
@@ -103,6 +106,32 @@ class Correlation(Facts):
 
 
 @dataclass(frozen=True)
+class DeviceNoiseFacts(Facts):
+    """Skellam noise that devices add before their sums are masked, and what it holds against.
+
+    The server sees who takes part. Against it, with up to `colluding` devices, the updates of one user in all rounds
+    that they join are as good as zeros.
+    """
+
+    noise_multiplier: float  # of the honest survivors together, over S
+    survivors: int  # devices in a sum that is unmasked, at least
+    colluding: int  # of them that may collude with the server, at most
+    participations: int  # rounds that one user joins at most
+    steps: float  # S in whole steps of the noise, at least
+
+    @staticmethod
+    def of(devices: DeviceNoise) -> DeviceNoiseFacts:
+        return DeviceNoiseFacts(
+            devices.noise_multiplier, devices.survivors, devices.colluding, devices.participations, STEPS
+        )
+
+    @property
+    def against_server(self) -> Spent:
+        """What the server sees of one user."""
+        return [(SampledSkellam(self.noise_multiplier, "poisson", 1.0, self.steps), self.participations)]
+
+
+@dataclass(frozen=True)
 class MechanismFacts(Facts, sparse=True):
     """How a round is made private: clip norm, sensitivity and noise are those of round 1 where they change.
 
@@ -128,6 +157,7 @@ class MechanismFacts(Facts, sparse=True):
     noise_schedule: Schedule = ()
     adaptive: Adaptive | None = None
     correlation: Correlation | None = None  # None where the noise of rounds is independent
+    devices: DeviceNoiseFacts | None = None  # None where the server adds all noise
 
     @property
     def clip_norm_changes(self) -> bool:
@@ -225,6 +255,7 @@ class Statement(Facts, sparse=True):
     epsilon_replaced: float | None = None
     epsilon_realised: float | None = None  # of the rounds that users joined: no guarantee, see `statement_text`
     epsilon_training: float | None = None
+    epsilon_server: float | None = None  # against the server, where devices add noise and it cannot look
     epsilon_spent: float
     epsilon_store: float
     relation_store: str | None = None
@@ -369,6 +400,7 @@ def make_statement(
         epsilon_replaced=accounting.epsilon(listed, privacy.delta, accountant, replaced=True) if replaced else None,
         epsilon_realised=_realised(listed, about, cost),
         epsilon_training=cost(charges.training) if charges.vocabulary else epsilon,
+        epsilon_server=_against_server(mechanism, charges, cost),
         epsilon_spent=cost([*charges.vocabulary, *charges.elsewhere, *charges.done]) if done else 0.0,
         epsilon_store=math.inf,
         rounds_planned=about.rounds_planned,
@@ -383,7 +415,7 @@ def make_statement(
         declared=_declared(recipe, mechanism),
         mechanism=_mechanism_facts(recipe, mechanism),
         secrets=privacy.secrets,
-        noise_generator=NOISE_GENERATOR,
+        noise_generator=NOISE_GENERATOR if mechanism.devices is None else SKELLAM_GENERATOR,
         sampling_generator=mechanism.sampler.generator,
         released=RELEASED if about.canaries is None else (*RELEASED, REGISTRY),
         not_covered=_not_covered(recipe, mechanism, about),
@@ -400,6 +432,13 @@ def make_statement(
         files=about.files,
     )
     return with_store_total(statement, charges.store, accountant)
+
+
+def _against_server(mechanism: Mechanism, charges: Charges, cost: Callable[[Spent], float]) -> float | None:
+    """ε against the server: of a vocabulary, and of all rounds that one user may join."""
+    if mechanism.devices is None:
+        return None
+    return cost([*charges.vocabulary, *DeviceNoiseFacts.of(mechanism.devices).against_server])
 
 
 def _realised(listed: Spent, about: RunFacts, cost: Callable[[Spent], float]) -> float | None:
@@ -426,10 +465,10 @@ def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Sta
 
 def store_total(spent: Spent, delta: float, accountant: str) -> float:
     """ε of all that a store was charged."""
-    try:
-        return accounting.epsilon(spent, delta, accountant)
-    except SottoError:  # a run that this accountant has no answer for
-        return math.inf
+    for tried in dict.fromkeys((accountant, "rdp")):  # which knows some rounds that others have no answer for
+        with suppress(SottoError):
+            return accounting.epsilon(spent, delta, tried)
+    return math.inf
 
 
 def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple[str, ...]:
@@ -507,4 +546,5 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
         noise_schedule=privacy.noise_schedule,
         adaptive=adaptive,
         correlation=Correlation.of(event) if isinstance(event := mechanism.event(1), CorrelatedGaussian) else None,
+        devices=None if mechanism.devices is None else DeviceNoiseFacts.of(mechanism.devices),
     )

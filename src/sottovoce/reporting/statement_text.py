@@ -45,6 +45,7 @@ def paragraphs(statement: Statement) -> list[str]:
         )
         return [*practice, text, *_start(statement), *_canaries(statement)]
     texts = [*practice, _guarantee(statement), _method(statement), *_realised(statement), _store_total(statement)]
+    texts += _against_server(statement)
     if statement.vocabulary.private:
         alone = f"Training alone has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
         texts.append(f"The vocabulary was {statement.vocabulary.source}. {alone}")
@@ -136,6 +137,11 @@ def _method(statement: Statement) -> str:
 
 def _noise(mechanism: MechanismFacts) -> str:
     z, std = mechanism.noise_multiplier, mechanism.noise_std
+    if mechanism.devices is not None:
+        return (
+            f"Skellam noise of standard deviation {std:.4g} or more (noise multiplier {z:.4g}) is added to every "
+            f"coordinate, in whole steps of a public grid."
+        )
     if (correlation := mechanism.correlation) is None:
         scale = f"of standard deviation {std:.4g} (noise multiplier {z:.4g})"
         return f"Gaussian noise {scale} is added to every coordinate."
@@ -161,6 +167,23 @@ def _realised(statement: Statement) -> list[str]:
         f"Realised: for the rounds that users joined, rather than those that they might have joined, ε is "
         f"{epsilon_text(statement.epsilon_realised)} at the same δ. Participation is taken as public for this figure; "
         f"it holds if the stop was not chosen by looking at results. The guarantee is the planned ε above."
+    ]
+
+
+def _against_server(statement: Statement) -> list[str]:
+    """The guarantee that holds against the server, where devices add noise."""
+    found = statement.mechanism.devices
+    if found is None:
+        return []
+    honest = found.survivors - found.colluding
+    server = "the server" if not found.colluding else f"the server with up to {found.colluding} devices"
+    simulated = "" if statement.across_devices else " This run was a simulation, which has no server to hide from."
+    return [
+        f"Devices add noise before their sums are masked: any {honest} honest ones together "
+        f"{found.noise_multiplier:.4g} times the clip norm. A sum is opened over {found.survivors} devices or more. "
+        f"Against {server}, ε is {epsilon_text(statement.epsilon_server)} at the same δ, when the updates of one user "
+        f"are replaced by zeros in all rounds that they join, at most {found.participations}. It sees who takes part, "
+        f"so sampling hides nothing from it.{simulated}"
     ]
 
 

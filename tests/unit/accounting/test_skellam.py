@@ -13,8 +13,8 @@ from scipy.special import ive, logsumexp
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian, SampledSkellam, epsilon
 from sottovoce.accounting.skellam import (
+    chance_above,
     divergences,
-    most_participations,
     replaced_divergence,
     sampled_divergence,
     skellam_divergence,
@@ -128,10 +128,8 @@ def test_users_who_are_stopped_are_charged_to_delta():
 
 
 @pytest.mark.parametrize(("rounds", "rate"), [(1000, 0.01), (50, 0.5), (3, 0.9), (7, 1.0), (2000, 1e-6)])
-def test_a_user_joins_more_often_with_at_most_this_chance(rounds, rate):
-    chance = 2.0**-40
-    k = most_participations(rounds, rate, chance)
-    tail = lambda number: stats.binom.sf(number, rounds, rate)  # noqa: E731
-    assert tail(k) <= chance
-    assert k == 0 or tail(k - 1) > chance * (1 - 1e-5)
-    assert k <= rounds
+def test_the_chance_to_join_more_often_is_that_of_coins(rounds, rate):
+    exact = stats.binom.sf(np.arange(rounds + 1), rounds, rate)
+    found = chance_above(rounds, rate)
+    assert np.all(found >= exact * (1 - 1e-9))
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-300)

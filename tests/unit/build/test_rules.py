@@ -105,6 +105,7 @@ def federation(**keys: Any) -> dict[str, Any]:
 
 
 MASKED = federation(aggregation="masked", survivors=3)
+NOISED = federation(aggregation="masked", survivors=3, noise="devices")
 
 
 # For each scope, in the order of its rules: an example, and words of its sentence.
@@ -216,7 +217,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case({"run": {"delays": [0.0]}}), "run.delays=[0.0] has no share above 0"),
         (case({"audit": {"users": 40}}, privacy(sampling="fixed")), "with privacy.sampling='fixed'; use 'poisson'"),
         (case({"audit": {"users": 40}, "run": {"deploy_every": 2}}), "cannot with run.deploy_every or run.delays"),
-        (case(federation(noise="devices")), "federation.noise='devices' is not there yet"),
         (
             case(federation(max_silos=2), privacy(sampling="fixed")),
             "max_silos=2 needs silos that draw apart",
@@ -230,6 +230,23 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             "federation.staleness=2 does not go with privacy.adaptive_quantile",
         ),
         (case(federation(staleness=2), adapters()), "federation.staleness=2 is for models that are trained whole"),
+        (case(federation(participations=3)), "federation.participations=3 is for federation.noise='devices'"),
+        (case(federation(noise="devices")), "hides a device in a sum that is masked; set federation.aggregation="),
+        (case(NOISED, privacy(**EXPERIMENT)), "federation.noise='devices' is for private runs"),
+        (case(NOISED, correlated()), "federation.noise='devices' has no accounting with privacy.noise='tree'"),
+        (case(NOISED, privacy(adaptive_quantile=0.5)), "privacy.adaptive_quantile needs exact counts of users"),
+        (case(NOISED, privacy(noise_schedule=[[1, 1.0], [2, 2.0]])), "federation.noise='devices' has one noise"),
+        (case(NOISED, privacy(estimator="clipped_denominator")), "needs the exact weight of a cohort"),
+        (
+            case(NOISED, privacy(accountant="pld")),
+            "privacy.accountant='pld' has no accounting for the noise of devices",
+        ),
+        (case(NOISED, privacy(sampling="fixed")), "federation.noise='devices' has no accounting for this sampling"),
+        (case(NOISED, separated(), federation(participations=3)), "federation.participations=3 is for 'poisson'"),
+        (
+            case(NOISED, federation(server_noise_multiplier=9.0)),
+            "federation.server_noise_multiplier=9 must be at most privacy.noise_multiplier=",
+        ),
         (case(federation(survivors=3)), "federation.survivors=3 is for federation.aggregation='masked'"),
         (case(MASKED, federation(colluding=2)), "federation.survivors=3 must be 4 or more, federation.colluding + 2"),
         (case(MASKED, privacy(mode="none", clipping="none")), "masks hide whole numbers within a bound"),
