@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from sottovoce import accounting, bases
-from sottovoce.accounting import SampledExamples, SampledSilos, SampledSkellam, Spent, ThresholdedHistogram
+from sottovoce.accounting import (
+    SampledExamples,
+    SampledGaussian,
+    SampledSilos,
+    SampledSkellam,
+    Spent,
+    ThresholdedHistogram,
+)
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
 from sottovoce.accounting.events import CorrelatedGaussian, Sampled
 from sottovoce.errors import SettingError, SottoError, plain_number

@@ -103,7 +103,9 @@ class _Costs:
     def epsilon_server(self, cohort: float, noise_multiplier: float) -> float | None:
         """ε against the server, where devices add noise."""
         devices = self.device_noise(cohort, noise_multiplier)
-        return devices and accounting.epsilon(devices.against_server, self.recipe.privacy.delta, self.accountant)
+        if devices is None:
+            return None
+        return accounting.epsilon(devices.against_server, self.recipe.privacy.delta, self.accountant)
 
     def sampler(self, cohort: float) -> Sampler:
         privacy, rounds = self.recipe.privacy, self.recipe.run.rounds

@@ -32,6 +32,7 @@ class DeviceNoise:
     participations: int  # rounds that one user joins at most
     stopped: float = 0.0  # the chance that a user is drawn more often in a run, divided by its rounds
     simulated: bool = True  # are there no devices? Then the noise of `survivors` of them is drawn in one place
+    steps: float = STEPS  # of the grid in S, at least
 
     @property
     def honest(self) -> int:
@@ -73,12 +74,12 @@ class DeviceNoise:
         if not isinstance(event, SampledGaussian):
             return event
         stopped = self.stopped if event.sampling == "poisson" else 0.0
-        return SampledSkellam(event.noise_multiplier, event.sampling, event.user_rate, STEPS, stopped)
+        return SampledSkellam(event.noise_multiplier, event.sampling, event.user_rate, self.steps, stopped)
 
     @property
     def against_server(self) -> list[tuple[Event, int]]:
         """What the server sees of one user, who joins as often as they may: sampling hides nothing from it."""
-        return [(SampledSkellam(self.noise_multiplier, "poisson", 1.0, STEPS), self.participations)]
+        return [(SampledSkellam(self.noise_multiplier, "poisson", 1.0, self.steps), self.participations)]
 
 
 def how_often(sampler: Sampler, rounds: int, declared: int = 0) -> tuple[int, float]:

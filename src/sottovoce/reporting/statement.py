@@ -20,7 +20,6 @@ from sottovoce.accounting.events import ADDED, CorrelatedGaussian, SampledSkella
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError, plain_number
 from sottovoce.files import Facts, Json, in_file
-from sottovoce.privacy.device_noise import STEPS, DeviceNoise
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import Adversary, FederationFacts, adversaries, not_covered_of
 from sottovoce.runs.folder import RunFolder
@@ -120,9 +119,15 @@ class DeviceNoiseFacts(Facts):
     steps: float  # S in whole steps of the noise, at least
 
     @staticmethod
-    def of(devices: DeviceNoise) -> DeviceNoiseFacts:
+    def of(mechanism: Mechanism) -> DeviceNoiseFacts | None:
+        if (devices := mechanism.devices) is None:
+            return None
         return DeviceNoiseFacts(
-            devices.noise_multiplier, devices.survivors, devices.colluding, devices.participations, STEPS
+            noise_multiplier=devices.noise_multiplier,
+            survivors=devices.survivors,
+            colluding=devices.colluding,
+            participations=devices.participations,
+            steps=devices.steps,
         )
 
     @property
@@ -436,9 +441,8 @@ def make_statement(
 
 def _against_server(mechanism: Mechanism, charges: Charges, cost: Callable[[Spent], float]) -> float | None:
     """ε against the server: of a vocabulary, and of all rounds that one user may join."""
-    if mechanism.devices is None:
-        return None
-    return cost([*charges.vocabulary, *DeviceNoiseFacts.of(mechanism.devices).against_server])
+    found = DeviceNoiseFacts.of(mechanism)
+    return None if found is None else cost([*charges.vocabulary, *found.against_server])
 
 
 def _realised(listed: Spent, about: RunFacts, cost: Callable[[Spent], float]) -> float | None:
@@ -465,7 +469,8 @@ def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Sta
 
 def store_total(spent: Spent, delta: float, accountant: str) -> float:
     """ε of all that a store was charged."""
-    for tried in dict.fromkeys((accountant, "rdp")):  # which knows some rounds that others have no answer for
+    # RDP has an answer for some rounds that PLD has none for.
+    for tried in (accountant, "rdp") if accountant == "pld" else (accountant,):
         with suppress(SottoError):
             return accounting.epsilon(spent, delta, tried)
     return math.inf
@@ -546,5 +551,5 @@ def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
         noise_schedule=privacy.noise_schedule,
         adaptive=adaptive,
         correlation=Correlation.of(event) if isinstance(event := mechanism.event(1), CorrelatedGaussian) else None,
-        devices=None if mechanism.devices is None else DeviceNoiseFacts.of(mechanism.devices),
+        devices=DeviceNoiseFacts.of(mechanism),
     )

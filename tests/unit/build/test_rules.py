@@ -239,7 +239,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(NOISED, privacy(estimator="clipped_denominator")), "needs the exact weight of a cohort"),
         (
             case(NOISED, privacy(accountant="pld")),
-            "privacy.accountant='pld' has no accounting for the noise of devices",
+            "privacy.accountant='pld' has no accounting for the noise",
         ),
         (case(NOISED, privacy(sampling="fixed")), "federation.noise='devices' has no accounting for this sampling"),
         (case(NOISED, separated(), federation(participations=3)), "federation.participations=3 is for 'poisson'"),
