@@ -290,6 +290,96 @@ def other_frozen_weights_in_the_middle_of_a_run():
     Participation.join = join
 
 
+# --- noise of devices -------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/privacy/test_device_noise.py", "test_the_noise_of_the_honest_survivors_suffices")
+def colluding_devices_are_counted_on():
+    """The share of a device is for all survivors, those who may collude among them."""
+    from sottovoce.privacy.device_noise import DeviceNoise
+
+    DeviceNoise.honest = property(lambda self: self.survivors)
+
+
+@caught_by(
+    "unit/privacy/test_device_noise.py",
+    "test_shares_of_honest_devices_have_the_declared_variance_as_they_are_drawn",
+)
+def shares_that_divide_the_deviation():
+    """The standard deviation is divided among devices, where it is the variance that adds up."""
+    from sottovoce.privacy.device_noise import DeviceNoise
+
+    DeviceNoise.share = lambda self, steps: self.noise_multiplier * steps / self.honest
+
+
+@caught_by("unit/privacy/test_device_noise.py", "test_the_server_tops_up_to_the_noise_of_the_model")
+def a_server_that_adds_nothing():
+    """The model has the noise of the devices alone."""
+    from sottovoce.privacy.device_noise import DeviceNoise
+
+    DeviceNoise.top_up = lambda self, noise_multiplier, steps: 0.0
+
+
+@caught_by("unit/privacy/test_device_noise.py", "test_the_server_is_charged_every_round_of_a_user_without_sampling")
+def sampling_that_hides_from_the_server():
+    """ε against the server is amplified by coins that it sees."""
+    from dataclasses import replace
+
+    from sottovoce.privacy.device_noise import DeviceNoise
+
+    real = DeviceNoise.against_server.fget
+    DeviceNoise.against_server = property(lambda self: [(replace(e, user_rate=0.01), n) for e, n in real(self)])
+
+
+@caught_by("unit/accounting/test_skellam.py", "test_l1_bounds_every_vector_of_whole_numbers")
+def l1_of_a_single_coordinate():
+    """The L1 norm of an update is taken to be its L2 norm."""
+    from sottovoce.accounting import SampledSkellam
+
+    SampledSkellam.l1 = property(lambda self: self.steps)
+
+
+@caught_by("unit/accounting/test_skellam.py", "test_the_divergence_has_the_terms_of_the_paper")
+def skellam_noise_charged_as_gaussian():
+    """The terms that a Skellam number has beyond a Gaussian are left out."""
+    from sottovoce.accounting import skellam
+
+    skellam.skellam_divergence = lambda order, l1, l2, variance: order * l2**2 / (2 * variance)
+
+
+@caught_by("unit/accounting/test_skellam.py", "test_users_who_are_stopped_are_charged_to_delta")
+def stopped_users_are_free():
+    """A user who may join no more rounds is taken for one who is still drawn."""
+    from sottovoce.accounting.composition import Composition
+
+    Composition.by_rdp = lambda self, delta: self._finish(self._renyi(self.left(delta)))
+
+
+@caught_by("unit/privacy/test_skellam.py", "test_the_program_knows_the_chance_within_its_error")
+def gaussian_noise_called_skellam():
+    """The law that is drawn is a rounded Gaussian."""
+    import jax.numpy as jnp
+
+    from sottovoce.privacy import skellam
+
+    real = skellam._chance
+
+    def without_the_bend(cell, t, steps, numbers):
+        x = steps / numbers[0]
+        return jnp.exp((cell - 64 * x) * (cell + 64 * x) / 8192 - numbers[1]), real(cell, t, steps, numbers)[1]
+
+    skellam._chance = without_the_bend
+
+
+@caught_by("unit/privacy/test_skellam.py", "test_the_law_is_skellam")
+def skellam_of_less_variance():
+    """Both Poisson numbers have 0.98 of their mean."""
+    from sottovoce.privacy import skellam
+
+    real = skellam.scale_of
+    skellam.scale_of = lambda std: real(0.98**0.5 * std)
+
+
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 

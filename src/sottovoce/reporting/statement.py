@@ -390,6 +390,8 @@ def make_statement(
     def cost(of: Spent) -> float:
         return accounting.epsilon(of, privacy.delta, accountant) if private else math.inf
 
+    against_server = _against_server(mechanism, charges, cost)
+    federation = about.federation and replace(about.federation, epsilon_server=against_server)
     listed = _merged([*charges.vocabulary, *charges.training])
     epsilon, done = cost(listed), _count(charges.done)
     participation = mechanism.sampler.participation(about.rounds_planned)
@@ -405,7 +407,7 @@ def make_statement(
         epsilon_replaced=accounting.epsilon(listed, privacy.delta, accountant, replaced=True) if replaced else None,
         epsilon_realised=_realised(listed, about, cost),
         epsilon_training=cost(charges.training) if charges.vocabulary else epsilon,
-        epsilon_server=_against_server(mechanism, charges, cost),
+        epsilon_server=against_server,
         epsilon_spent=cost([*charges.vocabulary, *charges.elsewhere, *charges.done]) if done else 0.0,
         epsilon_store=math.inf,
         rounds_planned=about.rounds_planned,
@@ -431,8 +433,8 @@ def make_statement(
         turns=None if mechanism.sampler.amplifies else mechanism.sampler.participations(about.rounds_planned),
         min_separation=None if participation is None else participation.min_separation,
         across_devices=about.federation is not None,
-        federation=about.federation,
-        adversaries=() if about.federation is None or not private else adversaries(epsilon, about.federation),
+        federation=federation,
+        adversaries=() if federation is None or not private else adversaries(epsilon, federation),
         practice=about.practice,
         files=about.files,
     )

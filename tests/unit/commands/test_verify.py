@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from builders import make_statement
 
-from sottovoce.accounting import SampledGaussian, SampledSilos, epsilon
+from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation, Tree
 from sottovoce.commands import verify
 from sottovoce.commands.verify import ABSENT, FAILED, PASSED, verify_release
 from sottovoce.errors import SottoError
 from sottovoce.files import pretty, sealed, sha256_of
-from sottovoce.reporting.statement import Correlation, Statement
+from sottovoce.reporting.statement import Correlation, DeviceNoiseFacts, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.ledger import write_release
 
@@ -127,6 +127,54 @@ def test_a_change_after_the_signature_fails(release, attack, monkeypatch):
 
 def mechanism(**changes):
     return replace(STATEMENT, mechanism=replace(STATEMENT.mechanism, **changes))
+
+
+SKELLAM = SampledSkellam(0.8125, "poisson", 0.01, 2.0**26)
+DEVICES = DeviceNoiseFacts(0.5, survivors=10, colluding=2, participations=9, steps=2.0**26)
+NOISED = replace(
+    STATEMENT,
+    charged=((SKELLAM, 60),),
+    epsilon=epsilon([(SKELLAM, 60)], 1e-6, "rdp"),
+    epsilon_server=epsilon(DEVICES.against_server, 1e-6, "rdp"),
+    mechanism=replace(STATEMENT.mechanism, devices=DEVICES),
+)
+
+
+def declared(**changes):
+    return replace(NOISED, mechanism=replace(NOISED.mechanism, devices=replace(DEVICES, **changes)))
+
+
+def test_both_epsilons_of_device_noise_are_computed_again(tmp_path, keys):
+    write(tmp_path / "release", NOISED, keys["owner"])
+    found = verify_release(tmp_path / "release")
+    assert found.verified, found
+    assert results(found)["epsilon against the server"] == PASSED
+    assert [one.epsilon for one in found.epsilons] == [None, None, NOISED.epsilon]
+
+
+LIES_OF_DEVICES = {
+    "an ε below that of the noise": (replace(NOISED, epsilon=0.9 * NOISED.epsilon), "epsilon"),
+    "an ε against the server that is too small": (replace(NOISED, epsilon_server=1.0), "epsilon against the server"),
+    "none against the server": (replace(NOISED, epsilon_server=None), "epsilon against the server"),
+    "less noise": (declared(noise_multiplier=0.4), "epsilon against the server"),
+    "more rounds of a user": (declared(participations=10), "epsilon against the server"),
+    "more noise of devices than there is": (declared(noise_multiplier=0.9), "ledger"),
+    "nobody honest": (declared(colluding=10), "ledger"),
+    "another grid": (declared(steps=2.0**27), "ledger"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES_OF_DEVICES)
+def test_a_lie_about_noise_of_devices_fails(tmp_path, keys, lie):
+    statement, check = LIES_OF_DEVICES[lie]
+    write(tmp_path / "release", statement, keys["owner"])
+    found = verify_release(tmp_path / "release")
+    assert {name for name, result in results(found).items() if result == FAILED} == {check}, found
+
+
+def test_charges_of_gaussian_noise_are_not_those_of_devices(tmp_path, keys):
+    write(tmp_path / "release", replace(NOISED, charged=CHARGED, epsilon=OURS), keys["owner"])
+    assert results(verify_release(tmp_path / "release"))["ledger"] == FAILED
 
 
 LIES = {

@@ -71,6 +71,22 @@ def test_noise_is_that_of_the_run_for_every_mechanism(more, monkeypatch):
     assert_noise_of_a_run(recipe, choice)
 
 
+def test_noise_of_devices_is_found_for_an_epsilon_and_has_one_against_the_server(monkeypatch):
+    monkeypatch.setattr("sottovoce.planning.grid.EPSILONS", ())
+    monkeypatch.setattr("sottovoce.planning.grid.COHORTS", (1.0,))
+    monkeypatch.setattr("sottovoce.planning.grid.FEWER_ROUNDS", ())
+    devices = {"aggregation": "masked", "noise": "devices", "survivors": 10, "colluding": 2}
+    recipe = MINE.replace(privacy={"accountant": "auto"}, federation=devices)
+    grid = plan_recipe(recipe)
+    (choice,) = grid.choices
+    assert_noise_of_a_run(recipe, choice)
+    assert grid.epsilon == pytest.approx(8, rel=1e-2)
+    mechanism = build_mechanism(resolve(recipe), ["one", "two"])
+    assert grid.epsilon_server == accounting.epsilon(mechanism.devices.against_server, 1e-5, "rdp")
+    assert grid.epsilon_server > grid.epsilon  # sampling hides nothing from the server
+    assert "RDP" in grid.accountant
+
+
 def assert_noise_of_a_run(recipe, choice):
     asked = {"cohort": float(choice.cohort), "epsilon": choice.epsilon}
     asked = recipe.replace(privacy=asked, run={"rounds": choice.rounds})

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from builders import statement_json
 
-from sottovoce.accounting import NonPrivate, SampledGaussian, epsilon, rounded_up
+from sottovoce.accounting import (
+    NonPrivate,
+    SampledGaussian,
+    SampledSkellam,
+    ThresholdedHistogram,
+    epsilon,
+    rounded_up,
+)
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import DamagedRun
@@ -39,6 +46,36 @@ def state(about: dict[str, Any] | None = None, **privacy: Any) -> Statement:
     mechanism = build_mechanism(recipe, ["a", "b", "c", "d"])
     run = RunFacts("b1946ac9", 20, 20, VocabularyFacts.of("9f86d081", {"source": "public"}), **about or {})
     return make_statement(recipe, mechanism, "rdp", Charges(mechanism.events(20)), run)
+
+
+NOISED = {"aggregation": "masked", "noise": "devices", "survivors": 10, "colluding": 2, "server_noise_multiplier": 0.8}
+
+
+def test_noise_of_devices_has_an_epsilon_against_the_server() -> None:
+    settings = {"data": {"store": "none"}, "privacy": PRIVACY, "run": {"rounds": 20}, "federation": NOISED}
+    recipe = resolve(Recipe.from_dict(settings))
+    mechanism = build_mechanism(recipe, ["a"])
+    words = VocabularyFacts.of("9f86d081", {"source": "public"})
+    devices = FederationFacts(devices=50, aggregation="masked", survivors=10, colluding=2, noise="devices")
+    histogram = (ThresholdedHistogram(5.0, 1e-7), 1)
+    charges = Charges(mechanism.events(20), vocabulary=[histogram])
+    statement = make_statement(recipe, mechanism, "rdp", charges, RunFacts("r", 20, 20, words, federation=devices))
+    found = statement.mechanism.devices
+    assert found is not None
+    assert (found.noise_multiplier, found.survivors, found.colluding) == (0.8, 10, 2)
+    assert found.participations == mechanism.devices.participations > 1
+    # Every round that a user may join counts against the server, and so do the words.
+    rounds = (SampledSkellam(0.8, "poisson", 1.0, found.steps), found.participations)
+    assert statement.epsilon_server == epsilon([histogram, rounds], 1e-5, "rdp")
+    assert statement.epsilon_server > statement.epsilon
+    assert [one.epsilon for one in statement.adversaries if "up to 2 devices" in one.who] == [statement.epsilon_server]
+    assert statement.noise_generator.startswith("Skellam")
+    text = prose(statement)
+    assert "any 8 honest ones together 0.8 times the clip norm" in text
+    assert f"Against the server with up to 2 devices, ε is {rounded_up(statement.epsilon_server)}" in text
+    assert "Skellam noise of standard deviation" in text
+    assert "simulation" not in text
+    assert Statement.from_json(json.loads(json.dumps(statement.to_json()))) == statement
 
 
 def figures(statement: Statement) -> tuple[float, ...]:
