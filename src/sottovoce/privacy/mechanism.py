@@ -143,6 +143,8 @@ class Mechanism:
                 "noise of devices needs a private run with a fixed denominator, one noise multiplier, and independent "
                 "noise"
             )
+        if self.sampler.most_updates > 1:
+            raise SottoError("noise of devices needs people who are users of one device each")
         if devices.honest < 1 or self.noise_multiplier < devices.noise_multiplier:
             raise SottoError("noise of devices needs an honest device, and is part of the noise of a round")
 
