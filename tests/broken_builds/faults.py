@@ -312,6 +312,37 @@ def shares_that_divide_the_deviation():
     DeviceNoise.share = lambda self, steps: self.noise_multiplier * steps / self.honest
 
 
+@caught_by(
+    "equivalence/test_device_noise.py",
+    "test_a_device_draws_new_noise_for_every_vector_and_none_where_the_server_does",
+)
+def noise_from_a_key_that_is_used_again():
+    """A device draws the noise of all rounds from one key: the difference of two rounds has none."""
+    from sottovoce.federation import device
+
+    real = device.skellam
+    device.skellam = lambda key, *rest: real(bytes(32), *rest)
+
+
+@caught_by("equivalence/test_device_noise.py", "test_the_server_opens_the_sum_of_what_devices_noised")
+def a_device_that_never_stops():
+    """Nothing bounds how many rounds a user joins, and ε against the server is for fewer."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    Mechanism.joining = lambda self, rounds: self.sampler.participation(rounds)
+
+
+@caught_by(
+    "equivalence/test_device_noise.py",
+    "test_a_device_refuses_a_run_whose_epsilon_against_the_server_is_above_its_limit",
+)
+def any_noise_that_the_server_likes():
+    """A device does not ask what its noise comes to against the server."""
+    from sottovoce.federation import device
+
+    device._against_server = lambda mechanism: 0.0
+
+
 @caught_by("unit/privacy/test_device_noise.py", "test_the_server_tops_up_to_the_noise_of_the_model")
 def a_server_that_adds_nothing():
     """The model has the noise of the devices alone."""
@@ -345,14 +376,6 @@ def skellam_noise_charged_as_gaussian():
     from sottovoce.accounting import skellam
 
     skellam.skellam_divergence = lambda order, l1, l2, variance: order * l2**2 / (2 * variance)
-
-
-@caught_by("unit/accounting/test_skellam.py", "test_users_who_are_stopped_are_charged_to_delta")
-def stopped_users_are_free():
-    """A user who may join no more rounds is taken for one who is still drawn."""
-    from sottovoce.accounting.composition import Composition
-
-    Composition.by_rdp = lambda self, delta: self._finish(self._renyi(self.left(delta)))
 
 
 @caught_by("unit/privacy/test_skellam.py", "test_the_program_knows_the_chance_within_its_error")

@@ -36,7 +36,6 @@ _LEAST_DELTA = 1e-40  # below it the numbers a computer can tell apart run out
 _HOPELESS = 1e4  # above this ε nothing is protected, and a tight figure is worth no work
 _MOST_COMPOSED = 10**6  # rounds; of more, one figure takes seconds to minutes, and RDP's is some percent above it
 MOST_ROUNDS = 10**18
-_KEPT_BACK = (2.0**-10, 2.0**-5, 0.5)  # of δ, for users who are stopped
 _ROUND_UP, _ROUND_OFF = 1 + 1e-9, 1e-14  # cover floating point, so that a figure is never below its accountant's bound
 
 
@@ -48,16 +47,12 @@ class Composition:
     shown with a chance of at most δ_h, on its own noise. If it is shown, all is given away; if not, the other
     population, which has nothing to show, is more likely by at most 1/(1-δ_h). So ε(δ) is that of the Gaussians at
     δ - Σ δ_h, and -Σ ln(1-δ_h) more. Replacing a user puts such names on either side and changes neither term.
-
-    A user who has joined as often as they may is `stopped` with a small chance η, whatever their text. Then they add
-    nothing, where the accounting takes them to be drawn. So a bound at δ holds at δ + η·e^ε.
     """
 
     rounds: Mapping[Sampled, int]
     replaced: bool = False  # is a user replaced, rather than added or removed?
     shown: float = 0.0  # Σ δ_h
     unlikely: float = 0.0  # -Σ ln(1-δ_h)
-    stopped: float = 0.0  # η
 
     def epsilon(self, delta: float, accountant: str) -> float:
         if accountant == "pld":
@@ -70,13 +65,7 @@ class Composition:
 
     def by_rdp(self, delta: float) -> float:
         """ε by RDP, which has no answer where examples are sampled: then it is infinite."""
-        if not self.stopped:
-            return self._finish(self._renyi(self.left(delta)))
-        for kept_back in _KEPT_BACK:
-            found = self._finish(self._renyi(self.left(delta * (1 - kept_back))))
-            if found < _HOPELESS and self.stopped * math.exp(min(found, 700.0)) <= kept_back * delta:
-                return found
-        return math.inf
+        return self._finish(self._renyi(self.left(delta)))
 
     def _renyi(self, delta: float) -> float:
         if self._of_examples:
@@ -182,7 +171,6 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
         replaced,
         sum(count * event.giveaway for event, count in counts.items()),
         sum(-count * math.log1p(-event.giveaway) for event, count in counts.items()),
-        sum(count * event.stopped for event, count in counts.items() if isinstance(event, SampledSkellam)),
     )
 
 

@@ -171,8 +171,7 @@ class SampledSilos(Event):
 class SampledSkellam(Event):
     """One round whose noise is Skellam, in whole steps: `noise_multiplier` times S, which is `steps` of them or more.
 
-    A user moves a round by a vector of whole numbers, of L2 norm S at most. A user who has joined as often as they may
-    is stopped; `stopped` is the chance that it comes to that in a run, divided by its rounds.
+    A user moves a round by a vector of whole numbers, of L2 norm S at most.
     """
 
     kind = "sampled-skellam"
@@ -183,7 +182,6 @@ class SampledSkellam(Event):
     sampling: str  # "poisson", or "fixed" where it is public who joins
     user_rate: float
     steps: float
-    stopped: float = 0.0
 
     def __post_init__(self) -> None:
         _check_noise(self.noise_multiplier)
@@ -191,7 +189,7 @@ class SampledSkellam(Event):
             raise SettingError("{user_rate:g} must be in (0, 1], by 'poisson' or 'fixed'", user_rate=self.user_rate)
         if self.sampling == "fixed" and self.user_rate < 1:
             raise SottoError("Skellam noise has no accounting for cohorts of fixed size; use sampling='poisson'")
-        if not (self.steps >= 1 and 0 <= self.stopped < 1):
+        if not self.steps >= 1:
             raise SettingError("{steps:g} of a Skellam round must be 1 or more", steps=self.steps)
 
     @property

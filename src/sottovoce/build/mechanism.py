@@ -113,12 +113,12 @@ def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
 
 def device_noise_of(recipe: Recipe, sampler: Sampler) -> DeviceNoise | None:
     """The noise of devices, where they add it."""
-    federation, rounds = recipe.federation, recipe.run.rounds
+    federation = recipe.federation
     if federation.noise == "server":
         return None
     z = federation.server_noise_multiplier or recipe.privacy.noise_multiplier or 1.0
-    most, stopped = how_often(sampler, rounds, federation.participations)
-    return DeviceNoise(z, federation.survivors, federation.colluding, most, stopped)
+    most = how_often(sampler, recipe.run.rounds, federation.participations)
+    return DeviceNoise(z, federation.survivors, federation.colluding, most)
 
 
 def matrix_of(privacy: Privacy) -> StrategyMatrix:

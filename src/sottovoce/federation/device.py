@@ -6,8 +6,10 @@ The code is what the device's owner installed; a task holds numbers and a recipe
 from __future__ import annotations
 
 import logging
+import math
 import secrets as os_entropy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from sottovoce import accounting
 from sottovoce.build import rules
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
@@ -27,7 +30,7 @@ from sottovoce.federation.masking.context import context_of
 from sottovoce.federation.masking.graph import Terms
 from sottovoce.federation.masking.messages import Advert, Request, read_later
 from sottovoce.federation.masking.participant import Participant, Place
-from sottovoce.federation.masking.vector import layout_of
+from sottovoce.federation.masking.vector import largest_noise, layout_of
 from sottovoce.federation.members import MEMBERS, Membership
 from sottovoce.federation.messages import (
     Code,
@@ -47,12 +50,15 @@ from sottovoce.local.update import FedAvg
 from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.fixed_point import FixedPoint
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.skellam import skellam
 from sottovoce.recipe import Recipe
 from sottovoce.training.types import Task as CohortTask
 
 log = logging.getLogger("sottovoce.device")
 VERSION = version("sottovoce")
 SECRET = "coin.secret"
+SERVER_DELTA = 1e-6  # of the ε that `limits.server_epsilon` bounds: a device does not let the server choose it
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,10 @@ class Device:
             self._masking = None
             self._check_masked(task, assembly.recipe)
         assembly = self._with_frozen(task, assembly)
-        allowed = assembly.algorithm.mechanism.sampler.participation(assembly.recipe.run.rounds)
-        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, allowed)
+        mechanism, rounds = assembly.algorithm.mechanism, assembly.recipe.run.rounds
+        allowed = mechanism.sampler.participation(rounds)
+        most = mechanism.joining(rounds)
+        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, most)
         rows = rows[rows < self._store.users]  # a registered user without text here
         if not len(rows):
             return Nothing(Code.NOT_DRAWN)
@@ -147,7 +155,7 @@ class Device:
             answer = replace(answer, before=self._participation.before(task, rows))
             if self._membership is not None:
                 answer = replace(answer, signature=self._membership.sign(answer.claim))
-        return self._mask(task, assembly.recipe, answer) if masked else answer
+        return self._mask(task, assembly, answer) if masked else answer
 
     def _check_masked(self, task: Task, recipe: Recipe) -> None:
         """Refuse a masked round that this device cannot or may not join, before anybody is drawn."""
@@ -160,13 +168,15 @@ class Device:
             raise Refused(Code.LIMITS, f"the run declares less than the limits of this device, {own}")
         self._participation.refuse_masked(task.release)
 
-    def _mask(self, task: Task, recipe: Recipe, sums: Contribution) -> Advert:
-        """Keep the sums for the later phases; what leaves now are keys."""
+    def _mask(self, task: Task, assembly: Assembly, sums: Contribution) -> Advert:
+        """Keep the sums, with this device's noise if it adds any, for the later phases; what leaves now are keys."""
         assert self._membership is not None
-        terms = Terms(recipe.federation.survivors, recipe.federation.colluding)
-        place = Place(self._enrolled.name, self._membership, terms)
-        vector = layout_of(sums, recipe.federation).flatten(sums)
-        participant = Participant(place, context_of(task, sums.task), vector)
+        federation, mechanism = assembly.recipe.federation, assembly.algorithm.mechanism
+        place = Place(self._enrolled.name, self._membership, Terms(federation.survivors, federation.colluding))
+        layout = layout_of(sums, federation)
+        vector = with_own_noise(layout.flatten(sums), mechanism, task.clip_norms)
+        largest = largest_noise(mechanism, task.clip_norms, layout)
+        participant = Participant(place, context_of(task, sums.task), vector, largest)
         advert = participant.advert(sums if sums.before is not None else None)
         self._masking = Masking(sums.task, task.release, participant, advert)
         return advert
@@ -232,6 +242,7 @@ class Device:
             and mechanism.sampler.most_updates >= limits.silos
             and task.round <= task.enters <= task.round + assembly.recipe.federation.staleness
             and mechanism.sampler.user_rate <= limits.user_rate
+            and _against_server(mechanism) <= (limits.server_epsilon or math.inf)
             and steps <= limits.steps
             and parameter_count(assembly.params) <= limits.parameters
             and parameter_count(frozen) <= limits.frozen_parameters
@@ -271,6 +282,25 @@ class Device:
         total = _steps(sums.total) if isinstance(sums.total, FixedPoint) else sums.total
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
         return Contribution(name, len(rows), int(_steps(sums.weight)), _steps(sums.bits), leaves)
+
+
+@lru_cache(maxsize=4)
+def _against_server(mechanism: Mechanism) -> float:
+    """ε against the server, of what one user sends in a run; infinite where it adds the noise."""
+    if mechanism.devices is None:
+        return math.inf
+    return accounting.epsilon(mechanism.devices.against_server, SERVER_DELTA, "rdp")
+
+
+def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndarray) -> np.ndarray:
+    """The sums with this device's share of the noise, where devices add it.
+
+    Guarantee: the key is drawn here for this one vector, and forgotten: nobody else has it, and no other vector.
+    """
+    if mechanism.devices is None:
+        return vector
+    std = mechanism.devices.share(mechanism.steps(clip_norms))
+    return vector + np.asarray(skellam(os_entropy.token_bytes(32), vector.size, std))
 
 
 def _steps(whole: FixedPoint) -> np.ndarray:

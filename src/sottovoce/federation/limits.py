@@ -33,6 +33,7 @@ class Limits:
     masked_only: bool = False  # refuse a run whose server sees what this device adds
     survivors: int = 0  # devices in a masked sum: refuse a run that declares fewer
     colluding: int = 0  # devices that may collude with the server: refuse a masked run that declares fewer
+    server_epsilon: float = 0.0  # against the server, at δ = 1e-6: refuse a run with more; 0 is any, also without one
 
     @staticmethod
     def load(path: Path) -> Limits:

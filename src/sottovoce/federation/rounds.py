@@ -47,7 +47,9 @@ class Coordinator:
         self, assembly: Assembly, run: str, state: ServerState, payments: Payments
     ) -> Iterator[tuple[ServerState, DeviceSum]]:
         """Play the rounds that are left."""
-        algorithm, name, part = assembly.algorithm, "", b""
+        name, part = "", b""
+        mechanism = assembly.algorithm.mechanism.across_devices()
+        algorithm = replace(assembly.algorithm, mechanism=mechanism)
         if algorithm.frozen is not None:
             frozen = frozen_part(self.roster.federation, assembly.frozen_arrays)
             name, part = frozen.name, frozen.to_bytes()

@@ -97,8 +97,8 @@ class _Costs:
         if declared.noise == "server":
             return None
         z = declared.server_noise_multiplier or noise_multiplier
-        often = how_often(self.sampler(cohort), self.recipe.run.rounds, declared.participations)
-        return DeviceNoise(z, declared.survivors, declared.colluding, *often)
+        most = how_often(self.sampler(cohort), self.recipe.run.rounds, declared.participations)
+        return DeviceNoise(z, declared.survivors, declared.colluding, most)
 
     def epsilon_server(self, cohort: float, noise_multiplier: float) -> float | None:
         """ε against the server, where devices add noise."""

@@ -30,7 +30,6 @@ class DeviceNoise:
     survivors: int
     colluding: int
     participations: int  # rounds that one user joins at most
-    stopped: float = 0.0  # the chance that a user is drawn more often in a run, divided by its rounds
     simulated: bool = True  # are there no devices? Then the noise of `survivors` of them is drawn in one place
     steps: float = STEPS  # of the grid in S, at least
 
@@ -73,8 +72,7 @@ class DeviceNoise:
     def _charged(self, event: Event) -> Event:
         if not isinstance(event, SampledGaussian):
             return event
-        stopped = self.stopped if event.sampling == "poisson" else 0.0
-        return SampledSkellam(event.noise_multiplier, event.sampling, event.user_rate, self.steps, stopped)
+        return SampledSkellam(event.noise_multiplier, event.sampling, event.user_rate, self.steps)
 
     @property
     def against_server(self) -> list[tuple[Event, int]]:
@@ -82,14 +80,16 @@ class DeviceNoise:
         return [(SampledSkellam(self.noise_multiplier, "poisson", 1.0, self.steps), self.participations)]
 
 
-def how_often(sampler: Sampler, rounds: int, declared: int = 0) -> tuple[int, float]:
-    """How often a user may join, and the chance that a run would draw them more often, divided by its rounds.
+def how_often(sampler: Sampler, rounds: int, declared: int = 0) -> int:
+    """How many rounds a user may join, by the rule of the sampler.
 
-    Where each round draws users by coins, it is what is declared, or else what is exceeded with a chance of
-    `JOINS_MORE`. A device counts, and stops there: then no choice of rounds by the server makes it more.
+    Where each round draws users by coins, it is what is declared, or else what coins exceed with a chance of
+    `JOINS_MORE`. A device counts, and stops there, whatever the server asks. For those who see the model that changes
+    nothing: given what was released before, the chance that a user is in a round is then at most what is charged.
     """
     if not sampler.amplifies:
-        return sampler.participations(rounds), 0.0
+        return sampler.participations(rounds)
+    if declared:
+        return min(declared, rounds)
     chances = chance_above(rounds, sampler.user_rate)
-    most = declared or max(1, next(most for most, chance in enumerate(chances) if chance <= JOINS_MORE))
-    return min(most, rounds), float(chances[most] if most < rounds else 0.0) / rounds
+    return max(1, next(most for most, chance in enumerate(chances) if chance <= JOINS_MORE))

@@ -164,6 +164,17 @@ class Mechanism:
         """How far one user moves a run, over how far they move one round."""
         return 1.0 if self.stream is None else self._run.sensitivity
 
+    def across_devices(self) -> Mechanism:
+        """The same at a server whose devices have added their noise, where they do."""
+        return self if self.devices is None else replace(self, devices=replace(self.devices, simulated=False))
+
+    def joining(self, rounds: int) -> Participation | None:
+        """How often, and how close together, a device lets a user join; None where nothing bounds it."""
+        found = self.sampler.participation(rounds)
+        if found is not None or self.devices is None:
+            return found
+        return Participation(rounds, 1, self.devices.participations)
+
     def with_sampler(self, sampler: Sampler) -> Mechanism:
         """The same noise with another sampler; where it is correlated, z follows from what that one lets a user do."""
         if self.participation is None:

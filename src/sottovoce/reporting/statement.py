@@ -420,7 +420,7 @@ def make_statement(
         accountant=accounting.accountant_name(accountant),
         sampling="none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
         declared=_declared(recipe, mechanism),
-        mechanism=_mechanism_facts(recipe, mechanism),
+        mechanism=_mechanism_facts(recipe, mechanism if federation is None else mechanism.across_devices()),
         secrets=privacy.secrets,
         noise_generator=NOISE_GENERATOR if mechanism.devices is None else SKELLAM_GENERATOR,
         sampling_generator=mechanism.sampler.generator,

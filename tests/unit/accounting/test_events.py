@@ -45,7 +45,7 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         fixed(1.5, 10, 1000),
         SampledExamples(2.5, 0.01, 8),
         SampledSilos(1.5, 0.01, 3),
-        SampledSkellam(1.2, "poisson", 0.01, 2.0**26, 1e-15),
+        SampledSkellam(1.2, "poisson", 0.01, 2.0**26),
         ThresholdedHistogram(2.0, 1e-7),
         Covered(1.5),
         Covered(1.5, ADDED),

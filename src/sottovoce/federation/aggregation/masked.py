@@ -36,7 +36,7 @@ from sottovoce.federation.masking.messages import (
     read_vector,
 )
 from sottovoce.federation.masking.participant import pair_mask, self_mask
-from sottovoce.federation.masking.vector import Layout
+from sottovoce.federation.masking.vector import Layout, largest_noise
 from sottovoce.federation.messages import Code, Contribution, Refused, Task, digest
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.estimators import WEIGHT_STEP
@@ -104,7 +104,8 @@ class MaskedAggregator:
         if self._too_few("shared their secrets", passing.sealed):
             return
         users = sum(self._asked.registered[name] for name in found.names)
-        vectors = _Vectors(masks.Modular(self._layout.size, masks.width_for(users)), self._context)
+        width = masks.width_for(users, largest_noise(self._mechanism, self._clip_norms, self._layout)(len(found.names)))
+        vectors = _Vectors(masks.Modular(self._layout.size, width), self._context)
         yield self._ask(passing.forwarded(), vectors.size, vectors.take)
         if self._too_few("sent a vector", vectors.came):
             return

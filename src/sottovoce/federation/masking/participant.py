@@ -33,6 +33,11 @@ from sottovoce.federation.members import Membership
 from sottovoce.federation.messages import Code, Contribution, Refused
 
 
+def no_noise(devices: int) -> int:
+    """Of devices that leave the noise to the server."""
+    return 0
+
+
 @dataclass(frozen=True)
 class Place:
     """Who a device is, whom it knows, and what is declared of the round."""
@@ -50,8 +55,8 @@ class Participant:
     survivors as can sign only one. A message that is repeated gets the same bytes, and another in its place is refused.
     """
 
-    def __init__(self, place: Place, context: str, vector: np.ndarray, noise: int = 0):
-        """`vector`: whole numbers; `noise`: a bound on what the noise of all devices adds to one of them."""
+    def __init__(self, place: Place, context: str, vector: np.ndarray, noise: Callable[[int], int] = no_noise):
+        """`vector`: whole numbers; `noise`: what the noise of so many devices adds to one of them at most."""
         self._place, self.context, self._vector, self._noise = place, context, vector, noise
         self._mask_seed, self._self_seed = masks.new_seed(), masks.new_seed()
         self._mask_key, self._seal_key = masks.key_from_seed(self._mask_seed), X25519PrivateKey.generate()
@@ -134,7 +139,7 @@ class Participant:
             for name, sealed in zip(forwarded.names, forwarded.sealed, strict=True)
         }
         users = sum(self._place.membership.members[name].users for name in found.names)
-        masked = masks.Modular(len(self._vector), masks.width_for(users, self._noise))
+        masked = masks.Modular(len(self._vector), masks.width_for(users, self._noise(len(found.names))))
         masked.add(self._vector)
         pair = {name: self._pair_keys[name] for name in kept}
         masked.add_masks([self_mask(self._self_seed, found, own), *(pair[name] for name in pair if own < name)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from sottovoce.federation.messages import Contribution
+from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.recipe import Federation
 
 
@@ -46,6 +48,14 @@ class Layout:
         if self.counts:
             weight, users, bits = int(vector[start]), int(vector[start + 1]), vector[start + 2 :]
         return Contribution(task, users, weight, bits, leaves)
+
+
+def largest_noise(mechanism: Mechanism, clip_norms: np.ndarray, layout: Layout) -> Callable[[int], int]:
+    """What the noise of so many devices adds to one number of a vector at most; 0 where the server adds all noise."""
+    devices = mechanism.devices
+    if devices is None:
+        return lambda count: 0
+    return lambda count: devices.largest(mechanism.steps(clip_norms), count, layout.size)
 
 
 def layout_of(sums: Contribution, federation: Federation) -> Layout:

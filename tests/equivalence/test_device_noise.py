@@ -1,0 +1,141 @@
+"""Rounds over devices that add noise: what the server opens is the sum of what they noised, and no more."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from fleets import FEDERATION, InProcess, Seat, make_roster, seated_device, some_of, tiny_recipe
+from free import AllFree
+from masked_fleets import node_key
+from sottovoce.build.assembly import assemble
+from sottovoce.build.mechanism import build_mechanism
+from sottovoce.federation import device as devices_module
+from sottovoce.federation.device import SERVER_DELTA, with_own_noise
+from sottovoce.federation.limits import Limits
+from sottovoce.federation.members import KnownMember, Membership
+from sottovoce.federation.messages import Code, read_answer
+from sottovoce.federation.roster import Enrolment
+from sottovoce.federation.rounds import Coordinator
+from sottovoce.privacy.skellam import scale_of
+from sottovoce.runs.secrets import Secrets
+
+SHARES = {"phone": 1, "silo": 7, "clinic": 5}
+NOISED = {
+    "aggregation": "masked",
+    "survivors": 2,
+    "noise": "devices",
+    "server_noise_multiplier": 0.8,
+    "participations": 2,
+}
+SECRETS = Secrets.seeded(3)
+
+
+def fleet(folder, store, limits=None):
+    public = {name: node_key(number)[1] for number, name in enumerate(SHARES)}
+    members = {name: KnownMember(users, public[name]) for name, users in SHARES.items()}
+    firsts = dict(zip(SHARES, np.cumsum([0, *SHARES.values()]).tolist(), strict=False))
+    devices = {
+        name: seated_device(
+            folder,
+            store,
+            Enrolment(FEDERATION, name, firsts[name], users),
+            Seat(membership=Membership(node_key(number)[0], members)),
+            limits,
+        )
+        for number, (name, users) in enumerate(SHARES.items())
+    }
+    return devices, public
+
+
+@pytest.fixture
+def played(store, vocabulary, tmp_path, monkeypatch):
+    """Three rounds: the sums that were opened, the vectors before and after the noise of each device, the devices."""
+    vectors, real = [], devices_module.with_own_noise
+
+    def watched(vector, mechanism, clip_norms):
+        noised = real(vector, mechanism, clip_norms)
+        vectors[-1].append((vector, noised))
+        return noised
+
+    monkeypatch.setattr(devices_module, "with_own_noise", watched)
+    store = some_of(store, 0, sum(SHARES.values()))
+    devices, public = fleet(tmp_path, store)
+    roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES, public)
+    recipe = tiny_recipe(tmp_path, privacy={"cohort": 12}, federation=NOISED)
+    assembly = assemble(recipe, store)
+    transport = InProcess(devices)
+    rounds = Coordinator(roster, transport, 1.0).rounds(
+        assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: SECRETS.keys(number, "release"))
+    )
+    sums = []
+    for _ in range(3):
+        vectors.append([])
+        sums.append(next(rounds)[1])
+    return assembly.algorithm.mechanism, sums, vectors, devices
+
+
+@pytest.mark.slow
+def test_the_server_opens_the_sum_of_what_devices_noised(played):
+    mechanism, sums, vectors, devices = played
+    clip_norms = mechanism.clip_norms(1, None)
+    share = scale_of(mechanism.devices.share(mechanism.steps(clip_norms)))
+    noise = []
+    for summed, came in zip(sums[:2], vectors[:2], strict=True):
+        opened = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(summed.total)]) / mechanism.grid(clip_norms)
+        np.testing.assert_array_equal(opened, np.sum([noised for _, noised in came], axis=0))
+        assert len(came) >= 2
+        # Exact counts would be seen beside the noise: none are sent.
+        assert (summed.weight, summed.users, summed.bits.any()) == (0, 0, False)
+        noise += [noised - vector for vector, noised in came]
+        assert all(len(vector) == opened.size for vector, _ in came)
+    # Every device and round has noise of its own, and each the declared share.
+    assert len({each.tobytes() for each in noise}) == len(noise)
+    for each in noise:
+        squares = np.sum((each / (share.mantissa * 2.0**share.exponent)) ** 2)
+        assert 1e-4 < stats.chi2(each.size).cdf(squares) < 1 - 1e-4
+    # In three rounds nearly all coins fall for everybody, and two rounds are what each user may join.
+    joined = Counter(
+        (name, row)
+        for name, device in devices.items()
+        for rows in device._participation._joined.values()
+        for row in rows
+    )
+    assert max(joined.values()) == 2
+
+
+def test_a_device_draws_new_noise_for_every_vector_and_none_where_the_server_does():
+    recipe = tiny_recipe("none", federation=NOISED)
+    mechanism = build_mechanism(recipe, ["a"])
+    clip_norms = mechanism.clip_norms(1, None)
+    one, other = (with_own_noise(np.zeros(40, np.int64), mechanism, clip_norms) for _ in range(2))
+    assert not np.any(one == other)
+    plain = build_mechanism(recipe.replace(federation={"noise": "server"}), ["a"])
+    assert not np.any(with_own_noise(np.zeros(40, np.int64), plain, clip_norms))
+
+
+def test_a_device_refuses_a_run_whose_epsilon_against_the_server_is_above_its_limit(store, vocabulary, tmp_path):
+    """The server chooses noise and rounds, and the owner of a device what they must come to at least."""
+    store = some_of(store, 0, sum(SHARES.values()))
+    answers = {}
+    recipe = tiny_recipe(tmp_path, privacy={"cohort": 12}, federation=NOISED)
+    for name, limit in (("below", 1.0), ("above", 100.0)):
+        devices, public = fleet(tmp_path / name, store, Limits(server_epsilon=limit))
+        roster = make_roster(tmp_path / name / "federation", vocabulary, store.tokens_per_user, SHARES, public)
+        for federation in (NOISED, {**NOISED, "noise": "server", "server_noise_multiplier": None, "participations": 0}):
+            assembly = assemble(recipe.replace(federation=federation), store)
+            transport = InProcess({})
+            rounds = Coordinator(roster, transport, 1.0)
+            next(rounds.rounds(assembly, federation["noise"], assembly.start(assembly.model), AllFree(keys_of)))
+            answers[name, federation["noise"]] = devices["silo"].answer(transport.tasks[0])
+    codes = {case: getattr(read_answer(answer), "code", None) for case, answer in answers.items() if len(answer) < 200}
+    assert codes == {case: Code.LIMITS for case in answers if case != ("above", "devices")}
+    assert SERVER_DELTA == 1e-6
+
+
+def keys_of(number: int):
+    return SECRETS.keys(number, "release")
