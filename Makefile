@@ -23,7 +23,7 @@ demo: $(VENV)/ready ## train a private model on the built-in synthetic populatio
 	rm -rf demo
 	$(BIN)/sotto demo --out demo
 
-federation-demo: $(VENV)/dev ## train across three processes: a server and two silos, over TLS on this machine
+federation-demo: $(VENV)/dev ## train across four processes: a server and three silos, with masked sums, over TLS on this machine
 	rm -rf federation-demo
 	$(BIN)/sotto federate demo --out federation-demo
 

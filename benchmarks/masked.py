@@ -230,7 +230,7 @@ def over_tls(folder: Path, silos: int, arguments: argparse.Namespace) -> dict[st
             device.start()
             stack.callback(device.stop)
         serving = federate.Serving(seconds=600, at_least=silos)
-        coordinator = stack.enter_context(federate._coordinator(roster, serving, lambda: False))
+        coordinator = stack.enter_context(federate.connected(roster, serving, lambda: False))
         rounds = {kind: play(roster, coordinator.transport, make_recipe(kind, silos, arguments)) for kind in KINDS}
         answers = []
         for _ in range(arguments.turns):

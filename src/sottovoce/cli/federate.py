@@ -261,13 +261,16 @@ def device(
 def demo(
     *,
     out: Annotated[Path, option("Folder for all of it.")] = Path("federation-demo"),
-    users: Annotated[int, option("Users in both silos together.")] = 2000,
+    users: Annotated[int, option("Users in all silos together.")] = 2000,
 ) -> None:
-    """Train a private model with a server and two silos, three processes of this machine, on a synthetic population."""
+    """Train a private model with a server and three silos, four processes of this machine, on a synthetic population.
+
+    It shows what the server sees of one silo in a plain round, and in a masked one.
+    """
     from sottovoce.commands.federate_demo import run_federation_demo
 
-    if users < 40:
-        raise SottoError(f"--users {users} must be 40 or more, to share out over two silos")
+    if users < 60:
+        raise SottoError(f"--users {users} must be 60 or more, to share out over three silos")
     _log()
     with gentle_stop() as stop:
         result = run_federation_demo(out, users=users, notify=log, progress=progress_of_rounds, stop=stop)

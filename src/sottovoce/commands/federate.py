@@ -148,14 +148,20 @@ def serve_federation(
     """
     require_flower()
     found = Roster.open(federation)
-    if not found.members:
-        raise SottoError(f"{federation} has no devices; register some with `sotto federate enrol`")
-    recipe = recipe.replace(data={"store": str(federation)})
-    rules.check(rules.device_rules(recipe))
-    rules.check(rules.roster_rules(recipe, len(found.members)))
-    with _coordinator(found, serving, stop) as coordinator:
+    recipe = with_federation(recipe, found)
+    with connected(found, serving, stop) as coordinator:
         given["coordinator"] = coordinator
         return train(recipe, out, observer=observer, stop=stop, **given)
+
+
+def with_federation(recipe: Recipe, found: Roster) -> Recipe:
+    """The recipe with a federation as its store. One that these devices cannot train is refused."""
+    if not found.members:
+        raise SottoError(f"{found.path} has no devices; register some with `sotto federate enrol`")
+    recipe = recipe.replace(data={"store": str(found.path)})
+    rules.check(rules.device_rules(recipe))
+    rules.check(rules.roster_rules(recipe, len(found.members)))
+    return recipe
 
 
 def resume_federation(
@@ -171,12 +177,12 @@ def resume_federation(
     """
     require_flower()
     found = Roster.open(Recipe.of(RunFolder.open(run)).data.store)
-    with _coordinator(found, serving, stop) as coordinator:
+    with connected(found, serving, stop) as coordinator:
         return resume(run, observer=observer, stop=stop, coordinator=coordinator)
 
 
 @contextmanager
-def _coordinator(found: Roster, serving: Serving, stop: Stop) -> Iterator[Coordinator]:
+def connected(found: Roster, serving: Serving, stop: Stop) -> Iterator[Coordinator]:
     """A coordinator, and its transport while the block lasts."""
     from sottovoce.federation.flower.superlink_server import SuperLinkServer
 

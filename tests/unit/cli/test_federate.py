@@ -171,7 +171,7 @@ def test_a_demo_shows_its_report_or_that_it_was_stopped(sotto, stub, result, ref
         capsys.readouterr().out
         == "stopped after round 30; delete federation-demo and run `sotto federate demo` again\n"
     )
-    assert "--users 39 must be 40 or more" in refusal("federate", "demo", "--users", 39)
+    assert "--users 59 must be 60 or more" in refusal("federate", "demo", "--users", 59)
 
 
 def test_a_server_that_would_wait_for_nothing_is_refused(refusal):
