@@ -25,6 +25,8 @@ FUNCTIONS = {
     "export": ("export_run",),
     "federate": (
         "create_federation",
+        "choose_homes",
+        "write_pseudonyms",
         "enrol",
         "make_device_key",
         "federation_members",

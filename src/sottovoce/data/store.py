@@ -85,7 +85,7 @@ class Store:
         if split not in SPLITS:
             allowed = f"{', '.join(SPLITS)}{did_you_mean(split, SPLITS)}"
             raise SettingError(f"{{split!r}} must be one of {allowed}", split=split)
-        facts = _facts(folder)
+        facts = store_facts(folder)
         hashes = facts.get("files", {})
         file = split_file(folder, split)
         if check and not os.environ.get(SKIP):
@@ -248,7 +248,7 @@ def made_up_names(users: int) -> list[bytes]:
     return [row.to_bytes(16, "big") for row in range(users)]
 
 
-def _facts(folder: Path) -> dict[str, Any]:
+def store_facts(folder: Path) -> dict[str, Any]:
     """The facts of `store.json`. A folder that this version cannot read as a store is refused."""
     if not folder.is_dir():
         raise SottoError(f"{folder} is not a folder; make a store with `sotto prepare`")
@@ -283,12 +283,12 @@ def write_arrays(folder: str | Path) -> None:
     folder = Path(folder)
     for split in SPLITS:
         save_arrays(folder / f"{split}.npz", Store.open(folder, split).rows)
-    write_facts(folder, _facts(folder))
+    write_facts(folder, store_facts(folder))
 
 
 def mark_as_practice(folder: Path) -> None:
     """Write into a store that its people are synthetic: a run on it says so, and is not released."""
-    write_facts(folder, {**_facts(folder), "practice": True})
+    write_facts(folder, {**store_facts(folder), "practice": True})
 
 
 def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
