@@ -4,8 +4,8 @@
     python benchmarks/debian_text.py --language de libreoffice-help-de_*.deb > users.jsonl
     python benchmarks/debian_text.py --language de --plain-text --without users.jsonl manpages-de_*.deb > public.txt
 
-It reads HTML, Mallard pages and man pages. It leaves out navigation, examples of code, tables of man pages, text that
-was not translated, and each paragraph that it has seen before (`--without` names paragraphs of another output).
+It reads HTML, Mallard, DocBook and man pages. It leaves out navigation, examples of code, tables of man pages, text
+that was not translated, and each paragraph that it has seen before (`--without` names paragraphs of another output).
 It needs `dpkg-deb`. No text of these packages is part of sottovoce.
 """
 
@@ -21,6 +21,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 SKIPPED = re.compile("aside|button|code|footer|head|header|info|nav|noscript|pre|screen|script|style|title")
+SKIPPED_IN_DOCBOOK = re.compile(
+    "articleinfo|authorgroup|bookinfo|cmdsynopsis|footnote|indexterm|legalnotice|literallayout|programlisting|refmeta"
+    "|remark|revhistory|screen|sect[1-5]info|sectioninfo|chapterinfo|synopsis|title|titleabbrev"
+)
+INLINE_IN_DOCBOOK = re.compile(
+    "accel|acronym|anchor|application|citetitle|classname|command|computeroutput|email|emphasis|envar|filename"
+    "|firstterm|foreignphrase|function|glossterm|gui[a-z]+|hardware|interface|inlinemediaobject|keycap|keycombo|keysym"
+    "|link|literal|menuchoice|mousebutton|option|parameter|phrase|productname|prompt|quote|replaceable|shortcut"
+    "|subscript|superscript|systemitem|trademark|type|ulink|userinput|varname|wordasword|xref"
+)
 VOID = re.compile("area|base|br|col|hr|img|include|input|link|meta|wbr")
 INLINE = re.compile(
     "a|abbr|acronym|app|b|cmd|em|emph|file|font|gui|guiseq|i|kbd|key|keyseq|link|q|small|span|strong|sub|sup|tt|u|var"
@@ -29,16 +39,19 @@ BOILERPLATE = re.compile(
     r"navheader|navfooter|\btoc\b|\bMAC\b|programlisting|\bscreen\b|legalnotice|\bcode\b|contents|tocwrapper"
 )
 ESCAPES = {"\\-": "-", "\\(aq": "'", "\\(dq": '"', "\\(co": "©", "\\e": "\\", "\\ ": " ", "\\~": " "}
+_ENTITIES = {name: f"&{name};" for name in ("amp", "lt", "gt", "quot", "apos", "nbsp")}  # the parser knows these
 LATIN = {"de"}
 MIN_CHARACTERS = 20
 """Shorter paragraphs are titles and labels."""
 
 
 class _Paragraphs(HTMLParser):
-    """The paragraphs of an HTML or Mallard page."""
+    """The paragraphs of an HTML, Mallard or DocBook page."""
 
-    def __init__(self) -> None:
+    def __init__(self, docbook: bool = False) -> None:
         super().__init__(convert_charrefs=True)
+        self._left_out = SKIPPED_IN_DOCBOOK if docbook else SKIPPED
+        self._inline = INLINE_IN_DOCBOOK if docbook else INLINE
         self.paragraphs: list[str] = []
         self._parts: list[str] = []
         self._skipped: list[str] = []
@@ -51,9 +64,11 @@ class _Paragraphs(HTMLParser):
         if self._skipped:
             self._skipped.append(tag)
             return
-        if SKIPPED.fullmatch(tag) or BOILERPLATE.search(dict(attrs).get("class") or ""):
+        # The class of a body is that of its page.
+        marked = tag != "body" and BOILERPLATE.search(dict(attrs).get("class") or "")
+        if self._left_out.fullmatch(tag) or marked:
             self._skipped.append(tag)
-        if not INLINE.fullmatch(tag):
+        if not self._inline.fullmatch(tag):
             self._end()
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -63,7 +78,7 @@ class _Paragraphs(HTMLParser):
         if self._skipped:
             while self._skipped and self._skipped.pop() != tag:
                 pass
-        elif not INLINE.fullmatch(tag):
+        elif not self._inline.fullmatch(tag):
             self._end()
 
     def handle_data(self, data: str) -> None:
@@ -83,6 +98,15 @@ def paragraphs_of_html(page: str) -> list[str]:
     """Its paragraphs, without navigation and code."""
     parser = _Paragraphs()
     parser.feed(page)
+    parser.close()
+    return parser.paragraphs
+
+
+def paragraphs_of_docbook(page: str) -> list[str]:
+    """The paragraphs of a DocBook page, without what is about the book. An entity of its own is its name."""
+    page = re.sub(r"<!DOCTYPE.*?(\[.*?\])?\s*>", "", page, count=1, flags=re.DOTALL)
+    parser = _Paragraphs(docbook=True)
+    parser.feed(re.sub(r"&([A-Za-z][\w.-]*);", lambda found: _ENTITIES.get(found[1], found[1]), page))
     parser.close()
     return parser.paragraphs
 
@@ -133,6 +157,8 @@ def documents(folder: Path, language: str) -> Iterator[tuple[str, list[str]]]:
         name = str(path.relative_to(folder))
         if path.suffix in (".html", ".page") and re.search(rf"[/.-]{language}[/.-]", name):
             yield name, paragraphs_of_html(path.read_text("utf-8", "replace"))
+        elif path.suffix in (".docbook", ".xml") and re.search(rf"/(help|HTML)/{language}/", name):
+            yield name, paragraphs_of_docbook(path.read_text("utf-8", "replace"))
         elif path.suffix == ".gz" and f"/man/{language}/" in name:
             yield name, paragraphs_of_man(gzip.decompress(path.read_bytes()).decode("utf-8", "replace"))
 

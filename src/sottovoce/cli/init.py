@@ -19,6 +19,7 @@ def init(
     noisy_count: Annotated[
         float | bool | None, Parameter(negative=(), show_default=False), option("Declare a noisy count; ε is charged.")
     ] = None,
+    base: Annotated[Path | None, option("A base of your own to start from (default: one in the package).")] = None,
     json: Json = False,
 ) -> None:
     """Write a first recipe for a store, with a comment on every setting.
@@ -30,7 +31,7 @@ def init(
     from sottovoce.commands.noisy_count import EPSILON
 
     epsilon = EPSILON if noisy_count is True else noisy_count or None
-    made = write_recipe(store, users=users, noisy_count=epsilon, out=out)
+    made = write_recipe(store, users=users, noisy_count=epsilon, base=base, out=out)
     if json:
         facts = {"users": made.users, "notes": list(made.notes), "recipe": made.text}
         return print_json(facts | {"out": None if out is None else str(out)})

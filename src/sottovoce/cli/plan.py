@@ -81,6 +81,7 @@ class Timing:
     """How the hours of a recipe are found."""
 
     settings: Settings = None
+    start: Annotated[str | None, option("What the run starts from, as for `sotto train`.", "--from")] = None
     no_bench: Annotated[Flag, option("Do not time this machine: hours are then not known.")] = False
     tokens_per_user: Annotated[int, option("Tokens of the made-up users that are timed.")] = 480
 
@@ -115,7 +116,9 @@ def plan(
         _plan_recipe(recipe, timing, training.users_per_second, json)
         return
     if timing != TIMING:
-        raise SottoError("--set, --no-bench and --tokens-per-user go with a recipe; name one, or leave them out")
+        raise SottoError(
+            "--set, --from, --no-bench and --tokens-per-user go with a recipe; name one, or leave them out"
+        )
     if delta is None:
         raise SottoError("a plan needs --delta, well below 1/users; or name a recipe")
     if ledger is not None:
@@ -155,6 +158,8 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
     if timing.tokens_per_user < 1:
         raise SottoError(f"--tokens-per-user {timing.tokens_per_user} must be at least 1")
     recipe = recipes.Recipe.load(name).with_settings(timing.settings or ())
+    if timing.start is not None:
+        recipe = recipe.replace(model={"initial": timing.start})
     made, timed = plan_recipe(recipe), ""
     if recipe.model.adapter_rank is not None:
         from sottovoce.commands.parameters import count_parameters  # it loads jax
@@ -178,7 +183,8 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
     own = next((choice for choice in made.choices if made.is_own(choice)), None)
     if recipe.privacy.noise_multiplier is None and own and own.hours and is_long(3600 * own.hours, own.rounds):
         print(shorter(next(each for each in made.choices if each.rounds < own.rounds and each.epsilon == own.epsilon)))
-    print(f"next: sotto train {name} --out RUN{set_options(timing.settings)}")
+    start = "" if timing.start is None else f" --from {timing.start}"
+    print(f"next: sotto train {name}{start} --out RUN{set_options(timing.settings)}")
 
 
 def _print_grid(name: str, made: Grid) -> None:

@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 from sottovoce import bases
 from sottovoce.build.assembly import build_model, load_model
-from sottovoce.commands.initial_model import load_base_weights, read_card_of
+from sottovoce.commands.initial_model import (
+    find_hugging_face,
+    load_base_weights,
+    open_hugging_face,
+    read_card_of,
+    with_sizes,
+)
 from sottovoce.commands.stores import open_split
 from sottovoce.data.corpus import is_plain_text
 from sottovoce.data.grouping import Grouping
@@ -92,7 +98,8 @@ def evaluate_run(
     """How well a run's model predicts the next words of users.
 
     Args:
-        path: the folder of a run, of a release or of a base, or the name of a base in the package.
+        path: the folder of a run, of a release or of a base, or the name of a base in the package; or a folder of
+            Hugging Face.
         users: whose text is predicted; the users held out from the run's store by default. A release and a base have
             none.
         model: a model of your own, where the run has one.
@@ -151,6 +158,8 @@ def open_users(
         return Store.open(store, split)
     if find_base(path):
         raise SottoError(f"{path} is a base, and has no users to measure on; give --corpus or --store")
+    if find_hugging_face(path):
+        raise SottoError(f"{path} is of Hugging Face, and has no users to measure on; give --corpus or --store")
     run = RunFolder.open_model(path)
     return open_split(Recipe.of(run), run, split)
 
@@ -206,7 +215,7 @@ def find_base(path: str | Path) -> Path | None:
 
 
 def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Tokenizer]:
-    """The model a run ended with, and its vocabulary; or those of a release or a base.
+    """The model a run ended with, and its vocabulary; or those of a release, a base or a folder of Hugging Face.
 
     Args:
         path: the folder, or the name of a base in the package.
@@ -214,6 +223,8 @@ def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -
     """
     if not isinstance(path, RunFolder) and (base := find_base(path)):
         weights, vocabulary = load_base_weights(base / bases.WEIGHTS), load_tokenizer(_vocabulary_file(path))
+    elif not isinstance(path, RunFolder) and (folder := find_hugging_face(path)):
+        return open_hugging_face(folder)[1:]
     else:
         run = path if isinstance(path, RunFolder) else RunFolder.open_model(path)
         weights, vocabulary = run.load_weights(), load_vocabulary(run)
@@ -232,6 +243,8 @@ def _recipe_of(path: str | Path | RunFolder) -> Recipe:
     if folder := find_base(path):
         base = bases.read_base(folder)
         return Recipe.from_dict({"model": {"kind": base.kind, **base.model}})
+    if folder := find_hugging_face(path):
+        return with_sizes(Recipe().replace(model={"initial": str(folder)}))
     return Recipe.of(RunFolder.open_model(path))
 
 
@@ -239,5 +252,7 @@ def _vocabulary_file(path: str | Path) -> Path:
     """The words of a run, a release or a base, whose files must be those that its card names."""
     if folder := find_base(path):
         read_card_of(folder / bases.WEIGHTS)
+        return find_tokenizer(folder)
+    if folder := find_hugging_face(path):
         return find_tokenizer(folder)
     return RunFolder.open_model(path).tokenizer_file()

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from sottovoce import bases
-from sottovoce.build.assembly import build_model, load_model
+from sottovoce.build.assembly import build_model, load_model, weights_of
 from sottovoce.commands import convert
 from sottovoce.commands.convert import BATCH, BOUND, GRAPHS
 from sottovoce.commands.evaluate import load_run
-from sottovoce.commands.initial_model import load_base_weights
+from sottovoce.commands.initial_model import find_hugging_face, load_base_weights, open_hugging_face
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import PLACEHOLDERS, Tokenizer
@@ -54,7 +54,7 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
     Guarantee: all graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
 
     Args:
-        path: the run's folder.
+        path: the folder of a run, a release or a base; or one of Hugging Face, with its tokenizer.json.
         out: the folder to make.
         weights: "float32" or "8bit".
     """
@@ -135,6 +135,8 @@ def _open(path: str | Path) -> _Source:
     folder = bases.find(str(path)) or Path(path)
     if bases.is_base(folder):
         return _open_base(folder)
+    if theirs := find_hugging_face(folder):
+        return _open_hugging_face(theirs)
     run = RunFolder.open_model(path)
     model, vocabulary = load_run(run)
     statement = run.read_statement()
@@ -160,6 +162,18 @@ def _open_base(folder: Path) -> _Source:
         vocabulary=vocabulary,
         weights=checkpoints.digest(weights),
         privacy={"private": False, "trained_on": card.trained_on, "prose": f"Trained on public text: {card.text}."},
+    )
+
+
+def _open_hugging_face(folder: Path) -> _Source:
+    recipe, model, vocabulary = open_hugging_face(folder)
+    return _Source(
+        name=folder.resolve().name,
+        kind=recipe.model.kind,
+        model=model,
+        vocabulary=vocabulary,
+        weights=checkpoints.digest(weights_of(model)),
+        privacy={"private": False, "prose": "Weights of Hugging Face: it is not known here what they were trained on."},
     )
 
 
@@ -189,6 +203,11 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
         kept = _temporary()
         log(f"exporting the base {folder.name}")
         export_run(path, kept)
+        return kept
+    if find_hugging_face(folder):  # it is not ours
+        kept = _temporary()
+        log(f"exporting {folder}")
+        export_run(folder, kept)
         return kept
     run = RunFolder.open_model(folder)
     kept = run.path / "onnx"

@@ -11,6 +11,7 @@ from sottovoce import bases
 from sottovoce.build.assembly import filled_model, model_settings
 from sottovoce.commands.noisy_count import count_users
 from sottovoce.data.store import Store
+from sottovoce.data.subwords import TOKENIZER
 from sottovoce.errors import SettingError, SottoError, plain_number
 from sottovoce.files import write_aside
 from sottovoce.recipe import Recipe
@@ -67,7 +68,12 @@ class FirstRecipe:
 
 
 def write_recipe(
-    store: str | Path, *, users: int | None = None, noisy_count: float | None = None, out: Path | None = None
+    store: str | Path,
+    *,
+    users: int | None = None,
+    noisy_count: float | None = None,
+    base: str | Path | None = None,
+    out: Path | None = None,
 ) -> FirstRecipe:
     """A recipe for the people of a store.
 
@@ -75,9 +81,12 @@ def write_recipe(
         store: made by `sotto prepare`.
         users: the number to declare. By default the count, rounded down to two digits.
         noisy_count: an ε, charged to the store, for a count with noise. It is drawn once for a store and kept.
+        base: the folder of a base of your own to start from (`sotto base train`), or the name of one in the package. By
+            default one in the package that fits.
         out: the file to write; it must not exist.
     """
     people = Store.open(store)
+    start = _start(people, base)
     if not people.people:
         raise SottoError(f"{store} is public text; train a base on it with `sotto base train`")
     if users is not None and users < 1:
@@ -98,11 +107,11 @@ def write_recipe(
         declared, counted = rounded_down(people.users), "the count, rounded down"
         better = "--users names one that you could say in public, --noisy-count draws one with noise"
         notes.append(f"{declared:,} is the exact count, rounded down, and becomes public; {better}")
-    text = _text(people, Path(store), declared, counted)
+    text = _text(Path(store), declared, counted, start)
     Recipe.parse(text)
     if out is not None:
         write_aside(out, text.encode())
-    return FirstRecipe(text, declared, (*notes, *_notes(people, declared)))
+    return FirstRecipe(text, declared, (*notes, *_notes(people, declared, start)))
 
 
 def rounded_down(count: int) -> int:
@@ -111,15 +120,12 @@ def rounded_down(count: int) -> int:
     return count // unit * unit
 
 
-def _text(people: Store, store: Path, declared: int, counted: str) -> str:
+def _text(store: Path, declared: int, counted: str, start: _Start) -> str:
     small = Recipe.load("small")
-    base = _base_of(small, people)
     return _TEMPLATE.format(
         store=" ".join(str(store).split()),
         quoted=json.dumps(str(store)),
-        start=f'# Weights to start from: a model of public text in the package.\ninitial = "{base}"'
-        if base
-        else '# No model in the package has the words of this store: training starts from nothing.\ninitial = "none"',
+        start=start.text,
         counted=counted,
         users=declared,
         cohort=min(int(small.privacy.cohort), max(declared // 4, 1)),
@@ -133,12 +139,49 @@ def _text(people: Store, store: Path, declared: int, counted: str) -> str:
     )
 
 
-def _base_of(recipe: Recipe, people: Store) -> str | None:
-    filled = filled_model(recipe)
-    return bases.fitting(filled.model.kind, model_settings(filled), people.vocabulary.fingerprint)
+@dataclass(frozen=True)
+class _Start:
+    """The keys of [model] with their comment, and what the owner should know of them."""
+
+    text: str
+    notes: tuple[str, ...] = ()
 
 
-def _notes(people: Store, declared: int) -> list[str]:
+def _start(people: Store, base: str | Path | None) -> _Start:
+    """A base that is named must have the tokens of the store."""
+    small = filled_model(Recipe.load("small"))
+    if base is None:
+        found = bases.fitting(small.model.kind, model_settings(small), people.vocabulary.fingerprint)
+        if found:
+            return _Start(f'# Weights to start from: a model of public text in the package.\ninitial = "{found}"')
+        nothing = "training starts from nothing, which takes many more people and rounds than from a base"
+        text = "# No model in the package has the words of this store: training starts from nothing."
+        return _Start(f'{text}\ninitial = "none"', (nothing,))
+    folder = bases.find(str(base)) or Path(base)
+    if not bases.is_base(folder):
+        raise SottoError(f"{str(base)!r} is no base; make one with `sotto base train`, or name one of the package")
+    card = bases.read_base(folder)
+    if card.words != people.vocabulary.fingerprint:
+        tokens = bases.VOCABULARY if (folder / bases.VOCABULARY).is_file() else TOKENIZER
+        option = "--vocabulary" if tokens == bases.VOCABULARY else "--tokenizer"
+        raise SottoError(
+            f"the base {base} has other tokens than {people.path}; prepare the store with {option} {folder / tokens}"
+        )
+    name = str(base) if bases.find(str(base)) else str(folder.resolve())
+    keys = {
+        "initial": name,
+        "kind": card.kind,
+        **{key: value for key, value in card.model.items() if value is not None},
+    }
+    lines = (f"{key} = {json.dumps(value)}" for key, value in keys.items())
+    same = (card.kind, dict(card.model)) == (small.model.kind, dict(model_settings(small)))
+    others = f"the learning rates and the clip norm were chosen for the LSTM of `small`, not for this {card.kind}"
+    return _Start(
+        "\n".join(["# Weights to start from, and the sizes of their model.", *lines]), () if same else (others,)
+    )
+
+
+def _notes(people: Store, declared: int, start: _Start) -> list[str]:
     low, high = MEASURED
     notes = []
     if declared < low:
@@ -150,6 +193,4 @@ def _notes(people: Store, declared: int) -> list[str]:
     if people.tokens_per_user > TOKENS:
         cut = f"people are cut to {people.tokens_per_user:,} tokens; with `sotto prepare --tokens-per-user {TOKENS}`"
         notes.append(f"{cut} training is {people.tokens_per_user / TOKENS:.2g} times as fast, and nearly as good")
-    if _base_of(Recipe.load("small"), people) is None:
-        notes.append("training starts from nothing, which takes many more people and rounds than from a base")
-    return notes
+    return [*notes, *start.notes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -13,11 +14,12 @@ from safetensors.numpy import load_file
 from sottovoce import bases
 from sottovoce.accounting import rounded_up
 from sottovoce.bases import NO_BASE, PUBLIC
-from sottovoce.build.assembly import filled_model, load_model, model_settings, weights_of
+from sottovoce.build.assembly import build_model, filled_model, load_model, model_settings, weights_of
 from sottovoce.build.rules import NEEDS_START
 from sottovoce.commands.stores import has_own_store
 from sottovoce.commands.verify import FAILED, verify_release
 from sottovoce.data.store import Store
+from sottovoce.data.subwords import TOKENIZER
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
@@ -155,19 +157,52 @@ def _from_hugging_face(recipe: Recipe, store: Store, fresh: LanguageModel, folde
     tokenizer, own = store.vocabulary, find_tokenizer(folder)
     if own.is_file() and load_tokenizer(own).fingerprint != tokenizer.fingerprint:
         raise SottoError(f"{folder} has another tokenizer than {store.path}; prepare the store with --tokenizer {own}")
-    rows, wanted = read_config(folder).rows, tokens_of_file(tokenizer)
-    if rows < wanted:
-        raise SottoError(
-            f"the embedding of {folder} has {rows:,} rows, and the tokenizer of {store.path} {wanted:,} tokens: each "
-            f"needs a row; prepare the store with the tokenizer of that model"
-        )
-    weights = load_weights(folder, fresh)
-    tables = {name: fit_rows(weights[name], tokenizer) for name in TABLES_OF_TOKENS if name in weights}
-    model = load_model(fresh, {**weights, **tables})
+    model = _with_weights_of(folder, fresh, tokenizer, store.path)
     name = digest(weights_of(model))
     source = f"public start: {name}, declared public by the owner" if public else f"start: {name}, of unknown origin"
     facts: Json = {"weights": name, "trained_on": PUBLIC if public else "people or unknown", "source": source}
     return Start(model, facts, f"folder {folder.name}")
+
+
+def _with_weights_of(folder: Path, fresh: LanguageModel, tokenizer: Tokenizer, where: Path | None) -> LanguageModel:
+    """The fresh model with the weights of a folder; `where` the tokenizer is from, for an error."""
+    rows, wanted = read_config(folder).rows, tokens_of_file(tokenizer)
+    if rows < wanted:
+        raise SottoError(
+            f"the embedding of {folder} has {rows:,} rows, and the tokenizer of {where} {wanted:,} tokens: each "
+            f"needs a row; take the tokenizer of that model"
+        )
+    weights = load_weights(folder, fresh)
+    tables = {name: fit_rows(weights[name], tokenizer) for name in TABLES_OF_TOKENS if name in weights}
+    return load_model(fresh, {**weights, **tables})
+
+
+class FromHuggingFace(NamedTuple):
+    """A model as its folder has it: nothing was trained here."""
+
+    recipe: Recipe
+    model: LanguageModel
+    tokenizer: Tokenizer
+
+
+def find_hugging_face(path: str | Path) -> Path | None:
+    """The folder, if it is in the layout of Hugging Face. A run, a release and a base are what they are."""
+    folder = Path(path)
+    ours = (
+        bases.find(str(path)) or bases.is_base(folder) or is_release(folder) or RunFolder(folder).recipe_file.is_file()
+    )
+    return folder if not ours and is_hugging_face(folder) else None
+
+
+def open_hugging_face(folder: Path) -> FromHuggingFace:
+    """The model of a folder with its own tokenizer, which must lie in it."""
+    file = find_tokenizer(folder)
+    if not file.is_file():
+        raise SottoError(f"{folder} has no {TOKENIZER}: its tokens are not known; put the one of that model there")
+    tokenizer = load_tokenizer(file)
+    recipe = with_sizes(Recipe().replace(model={"initial": str(folder)}))
+    model = _with_weights_of(folder, build_model(recipe, tokenizer.size), tokenizer, file)
+    return FromHuggingFace(recipe, model, tokenizer)
 
 
 def _is_declared_public(recipe: Recipe, folder: Path) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.commands.evaluate import find_base, load_run
+from sottovoce.commands.initial_model import find_hugging_face
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
@@ -19,7 +20,10 @@ from sottovoce.runs.folder import RunFolder
 
 @dataclass(frozen=True, repr=False)
 class Loaded:
-    """A model with its vocabulary, and its privacy statement; None for a base, which is of public text."""
+    """A model with its vocabulary, and its privacy statement.
+
+    None for a base, which is of public text, and for a folder of Hugging Face, of which nothing is known.
+    """
 
     model: LanguageModel
     vocabulary: Tokenizer
@@ -53,8 +57,10 @@ def load_model(path: str | Path, *, model: LanguageModel | None = None) -> Loade
     The files must be those that its card names. Whether the folder is the owner's, `sotto verify` tells.
 
     Args:
-        path: the folder of a release, of a run or of a base, or the name of a base in the package.
+        path: the folder of a release, of a run or of a base, or the name of a base in the package; or a folder of
+            Hugging Face.
         model: a model of your own to fill, where the run had one.
     """
     loaded, vocabulary = load_run(path, model)
-    return Loaded(merge(loaded), vocabulary, None if find_base(path) else read_statement(RunFolder.open_model(path)))
+    stated = not find_base(path) and not find_hugging_face(path)
+    return Loaded(merge(loaded), vocabulary, read_statement(RunFolder.open_model(path)) if stated else None)

@@ -27,7 +27,7 @@ def test_without_a_file_the_recipe_alone_is_on_standard_output(made, sotto, caps
 
 def test_with_a_file_the_next_command_is_named(made, sotto, capsys, tmp_path):
     sotto(["init", "store", "--users", "4000", "--out", str(tmp_path / "mine.toml")])
-    assert made.names == {"users": 4000, "noisy_count": None, "out": tmp_path / "mine.toml"}
+    assert made.names == {"users": 4000, "noisy_count": None, "base": None, "out": tmp_path / "mine.toml"}
     path = tmp_path / "mine.toml"
     assert f"next: sotto plan {path}, then sotto train {path} --out RUN" in capsys.readouterr().out
 

@@ -89,12 +89,12 @@ def test_a_machine_is_not_timed_where_a_rate_is_given_or_not_wanted(mine, stub, 
 
 
 def test_without_a_rate_and_outside_what_was_measured_a_plan_says_so(mine, sotto, capsys):
-    sotto(["plan", str(mine), "--no-bench", "--set", "model.initial=none", "--set", "data.store=my store"])
+    sotto(["plan", str(mine), "--no-bench", "--from", "none", "--set", "data.store=my store"])
     out = capsys.readouterr().out
     assert "not known without a rate" in out
     assert "Expected top-1 is not known for the recipe itself:\n  model.initial = 'none'" in out
     assert "Expected top-1:" not in out
-    assert out.endswith(f"next: sotto train {mine} --out RUN --set model.initial=none --set 'data.store=my store'\n")
+    assert out.endswith(f"next: sotto train {mine} --from none --out RUN --set 'data.store=my store'\n")
 
 
 def test_an_adapter_is_compared_with_all_of_the_model(mine, sotto, capsys):

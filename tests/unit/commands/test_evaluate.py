@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_run import WORDS
 
@@ -14,9 +15,12 @@ from sottovoce.commands.load_model import load_model
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
+from sottovoce.data.subwords import Subwords
+from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
+from tiny_hugging_face import tensors_of, write_folder
 
 
 @pytest.fixture
@@ -41,6 +45,38 @@ def test_the_users_are_those_held_out_unless_others_are_given(run, store):
     assert (found.keystrokes, found.personalised, found.other) == (None, None, None)
     assert set(found.spread) == {"top1_p5", "top1_p25", "top1_p50", "top1_p75", "top1_p95"}
     assert evaluate_run(run.path, train).evaluation.users == train.users
+
+
+@pytest.fixture
+def hugging_face(tmp_path: Path) -> Path:
+    tokenizer = Subwords.of_bytes()
+    folder = write_folder(tmp_path / "tiny", "llama", rows=tokenizer.size)
+    save_tokenizer(tokenizer, folder)
+    return folder
+
+
+def test_a_folder_of_hugging_face_is_a_model(hugging_face):
+    loaded = load_model(hugging_face)
+    assert loaded.statement is None
+    assert loaded.vocabulary.fingerprint == Subwords.of_bytes().fingerprint
+    theirs = tensors_of("llama", loaded.vocabulary.size)["model.embed_tokens.weight"]
+    np.testing.assert_array_equal(loaded.model.embedding, theirs)
+    assert find_base(hugging_face) is None
+    with pytest.raises(SottoError, match=r"is of Hugging Face, and has no users to measure on; give --corpus"):
+        open_users(hugging_face)
+    (hugging_face / "tokenizer.json").unlink()
+    with pytest.raises(SottoError, match=r"has no tokenizer\.json: its tokens are not known"):
+        load_run(hugging_face)
+
+
+@pytest.mark.slow
+def test_a_folder_of_hugging_face_is_measured_on_a_store(hugging_face):
+    tokenizer = Subwords.of_bytes()
+    users = Store.from_users([tokenizer.encode(text) for text in ("red green blue", "blue green")], tokenizer)
+    found = evaluate_run(hugging_face, users, extra=Extra(suggestions=3, words=2))
+    assert found.evaluation.users == 2
+    assert found.evaluation.bits_per_byte > 0
+    assert found.keystrokes is not None
 
 
 def test_a_run_next_to_itself_loses_nothing(run):

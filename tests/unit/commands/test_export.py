@@ -14,12 +14,14 @@ from sottovoce.commands import convert
 from sottovoce.commands.export import export_run, find_export, read_manifest
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.models import registry
 from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RECIPE, RunFolder
+from tiny_hugging_face import write_folder
 
 SIZES = {"embedding": 6, "hidden": 8}
 WORDS = Vocabulary.from_words(["red", "green"])
@@ -177,6 +179,18 @@ def test_a_release_is_exported_elsewhere(run, tmp_path, monkeypatch):
     shutil.copy(run.statement_file, release / "privacy.json")
     with pytest.raises(DamagedRun, match="of other weights than the release"):
         find_export(release)
+
+
+def test_a_folder_of_hugging_face_is_exported_elsewhere(run, tmp_path):
+    tokenizer = Subwords.of_bytes()
+    folder = write_folder(tmp_path / "tiny", "llama", rows=tokenizer.size)
+    save_tokenizer(tokenizer, folder)
+    before = sorted(folder.iterdir())
+    manifest = read_manifest(find_export(folder))
+    assert (manifest["name"], manifest["model"]["kind"]) == ("tiny", "transformer")
+    assert manifest["privacy"]["private"] is False
+    assert "trained_on" not in manifest["privacy"], "nobody said that its text is public"
+    assert sorted(folder.iterdir()) == before
 
 
 def test_a_base_is_exported_elsewhere_and_says_that_its_text_is_public(run):

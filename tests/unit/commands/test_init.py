@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,27 @@ def test_a_store_of_the_words_of_a_base_starts_from_it(store, monkeypatch):
     made = write_recipe(store, users=4000)
     assert Recipe.parse(made.text).model.initial == "english"
     assert made.notes == ()
+
+
+def test_a_base_of_ones_own_is_named_with_its_sizes(store, tmp_path, monkeypatch):
+    sizes = {"embedding": 16, "hidden": 24, "layers": 2, "heads": 2, "qk_norm": True, "norm_eps": 1e-06}
+    card = SimpleNamespace(words=Store.open(store).vocabulary.fingerprint, kind="transformer", model=sizes)
+    monkeypatch.setattr(bases, "is_base", lambda folder: True)
+    monkeypatch.setattr(bases, "read_base", lambda folder: card)
+    made = write_recipe(store, users=4000, base=tmp_path / "mine")
+    model = Recipe.parse(made.text).model
+    assert (model.initial, model.kind) == (str(tmp_path / "mine"), "transformer")
+    assert {name: getattr(model, name) for name in sizes} == sizes
+    assert made.notes == (
+        "the learning rates and the clip norm were chosen for the LSTM of `small`, not for this transformer",
+    )
+
+
+def test_a_base_with_other_tokens_and_a_folder_that_is_none_are_refused(store, tmp_path):
+    with pytest.raises(SottoError, match=r"the base english has other tokens than .*--vocabulary .*vocabulary\.txt"):
+        write_recipe(store, base="english")
+    with pytest.raises(SottoError, match="is no base; make one with `sotto base train`"):
+        write_recipe(store, base=tmp_path)
 
 
 def test_long_users_and_many_users_are_told_what_pays(store, monkeypatch):
