@@ -421,6 +421,251 @@ def skellam_of_less_variance():
     skellam.scale_of = lambda std: real(0.98**0.5 * std)
 
 
+# --- masked sums ----------------------------------------------------------------------------------------------------
+
+PARTICIPANT, LIES = "unit/federation/masking/test_participant.py", "test_a_server_that_lies_is_refused_with_a_sentence"
+UNIFORM = "test_what_the_server_and_the_colluding_see_of_a_device_is_uniform"
+
+
+@caught_by(PARTICIPANT, "test_of_a_neighbour_that_is_gone_the_mask_key_is_given_and_not_the_self_mask")
+def the_mask_key_of_every_neighbour_is_given():
+    """A device takes all its neighbours for lost: with the self-masks that survivors give, all is open."""
+    from sottovoce.federation.masking.participant import Participant
+
+    real = Participant._unmask
+
+    def unmask(self, signed):
+        kept, self._kept = self._kept, {name: (pair[1], pair[1]) for name, pair in self._kept.items()}
+        answer = real(self, signed)
+        self._kept = kept
+        return answer
+
+    Participant._unmask = unmask
+
+
+@caught_by(PARTICIPANT, f"{LIES}[a neighbour's keys are others]")
+def keys_of_neighbours_that_nobody_signed():
+    """A device believes the keys that the server sends: the server is then all its neighbours."""
+    from sottovoce.federation.members import Membership
+
+    Membership.has_signed = lambda self, name, signature, claim: True
+
+
+@caught_by(PARTICIPANT, f"{LIES}[the neighbour signed its keys in another round]")
+def keys_signed_for_no_round():
+    """A signature of keys is not bound to its round: old ones, whose secrets were opened, are valid again."""
+    from sottovoce.federation.masking import context, messages
+
+    def claim(round_context, name, mask_key, seal_key):
+        return context.bind("keys", name, mask_key, seal_key)
+
+    messages.Advert.claim = staticmethod(claim)
+
+
+@caught_by(PARTICIPANT, f"{LIES}[its keys are others]")
+def keys_of_its_own_that_are_not_looked_at():
+    """A device does not look for itself in the list: the server gives others keys in its name."""
+    from sottovoce.federation.masking.participant import Participant
+
+    real = Participant._share
+
+    def share(self, found):
+        own, place = Participant.advert_keys, found.names.index(self._place.name)
+        Participant.advert_keys = property(lambda self: found.keys[place])
+        try:
+            return real(self, found)
+        finally:
+            Participant.advert_keys = own
+
+    Participant._share = share
+
+
+@caught_by(PARTICIPANT, f"{LIES}[too few survivors]")
+def survivors_as_few_as_the_server_likes():
+    """A device signs any set that it is in: the sum over two is the other one's update."""
+    from sottovoce.federation.masking.graph import Terms
+
+    Terms.survivors = property(lambda self: 0, lambda self, value: None)
+
+
+@caught_by(PARTICIPANT, "test_a_server_that_names_two_sets_of_survivors_does_not_open_both")
+def a_quorum_of_two():
+    """Few signatures are enough: a server that tells devices different survivors opens two sums."""
+    from sottovoce.federation.masking import graph
+
+    graph.quorum = lambda count, colluding: 2
+
+
+@caught_by(PARTICIPANT, "test_a_message_that_is_repeated_gets_the_same_bytes_and_another_is_refused")
+def a_phase_that_is_answered_as_often_as_it_is_asked():
+    """A device forgets what it answered: it signs a second set of survivors."""
+    from sottovoce.federation.masking.participant import Participant
+
+    real = Participant.answer
+
+    def answer(self, request, before_vector):
+        self._answers = {}
+        return real(self, request, before_vector)
+
+    Participant.answer = answer
+
+
+@caught_by(PARTICIPANT, "test_a_share_that_comes_back_to_its_sender_is_refused")
+def shares_that_are_sealed_for_both_ends():
+    """The key of a sealed share does not say who sends it to whom."""
+    from sottovoce.federation.masking.participant import Participant
+
+    real = Participant._seal
+    Participant._seal = lambda self, found, other, sender, receiver: real(self, found, other, "", "")
+
+
+@caught_by(PARTICIPANT, UNIFORM)
+def masks_of_sixteen_bits():
+    """The upper half of every number is not masked."""
+    from sottovoce.federation.masking import masks
+
+    real = masks._add_planes
+
+    def add(sums, other, sign, carry):
+        if len(sums) > 1 and not other[0].flags.owndata:
+            other = [other[0] & 0xFFFF, other[1] * 0]
+        real(sums, other, sign, carry)
+
+    masks._add_planes = add
+
+
+@caught_by(PARTICIPANT, UNIFORM)
+def masks_of_its_own_alone():
+    """A device masks with itself, and not with its neighbours: what opens the sum opens each vector."""
+    from sottovoce.federation.masking.masks import Modular
+
+    real = Modular.add_masks
+    Modular.add_masks = lambda self, keys, sign=1: real(self, list(keys)[:1] if sign > 0 else (), sign)
+
+
+@caught_by(PARTICIPANT, "test_keys_are_fresh_in_every_round")
+def a_mask_key_for_ever():
+    """The seed of the mask key is the same in every round: two vectors under one mask show their difference."""
+    from sottovoce.federation.masking import masks
+
+    masks.new_seed = lambda: bytes(masks.SEED)
+
+
+@caught_by("unit/federation/masking/test_masks.py", "test_a_key_that_gives_no_secret_is_refused")
+def points_of_low_order():
+    """A public key of low order is taken: everybody knows the mask."""
+    from sottovoce.federation.masking import masks
+
+    real = masks.agreed
+
+    def agreed(key, public, bound):
+        try:
+            return real(key, public, bound)
+        except masks.Refused:
+            return masks.derived(bytes(32), bound)
+
+    masks.agreed = agreed
+
+
+@caught_by("unit/federation/masking/test_masks.py", "test_no_sum_over_the_declared_users_wraps_round")
+def a_modulus_without_a_sign():
+    """Half of the sums that the declared users can have look like others."""
+    from sottovoce.federation.masking import masks
+
+    real = masks.width_for
+    masks.width_for = lambda users, noise=0: real(max(1, users // 2), noise // 2)
+
+
+@caught_by("unit/federation/masking/test_graph.py", "test_both_secrets_of_a_device_can_never_be_opened")
+def a_threshold_without_those_that_collude():
+    """More than half of the neighbours open a secret; with some that collude, that is enough for both."""
+    from sottovoce.federation.masking import graph
+
+    graph.threshold = lambda degree, colluding: degree // 2 + 1
+
+
+@caught_by("unit/federation/masking/test_graph.py", "test_the_graph_follows_from_the_list_alone")
+def neighbours_by_name():
+    """Devices lie on the circle in the order of their names, which the server gives out."""
+    from sottovoce.federation.masking import graph
+
+    graph.sha256 = lambda text: type("", (), {"digest": lambda self: text[-8:]})()
+
+
+@caught_by("unit/federation/masking/test_context.py", "test_a_round_is_named_by_its_federation_run_release_and_task")
+def a_round_without_its_task():
+    """Devices that were sent different models are in one round: the server tells them apart in the sum."""
+    from dataclasses import replace
+
+    from sottovoce.federation.masking import context
+
+    real = context.context_of
+    context.context_of = lambda task, task_digest: real(replace(task), "")
+
+
+@caught_by("unit/federation/test_limits.py", "test_a_masked_vector_of_a_release_leaves_once_also_after_a_restart")
+def a_vector_that_leaves_again_after_a_crash():
+    """That a masked vector left is in memory alone."""
+    from sottovoce.federation.limits import Participation
+
+    def note(self, release, list_digest):
+        self.refuse_masked(release)
+        self._masked.add(release)
+
+    Participation.note_masked = note
+
+
+@caught_by(
+    "unit/federation/test_device.py", "test_a_masked_round_goes_on_in_memory_and_after_a_crash_the_device_is_out_of_it"
+)
+def a_record_that_is_not_written_before_the_vector_leaves():
+    """The device does not call the record at all."""
+    from sottovoce.federation.masking.participant import Participant
+
+    real = Participant._mask
+    Participant._mask = lambda self, forwarded, before_vector: real(self, forwarded, lambda digest: None)
+
+
+@caught_by(
+    "unit/federation/aggregation/test_masked.py",
+    "test_fewer_than_declared_are_not_unmasked_and_the_round_is_only_noise",
+)
+def a_sum_over_whoever_is_left():
+    """The server goes on with fewer devices than are declared."""
+    from sottovoce.federation.aggregation.masked import MaskedAggregator
+
+    MaskedAggregator._too_few = lambda self, did, devices: not devices
+
+
+@caught_by(
+    "unit/federation/aggregation/test_masked.py",
+    "test_the_sum_with_a_hostile_device_is_within_what_honest_ones_can_send",
+)
+def a_masked_sum_of_any_size():
+    """The server takes what comes out, as if every device were honest."""
+    from sottovoce.federation.aggregation.masked import MaskedAggregator
+
+    MaskedAggregator._bounded = lambda self, found, users, grid: found
+
+
+@caught_by("unit/federation/aggregation/test_masked.py", "test_a_wrong_share_of_a_mask_key_is_noticed")
+def a_mask_key_that_is_not_compared():
+    """What wrong shares give is taken for a mask key, and the sum is noise over the whole range."""
+    from sottovoce.federation.aggregation import masked
+    from sottovoce.federation.masking import masks
+
+    masked._Opening._mask_key = lambda self, name: masks.key_from_seed(self._combined(name))
+
+
+@caught_by("unit/federation/masking/test_vector.py", "test_where_devices_add_the_noise_no_exact_count_is_in_the_vector")
+def exact_counts_beside_noise():
+    """How many users joined is sent exactly, next to sums with the noise of devices."""
+    from sottovoce.federation.masking import vector
+
+    real = vector.Layout
+    vector.Layout = lambda shapes, bits, counts: real(shapes, bits, True)
+
+
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 

@@ -157,12 +157,14 @@ def for_devices(recipe: Recipe) -> Recipe:
 
 def aggregate(aggregation: Aggregation, transport: Transport, name: str, seconds: float) -> DeviceSum:
     """Play the phases of an aggregation over a transport."""
+    begins = True
     for phase in aggregation.phases():
         # Where answers may be late, a phase says of whom.
         later, earlier = getattr(phase, "later", {}), getattr(phase, "earlier", ())
         if not phase.messages and not earlier:  # nobody is free: there is nothing to wait for
             continue
-        exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes, later, earlier)
+        exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes, later, earlier, begins)
+        begins = False
         for device, answer in transport.exchange(exchange):
             code = phase.take(device, answer)
             if code not in (JOINED, Code.NOT_DRAWN, Code.LATE, Code.FROZEN, Code.KEPT):

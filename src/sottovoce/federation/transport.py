@@ -41,6 +41,7 @@ class Exchange:
     # Devices that are asked here and not waited for, and how many exchanges later their answers may come.
     later: Mapping[str, int] = field(default_factory=dict)
     earlier: Collection[str] = ()  # devices that were asked before, and are waited for here
+    begins: bool = True  # a round: a transport may wait for devices first; later phases go on with those that are left
 
     @property
     def awaited(self) -> set[str]:

@@ -56,6 +56,7 @@ def test_what_a_phase_asks_may_depend_on_the_answers_to_the_one_before(caplog):
     first, second = transport.exchanges
     assert (first.name, first.seconds, first.max_answer_bytes) == ("round 3", 5.0, 7)
     assert second.messages == {"alice": b"7", "clinic": b"7"}
+    assert (first.begins, second.begins) == (True, False)
     assert [record.getMessage() for record in caplog.records] == ["rogue contributes nothing: limits"]
 
 

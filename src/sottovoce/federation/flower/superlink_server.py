@@ -182,7 +182,8 @@ class SuperLinkServer:
     def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
         self._last_reply = time.monotonic()  # it is not asked between exchanges
         self._set_quota(exchange.max_answer_bytes)
-        self._wait_for_devices()
+        if exchange.begins:
+            self._wait_for_devices()
         pending, losses = PendingTask(exchange), 0
         pending.begin()
         pending.sent, pending.asked = dict(self._unanswered), not exchange.messages

@@ -71,56 +71,62 @@ class Modular:
 
     def __init__(self, size: int, width: int):
         self.size, self.width = size, width
-        self._planes = [np.dtype(plane) for plane in PLANES[width]]
-        # Sums of the lower of two planes carry into the upper: its 32 bits are added up in 64, and joined at the end.
-        wide = [np.dtype("<u8"), *self._planes[1:]] if len(self._planes) > 1 else self._planes
-        self._sums = [np.zeros(size, plane) for plane in wide]
+        self._kinds = [np.dtype(plane) for plane in PLANES[width]]
+        self._planes = [np.zeros(size, kind) for kind in self._kinds]
 
     def add(self, numbers: np.ndarray) -> None:
         """Add integers of 64 bits, negative ones as well."""
-        self._sums[0] += numbers.view(np.uint64).astype(self._sums[0].dtype, copy=False)
+        raw = numbers.view(np.uint64)
+        self._add([raw.astype(self._kinds[0]), *((raw >> np.uint64(32)).astype(kind) for kind in self._kinds[1:])])
 
     def add_masks(self, keys: Iterable[bytes], sign: int = 1) -> None:
         """Add, or take away, the stream of each key. A key is used for one vector of one round only."""
-        operation = np.add if sign > 0 else np.subtract
         streams = [Cipher(ChaCha20(key, bytes(16)), None).encryptor() for key in keys]
         zeros, buffer = bytes(self.width * CHUNK), bytearray(self.width * CHUNK)
+        carry = np.zeros(CHUNK, np.bool_)
         for start in range(0, self.size, CHUNK):
             count = min(CHUNK, self.size - start)
-            parts = [part[start : start + count] for part in self._sums]
-            planes = self._split(memoryview(buffer)[: self.width * count], count)
+            length = self.width * count
+            sums = [plane[start : start + count] for plane in self._planes]
+            mask = self._split(memoryview(buffer)[:length], count)
             for stream in streams:
-                stream.update_into(memoryview(zeros)[: self.width * count], buffer)
-                for part, plane in zip(parts, planes, strict=True):
-                    operation(part, plane, out=part)
+                stream.update_into(memoryview(zeros)[:length], buffer)
+                _add_planes(sums, mask, sign, carry[:count])
 
     def add_bytes(self, packed: bytes | np.ndarray) -> None:
         """Add a vector as `to_bytes` has it."""
-        for part, plane in zip(self._sums, self._split(packed, self.size), strict=True):
-            part += plane
+        self._add(self._split(packed, self.size))
 
     def to_bytes(self) -> bytes:
-        numbers, packed = self._numbers(), []
-        for plane in self._planes:
-            packed.append(numbers.astype(plane).tobytes())
-            if plane.itemsize < 8:
-                numbers >>= np.uint64(8 * plane.itemsize)
-        return b"".join(packed)
+        return b"".join(plane.tobytes() for plane in self._planes)
 
     def signed(self) -> np.ndarray:
         """The numbers as integers of 64 bits, from -2^(8·width - 1) up."""
-        unused = np.uint64(64 - 8 * self.width)
-        return (self._numbers() << unused).view(np.int64) >> np.int64(unused)
+        numbers = self._planes[0].astype(np.uint64)
+        for plane in self._planes[1:]:
+            numbers += plane.astype(np.uint64) << np.uint64(32)
+        unused = 64 - 8 * self.width
+        return (numbers << np.uint64(unused)).view(np.int64) >> np.int64(unused)
 
-    def _numbers(self) -> np.ndarray:
-        numbers = self._sums[0].astype(np.uint64)
-        for part in self._sums[1:]:
-            numbers += part.astype(np.uint64) << np.uint64(32)
-        return numbers
+    def _add(self, planes: list[np.ndarray]) -> None:
+        _add_planes(self._planes, planes, 1, np.zeros(self.size, np.bool_))
 
     def _split(self, packed: bytes | memoryview | np.ndarray, count: int) -> list[np.ndarray]:
         views, start = [], 0
-        for plane in self._planes:
-            views.append(np.frombuffer(packed, plane, count, start))
-            start += count * plane.itemsize
+        for kind in self._kinds:
+            views.append(np.frombuffer(packed, kind, count, start))
+            start += count * kind.itemsize
         return views
+
+
+def _add_planes(sums: list[np.ndarray], other: list[np.ndarray], sign: int, carry: np.ndarray) -> None:
+    """Add numbers to sums in place, or take them away; what leaves the lower of two planes enters the upper."""
+    operation, low, added = (np.add if sign > 0 else np.subtract), sums[0], other[0]
+    if len(sums) > 1 and sign < 0:
+        np.less(low, added, out=carry)  # they will borrow
+    operation(low, added, out=low)
+    if len(sums) > 1:
+        if sign > 0:
+            np.less(low, added, out=carry)  # they wrapped round
+        operation(sums[1], other[1], out=sums[1])
+        operation(sums[1], carry.view(np.uint8), out=sums[1])

@@ -218,6 +218,17 @@ def test_a_message_that_is_repeated_gets_the_same_bytes_and_another_is_refused()
     assert stub.left == [share.digest]  # one vector left
 
 
+def test_a_share_that_comes_back_to_its_sender_is_refused():
+    """Sealed for a neighbour, and handed back as if the neighbour had sealed it for the device."""
+    fleet, asked = played(5, "share", survivors=3)
+    stub, found = fleet.stubs[VICTIM], asked["share"]
+    own = read_shares(stub.go_on(found), found.context, 4)
+    near = stub.participant._graph.neighbours[VICTIM]
+    with pytest.raises(Refused, match="meant for another device"):
+        stub.go_on(Forwarded(found.context, near, own))
+    assert not stub.left
+
+
 def test_phases_out_of_their_order_are_refused():
     _, asked = played(5, "unmask", survivors=3)
     _, mask, confirm, unmask = asked.values()
@@ -335,9 +346,9 @@ def test_a_mask_that_is_too_short_is_seen(monkeypatch):
     real = masks.Modular.add_masks
 
     def short(self, keys, sign=1):
-        upper = self._sums[1].copy()
+        upper = self._planes[1].copy()
         real(self, keys, sign)
-        self._sums[1][:] = upper
+        self._planes[1][:] = upper
 
     monkeypatch.setattr(masks.Modular, "add_masks", short)
     assert chance(opened_round(value=7)["d00"] % np.int64(2**40)) < 1e-9
