@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -30,8 +30,9 @@ from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.federation import keys
 from sottovoce.federation.flower import payload, serverapp
+from sottovoce.federation.flower.run_at_socket import SOON
 from sottovoce.federation.flower.subprocesses import Child, free_port
-from sottovoce.federation.messages import Code, Contribution, Nothing, digest
+from sottovoce.federation.messages import Code, Contribution, Nothing, Task, digest, read_request
 from sottovoce.recipe import Recipe
 from sottovoce.runs.record import Lines
 
@@ -134,7 +135,7 @@ def per_message(federation: Path, bundle: Path, store: Path) -> Child:
 
 def serve(federation: Path, folder: Path, recipe: Recipe, at_least: int) -> Path:
     serving = federate.Serving(seconds=600, at_least=at_least)
-    federate.serve(recipe, federation, folder / "run", serving)
+    federate.serve_federation(recipe, federation, folder / "run", serving)
     return folder / "run"
 
 
@@ -156,15 +157,16 @@ def measure_messages(folder: Path, arguments: argparse.Namespace) -> dict:
     over = threading.Event()
     recipe = make_recipe(arguments, arguments.devices)
     with watching({"flower-superlink": "superlink", "flower.proxy": "proxy"}) as watched:
-        for name in names:
-            threading.Thread(target=fake_device, args=(federation, name, over), daemon=True).start()
+        for number, name in enumerate(names):
+            given = federation / "devices" / name, Random(number), over
+            threading.Thread(target=connect_device, args=given, daemon=True).start()
         run = serve(federation, folder, recipe, arguments.devices)
         over.set()
     return rounds_of(run) | watched | {"server_and_devices_cpu_s": round(time.process_time(), 1)}
 
 
-def fake_device(federation: Path, name: str, over: threading.Event) -> None:
-    """The connection of one device, which joins a round with probability 1/2 and sends random updates."""
+def connect_device(bundle: Path, answer: Callable[[bytes], bytes], over: threading.Event) -> None:
+    """The connection of one device, by Flower's own calls, in a thread. It looks for messages as a SuperNode does."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_object import (
@@ -177,13 +179,9 @@ def fake_device(federation: Path, name: str, over: threading.Event) -> None:
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supernode.fleet_http_connection import http_request_response
 
-    from sottovoce.federation.messages import read_request
-
-    bundle = federation / "devices" / name
     key = load_ssh_private_key((bundle / keys.NODE_KEY).read_bytes(), None)
     server = json.loads((bundle / "device.json").read_text())["server"]
     authority = (bundle / keys.AUTHORITY).read_bytes()
-    generator = np.random.default_rng(int(name[1:]))
     connection = http_request_response(server, False, authority, (key, key.public_key()), None, None)
     with ExitStack() as stack:
         # One at a time, once the server listens. The server refuses a call that is repeated after a timeout, and Flower
@@ -191,20 +189,23 @@ def fake_device(federation: Path, name: str, over: threading.Event) -> None:
         with _CONNECTING:
             _wait_for(server)
             node, receive, send, _, _, pull_object, push_object, confirm = stack.enter_context(connection)
+        wait = SOON
         while not over.is_set():
             if (received := receive()) is None:
-                over.wait(3)  # as a SuperNode does
+                over.wait(wait)
+                wait = min(2 * wait, 3.0)
                 continue
+            wait = SOON
             message, tree = received
             run, identity = message.metadata.run_id, message.metadata.message_id
             wanted = [each.object_id for each in iterate_object_tree(tree)]
             contents = pull_objects(wanted, pull_object_fn=lambda each, run=run: pull_object(run, each))
             confirm(run, identity)
-            asked = payload.unpack(inflate_object_from_contents(identity, contents))
-            answer = random_answer(read_request(asked), digest(asked), generator)
-            TaskIdentity.run_id, TaskIdentity.node_id = run, node
-            reply = Message(payload.pack(answer), reply_to=message)
-            reply.metadata.__dict__["_src_node_id"] = node  # Flower keeps these per process, and threads share them
+            answered = payload.pack(answer(payload.unpack(inflate_object_from_contents(identity, contents))))
+            with _ANSWERING:  # Flower keeps these per process, and threads share them
+                TaskIdentity.run_id, TaskIdentity.node_id = run, node
+                reply = Message(answered, reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = node
             reply.metadata.__dict__["_message_id"] = reply.object_id
             with no_object_id_recompute():
                 missing, session = send(reply, get_object_tree(reply), 0.0)
@@ -213,7 +214,7 @@ def fake_device(federation: Path, name: str, over: threading.Event) -> None:
                         push_object(run, session, each, part.deflate())
 
 
-_CONNECTING = threading.Lock()
+_CONNECTING, _ANSWERING = threading.Lock(), threading.Lock()
 
 
 def _wait_for(server: str) -> None:
@@ -227,11 +228,19 @@ def _wait_for(server: str) -> None:
             return
 
 
-def random_answer(task, name: str, generator: np.random.Generator) -> bytes:
-    if generator.random() < 0.5:
-        return Nothing(Code.NOT_DRAWN).to_bytes()
-    leaves = [generator.integers(-1000, 1000, leaf.shape) for leaf in task.leaves]
-    return Contribution(name, 1, 2**24, np.ones(1, np.int64), leaves).to_bytes()
+class Random:
+    """A device that joins a round with probability 1/2 and sends random updates."""
+
+    def __init__(self, seed: int):
+        self._generator = np.random.default_rng(seed)
+
+    def __call__(self, message: bytes) -> bytes:
+        if self._generator.random() < 0.5:
+            return Nothing(Code.NOT_DRAWN).to_bytes()
+        task = read_request(message)
+        assert isinstance(task, Task)
+        leaves = [self._generator.integers(-1000, 1000, leaf.shape) for leaf in task.leaves]
+        return Contribution(digest(message), 1, 2**24, np.ones(1, np.int64), leaves).to_bytes()
 
 
 @contextmanager

@@ -4,6 +4,9 @@
 turns. All users of a silo join every round. `seconds` is the round on this machine; `apart_s` is what it would be if
 every silo had a machine like this one to itself: for each phase the slowest silo, and the server's work.
 
+`link`: the same silos in threads of this process, each with a connection of its own to a real SuperLink, over TLS. Some
+plain rounds and some masked ones take turns.
+
 `processes`: silos in processes of their own, over TLS, with real training. Some plain rounds and some masked ones take
 turns over one link; the first round of each turn is not counted (a device then compiles).
 
@@ -18,6 +21,7 @@ import logging
 import platform
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -25,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from federation import connect_device
 
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.commands import federate
@@ -45,7 +51,7 @@ KINDS = ("plain", "masked")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("memory", "processes"))
+    parser.add_argument("what", choices=("memory", "link", "processes"))
     parser.add_argument("--silos", type=int, nargs="+", default=[10, 50, 200])
     parser.add_argument("--rounds", type=int, default=3, help="of each kind (memory), or of each turn (processes)")
     parser.add_argument("--turns", type=int, default=2, help="of each kind (processes)")
@@ -55,7 +61,7 @@ def main() -> None:
     parser.add_argument("--colluding", type=int, default=0, help="devices that may collude with the server")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    measure = in_memory if arguments.what == "memory" else over_tls
+    measure = {"memory": in_memory, "link": over_link, "processes": in_processes}[arguments.what]
     for silos in arguments.silos:
         with tempfile.TemporaryDirectory(prefix="sotto-") as folder:
             found = measure(Path(folder), silos, arguments)
@@ -219,16 +225,44 @@ def _timed_training() -> list[float]:
 _REAL_TRAINING = Device._train
 
 
-def over_tls(folder: Path, silos: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def over_link(folder: Path, silos: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    prepare_demo(folder / "store", arguments.users, seed=1)
+    roster = create(folder / "federation", silos, arguments.users)
+    _share_programs()
+    training = threading.Lock()  # one at a time: they share two cores
+    over = threading.Event()
+    for name in roster.registered:
+        device = federate.open_device(roster.bundle(name), folder / "store")[0]
+
+        def answer(message: bytes, device: Device = device) -> bytes:
+            with training:
+                return device.answer(message)
+
+        given = roster.bundle(name), answer, over
+        threading.Thread(target=connect_device, args=given, daemon=True).start()
+    try:
+        return over_tls(roster, arguments)
+    finally:
+        over.set()
+
+
+def in_processes(folder: Path, silos: int, arguments: argparse.Namespace) -> dict[str, Any]:
     prepare_demo(folder / "store", arguments.users, seed=1)
     roster = create(folder / "federation", silos, arguments.users)
     sotto = [sys.executable, "-m", "sottovoce.cli.main", "federate", "device"]
-    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with ExitStack() as stack:
         for name in roster.registered:
             device = Child(name, [*sotto, roster.bundle(name), "--data", folder / "store"], folder)
             device.start()
             stack.callback(device.stop)
+        return over_tls(roster, arguments)
+
+
+def over_tls(roster: Roster, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Rounds over a real link, whose devices are there or will come."""
+    silos = len(roster.members)
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    with ExitStack() as stack:
         serving = federate.Serving(seconds=600, at_least=silos)
         coordinator = stack.enter_context(federate.connected(roster, serving, lambda: False))
         rounds = {kind: play(roster, coordinator.transport, make_recipe(kind, silos, arguments)) for kind in KINDS}

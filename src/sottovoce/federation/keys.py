@@ -14,7 +14,9 @@ from sottovoce.files import work_folder, write_aside
 
 AUTHORITY, SERVER, SERVER_KEY = "authority.pem", "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC = "node.key", "node.pub"
-_KIND = "ecdsa-sha2-nistp384"  # of a device's key, as OpenSSH names it
+# Of a device's key, as OpenSSH names it: what is made now, and what earlier versions made. A signature of the first is
+# checked in a seventh of the time, and every request of a device is signed.
+_KINDS = ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384")
 _LARGEST = 2**16  # bytes of a file with a key
 VALID_DAYS = 825
 SOON_DAYS = 60  # before the end: then the server reminds its owner
@@ -92,7 +94,7 @@ def write_node_key(folder: Path) -> str:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP256R1())
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     write_aside(folder / NODE_KEY, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain), private=True)
     return _openssh(key.public_key())
@@ -109,7 +111,7 @@ def write_own_key(folder: Path) -> Path:
 
 
 def read_public_key(path: Path) -> str:
-    """The public key of a device, from the file that `write_own_key` or `ssh-keygen -t ecdsa -b 384` made."""
+    """The public key of a device, from the file that `write_own_key` or `ssh-keygen -t ecdsa` made."""
     make = "make one on the device with `sotto federate key`"
     try:
         if path.stat().st_size > _LARGEST:
@@ -123,7 +125,7 @@ def read_public_key(path: Path) -> str:
         key = " ".join(contents.decode().split()[:2])  # a comment may follow
         fingerprint(key)
     except ValueError:
-        raise SottoError(f"{path} is no public key of the kind {_KIND}; {make}") from None
+        raise SottoError(f"{path} is no public key of the kind {_KINDS[0]}; {make}") from None
     return key
 
 
@@ -137,8 +139,8 @@ def fingerprint(public_key: str) -> str:
     except UnsupportedAlgorithm as error:
         raise ValueError(str(error)) from None
     kind, _, blob = public_key.partition(" ")
-    if kind != _KIND or _openssh(loaded) != public_key:
-        raise ValueError(f"not a public key of the kind {_KIND}, as OpenSSH writes it")
+    if kind not in _KINDS or _openssh(loaded) != public_key:
+        raise ValueError(f"not a public key of the kind {_KINDS[0]}, as OpenSSH writes it")
     return "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(blob)).digest()).decode().rstrip("=")
 
 

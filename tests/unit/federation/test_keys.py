@@ -8,8 +8,14 @@ import subprocess
 import pytest
 
 pytest.importorskip("flwr")
-from cryptography.hazmat.primitives.asymmetric import ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from sottovoce.errors import SottoError
@@ -66,6 +72,17 @@ def test_a_fingerprint_is_what_ssh_keygen_prints(tmp_path):
     assert keys.fingerprint(keys.read_public_key(public)) == shown.split()[1]
 
 
+def test_a_key_that_an_earlier_version_made_is_one_still(tmp_path):
+    key = ec.generate_private_key(ec.SECP384R1())
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    (tmp_path / keys.NODE_KEY).write_bytes(plain)
+    public = keys.public_half(tmp_path / keys.NODE_KEY)
+    assert public.startswith("ecdsa-sha2-nistp384 ")
+    assert keys.fingerprint(public).startswith("SHA256:")
+    signature = keys.sign(tmp_path / keys.NODE_KEY, b"a claim")
+    assert keys.is_signed_by(keys.public_key_pem(public), signature, b"a claim")
+
+
 def test_what_is_no_public_key_of_a_device_is_refused(tmp_path):
     keys.write_own_key(tmp_path)
     with pytest.raises(SottoError, match="private key, which never leaves its device"):
@@ -75,9 +92,9 @@ def test_what_is_no_public_key_of_a_device_is_refused(tmp_path):
     other = ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     good = (tmp_path / keys.NODE_PUBLIC).read_bytes()
     path = tmp_path / "wrong.pub"
-    for contents in (b"", b"ecdsa-sha2-nistp384 AAAA", other, b"\xff" * 9, good[:-20], good.replace(b" ", b"-")):
+    for contents in (b"", b"ecdsa-sha2-nistp256 AAAA", other, b"\xff" * 9, good[:-20], good.replace(b" ", b"-")):
         path.write_bytes(contents)
-        with pytest.raises(SottoError, match="no public key of the kind ecdsa-sha2-nistp384"):
+        with pytest.raises(SottoError, match="no public key of the kind ecdsa-sha2-nistp256"):
             keys.read_public_key(path)
     path.write_bytes(b"x" * 100_000)
     with pytest.raises(SottoError, match="too large"):
