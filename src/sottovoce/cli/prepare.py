@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -111,7 +111,31 @@ class Synthetic:
         return write_population(population, out, tokenizer, source)
 
 
-GROUPED, WORDS, REAL = Grouped(), Words(), Synthetic()
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Engine:
+    """What reads the text: this machine, or Spark."""
+
+    engine: Annotated[Literal["local", "spark"], option("spark: PySpark, for text beyond one machine.")] = "local"
+    table: Annotated[str | None, option("With spark: a table of its catalog, in place of files.")] = None
+    order_field: Annotated[str | None, option("With spark: orders a user's records; else files and lines do.")] = None
+    shards: Annotated[int, option("With spark: files of each split, written and read side by side.")] = 1
+
+    def __post_init__(self) -> None:
+        if self.engine == "local" and (self.table or self.order_field or self.shards != 1):
+            raise SottoError("--table, --order-field and --shards are for --engine spark; add that, or leave them out")
+
+    def write(self, files: Sequence[Path], out: Path, words: Words, grouping: Grouping) -> PreparationSummary:
+        from sottovoce.data.spark import SparkCorpus, prepare_with_spark
+
+        if words.private_vocabulary or words.own_words:
+            raise SottoError("with --engine spark the vocabulary is given: --vocabulary, --language or --tokenizer")
+        corpus = SparkCorpus(tuple(files), self.table, self.order_field, self.shards)
+        vocabulary, source = words.open()
+        return prepare_with_spark(corpus, out, vocabulary, grouping, source)
+
+
+GROUPED, WORDS, REAL, ENGINE = Grouped(), Words(), Synthetic(), Engine()
 _NAMES = {"guessed_lines": "lines that are not UTF-8", "single_record_users": "users with one record"}
 _MISTAKES = ("records_dropped", "look_alike_users", "nameless_records", "guessed_lines")  # not shown if there are none
 
@@ -122,21 +146,24 @@ def prepare(
     words: Words = WORDS,
     grouped: Grouped = GROUPED,
     synthetic: Synthetic = REAL,
+    engine: Engine = ENGINE,
     json: Json = False,
 ) -> None:
     """Turn text by user into a store to train on.
 
     Reads .jsonl, .csv, .tsv (each also .gz or .zst), .parquet, and folders of them. Every user is one user, however
     many records and files hold them. With --plain-text, public text for pre-training: any files, whose lines are read
-    as they are.
+    as they are. With --engine spark, text beyond one machine.
     """
-    if synthetic.synthetic is not None and files:
+    if synthetic.synthetic is not None and (files or engine.engine == "spark"):
         raise SottoError("--synthetic makes people up, and files hold real ones; leave one of them out")
-    if not files and synthetic.synthetic is None:
+    if not files and synthetic.synthetic is None and not engine.table:
         raise SottoError("name at least one corpus file, for example `sotto prepare corpus.jsonl --out store`")
     grouping = grouped.grouping()
     if synthetic.synthetic is not None:
         summary, facts = synthetic.write(out, words, grouped), {}
+    elif engine.engine == "spark":
+        summary, facts = engine.write(files, out, words, grouping), {}
     elif words.private_vocabulary:
         from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
         from sottovoce.data.languages import DEFAULT

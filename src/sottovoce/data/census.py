@@ -25,20 +25,12 @@ class Census:
     def __init__(self) -> None:
         self.records = self.dropped = self.nameless = self.guessed_lines = 0
         self.position = Position()
-        self._last, self._nobody = "", False
         self._share = 1  # one in so many forms is kept
         self._first: dict[int, bytes] = {}  # the form of an id, and the first name that has it
         self._alike: dict[bytes, int] = {}  # another name of the same form
 
-    def meet(self, user: str, name: bytes) -> None:
-        """One record of a user."""
-        if user == self._last:  # most often a user's records follow one another
-            self.nameless += self._nobody
-            return
-        form = plain_form(user)
-        self._last, self._nobody = user, form in _NOBODY
-        self.nameless += self._nobody
-        key = int.from_bytes(blake2b(form.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    def meet(self, key: int, name: bytes) -> None:
+        """A user by the form of the id (`form_of`), once or several times."""
         if key % self._share:
             return
         if self._first.setdefault(key, name) != name:
@@ -52,6 +44,13 @@ class Census:
     def look_alikes(self) -> int:
         """Users whose id differs from another's only in its form; of very many users an estimate."""
         return len(self._alike) * self._share
+
+
+def form_of(user: str) -> tuple[int, bool]:
+    """A hash of an id's plain form, and whether it names nobody."""
+    form = plain_form(user)
+    key = int.from_bytes(blake2b(form.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    return key, form in _NOBODY
 
 
 def plain_form(user: str) -> str:

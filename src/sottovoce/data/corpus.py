@@ -18,7 +18,7 @@ from typing import Any
 
 from sottovoce.data import lines
 from sottovoce.data.census import Census
-from sottovoce.data.lines import ONE_OBJECT, PACKED, format_of, must_be_file, one_line, opened, readable
+from sottovoce.data.lines import ONE_OBJECT, PACKED, LineReader, format_of, must_be_file, one_line, opened, readable
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 Row = Mapping[str, Any]
@@ -213,8 +213,13 @@ class Pieces:
 def _numbered_lines(path: Path, encoding: str | None, census: Census) -> Generator[tuple[int, str], None, None]:
     """The lines that are not blank, with their numbers from 1."""
     with opened(path, encoding, position=census.position) as reader:
-        while line := reader.next_filled():
-            yield reader.number, line
+        yield from numbered(reader)
+
+
+def numbered(reader: LineReader) -> Generator[tuple[int, str], None, None]:
+    """The lines of a reader that are not blank, with their numbers."""
+    while line := reader.next_filled():
+        yield reader.number, line
 
 
 def _read(source: Source, reading: Reading, census: Census) -> Iterator[Record]:
@@ -226,7 +231,13 @@ def _read(source: Source, reading: Reading, census: Census) -> Iterator[Record]:
     elif kind in DELIMITERS:
         rows = _separated(source, DELIMITERS[kind], reading, census)
     else:
-        rows = _json_lines(source, reading, census)
+        rows = json_rows(source, _numbered_lines(source, reading.encoding, census), reading)
+    yield from owned(source, rows, reading)
+
+
+def owned(source: Source, rows: Generator[tuple[int | str, Row], None, None], reading: Reading) -> Iterator[Record]:
+    """The owners and the text of each row. A row without them is refused."""
+    in_table = not isinstance(source, InMemory) and format_of(source)[0] in DELIMITERS
     # Files are closed here, also on error: a reader left to garbage collection may close after its file is gone.
     with closing(rows):
         for place, row in rows:
@@ -235,7 +246,7 @@ def _read(source: Source, reading: Reading, census: Census) -> Iterator[Record]:
                 text = row[reading.text]
             except KeyError as error:
                 raise _missing(source, place, str(error.args[0]), f"it has {_fields(len(row))}") from None
-            owners = _owners(found, f"{source}:{place}", kind in DELIMITERS)
+            owners = _owners(found, f"{source}:{place}", in_table)
             if type(text) is not str:
                 raise _error(source, place, f"the text in {reading.text!r} is {_show(text)}; it must be a string")
             yield owners, text
@@ -277,8 +288,11 @@ def _listed(value: object) -> object:
 _DECODER = json.JSONDecoder(object_pairs_hook=tuple)
 
 
-def _json_lines(path: Path, reading: Reading, census: Census) -> Generator[tuple[int, Row], None, None]:
-    with closing(_numbered_lines(path, reading.encoding, census)) as text:
+def json_rows(
+    path: Path, given: Generator[tuple[int, str], None, None], reading: Reading
+) -> Generator[tuple[int, Row], None, None]:
+    """The objects of numbered lines."""
+    with closing(given) as text:
         for number, line in text:
             try:
                 row = _DECODER.decode(line)
@@ -347,6 +361,12 @@ def _names(row: Iterable[str]) -> list[str]:
 
 
 def _parquet(path: Path, reading: Reading, census: Census) -> Generator[tuple[str, Row], None, None]:
+    with closing(parquet_batches(path, reading, census)) as batches:
+        yield from table_rows(path, batches)
+
+
+def parquet_batches(path: Path, reading: Reading, census: Census) -> Generator[Any, None, None]:
+    """The columns of a parquet file, some rows at a time."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -354,7 +374,7 @@ def _parquet(path: Path, reading: Reading, census: Census) -> Generator[tuple[st
         # A buffer size makes the reader take a column piece by piece; without one it holds a whole row group.
         with readable(path), parquet.ParquetFile(path, buffer_size=2**20) as file, census.position.within(path, int):
             _check_schema(path, file.schema_arrow, reading)
-            yield from _rows(path, file.iter_batches(batch_size=1024, columns=list(reading.fields)))
+            yield from file.iter_batches(batch_size=1024, columns=list(reading.fields))
     except pa.ArrowException as error:
         kind = type(error).__name__
         raise SottoError(f"{path} is not a whole parquet file ({kind}); write or copy it again") from None
@@ -380,12 +400,20 @@ def _in_program(source: InMemory, reading: Reading) -> Generator[tuple[str, Row]
 
 
 def _arrow(source: InMemory, reading: Reading) -> Generator[tuple[str, Row], None, None]:
+    with closing(arrow_batches(source, reading)) as batches:
+        yield from table_rows(source, batches)
+
+
+def arrow_batches(source: InMemory, reading: Reading) -> Generator[Any, None, None]:
+    """The columns of a table of a program, some rows at a time."""
     import pyarrow as pa
 
     try:
         with pa.RecordBatchReader.from_stream(source.given) as batches:
             _check_schema(source, batches.schema, reading)
-            yield from _rows(source, (batch.select(list(reading.fields)) for batch in batches))
+            for batch in batches:
+                chosen = batch.select(list(reading.fields))
+                yield from (chosen.slice(start, 1024) for start in range(0, chosen.num_rows, 1024))
     except pa.ArrowException as error:
         found = f"cannot be read as a table of text ({type(error).__name__})"
         raise SottoError(f"{source} {found}; every column must hold values of one type") from None
@@ -398,14 +426,13 @@ def _check_schema(source: Source, schema: Any, reading: Reading) -> None:
         _must_be_text(source, field, schema.field(field).type, owners=field != reading.text)
 
 
-def _rows(source: Source, batches: Iterable[Any]) -> Iterator[tuple[str, Row]]:
-    number = 0
+def table_rows(source: Source, batches: Iterable[Any], number: int = 0) -> Generator[tuple[str, Row], None, None]:
+    """The rows of columns, of which `number` came before."""
     try:
         for batch in batches:
-            for start in range(0, batch.num_rows, 1024):
-                for row in batch.slice(start, 1024).to_pylist():
-                    number += 1
-                    yield f"row {number}", row
+            for row in batch.to_pylist():
+                number += 1
+                yield f"row {number}", row
     except UnicodeDecodeError:
         raise _error(source, f"after row {number}", "text is not UTF-8; write the table again from text") from None
 

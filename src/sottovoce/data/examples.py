@@ -43,7 +43,7 @@ class ExampleRows(Rows):
 
 
 def example_rows(store: Store, length: int, most: int) -> ExampleRows:
-    return ExampleRows(store.rows.batches, store.rows.mapping, length, most)
+    return ExampleRows(store.rows.batches, store.rows.mappings, length, most)
 
 
 def examples_of(store: Store, length: int, most: int) -> Store:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,11 +15,12 @@ import numpy as np
 from sottovoce.data.census import Census
 from sottovoce.data.corpus import Corpus, Pieces, Reading, Source, records, size_of, sources
 from sottovoce.data.store import LARGEST_USER
-from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.tokenizer import TokenColumn, Tokenizer
 from sottovoce.errors import SettingError, SottoError
 
-PART_BYTES = 2**27
+PART_BYTES = 2**26
 BUFFER_TOKENS = 2**24
+BLOCK_TOKENS = 2**20  # of users that are sorted together
 PROGRESS_EVERY = 1000
 MOST_OWNERS = 64
 # From so many users on, so large a share with one record each suggests that records, not people, were named as users.
@@ -104,21 +104,29 @@ class Grouping:
         if self.plain_text:
             if tokenizer is None:
                 raise ValueError("plain text is cut by the tokens of a tokenizer")
-            pieces = Pieces(
-                self.tokens_per_user, lambda text: len(tokenizer.encode(text)), self.encoding, not tokenizer.is_words
-            )
-            found = pieces.of(corpus, census)
+            found = self.pieces(tokenizer).of(corpus, census)
         else:
             found = records(corpus, self.reading, census)
         for census.records, (owners, text) in enumerate(found, 1):
             if len(owners) <= self.owners_per_record:
                 for owner in owners:
-                    dated += _DATE.fullmatch(owner) is not None
+                    dated += is_date(owner)
                     yield owner, text
             else:
                 census.dropped += 1
             if progress and census.records % PROGRESS_EVERY == 0:
                 progress(census.records, census.position.bytes)
+        self.check_records(corpus, census, dated)
+        if progress:
+            progress(census.records, census.position.bytes)
+
+    def pieces(self, tokenizer: Tokenizer) -> Pieces:
+        """How plain text is cut."""
+        count, whole = (lambda text: len(tokenizer.encode(text))), not tokenizer.is_words
+        return Pieces(self.tokens_per_user, count, self.encoding, whole)
+
+    def check_records(self, corpus: list[Source], census: Census, dated: int) -> None:
+        """Refuse a corpus without a record, or one whose users are dates; `dated` texts have one as their user."""
         if census.records == census.dropped:
             self._refuse_empty(corpus, census)
         if census.records >= SUSPECTED_FROM and dated >= SUSPECTED_SHARE * census.records:
@@ -126,8 +134,6 @@ class Grouping:
                 "{user_field} names dates or times, not people, and then no person is protected; name the field of the"
             )
             raise SettingError(f"{text} person", user_field=" ".join(self.reading.users))
-        if progress:
-            progress(census.records, census.position.bytes)
 
     def _refuse_empty(self, corpus: list[Source], census: Census) -> None:
         if not census.records:
@@ -163,9 +169,36 @@ class Grouping:
         # The last bytes split and the first ones sort, so that the two are independent.
         return int.from_bytes(name[8:], "big") < int(self.test_users * 2**64)
 
+    def held_out(self, names: np.ndarray) -> np.ndarray:
+        """`holds_out` of many names, [users, 16] bytes."""
+        halves = np.ascontiguousarray(names[:, 8:]).view(">u8")[:, 0]
+        return halves < np.uint64(int(self.test_users * 2**64))
+
     @cached_property
     def _keyed(self) -> blake2b:
         return blake2b(key=blake2b(self.split_key.encode()).digest(), digest_size=16)
+
+
+def is_date(user: str) -> bool:
+    """Is an id a date or a time?"""
+    return _DATE.fullmatch(user) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class UserTexts:
+    """Some users in the order of their names, [users, 16] bytes: their tokens, one user after another, and lengths.
+
+    `totals` are the tokens that users had before they were cut.
+    """
+
+    names: np.ndarray
+    totals: np.ndarray
+    column: TokenColumn
+
+    def only(self, chosen: np.ndarray) -> UserTexts:
+        lengths = self.column.lengths
+        tokens = self.column.tokens[np.repeat(chosen, lengths)]
+        return UserTexts(self.names[chosen], self.totals[chosen], TokenColumn(tokens, lengths[chosen]))
 
 
 class Spill:
@@ -179,46 +212,70 @@ class Spill:
         folder.mkdir(mode=0o700)
         self.single = 0  # users with one record, once all users have come back
         self._folder, self._parts = folder, parts
-        self._code = "I" if wide else "H"
-        self._buffers = [(bytearray(), array("I"), array(self._code)) for _ in range(parts)]
+        self._kind = np.dtype(np.uint32 if wide else np.uint16)
+        self._buffers = [(bytearray(), bytearray(), bytearray()) for _ in range(parts)]
         self._buffered = 0
 
     def add(self, name: bytes, ids: list[int]) -> None:
-        names, lengths, tokens = self._buffers[int.from_bytes(name[:2], "big") * self._parts >> 16]
-        names += name
-        lengths.append(len(ids))
-        tokens.extend(ids)
-        self._buffered += len(ids) + 10  # a name and a length take as much as ten tokens
+        """One record."""
+        self.add_many(np.frombuffer(name, np.uint8)[None], TokenColumn.of([ids], self._kind == np.uint32))
+
+    def add_many(self, names: np.ndarray, column: TokenColumn) -> None:
+        """Records in order: the names of their users, [records, 16] bytes, and their tokens."""
+        lengths = column.lengths.astype(np.uint32)
+        tokens = column.tokens.astype(self._kind, copy=False)
+        parts = (names[:, 0].astype(np.int64) * 256 + names[:, 1]) * self._parts >> 16
+        if self._parts > 1:
+            order = np.argsort(parts, kind="stable")
+            ends = np.cumsum(column.lengths)
+            tokens = tokens[spans(ends[order] - column.lengths[order], column.lengths[order])]
+            names, lengths, parts = names[order], lengths[order], parts[order]
+        bounds = np.flatnonzero(np.diff(parts, prepend=-1, append=self._parts))
+        token_bounds = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[bounds]
+        for (first, last), (begin, end) in zip(pairwise(bounds), pairwise(token_bounds), strict=True):
+            pieces = names[first:last], lengths[first:last], tokens[begin:end]
+            for buffer, piece in zip(self._buffers[parts[first]], pieces, strict=True):
+                buffer += np.ascontiguousarray(piece).data.cast("B")
+        self._buffered += len(tokens) + 10 * len(lengths)  # a name and a length take as much as ten tokens
         if self._buffered >= BUFFER_TOKENS:
             self._flush()
 
     def users(self, limit: int) -> Iterator[tuple[bytes, int, np.ndarray]]:
         """Each user's name, number of tokens, and first `limit` tokens in order of appearance."""
+        for found in self.blocks(limit):
+            ends = np.cumsum(found.column.lengths)
+            for name, total, end, size in zip(found.names, found.totals, ends, found.column.lengths, strict=True):
+                yield name.tobytes(), int(total), found.column.tokens[end - size : end]
+
+    def blocks(self, limit: int) -> Iterator[UserTexts]:
+        """All users by name, some at a time, with their first `limit` tokens in order of appearance."""
         self._flush()
         for part in range(self._parts):
             files = self._files(part)
             if files[0].exists():
-                yield from self._users_of(files, limit)
+                yield from self._blocks_of(files, limit)
                 for file in files:
                     file.unlink()
 
-    def _users_of(self, files: tuple[Path, Path, Path], limit: int) -> Iterator[tuple[bytes, int, np.ndarray]]:
+    def _blocks_of(self, files: tuple[Path, Path, Path], limit: int) -> Iterator[UserTexts]:
         names = np.fromfile(files[0], dtype=">u8").reshape(-1, 2)
         lengths = np.fromfile(files[1], dtype=np.uint32).astype(np.int64)
         # Mapped, so that one enormous user costs no memory beyond the limit. A plain view of it slices faster.
-        tokens = np.asarray(np.memmap(files[2], dtype=self._code, mode="r"))
-        ends = np.cumsum(lengths)
+        tokens = np.asarray(np.memmap(files[2], dtype=self._kind, mode="r"))
         order = np.lexsort((names[:, 1], names[:, 0]))  # stable: a user's records stay in order of appearance
-        names = names[order]
-        changes = np.flatnonzero((names[1:] != names[:-1]).any(axis=1)) + 1
-        bounds = [0, *changes.tolist(), len(order)]
-        self.single += int(np.sum(np.diff(bounds) == 1))
-        for first, last in pairwise(bounds):
-            rows = order[first:last]
-            totals = np.cumsum(lengths[rows])
-            needed = rows[: int(np.searchsorted(totals, limit)) + 1]
-            pieces = [tokens[end - length : end] for end, length in zip(ends[needed], lengths[needed], strict=True)]
-            yield names[first].tobytes(), int(totals[-1]), np.concatenate(pieces)[:limit]
+        starts = (np.cumsum(lengths) - lengths)[order]
+        names, lengths = names[order], lengths[order]
+        firsts = np.flatnonzero(np.concatenate([[True], (names[1:] != names[:-1]).any(axis=1)]))
+        self.single += int(np.sum(np.diff(firsts, append=len(order)) == 1))
+        totals = np.add.reduceat(lengths, firsts)
+        # What is left of the limit when a record begins is what of it is taken.
+        before = np.cumsum(lengths) - lengths
+        taken = np.clip(limit - (before - np.repeat(before[firsts], np.diff(firsts, append=len(order)))), 0, lengths)
+        kept = np.minimum(totals, limit)
+        for first, last in pairwise(_cuts(kept, BLOCK_TOKENS)):
+            rows = slice(firsts[first], firsts[last] if last < len(firsts) else len(order))
+            column = TokenColumn(tokens[spans(starts[rows], taken[rows])], kept[first:last])
+            yield UserTexts(names[firsts[first:last]].view(np.uint8), totals[first:last], column)
 
     def _files(self, part: int) -> tuple[Path, Path, Path]:
         folder = self._folder
@@ -230,8 +287,24 @@ class Spill:
                 if buffer:
                     with path.open("ab") as file:
                         file.write(buffer)
-                    del buffer[:]
+                    buffer.clear()
         self._buffered = 0
+
+
+def spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The places of several spans, one after another."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def _cuts(sizes: np.ndarray, most: int) -> list[int]:
+    """Where to cut users with these sizes, so that a block has about `most` tokens, or one user."""
+    ends = np.cumsum(sizes)
+    cuts = [0]
+    while cuts[-1] < len(sizes):
+        before = ends[cuts[-1] - 1] if cuts[-1] else 0
+        cuts.append(max(int(np.searchsorted(ends, before + most, side="right")), cuts[-1] + 1))
+    return cuts
 
 
 def parts_for(corpus: list[Source]) -> int:

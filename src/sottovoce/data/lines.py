@@ -42,8 +42,8 @@ class LineReader:
     changes how another's is read. `guessed` counts such lines.
     """
 
-    def __init__(self, path: Path, stream: io.BufferedReader, guess: bool = False) -> None:
-        self.number = self.guessed = 0
+    def __init__(self, path: Path, stream: io.BufferedReader, guess: bool = False, number: int = 0) -> None:
+        self.number, self.guessed = number, 0
         self._path, self._stream, self._guess = path, stream, guess
 
     def next(self) -> str:
@@ -62,6 +62,14 @@ class LineReader:
                 raise SettingError(f"{self._path}:{self.number}: {NOT_UTF8}", encoding=None) from None
             self.guessed += 1
             return _guessed(raw)
+
+    def block(self, size: int) -> bytes:
+        """The next lines, whole, of about so many bytes; empty at the end of the file. A line too long is cut off."""
+        raw = self._stream.read(size)
+        if raw and not raw.endswith(b"\n"):
+            raw += self._stream.readline(LONGEST_LINE + 1)
+        self.number += raw.count(b"\n")
+        return raw
 
     def next_filled(self) -> str:
         """The next line that is not blank; empty at the end of the file."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sottovoce.data.census import Census
 from sottovoce.data.corpus import Corpus, Source
+from sottovoce.data.encoding import encoded
 from sottovoce.data.grouping import Grouping, Progress, Spill, parts_for
-from sottovoce.data.rows import SplitWriter
-from sottovoce.data.store import DECLARED, FORMAT, Store, VocabularySource, write_facts
-from sottovoce.data.tokenizer import LONGEST_COUNTED, Tokenizer
+from sottovoce.data.rows import shard_files
+from sottovoce.data.splits import SplitCounts, Splits
+from sottovoce.data.store import DECLARED, FORMAT, SHARDED, SPLITS, Store, VocabularySource, write_facts
+from sottovoce.data.tokenizer import Tokenizer, wide_tokens
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import Facts, made_aside
@@ -151,20 +154,40 @@ def write_store(
     progress: Progress | None = None,
 ) -> PreparationSummary:
     """Write the store of a corpus into the empty folder of `new_store`."""
-    spill = Spill(folder.parent / "spill", parts_for(corpus), wide=vocabulary.size + LONGEST_COUNTED >= 2**16)
+    spill = Spill(folder.parent / "spill", parts_for(corpus), wide=wide_tokens(vocabulary.size))
     census = Census()
-    for user, text in grouping.records(corpus, vocabulary, census, progress):
-        name = grouping.name(user)
-        census.meet(user, name)
-        spill.add(name, vocabulary.encode_measured(text))
-    # A private draw is paid for, whatever it finds.
+    for block in encoded(corpus, grouping, vocabulary, census, progress):
+        spill.add_many(block.names, block.column)
+    with Splits(split_paths(folder), grouping, vocabulary, needed_tokens(vocabulary, source)) as splits:
+        for users in spill.blocks(grouping.tokens_per_user):
+            splits.add(users)
+    counts = splits.counts + SplitCounts(single=spill.single)
+    return finish_store(folder, summarise(counts, census, grouping, vocabulary), grouping, vocabulary, source)
+
+
+def split_paths(folder: Path, shards: int = 1, shard: int = 0) -> dict[str, Path]:
+    return {split: shard_files(folder, split, shards)[shard] for split in SPLITS}
+
+
+def needed_tokens(vocabulary: Tokenizer, source: VocabularySource) -> np.ndarray:
+    """A mask of the tokens that show that text is of this vocabulary. A private draw is paid for, whatever it finds."""
     counted = vocabulary.word_mask if vocabulary.is_words else vocabulary.typed_mask
-    needed = np.ones_like(counted) if source["source"] == "private" else counted
-    summary = _write_splits(folder, spill, census, needed, grouping, vocabulary)
+    return np.ones_like(counted) if source["source"] == "private" else counted
+
+
+def finish_store(
+    folder: Path,
+    summary: PreparationSummary,
+    grouping: Grouping,
+    vocabulary: Tokenizer,
+    source: VocabularySource,
+    hashes: Mapping[str, str] | None = None,
+) -> PreparationSummary:
+    """Write what a store has beside its splits; with the `hashes` of their shards, where there are several."""
     grouping.check_users(summary.users_seen, summary.single_record_users)
     save_tokenizer(vocabulary, folder)
-    facts = {
-        "format": FORMAT,
+    facts: dict[str, Any] = {"format": FORMAT} if hashes is None else {"format": SHARDED, "shards": len(hashes) // 2}
+    facts |= {
         "tokens_per_user": grouping.tokens_per_user,
         "min_tokens": grouping.min_tokens,
         "vocabulary_size": vocabulary.size,
@@ -185,7 +208,7 @@ def write_store(
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
     }
-    write_facts(folder, facts)
+    write_facts(folder, facts, hashes or {})
     with open(os.open(folder / PREPARATION_FILE, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
         file.write(json.dumps(summary.to_json(), indent=2) + "\n")
     return summary
@@ -213,33 +236,15 @@ def collect(
     return replace(store, people=not grouping.plain_text)
 
 
-def _write_splits(
-    store: Path, spill: Spill, census: Census, needed: np.ndarray, grouping: Grouping, vocabulary: Tokenizer
+def summarise(
+    counts: SplitCounts, census: Census, grouping: Grouping, vocabulary: Tokenizer, look_alikes: int | None = None
 ) -> PreparationSummary:
-    """Write both splits. Unknown text with none of the `needed` tokens is refused."""
-    found_needed = False
-    seen = cut = tokens_seen = tokens_cut = unknown = largest = 0
-    with (
-        SplitWriter(store / "train.arrow", vocabulary.size) as train,
-        SplitWriter(store / "test.arrow", vocabulary.size) as test,
-    ):
-        for name, total, measured in spill.users(grouping.tokens_per_user):
-            seen += 1
-            tokens_seen += total
-            largest = max(largest, total)
-            if total < grouping.min_tokens:
-                continue
-            tokens, letters = vocabulary.separate(measured)
-            found_needed = found_needed or bool(needed[tokens].any())
-            (test if grouping.holds_out(name) else train).add(name.hex(), tokens, letters)
-            cut += total > len(tokens)
-            tokens_cut += total - len(tokens)
-            unknown += len(letters)
-    kept, tokens_kept = train.users + test.users, train.tokens + test.tokens
+    """What became of a corpus. Splits without users to train on, or without a word that is known, are refused."""
+    kept, tokens_kept = counts.train_users + counts.test_users, counts.train_tokens + counts.test_tokens
     if not kept:
-        found = f"keeps none of the {seen} users; the largest has {largest} tokens"
+        found = f"keeps none of the {counts.seen} users; the largest has {counts.largest} tokens"
         raise SettingError(f"{{min_tokens}} {found}; lower {{min_tokens.name}}, or give more text", **asdict(grouping))
-    if unknown and not found_needed:
+    if counts.unknown and not counts.needed:
         raise SettingError(
             "the text has no word of the vocabulary: look at {text_field.name} and {language.name}, or give a public "
             "word list of its language ({vocabulary.name})",
@@ -247,26 +252,27 @@ def _write_splits(
             language=None,
             vocabulary=None,
         )
-    if not train.users:
+    if not counts.train_users:
         found = f"holds out all {kept} users that have {{min_tokens}}"
         raise SettingError(f"{{test_users}} {found}; lower {{test_users.name}}, or give more users", **asdict(grouping))
+    alike = census.look_alikes if look_alikes is None else look_alikes
     return PreparationSummary(
         records=census.records,
-        users_seen=seen,
+        users_seen=counts.seen,
         users_kept=kept,
-        users_dropped=seen - kept,
-        users_cut=cut,
-        tokens_seen=tokens_seen,
+        users_dropped=counts.seen - kept,
+        users_cut=counts.cut,
+        tokens_seen=counts.tokens_seen,
         tokens_kept=tokens_kept,
-        tokens_cut=tokens_cut,
-        unknown_rate=None if vocabulary.specials.unk is None else unknown / tokens_kept,
-        train_users=train.users,
-        train_tokens=train.tokens,
-        test_users=test.users,
-        test_tokens=test.tokens,
+        tokens_cut=counts.tokens_cut,
+        unknown_rate=None if vocabulary.specials.unk is None else counts.unknown / tokens_kept,
+        train_users=counts.train_users,
+        train_tokens=counts.train_tokens,
+        test_users=counts.test_users,
+        test_tokens=counts.test_tokens,
         records_dropped=census.dropped,
-        single_record_users=spill.single,
-        look_alike_users=0 if grouping.plain_text else census.look_alikes,
+        single_record_users=counts.single,
+        look_alike_users=0 if grouping.plain_text else alike,
         nameless_records=0 if grouping.plain_text else census.nameless,
         guessed_lines=census.guessed_lines,
     )

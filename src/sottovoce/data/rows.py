@@ -54,10 +54,10 @@ class RecordBatch:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Record batches one after another. `mapping` is the file that they are views of, if any."""
+    """Record batches one after another. `mappings` are the files that they are views of, if any."""
 
     batches: tuple[RecordBatch, ...]
-    mapping: mmap.mmap | None = None
+    mappings: tuple[mmap.mmap, ...] = ()
 
     @property
     def count(self) -> int:
@@ -115,14 +115,12 @@ class Rows:
 
     def chunks(self) -> Iterator[np.ndarray]:
         """All tokens in order, some at a time."""
-        if self.mapping is not None:
-            _advise(self.mapping, "MADV_SEQUENTIAL")
+        self._advise("MADV_SEQUENTIAL")
         for batch in self.batches:
             for start in range(int(batch.offsets[0]), int(batch.offsets[-1]), _CHUNK):
                 yield batch.values[start : min(start + _CHUNK, int(batch.offsets[-1]))]
                 self._release_memory()
-        if self.mapping is not None:
-            _advise(self.mapping, "MADV_RANDOM")
+        self._advise("MADV_RANDOM")
 
     @property
     def names(self) -> np.ndarray | None:
@@ -142,15 +140,18 @@ class Rows:
         shorter = batch.offsets.copy()
         shorter[place + 1 :] -= end - start
         cut = RecordBatch(np.concatenate([batch.values[:start], batch.values[end:]]), shorter, names=batch.names)
-        return Rows((*self.batches[:number], cut, *self.batches[number + 1 :]), self.mapping)
+        return Rows((*self.batches[:number], cut, *self.batches[number + 1 :]), self.mappings)
 
     def followed_by(self, users: Sequence[np.ndarray]) -> Rows:
-        return Rows((*self.batches, RecordBatch.of(users, np.int32)), self.mapping)
+        return Rows((*self.batches, RecordBatch.of(users, np.int32)), self.mappings)
 
     def _release_memory(self) -> None:
         """Release mapped pages: without this the process would in time hold the whole file."""
-        if self.mapping is not None:
-            _advise(self.mapping, "MADV_DONTNEED")
+        self._advise("MADV_DONTNEED")
+
+    def _advise(self, advice: str) -> None:
+        for mapping in self.mappings:
+            _advise(mapping, advice)
 
 
 class SplitWriter:
@@ -164,7 +165,7 @@ class SplitWriter:
 
         self.users = self.tokens = 0
         self._kind = np.uint32 if vocabulary_size > 2**16 else np.uint16
-        self._held: list[tuple[str, np.ndarray, np.ndarray]] = []
+        self._held: list[tuple[np.ndarray, ...]] = []
         self._held_tokens = 0
         tokens, letters = (pa.list_(pa.from_numpy_dtype(kind)) for kind in (self._kind, np.uint8))
         self._schema = pa.schema([("user", pa.string()), ("tokens", tokens), ("unknown", letters)])
@@ -175,10 +176,34 @@ class SplitWriter:
         """One user; `unknown` holds the lengths of the words outside the vocabulary."""
         if self._held and self._held_tokens + len(tokens) > BATCH_TOKENS:
             self._flush()
-        self._held.append((name, np.array(tokens, self._kind), np.array(unknown, np.uint8)))
-        self._held_tokens += len(tokens)
-        self.users += 1
-        self.tokens += len(tokens)
+        sizes = np.array([len(tokens)]), np.array([len(unknown)])
+        self._hold(np.array([name], NAME), *sizes, np.array(tokens, self._kind), np.array(unknown, np.uint8))
+
+    def add_block(self, names: np.ndarray, batch: RecordBatch) -> None:
+        """Users in order: their names, [users, 16] bytes, and their tokens with `unknown`. The file is as of `add`."""
+        assert batch.unknown is not None
+        offsets, letters = batch.offsets, batch.unknown.offsets
+        first, users = 0, len(names)
+        written = np.frombuffer(names.tobytes().hex().encode(), NAME)
+        while first < users:
+            # As many as fit; into an empty batch one always does.
+            space = offsets[first] + BATCH_TOKENS - self._held_tokens
+            last = max(int(np.searchsorted(offsets, space, side="right")) - 1, first + (not self._held))
+            if last > first:
+                sizes = np.diff(offsets[first : last + 1]), np.diff(letters[first : last + 1])
+                tokens = batch.values[offsets[first] : offsets[last]].astype(self._kind)
+                unknown = batch.unknown.values[letters[first] : letters[last]].astype(np.uint8)
+                self._hold(written[first:last], *sizes, tokens, unknown)
+            if last < users:
+                self._flush()
+            first = last
+
+    def _hold(self, *columns: np.ndarray) -> None:
+        """Names, numbers of tokens and of lengths, tokens and lengths of some users."""
+        self._held.append(columns)
+        self._held_tokens += len(columns[3])
+        self.users += len(columns[0])
+        self.tokens += len(columns[3])
 
     def add_many(self, names: Sequence[str], tokens: RecordBatch, unknown: RecordBatch) -> None:
         """Some users as one record batch, which must hold fewer tokens than BATCH_TOKENS, or one user."""
@@ -189,8 +214,12 @@ class SplitWriter:
         self.tokens += len(tokens.values)
 
     def _flush(self) -> None:
-        names, tokens, unknown = zip(*self._held, strict=True)
-        self._write(names, RecordBatch.of(tokens, self._kind), RecordBatch.of(unknown, np.uint8))
+        names, lengths, letters, tokens, unknown = (np.concatenate(each) for each in zip(*self._held, strict=True))
+        columns = (
+            RecordBatch(each, np.cumsum([0, *sizes], dtype=np.int64))
+            for sizes, each in ((lengths, tokens), (letters, unknown))
+        )
+        self._write(np.char.decode(names, "ascii").tolist(), *columns)
         self._held, self._held_tokens = [], 0
 
     def _write(self, names: Sequence[str], *columns: RecordBatch) -> None:
@@ -212,9 +241,9 @@ class SplitWriter:
             self._file.close()
 
 
-def split_file(folder: Path, split: str) -> Path:
-    """The file to read a split from: Arrow, or the arrays that `store.write_arrays` put there."""
-    path, arrays = folder / f"{split}.arrow", folder / f"{split}.npz"
+def split_files(folder: Path, split: str, shards: int = 1) -> list[Path]:
+    """The files to read a split from: Arrow, or the arrays that `store.write_arrays` put there."""
+    paths, arrays = shard_files(folder, split, shards), folder / f"{split}.npz"
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -222,16 +251,28 @@ def split_file(folder: Path, split: str) -> Path:
             raise SottoError(
                 "opening a store needs pyarrow (`pip install pyarrow`), or arrays added by data.store.write_arrays"
             ) from error
-        return arrays
-    return arrays if arrays.is_file() and not path.exists() else path
+        return [arrays]
+    return [arrays] if arrays.is_file() and not any(path.exists() for path in paths) else paths
 
 
-def read_rows(path: Path) -> Rows:
-    """The rows of a file of `split_file`; those of an Arrow file are views of the mapped file."""
-    if path.suffix == ".npz":
-        with np.load(path) as held:
+def shard_files(folder: Path, split: str, shards: int) -> list[Path]:
+    """The Arrow files of a split, in the order of their users: one, or so many shards."""
+    if shards == 1:
+        return [folder / f"{split}.arrow"]
+    return [folder / f"{split}-{number:05d}-of-{shards:05d}.arrow" for number in range(shards)]
+
+
+def read_rows(*paths: Path) -> Rows:
+    """The rows of the files of `split_files`, one after another; those of Arrow files are views of the mapped files."""
+    if paths[0].suffix == ".npz":
+        with np.load(paths[0]) as held:
             kept = RecordBatch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
             return Rows((RecordBatch(held["values"], held["offsets"], kept, held.get("names")),))
+    mapped = [_mapped(path) for path in paths]
+    return Rows(tuple(batch for batches, _ in mapped for batch in batches), tuple(mapping for _, mapping in mapped))
+
+
+def _mapped(path: Path) -> tuple[list[RecordBatch], mmap.mmap]:
     import pyarrow as pa
 
     try:
@@ -240,7 +281,7 @@ def read_rows(path: Path) -> Rows:
         # The users of a cohort lie far apart: reading on after each would read many times what is needed.
         _advise(mapping, "MADV_RANDOM")
         reader = pa.ipc.open_file(pa.py_buffer(mapping))
-        return Rows(tuple(_batch(reader.get_batch(number)) for number in range(reader.num_record_batches)), mapping)
+        return [_batch(reader.get_batch(number)) for number in range(reader.num_record_batches)], mapping
     except (OSError, ValueError, KeyError, AttributeError, pa.ArrowException) as error:
         raise damaged(path.parent, f"{path.name}: {' '.join(str(error).split())}") from error
 

@@ -13,13 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data.rows import NAME, RecordBatch, Rows, UserBlock, damaged, read_rows, save_arrays, split_file
+from sottovoce.data.rows import (
+    NAME,
+    RecordBatch,
+    Rows,
+    UserBlock,
+    damaged,
+    read_rows,
+    save_arrays,
+    shard_files,
+    split_files,
+)
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import pretty, read_sealed, sealed, sha256_of, write_aside
 
 FORMAT = 1
+SHARDED = 2  # the format of a store whose splits have several files: versions that know one file refuse it
 SPLITS = ("train", "test")
 STORE_FILE = "store.json"
 SKIP = "SOTTOVOCE_SKIP_HASHES"
@@ -87,10 +98,11 @@ class Store:
             raise SettingError(f"{{split!r}} must be one of {allowed}", split=split)
         facts = store_facts(folder)
         hashes = facts.get("files", {})
-        file = split_file(folder, split)
+        files = split_files(folder, split, _shards(facts))
         if check and not os.environ.get(SKIP):
-            _check_hash(file, hashes)
-        rows = read_rows(file)
+            for file in files:
+                _check_hash(file, hashes)
+        rows = read_rows(*files)
         words = find_tokenizer(folder)
         if words.exists():
             _check_hash(words, hashes)
@@ -263,18 +275,25 @@ def store_facts(folder: Path) -> dict[str, Any]:
         for split in SPLITS:
             facts["splits"][split]["users"]
         facts.get("vocabulary", DECLARED)["source"]
+        _shards(facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = error if type(error) is ValueError else type(error).__name__
         raise damaged(folder, f"{STORE_FILE}: {reason}") from error
-    if version != FORMAT:
+    if version not in (FORMAT, SHARDED):
         raise SottoError(f"{folder} has store format {version!r}, not {FORMAT}; make it anew with `sotto prepare`")
     return facts
 
 
-def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write `store.json`, with the hashes of the other files. It is private, as they are."""
-    names = [*FILES, *(f"{split}.{kind}" for split in SPLITS for kind in ("arrow", "npz"))]
-    files = {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
+def _shards(facts: Mapping[str, Any]) -> int:
+    return int(facts["shards"]) if facts["format"] == SHARDED else 1
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any], known: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Write `store.json`, with the hashes of the other files; some may be `known`. It is private, as they are."""
+    names = [*FILES]
+    for split in SPLITS:
+        names += [*(file.name for file in shard_files(folder, split, _shards(facts))), f"{split}.npz"]
+    files = {name: known.get(name) or sha256_of(folder / name) for name in names if (folder / name).is_file()}
     write_aside(folder / STORE_FILE, pretty(sealed({**facts, "files": files})))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +19,19 @@ class Specials(NamedTuple):
     bos: int  # begins a text: read first, never a target
     eos: int  # ends a text, and is a target
     unk: int | None  # stands for what the tokenizer cannot write; None where it can write everything
+
+
+@dataclass(frozen=True, eq=False)
+class TokenColumn:
+    """The tokens of many texts, one after another, and how many each text has."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Iterable[Sequence[int]], wide: bool) -> TokenColumn:
+        rows = [np.array(text, np.uint32 if wide else np.uint16) for text in texts]
+        return cls(np.concatenate([*rows, np.empty(0, np.uint16)]), np.array([*map(len, rows)], np.int64))
 
 
 class Tokenizer(Protocol):
@@ -99,6 +113,10 @@ class Tokenizer(Protocol):
         """As `encode`, but what is `unk` there keeps its length: n letters become the number size + n."""
         ...
 
+    def encode_many(self, texts: Any) -> TokenColumn:
+        """`encode_measured` of each text of an Arrow array of strings, in compiled code where there is some."""
+        ...
+
     def separate(self, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The ids that `encode_measured` gave, and the lengths of what they leave out, in order."""
         ...
@@ -112,6 +130,18 @@ class Tokenizer(Protocol):
     def bytes_of(self, token: int) -> bytes:
         """The UTF-8 bytes that the token stands for in a text, without implied spaces; none for specials."""
         ...
+
+
+def wide_tokens(size: int) -> bool:
+    """Do measured ids of so many tokens need 32 bits?"""
+    return size + LONGEST_COUNTED >= 2**16
+
+
+def texts_of(column: Any) -> list[str]:
+    """The texts of an Arrow array of strings, halves of surrogate pairs among them."""
+    import pyarrow as pa
+
+    return [text.decode("utf-8", "surrogatepass") for text in column.cast(pa.binary()).to_pylist()]
 
 
 def separate_unknown(measured: np.ndarray, size: int, unk: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -9,14 +9,24 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, repeat
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sottovoce.data.languages import DEFAULT, Language, find_language
 from sottovoce.data.lines import lines
+from sottovoce.data.many_words import ManyWords
 from sottovoce.data.segmentation import SAMPLES, WITHOUT_SPACES
-from sottovoce.data.tokenizer import LONGEST_COUNTED, Specials, Tokenizer, fixed_mask, separate_unknown
+from sottovoce.data.tokenizer import (
+    LONGEST_COUNTED,
+    Specials,
+    TokenColumn,
+    Tokenizer,
+    fixed_mask,
+    separate_unknown,
+    texts_of,
+    wide_tokens,
+)
 from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, fold, is_word, tokenise
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import Json
@@ -212,6 +222,16 @@ class Vocabulary:
         # No id of a word is 0, so `or` means "not in the vocabulary".
         words = tokenise(text, self.rules)
         return [BOS, *[ids.get(word) or size + min(len(word), LONGEST_COUNTED) for word in words], EOS]
+
+    def encode_many(self, texts: Any) -> TokenColumn:
+        """`encode_measured` of each text of an Arrow array of strings, with the same ids."""
+        if self.rules.segmented:
+            return TokenColumn.of(map(self.encode_measured, texts_of(texts)), wide_tokens(self.size))
+        return self._many.encode(texts)
+
+    @cached_property
+    def _many(self) -> ManyWords:
+        return ManyWords(self.words, self.rules)
 
     def separate(self, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The ids that `encode_measured` gave, and the lengths of the words outside the vocabulary, in order."""

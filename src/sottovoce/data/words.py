@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from sottovoce.data.languages import DEFAULT, Language, find_language
@@ -19,12 +19,13 @@ FRAME = SPECIALS + PLACEHOLDERS + tuple(string.punctuation)
 ENGLISH = find_language(DEFAULT)
 
 _ELIDED = re.compile(r"([^\W\d_]|qu)'(.+)", re.DOTALL)
-_PLACEHOLDER = re.compile(r"<[a-z]+>")
-_LETTER = r"[^\W\d_]"  # in any alphabet
+PLACEHOLDER = r"<[a-z]+>"
+LETTER = r"[^\W\d_]"  # in any alphabet
+JOINERS = "[\u200c\u200d]+"
+_PLACEHOLDER = re.compile(PLACEHOLDER)
 # The order matters: a placeholder wins over its own angle bracket.
-_TOKEN = r"<[a-z]+>|%s|\d+|[^\w\s]|_"
-_ASCII = re.compile(_TOKEN % rf"{_LETTER}+(?:'{_LETTER}+)*")
-_APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'"})
+_TOKEN = PLACEHOLDER + r"|%s|\d+|[^\w\s]|_"
+_ASCII = re.compile(_TOKEN % rf"{LETTER}+(?:'{LETTER}+)*")
 # Inside a word: an apostrophe, the double quote of Hebrew abbreviations, the dot of Catalan "col·lecció".
 _INSIDE = "(?:'|(?<=[א-ת])\"(?=[א-ת])|(?<=l)·(?=l))"
 
@@ -58,7 +59,7 @@ def fold(text: str, language: Language = ENGLISH) -> str:
         if language.drops_marks:
             text = _vowel_signs().sub("", text)
     text = text.lower()
-    return text if text.isascii() else unicodedata.normalize(language.form, text).translate(_APOSTROPHES)
+    return text if text.isascii() else unicodedata.normalize(language.form, text).replace("’", "'").replace("ʼ", "'")
 
 
 def is_word(token: str) -> bool:
@@ -88,25 +89,36 @@ def _words(token: str) -> Iterator[str]:
 @cache
 def _unicode_tokens() -> re.Pattern[str]:
     """As for ASCII, but a letter may have marks, and joiners before the next letter or mark."""
-    mark = _class_of("Mn", "Mc", "Me")
-    joined = f"[\u200c\u200d]+(?={_LETTER}|{mark})"
-    word = f"{_LETTER}+(?:(?:{mark}|{joined})+{_LETTER}*)*"
+    mark = _class_of(marks())
+    joined = f"{JOINERS}(?={LETTER}|{mark})"
+    word = f"{LETTER}+(?:(?:{mark}|{joined})+{LETTER}*)*"
     return re.compile(_TOKEN % f"{word}(?:{_INSIDE}{word})*")
 
 
 @cache
+def marks() -> tuple[tuple[int, int], ...]:
+    """All marks that a letter may have: the first and the last code of each range."""
+    return _ranges("Mn", "Mc", "Me")
+
+
+@cache
 def _vowel_signs() -> re.Pattern[str]:
-    return re.compile(f"{_class_of('Mn')}|\u0640")  # and the stroke that stretches Arabic words
+    return re.compile(f"{_class_of(_ranges('Mn'))}|\u0640")  # and the stroke that stretches Arabic words
 
 
-def _class_of(*categories: str) -> str:
-    """A class of a pattern with all characters of some categories."""
+def _class_of(ranges: Iterable[tuple[int, int]]) -> str:
+    """A class of a pattern with all characters of some ranges."""
+    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges) + "]"
+
+
+def _ranges(*categories: str) -> tuple[tuple[int, int], ...]:
+    """Where the characters of some categories are."""
     planes = (range(0x300, 0x20000), range(0xE0100, 0xE01F0))  # no others have marks
     codes = [code for plane in planes for code in plane if unicodedata.category(chr(code)) in categories]
-    ranges: list[list[int]] = []
+    ranges: list[tuple[int, int]] = []
     for code in codes:
         if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
+            ranges[-1] = (ranges[-1][0], code)
         else:
-            ranges.append([code, code])
-    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges) + "]"
+            ranges.append((code, code))
+    return tuple(ranges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.data import census as census_module
-from sottovoce.data.census import Census, plain_form
+from sottovoce.data.census import Census, form_of, plain_form
 from sottovoce.data.grouping import Grouping
 
 name = Grouping().name
@@ -14,7 +14,9 @@ name = Grouping().name
 def census_of(*users: str) -> Census:
     census = Census()
     for user in users:
-        census.meet(user, name(user))
+        form, nobody = form_of(user)
+        census.nameless += nobody
+        census.meet(form, name(user))
     return census
 
 

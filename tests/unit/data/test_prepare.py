@@ -14,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
+from sentences import SENTENCES
+from sottovoce.data import blocks as blocks_module
 from sottovoce.data import grouping as grouping_module
 from sottovoce.data import prepare as prepare_module
+from sottovoce.data import rows as rows_module
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, collect, prepare
+from sottovoce.data.rows import SplitWriter
 from sottovoce.data.store import Store, write_arrays
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
@@ -275,11 +279,13 @@ def test_collect_without_a_cap_is_as_long_as_its_longest_user(tmp_path: Path) ->
 
 
 def test_progress_counts_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping_module, "PROGRESS_EVERY", 4)
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 100)
     seen: list[tuple[int, int]] = []
     corpus = write(tmp_path / "c.jsonl", population(10))
     prepare(corpus, tmp_path / "s", LETTERS, progress=lambda *counts: seen.append(counts))
-    assert [records for records, _ in seen] == [4, 8, 10]
+    assert len(seen) > 3
+    assert [records for records, _ in seen] == sorted(records for records, _ in seen)
+    assert seen[-1][0] == 10
     sizes = [read for _, read in seen]
     assert sizes == sorted(sizes)
     assert sizes[-1] == corpus.stat().st_size
@@ -487,3 +493,45 @@ def test_public_text_has_no_users_who_could_be_few() -> None:
         "2 lines are not UTF-8 and were read as Windows-1252",
     ]
     assert PreparationSummary(**{**facts, "train_users": 10}).warnings_of_public_text == []
+
+
+def store_one_by_one(corpus: Path, folder: Path, words: Vocabulary, grouping: Grouping) -> dict[str, bytes]:
+    """The splits that a reader believes: record by record, user by user."""
+    users: dict[bytes, list[int]] = {}
+    for user, text in grouping.records([corpus]):
+        users.setdefault(grouping.name(user), []).extend(words.encode_measured(text))
+    folder.mkdir()
+    with (
+        SplitWriter(folder / "train.arrow", words.size) as train,
+        SplitWriter(folder / "test.arrow", words.size) as test,
+    ):
+        for name in sorted(users):
+            if len(users[name]) >= grouping.min_tokens:
+                writer = test if grouping.holds_out(name) else train
+                measured = np.array(users[name][: grouping.tokens_per_user])
+                writer.add(name.hex(), *words.separate(measured))
+    return {split: (folder / f"{split}.arrow").read_bytes() for split in ("train", "test")}
+
+
+def test_a_store_has_the_bytes_that_records_one_by_one_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over blocks, parts, buffers and record batches, all of them small."""
+    drawn = random.Random(3)
+    sentences = [text for text, _ in SENTENCES.values()]
+    rows = [
+        (
+            f"user {drawn.randrange(60)}",
+            " ".join(drawn.choices([*"abcdefgh", "zzz", "<url>", *sentences], k=drawn.randrange(9))),
+        )
+        for _ in range(900)
+    ]
+    corpus = write(tmp_path / "c.jsonl", rows)
+    grouping = Grouping(min_tokens=20, tokens_per_user=150, test_users=0.3)
+    monkeypatch.setattr(rows_module, "BATCH_TOKENS", 400)
+    wanted = store_one_by_one(corpus, tmp_path / "believed", LETTERS, grouping)
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 5000)
+    for part_bytes, buffer, block in ((2**27, 2**24, 2**20), (3000, 500, 300)):
+        for name, value in (("PART_BYTES", part_bytes), ("BUFFER_TOKENS", buffer), ("BLOCK_TOKENS", block)):
+            monkeypatch.setattr(grouping_module, name, value)
+        out = tmp_path / f"store {block}"
+        prepare(corpus, out, LETTERS, grouping)
+        assert {split: (out / f"{split}.arrow").read_bytes() for split in ("train", "test")} == wanted

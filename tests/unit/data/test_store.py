@@ -204,7 +204,7 @@ def edit_facts(folder: Path, *, without: tuple[str, ...] = (), **changes: object
         (lambda f: edit_facts(f, vocabulary="mine"), "damaged"),
         (lambda f: (f / "vocabulary.txt").unlink(), "does not exist"),
         (lambda f: Vocabulary.from_words(["one"]).save(f / "vocabulary.txt"), "vocabulary.txt is not the file"),
-        (lambda f: edit_facts(f, format=2), "has store format 2, not 1"),
+        (lambda f: edit_facts(f, format=3), "has store format 3, not 1"),
     ],
 )
 def test_damage_is_told_in_one_line(folder: Path, damage, message: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,3 +174,12 @@ def test_the_library_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(SottoError, match=r"sottovoce\[subwords\]"):
         Subwords(GPT2.contents)
+
+
+def test_many_texts_have_the_ids_of_each() -> None:
+    texts = ["the cat", "", "日本 é", "<s> </s>", "x" * 40]
+    for tokenizer in ALL:
+        found = tokenizer.encode_many(pa.array(texts))
+        alone = [tokenizer.encode_measured(text) for text in texts]
+        assert found.lengths.tolist() == [len(ids) for ids in alone]
+        assert found.tokens.tolist() == [token for ids in alone for token in ids]
