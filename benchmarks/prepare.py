@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def cpu_of(session: int) -> dict[int, float]:
 
 
 def repeated(corpus: Path, times: int, folder: Path) -> Path:
-    """A file with every record of a corpus several times, each time of another user. It names users as Python does."""
+    """A file with every record of a corpus several times, each time of another user."""
     from sottovoce.data.lines import lines
 
     if times == 1:
@@ -146,7 +147,7 @@ def repeated(corpus: Path, times: int, folder: Path) -> Path:
     with out.open("w", encoding="utf-8") as file:
         for number in range(times):
             for line in lines(corpus):
-                file.write(line.replace('"user": "', f'"user": "{number} ', 1))
+                file.write(re.sub('"user": ?"', f'"user": "{number} ', line, count=1))
     return out
 
 

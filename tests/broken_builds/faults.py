@@ -1743,6 +1743,34 @@ def whichever_thread_is_done_first():
     encoding.deque = Fastest
 
 
+@caught_by("unit/data/test_spark.py", "test_both_steps_give_the_rows_of_one_machine")
+def records_in_the_order_in_which_tasks_end():
+    """Spark sorts by user alone, so which of a user's records are kept depends on the cluster."""
+    import pyarrow as pa
+
+    from sottovoce.data import spark
+
+    real = spark.text_rows
+
+    def unordered(*given):
+        rows = real(*given)
+        for name in ("block", "line"):
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, name, pa.array([0] * rows.num_rows, pa.int64()))
+        return rows
+
+    spark.text_rows = unordered
+
+
+@caught_by("unit/data/test_spark.py", "test_a_shard_without_users_is_an_empty_file")
+def the_first_shard_alone():
+    """Training maps one file of several, and most people are never drawn."""
+    from sottovoce.data import store
+
+    real = store.read_rows
+    store.read_rows = lambda *paths: real(paths[0])
+
+
 @caught_by("unit/data/test_many_words.py", "test_no_text_can_write_the_marks_between_texts")
 def a_text_that_ends_itself():
     """A text has the characters that part texts, and so begins another one."""

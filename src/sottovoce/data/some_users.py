@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sottovoce.data.prepare import new_store
 from sottovoce.data.rows import SplitWriter
-from sottovoce.data.store import SPLITS, Store, store_facts, write_facts
+from sottovoce.data.store import FORMAT, SPLITS, Store, store_facts, write_facts
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.errors import SottoError
 
@@ -40,8 +40,9 @@ def copy_users(folder: Path, out: Path, rows: Iterable[int]) -> Store:
                     writer.add(names[row].hex(), store[row], store.rows.unknown_letters(row))
             splits[split] = {"users": writer.users, "tokens": writer.tokens}
             save_tokenizer(store.vocabulary, draft)
-        facts.pop("files", None)
-        write_facts(draft, {**facts, "splits": splits})
+        for name in ("files", "shards"):
+            facts.pop(name, None)
+        write_facts(draft, {**facts, "format": FORMAT, "splits": splits})  # one file, also of several shards
         if (folder / LEDGER).exists():
             shutil.copy2(folder / LEDGER, draft / LEDGER)
     return Store.open(out)

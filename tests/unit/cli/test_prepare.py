@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,25 @@ def test_made_up_people_have_no_text_to_read(given, said, tmp_path, capsys):
     assert ended.value.code == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("c.jsonl", "--shards", "2"), "are for --engine spark"),
+        (("--table", "t"), "are for --engine spark"),
+        (("--engine", "spark"), "name at least one corpus file"),
+        (("--engine", "spark", "--table", "t"), "name the field that does, .* with --order-field"),
+        (("c.jsonl", "--engine", "spark", "--plain-text"), "plain text has no users"),
+        (("c.jsonl", "--engine", "spark", "--plain-text", "--own-words"), "the vocabulary is given"),
+    ],
+    ids=str,
+)
+def test_what_spark_cannot_do_is_refused_in_one_line(given, said, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["prepare", *given, "--out", str(tmp_path / "store")])
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.strip()
+    assert re.search(said, line), line
+    assert "\n" not in line
+    assert not list(tmp_path.iterdir())
