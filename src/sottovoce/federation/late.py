@@ -39,16 +39,28 @@ class Late:
     owed: dict[str, Owed] = field(default_factory=dict)
     _waits: dict[str, bytes] = field(default_factory=dict)  # answers that came before their round
     _lags: dict[str, int] = field(default_factory=dict)  # how many rounds each device needs more than one
+    _last: dict[str, int] = field(default_factory=dict)  # the last round that each device was asked for
 
     def due(self, devices: Iterable[str], number: int) -> dict[str, int]:
-        """For each of the devices that may be asked in this round, the round that its answer would enter."""
+        """For each of the devices that may be asked in this round, the round that its answer would enter.
+
+        If nobody else is in this round, it waits for those who need least: it would be noise alone, and charged.
+        """
+        free = [device for device in devices if device not in self.owed]
+        least = 0
+        if not self.expected(number):
+            least = min((self._lags.get(device, 0) for device in free if self._last.get(device, 0) < number), default=0)
         found = {}
-        for device in devices:
-            if device not in self.owed:
-                due = number + self._lags.get(device, 0)
-                if due <= self.rounds:
-                    found[device] = due
+        for device in free:
+            # One round after another: a draw for a later round must not decide whether an earlier one is joined.
+            due = max(number + max(self._lags.get(device, 0) - least, 0), self._last.get(device, 0) + 1)
+            if due <= min(number + self.staleness, self.rounds):
+                found[device] = due
         return found
+
+    def ask(self, device: str, owed: Owed) -> None:
+        """The device is asked."""
+        self.owed[device], self._last[device] = owed, owed.due
 
     def expected(self, number: int) -> dict[str, Owed]:
         """What enters this round, by device: answers that wait or are on their way."""

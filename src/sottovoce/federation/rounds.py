@@ -95,7 +95,7 @@ class Coordinator:
             message = replace(task, due=entered, clip_norms=clip_norms).to_bytes()
             for device in [device for device, number in due.items() if number == entered]:
                 messages[device] = message
-                late.owed[device] = Owed(task.round, entered, digest(message))
+                late.ask(device, Owed(task.round, entered, digest(message)))
         return messages
 
     def patterns(self, assembly: Assembly, run: str) -> list[tuple[int, ...]] | None:

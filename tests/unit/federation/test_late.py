@@ -20,12 +20,13 @@ DRAWN = Contribution("task", 1, 0, np.zeros(1, np.int64), []).to_bytes()
 NOBODY = Nothing(Code.NOT_DRAWN).to_bytes()
 
 
-def asked(late: Late, number: int, device: str = "silo") -> int | None:
-    """The round that an answer would enter, if the device is asked; it is."""
-    due = late.due([device], number).get(device)
-    if due is not None:
-        late.owed[device] = Owed(number, due, "task")
-    return due
+def asked(late: Late, number: int) -> int | None:
+    """The round that an answer of the silo would enter, if it is asked; it is. Another device is always on time."""
+    due = late.due(["silo", "quick"], number)
+    assert due["quick"] == number
+    if "silo" in due:
+        late.ask("silo", Owed(number, due["silo"], "task"))
+    return due.get("silo")
 
 
 def test_a_device_that_was_late_gets_more_time_and_one_that_is_quick_less():
@@ -38,28 +39,33 @@ def test_a_device_that_was_late_gets_more_time_and_one_that_is_quick_less():
     assert asked(late, 4) == 6
     late.end(6, here={"silo"})
     assert asked(late, 7) == 9, "an answer may be later than is declared"
-    late.took("silo", 8)
-    late.end(9, here={"silo"})
-    assert asked(late, 10) == 12
-    late.end(12, here=())  # it is away, not slow
-    assert asked(late, 13) == 15
+    late.keep("silo", DRAWN, 8)
+    assert asked(late, 8) is None
+    late.take_waiting(9)
+    late.owed.clear()  # it was counted
+    assert asked(late, 10) == 11
+    late.end(11, here=())  # it is away, not slow
+    assert asked(late, 12) == 13
 
 
 def test_rounds_are_asked_for_one_after_another_whatever_is_drawn():
-    """A quick answer for round 3 must not let the device join round 2: its draw for 3 would be seen there."""
-    for answer, following in ((NOBODY, 4), (DRAWN, None)):
-        late = Late(staleness=2, rounds=20)
-        asked(late, 1)
-        late.end(1, here={"silo"})
-        assert asked(late, 2) == 3
+    """A draw for round 4 must not be seen in round 3: neither by who was drawn, nor by who was not."""
+    for answer, following in ((NOBODY, 5), (DRAWN, None)):
+        late = Late(staleness=2, rounds=20, _lags={"silo": 2})
+        assert asked(late, 2) == 4
         late.keep("silo", answer, 2)
-        assert asked(late, 3) == following, "a round is asked for twice, or one before it is"
+        assert late.due(["silo"], 3).get("silo") == following, "a round is asked for out of turn"
+
+
+def test_a_round_that_nobody_would_be_in_waits_for_those_who_need_least():
+    late = Late(staleness=2, rounds=20, _lags={"silo": 1, "clinic": 2})
+    assert late.due(["silo", "clinic"], 5) == {"silo": 5, "clinic": 6}
+    late.ask("phone", Owed(4, 5, "task"))
+    assert late.due(["silo", "clinic"], 5) == {"silo": 6, "clinic": 7}
 
 
 def test_no_answer_enters_a_round_after_the_last():
-    late = Late(staleness=2, rounds=3)
-    asked(late, 1)
-    late.end(1, here={"silo"})
+    late = Late(staleness=2, rounds=3, _lags={"silo": 1})
     assert asked(late, 2) == 3
     late.end(3, here={"silo"})
     assert asked(late, 3) is None
