@@ -24,10 +24,8 @@ def dp_accounting_epsilon(spent: Spent, delta: float) -> float | None:
     """ε at `delta` of everything in `spent`, by dp-accounting.
 
     None where dp-accounting has no answer: sampled rounds under replace-one, more than 100,000 rounds, more than 50
-    kinds of rounds, a noise multiplier below 0.1, more than 100 examples of a user, or Skellam noise.
+    kinds of rounds, a noise multiplier below 0.1, or more than 100 examples of a user.
     """
-    if any("pld" not in event.accountants for event, _ in spent):
-        return None
     made = composition_of(counted(spent), "pld")
     if made is None:
         return math.inf

@@ -13,6 +13,7 @@ from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 SAMPLINGS = ("poisson", "fixed")
 ACCOUNTANTS = ("pld", "rdp", "moments")
+MOST_COORDINATES = 2**25  # of a vector with Skellam noise
 MOST_EXAMPLES = 10_000  # of one user: of more, an ε takes minutes
 ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
 
@@ -171,12 +172,14 @@ class SampledSilos(Event):
 class SampledSkellam(Event):
     """One round whose noise is Skellam, in whole steps: `noise_multiplier` times S, which is `steps` of them or more.
 
-    A user moves a round by a vector of whole numbers, of L2 norm S at most.
+    A user moves a round by a vector of whole numbers, of L2 norm S at most and of `MOST_COORDINATES` at most. RDP is
+    that of Skellam noise. PLD is that of Gaussian noise, from which Skellam noise cannot be told apart, and what is
+    left of a difference is charged to δ.
     """
 
     kind = "sampled-skellam"
     scalable = True
-    accountants = ("rdp",)  # no loss distribution is known in many dimensions
+    accountants = ("pld", "rdp")
 
     noise_multiplier: float
     sampling: str  # "poisson", or "fixed" where it is public who joins
@@ -200,6 +203,21 @@ class SampledSkellam(Event):
     def l1(self) -> float:
         """The largest L1 norm of a user's vector: whole numbers are no larger than their squares."""
         return self.steps**2
+
+    @property
+    def apart(self) -> float:
+        """The divergence (Kullback and Leibler) of its noise from rounded Gaussian noise, in all coordinates, at most.
+
+        In one coordinate, of variance V, it is below V^-2: the proof is in docs/explanation/guarantees.md.
+        """
+        return MOST_COORDINATES / (self.noise_multiplier * self.steps) ** 4
+
+    @property
+    def alike(self) -> SampledGaussian:
+        """The same round with Gaussian noise."""
+        if self.sampling == "poisson":
+            return SampledGaussian(self.noise_multiplier, "poisson", self.user_rate)
+        return SampledGaussian(self.noise_multiplier, "fixed", 1.0, cohort=1, users=1)
 
     def gaussians(self) -> tuple[SampledSkellam, ...]:
         """Itself: it is no Gaussian."""

@@ -35,8 +35,6 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
         recipe = recipe.replace(privacy={"clipping": "none"})
     if recipe.run.algorithm == "els" and recipe.privacy.sampling == "poisson":
         recipe = recipe.replace(privacy={"sampling": "examples"})  # of examples, each by a coin: it says what is drawn
-    if recipe.federation.noise == "devices" and recipe.privacy.accountant == "auto":
-        recipe = recipe.replace(privacy={"accountant": "rdp"})  # no other has an answer
     privacy = recipe.privacy
     # Unknown names are refused first.
     _ = SAMPLERS[privacy.sampling], CLIPS[privacy.clipping], ESTIMATORS[privacy.estimator]

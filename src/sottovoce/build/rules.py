@@ -382,8 +382,8 @@ def _device_noise(recipe: Recipe) -> Iterator[str]:
     if not ESTIMATORS[privacy.estimator].fixed:
         weight = f"needs the exact weight of a cohort, which {said} does not send"
         yield f"privacy.estimator={privacy.estimator!r} {weight}; use fixed_denominator"
-    if privacy.accountant not in ("auto", "rdp"):
-        yield f"privacy.accountant={privacy.accountant!r} has no accounting for the noise of devices; use 'rdp'"
+    if privacy.accountant == "moments":
+        yield "privacy.accountant='moments' has no accounting for the noise of devices; use 'pld' or 'rdp'"
     if privacy.sampling == "fixed" or recipe.run.algorithm == "els":
         yield f"{said} has no accounting for this sampling; use 'poisson' or 'min_separation', of users"
     if federation.participations and not SAMPLERS[privacy.sampling].independent:

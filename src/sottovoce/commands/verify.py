@@ -312,7 +312,7 @@ def _against_server(statement: Statement, spent: Spent) -> Check:
     if devices is None or claimed is None:
         return Check(name, FAILED, "it is claimed without noise of devices, or not claimed with it")
     words = [(event, count) for event, count in spent if isinstance(event, ThresholdedHistogram)]
-    found, why = _try(lambda: accounting.epsilon([*words, *devices.against_server], statement.delta, "rdp"))
+    found, why = _try(lambda: accounting.epsilon([*words, *devices.against_server], statement.delta))
     shown = accounting.rounded_up(claimed, 4)
     if found is None:
         return Check(name, FAILED, f"it cannot be computed ({why})")

@@ -49,6 +49,7 @@ from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
 from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import joint_norm
+from sottovoce.privacy.device_noise import check_noised
 from sottovoce.privacy.fixed_point import FixedPoint
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.skellam import skellam
@@ -289,7 +290,7 @@ def _against_server(mechanism: Mechanism) -> float:
     """ε against the server, of what one user sends in a run; infinite where it adds the noise."""
     if mechanism.devices is None:
         return math.inf
-    return accounting.epsilon(mechanism.devices.against_server, SERVER_DELTA, "rdp")
+    return accounting.epsilon(mechanism.devices.against_server, SERVER_DELTA)
 
 
 def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndarray) -> np.ndarray:
@@ -299,6 +300,7 @@ def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndar
     """
     if mechanism.devices is None:
         return vector
+    check_noised(vector.size)
     std = mechanism.devices.share(mechanism.steps(clip_norms))
     return vector + np.asarray(skellam(os_entropy.token_bytes(32), vector.size, std))
 

@@ -87,9 +87,7 @@ class _Costs:
     @property
     def accountant(self) -> str:
         chosen = self.recipe.privacy.accountant
-        if chosen == "auto":
-            return "rdp" if self.recipe.federation.noise == "devices" else accounting.DEFAULT_ACCOUNTANT
-        return chosen
+        return accounting.DEFAULT_ACCOUNTANT if chosen == "auto" else chosen
 
     def device_noise(self, cohort: float, noise_multiplier: float = 1.0) -> DeviceNoise | None:
         """The noise that devices add, if they do."""

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sottovoce.accounting.events import Event, SampledGaussian, SampledSkellam
+from sottovoce.accounting.events import MOST_COORDINATES, Event, SampledGaussian, SampledSkellam
 from sottovoce.accounting.skellam import chance_above
+from sottovoce.errors import SottoError
 from sottovoce.privacy.sampling import Sampler
 
 # A plan asks for these, and does without jax: tests compare them with `fixed_point.BITS` and `skellam.LEAST_STD`.
@@ -78,6 +79,12 @@ class DeviceNoise:
     def against_server(self) -> list[tuple[Event, int]]:
         """What the server sees of one user, who joins as often as they may: sampling hides nothing from it."""
         return [(SampledSkellam(self.noise_multiplier, "poisson", 1.0, self.steps), self.participations)]
+
+
+def check_noised(size: int) -> None:
+    """Refuse a vector of more coordinates than are charged for."""
+    if size > MOST_COORDINATES:
+        raise SottoError(f"noise of devices is for at most {MOST_COORDINATES:,} parameters, not {size:,}; train a part")
 
 
 def how_often(sampler: Sampler, rounds: int, declared: int = 0) -> int:

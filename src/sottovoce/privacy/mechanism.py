@@ -18,7 +18,7 @@ from sottovoce.accounting.matrices import Identity, Participation, StrategyMatri
 from sottovoce.errors import SottoError
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clip, joint_norm
-from sottovoce.privacy.device_noise import DeviceNoise
+from sottovoce.privacy.device_noise import DeviceNoise, check_noised
 from sottovoce.privacy.estimators import Estimator
 from sottovoce.privacy.fixed_point import BIT_STEP, grid_of
 from sottovoce.privacy.noise import NoiseState, rounded_gaussian
@@ -60,6 +60,7 @@ def _noised(part: Any, std: float, step: float, key: bytes, stream: int) -> Any:
 
 def _with_skellam(part: Any, steps: float, step: float, key: bytes) -> Any:
     """The same with Skellam noise, of a standard deviation of so many steps; without any if that is 0."""
+    check_noised(size_of(part))
     noise = skellam(key, size_of(part), steps) if steps else np.zeros(size_of(part), np.int64)
     with jax.enable_x64(True):
         return _add_steps(part, noise, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.special import ive, logsumexp
 
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian, SampledSkellam, epsilon
+from sottovoce.accounting.events import MOST_COORDINATES
 from sottovoce.accounting.skellam import (
     chance_above,
     divergences,
@@ -93,20 +95,58 @@ def test_a_coarse_grid_costs_more():
     assert coarse > 1.05 * fine
 
 
-def test_only_rdp_has_an_answer():
+def test_what_has_no_answer_is_refused():
     event = SampledSkellam(1.0, "poisson", 0.01, STEPS)
-    for accountant in ("pld", "moments"):
-        with pytest.raises(SottoError, match="no accounting for sampled skellam; use accountant='rdp'"):
-            epsilon([(event, 10)], 1e-6, accountant)
+    with pytest.raises(SottoError, match="no accounting for sampled skellam; use accountant='pld' or 'rdp'"):
+        epsilon([(event, 10)], 1e-6, "moments")
     with pytest.raises(SottoError, match="fixed size"):
         SampledSkellam(1.0, "fixed", 0.5, STEPS)
 
 
-def test_noise_is_found_for_an_epsilon():
+@pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.slow)])
+def test_noise_is_found_for_an_epsilon(accountant):
     shape = [(SampledSkellam(1.0, "poisson", 0.01, STEPS), 500)]
-    z = accounting.calibrate(shape, 2.0, 1e-6, "rdp")
+    z = accounting.calibrate(shape, 2.0, 1e-6, accountant)
     event = SampledSkellam(z, "poisson", 0.01, STEPS)
-    assert 1.98 < epsilon([(event, 500)], 1e-6, "rdp") <= 2.0
+    assert 1.98 < epsilon([(event, 500)], 1e-6, accountant) <= 2.0
+
+
+@pytest.mark.parametrize("variance", [16.0, 100.0, 1000.0])
+def test_skellam_noise_is_as_close_to_gaussian_noise_as_is_charged(variance):
+    """The divergence from a rounded Gaussian, added up over all whole numbers, is below V^-2, and not far below."""
+    k = np.arange(-200, 201)
+    found, std = ive(np.abs(k), variance), math.sqrt(variance)
+    low, high = (np.abs(k) - 0.5) / std, (np.abs(k) + 0.5) / std
+    rounded = stats.norm.sf(low) - stats.norm.sf(high)
+    there = found > 1e-30
+    divergence = np.sum(found[there] * np.log(found[there] / rounded[there]))
+    assert 0.01 * variance**-2 < divergence < 0.1 * variance**-2
+    event = SampledSkellam(1.0, "poisson", 0.01, steps=std)
+    assert event.apart >= MOST_COORDINATES * divergence
+
+
+def test_by_pld_it_costs_what_gaussian_noise_costs_and_a_share_of_delta():
+    for skellam, gaussian in (
+        (SampledSkellam(3.0, "poisson", 1.0, STEPS), SampledGaussian(3.0, "poisson", 1.0)),
+        (SampledSkellam(3.0, "fixed", 1.0, STEPS), SampledGaussian(3.0, "fixed", 1.0, cohort=1, users=1)),
+    ):
+        known, less = (epsilon([(gaussian, 2)], delta) for delta in (1e-6, 1e-6 * (1 - 2.0**-4)))
+        found = epsilon([(skellam, 2)], 1e-6)
+        assert known < found == pytest.approx(less, rel=1e-9)
+    assert epsilon([(skellam, 2)], 1e-6) < epsilon([(skellam, 2)], 1e-6, "rdp")
+
+
+def test_where_the_noises_could_be_told_apart_it_costs_what_rdp_says():
+    """On a coarse grid, or at so small a δ that what is kept back of it is not enough."""
+    coarse = SampledSkellam(1.0, "poisson", 1.0, 2.0**10)
+    assert epsilon([(coarse, 2)], 1e-6) == epsilon([(coarse, 2)], 1e-6, "rdp")
+    fine = SampledSkellam(1.0, "poisson", 1.0, STEPS)
+    assert epsilon([(fine, 2)], 1e-12) == epsilon([(fine, 2)], 1e-12, "rdp")
+    # τ = √(n · KL/2) for n rounds, and (1 + e^ε)·τ must be within what is kept back.
+    apart = math.sqrt(2 * fine.apart / 2)
+    within = epsilon([(fine, 2)], 1e-6)
+    assert within < epsilon([(fine, 2)], 1e-6, "rdp")
+    assert apart * (1 + math.exp(within)) <= 1e-6 * 2.0**-4
 
 
 @pytest.mark.parametrize(("rounds", "rate"), [(1000, 0.01), (50, 0.5), (3, 0.9), (7, 1.0), (2000, 1e-6)])

@@ -82,9 +82,9 @@ def test_noise_of_devices_is_found_for_an_epsilon_and_has_one_against_the_server
     assert_noise_of_a_run(recipe, choice)
     assert grid.epsilon == pytest.approx(8, rel=1e-2)
     mechanism = build_mechanism(resolve(recipe), ["one", "two"])
-    assert grid.epsilon_server == accounting.epsilon(mechanism.devices.against_server, 1e-5, "rdp")
+    assert grid.epsilon_server == accounting.epsilon(mechanism.devices.against_server, 1e-5)
     assert grid.epsilon_server > grid.epsilon  # sampling hides nothing from the server
-    assert "RDP" in grid.accountant
+    assert "PLD" in grid.accountant
 
 
 def assert_noise_of_a_run(recipe, choice):
