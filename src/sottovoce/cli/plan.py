@@ -202,8 +202,8 @@ def _print_grid(name: str, made: Grid) -> None:
             "Tell a reviewer the first, with δ and with its relation; the second to compare with an ε of that relation."
         )
     if made.epsilon_server is not None:
-        held = "and the devices that may collude with it, of the noise that honest devices add"
-        print(f"Against the server {held}: ε = {shown_epsilon(made.epsilon_server)}.")
+        server = f"ε = {shown_epsilon(made.epsilon_server)}, for all rounds that a user may join"
+        print(f"Against the server, and devices that collude with it: {server}.")
     print("What others state:")
     for other in OTHERS:
         print(f"  {other}")
