@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
 
 from sottovoce.accounting.events import SampledSkellam
 
@@ -31,6 +30,8 @@ def sampled_divergence(order: int, rate: float, curve: Curve) -> float:
     Zhu and Wang (2019), Theorem 5: add-or-remove, Poisson sampling, whole orders. The factor 3 is for any mechanism.
     Without it the bound holds under a condition on odd moments, which is not proved for Skellam.
     """
+    from scipy.special import gammaln, logsumexp
+
     if rate == 1:
         return float(curve(order))
     out, joins = math.log1p(-rate), math.log(rate)
@@ -73,6 +74,8 @@ def _divergence(event: SampledSkellam, order: int, replaced: bool) -> float:
 
 def chance_above(rounds: int, rate: float) -> np.ndarray:
     """The chance that a user joins more than 0, 1, ... rounds, by Poisson sampling. An upper bound, to 10^-6 of it."""
+    from scipy.special import gammaln
+
     if rate >= 1:
         return np.append(np.ones(rounds), 0.0)
     number = np.arange(rounds + 1)
