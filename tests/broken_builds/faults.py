@@ -629,6 +629,18 @@ def a_record_that_is_not_written_before_the_vector_leaves():
     Participant._mask = lambda self, forwarded, before_vector: real(self, forwarded, lambda digest: None)
 
 
+@caught_by("unit/federation/test_device.py", "test_whether_a_masked_answer_comes_does_not_tell_who_has_text")
+def an_answer_that_tells_who_has_text():
+    """A device whose drawn users have no text stays away from a masked round."""
+    from sottovoce.federation import device
+    from sottovoce.federation.messages import Code, Refused
+
+    def stay_away(task, message):
+        raise Refused(Code.NOT_DRAWN)
+
+    device._nobody = stay_away
+
+
 @caught_by(
     "unit/federation/aggregation/test_masked.py",
     "test_fewer_than_declared_are_not_unmasked_and_the_round_is_only_noise",

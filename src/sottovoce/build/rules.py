@@ -7,7 +7,7 @@ Builders do not refuse; they call `check` first. The range of a single value is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from sottovoce import accounting
@@ -507,13 +507,22 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
         yield f"local.compression={local.compression!r} is simulated; devices send exact sums: use none"
 
 
-def roster_rules(recipe: Recipe, devices: int) -> Iterator[str]:
-    """Rules of a recipe and the number of registered devices."""
+def silo_rules(recipe: Recipe, users: int) -> Iterator[str]:
+    """Rules of a recipe and the registered users of one device."""
+    if recipe.federation.noise == "devices" and users > 1 and not SAMPLERS[recipe.privacy.sampling].independent:
+        exact = f"a silo of {users} users would tell the server exactly how many of them join a round"
+        yield f"federation.noise='devices' with privacy.sampling={recipe.privacy.sampling!r}: {exact}; use 'poisson'"
+
+
+def roster_rules(recipe: Recipe, registered: Collection[int]) -> Iterator[str]:
+    """Rules of a recipe and the registered users of each device."""
+    devices = len(registered)
     if recipe.federation.aggregation == "masked" and devices > MOST_MASKED:
         yield f"a masked sum is over {MOST_MASKED:,} devices at most, and {devices:,} are registered; use 'plain'"
     if recipe.federation.survivors > devices:
-        registered = f"the {devices} devices registered: no round would be unmasked"
-        yield f"federation.survivors={recipe.federation.survivors} is more than {registered}; lower it"
+        there = f"the {devices} devices registered: no round would be unmasked"
+        yield f"federation.survivors={recipe.federation.survivors} is more than {there}; lower it"
+    yield from silo_rules(recipe, max(registered, default=0))
 
 
 def simulation_rules(recipe: Recipe) -> Iterator[str]:

@@ -148,15 +148,24 @@ class Device:
         allowed = mechanism.sampler.participation(rounds)
         most = mechanism.joining(rounds)
         rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, most)
-        rows = rows[rows < self._store.users]  # a registered user without text here
-        if not len(rows):
+        drawn, rows = rows, rows[rows < self._store.users]  # the others are registered, and have no text here
+        # Under masks the answer follows from the coins alone: that it comes does not tell who has text.
+        if not len(drawn if masked else rows):
             return Nothing(Code.NOT_DRAWN)
-        answer = self._train(task, assembly, params, rows, digest(message))
-        if allowed is not None:
-            answer = replace(answer, before=self._participation.before(task, rows))
-            if self._membership is not None:
-                answer = replace(answer, signature=self._membership.sign(answer.claim))
-        return self._mask(task, assembly, answer) if masked else answer
+        answer = self._train(task, assembly, params, rows, digest(message)) if len(rows) else _nobody(task, message)
+        if masked:
+            return self._mask(task, assembly, answer, None if allowed is None else self._account(task, message, drawn))
+        return (
+            answer if allowed is None else self._signed(replace(answer, before=self._participation.before(task, rows)))
+        )
+
+    def _account(self, task: Task, message: bytes, drawn: np.ndarray) -> Contribution:
+        """Which rounds the users joined before, without their sums. Those without text count: they were drawn."""
+        before = self._participation.before(task, drawn)
+        return self._signed(replace(_nobody(task, message), users=len(drawn), leaves=[], before=before))
+
+    def _signed(self, answer: Contribution) -> Contribution:
+        return answer if self._membership is None else replace(answer, signature=self._membership.sign(answer.claim))
 
     def _check_masked(self, task: Task, recipe: Recipe) -> None:
         """Refuse a masked round that this device cannot or may not join, before anybody is drawn."""
@@ -167,9 +176,11 @@ class Device:
         if declared.survivors < limits.survivors or declared.colluding < limits.colluding:
             own = f"survivors = {limits.survivors} and colluding = {limits.colluding}"
             raise Refused(Code.LIMITS, f"the run declares less than the limits of this device, {own}")
+        if sentence := next(rules.silo_rules(recipe, self._enrolled.users), None):
+            raise Refused(Code.LIMITS, sentence)
         self._participation.refuse_masked(task.release)
 
-    def _mask(self, task: Task, assembly: Assembly, sums: Contribution) -> Advert:
+    def _mask(self, task: Task, assembly: Assembly, sums: Contribution, account: Contribution | None) -> Advert:
         """Keep the sums, with this device's noise if it adds any, for the later phases; what leaves now are keys."""
         assert self._membership is not None
         federation, mechanism = assembly.recipe.federation, assembly.algorithm.mechanism
@@ -178,7 +189,7 @@ class Device:
         vector = with_own_noise(layout.flatten(sums), mechanism, task.clip_norms)
         largest = largest_noise(mechanism, task.clip_norms, layout)
         participant = Participant(place, context_of(task, sums.task), vector, largest)
-        advert = participant.advert(sums if sums.before is not None else None)
+        advert = participant.advert(account)
         self._masking = Masking(sums.task, task.release, participant, advert)
         return advert
 
@@ -303,6 +314,12 @@ def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndar
     check_noised(vector.size)
     std = mechanism.devices.share(mechanism.steps(clip_norms))
     return vector + np.asarray(skellam(os_entropy.token_bytes(32), vector.size, std))
+
+
+def _nobody(task: Task, message: bytes) -> Contribution:
+    """The sums over no user."""
+    leaves = [np.zeros(leaf.shape, np.int64) for leaf in task.leaves]
+    return Contribution(digest(message), 0, 0, np.zeros(len(task.clip_norms), np.int64), leaves)
 
 
 def _steps(whole: FixedPoint) -> np.ndarray:

@@ -59,7 +59,7 @@ class Case:
     facts: StoreFacts = STORE
     layers: Sequence[str] = ("a", "b")
     processes: int = 1
-    devices: int = 20
+    registered: tuple[int, ...] = (1,) * 20
     before: Spent = ()
     own_objective: bool = False
     family: str = "lstm"  # the model that gets adapters
@@ -74,7 +74,7 @@ SCOPES = {
     "store": lambda c: store_rules(c.recipe, c.facts, c.own_objective),
     "model": lambda c: model_rules(c.recipe, c.layers, 1),
     "devices": lambda c: device_rules(c.recipe),
-    "roster": lambda c: roster_rules(c.recipe, c.devices),
+    "roster": lambda c: roster_rules(c.recipe, c.registered),
     "simulation": lambda c: simulation_rules(c.recipe),
     "adapters": lambda c: adapter_rules(c.survey),
 }
@@ -252,8 +252,12 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(MASKED, privacy(mode="none", clipping="none")), "masks hide whole numbers within a bound"),
     ],
     "roster": [
-        (case(MASKED, devices=3000), "a masked sum is over 2,048 devices at most, and 3,000 are registered"),
-        (case(MASKED, devices=2), "federation.survivors=3 is more than the 2 devices registered"),
+        (case(MASKED, registered=(1,) * 3000), "a masked sum is over 2,048 devices at most, and 3,000 are registered"),
+        (case(MASKED, registered=(1, 1)), "federation.survivors=3 is more than the 2 devices registered"),
+        (
+            case(MASKED, separated(), federation(noise="devices"), registered=(1, 4, 1)),
+            "a silo of 4 users would tell the server exactly how many of them join a round; use 'poisson'",
+        ),
     ],
     "simulation": [
         (case(federation(staleness=2)), "federation.staleness=2 is for real devices; a simulation has run.delays"),

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from fleets import FEDERATION, Seat, make_device, seated_device, tiny_recipe
+from fleets import FEDERATION, Seat, make_device, seated_device, some_of, tiny_recipe
 from masked_fleets import node_key
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import SottoError
@@ -363,6 +363,18 @@ def test_a_masked_round_goes_on_in_memory_and_after_a_crash_the_device_is_out_of
     crashed = masked_fleet(tmp_path, store)["d01"]
     assert code_of(crashed, message) == Code.TWICE
     assert "leaves once" in caplog.text
+
+
+def test_whether_a_masked_answer_comes_does_not_tell_who_has_text(everybody, store, tmp_path):
+    """The coins of registered users decide it. One without text adds zeros."""
+    device = masked_fleet(tmp_path, store)["d00"]
+    device._draw = lambda task, assembly: np.array([3])
+    device._store = replace(some_of(store, 0, 3), first=0)
+    message = everybody.to_bytes()
+    read_advert(device.answer(message), context_of(everybody, digest(message)))
+    assert not device._masking.participant._vector.any()
+    device._draw = lambda task, assembly: np.zeros(0, np.int64)
+    assert code_of(device, replace(everybody, round=2).to_bytes()) == Code.NOT_DRAWN
 
 
 def test_keys_are_fresh_in_every_round_and_release(everybody, store, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy.stats import chi2
 
-from masked_fleets import MaskedFleet, Stub, members_of, membership, names_of, node_key, some_task
+from masked_fleets import PHASES, MaskedFleet, Stub, members_of, membership, names_of, node_key, some_task
 from sottovoce.federation.masking import masks
 from sottovoce.federation.masking.graph import Terms, graph_of
 from sottovoce.federation.masking.messages import (
@@ -34,8 +34,9 @@ VICTIM = "d02"
 
 
 def lying(count: int, phase: str, change: Callable[[Request], Request], **terms: int) -> MaskedFleet:
-    """A fleet whose server changes what it asks of the victim in one phase."""
+    """A fleet whose server changes what it asks of the victim in one phase, the last one."""
     fleet = MaskedFleet(count, **terms)
+    fleet.lost = {later: set(fleet.names) for later in PHASES[PHASES.index(phase) + 1 :][:1]}
 
     def ask(now: str, name: str, message: bytes) -> bytes:
         if (now, name) != (phase, VICTIM):
