@@ -1914,6 +1914,22 @@ def members_that_jax_let_in():
     Group.check_members = lambda self, secret: None
 
 
+@caught_by("unit/multiprocess/test_group.py", "test_a_network_is_used_on_the_owners_word_alone[('192.0.2.1:9', 2, 0)]")
+def sums_on_any_network():
+    """Sums without noise go over a network that others may read, and nobody was asked."""
+    from sottovoce.multiprocess.rendezvous import Network
+
+    Network.check = lambda self, host: None
+
+
+@caught_by("unit/commands/test_train.py", "test_a_lost_process_costs_no_round_that_was_done")
+def rounds_lost_with_a_process():
+    """When a process is lost, the rounds since the last checkpoint are thrown away."""
+    from sottovoce.commands.train import Training
+
+    Training._save_what_is_done = lambda self: None
+
+
 @caught_by(SHARED, "test_how_many_processes_share_the_users_is_in_the_fingerprint")
 def layout_not_in_the_fingerprint():
     """A round done again by other processes counts as the same release."""

@@ -48,11 +48,11 @@ def assemble_for(
     )
 
 
-def sum_over(group: Group | None, assembly: Assembly) -> SumUpdates:
-    """How users' updates are summed. In a group, the leader from now on ends when a helper ends."""
+def sum_over(group: Group | None, assembly: Assembly, save: Callable[[], None]) -> SumUpdates:
+    """How users' updates are summed. In a group, the leader from now on ends when a helper ends, and saves before."""
     if group is None:
         return assembly.sum_updates
-    group.end_with_others()  # not earlier: an unfinished run folder would be left behind
+    group.end_with_others(save)  # not earlier: an unfinished run folder would be left behind
     return SumOverProcesses(group, assembly.sum_updates)
 
 

@@ -24,7 +24,7 @@ from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_ca
 from sottovoce.commands.live_line import Progress, live_line
 from sottovoce.commands.new_run import Context, Given, Opened, Stop, begin, check_also, never, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
-from sottovoce.errors import BudgetExhausted, DamagedRun, SottoError
+from sottovoce.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.files import Json, explain_full_disk, to_json_number
 from sottovoce.models.contract import LanguageModel, parameter_count
@@ -173,11 +173,12 @@ class Training:
         self.recipe = self.assembly.recipe
         self.baselines = Baselines.of(run)
         self._unseen: list[tuple[Json, Progress]] = []  # rounds that were played and not shown yet
+        self._to_save = False  # is the last round in no checkpoint yet?
         self._recorded = 0  # the last round in the record
         secrets = Secrets.load_any(run.secrets)
         self._check_store_and_code(secrets)
         self._check_turns(secrets)
-        self.sum_updates = sum_over(context.group, self.assembly)
+        self.sum_updates = sum_over(context.group, self.assembly, self._save_what_is_done)
         self.notes: list[str] = list(self.ledger.notes)
         users, declared = self.store.users, self.recipe.privacy.users
         self.watch = canary_scorer(run, header, self.assembly, self.store, secrets)
@@ -299,6 +300,7 @@ class Training:
                     self._record([entry])
                 stopping = stop()
                 saved = stopping or state.round % checkpoint_every == 0 or state.round == last
+                self._to_save = True
                 if saved:
                     self._checkpoint()
                 if saved or self._repeatable:
@@ -307,6 +309,9 @@ class Training:
                     ended = "stopped"
                     break
                 before = time.perf_counter()
+        except LostProcess:
+            self._save_what_is_done()
+            raise
         except BudgetExhausted as error:
             ended = "budget"
             self.notes.append(str(error))
@@ -406,6 +411,12 @@ class Training:
         if self._unseen and not self._repeatable:
             facts["record"] = [entry for entry, _ in self._unseen]
         payments.secrets = save_state(self.run_folder, self.state, payments.secrets, facts, scores)
+        self._to_save = False
+
+    def _save_what_is_done(self) -> None:
+        """When another process is lost, in a sum: that round was not paid for yet, and those before it are kept."""
+        if self._to_save:
+            self._checkpoint()
 
     def _finish(self) -> Statement:
         """Write the model, its card and the statement."""

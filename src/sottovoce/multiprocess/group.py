@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,10 +26,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.multiprocess import rendezvous
-from sottovoce.multiprocess.rendezvous import Address, Connections
+from sottovoce.multiprocess.rendezvous import Address, Connections, Network
 
 WAIT = 300.0  # seconds for all processes to connect
-_GRACE = 5.0  # seconds for the main thread to notice a lost process and to end in order
+_GRACE = 5.0  # seconds for a sum to fail by itself when a process was lost
 _STOP = b"stop "
 _MUST_MATCH = {
     "store": "another store than process 0; give every process a copy of the same one",
@@ -84,6 +83,7 @@ class Group:
         self.facts: list[ProcessFacts] = []  # of every rank, after `agree`
         self._connections, self._mesh = connections, mesh
         self._over = self._uninterruptible = self._stop_requested = False
+        self._waits_since: float | None = None  # for the other processes, in a sum
 
     def __enter__(self) -> Group:
         return self
@@ -100,6 +100,7 @@ class Group:
         length = len(numbers)
         padded = np.zeros((1, _padded_length(length)), numbers.dtype)
         padded[0, :length] = numbers
+        self._waits_since = time.monotonic()
         try:
             sharding = NamedSharding(self._mesh, PartitionSpec("processes"))
             shards = jax.make_array_from_process_local_data(sharding, padded)
@@ -109,6 +110,8 @@ class Group:
             lost = self._connections.lost(_GRACE) if self._connections else None
             problem = f"the connections between processes failed: {_first_line(error)}"
             raise LostProcess(problem if lost is None else _LOST.format(lost)) from error
+        finally:
+            self._waits_since = None
 
     def broadcast(self, message: bytes = b"") -> bytes:
         """The leader's message, in every process."""
@@ -176,16 +179,23 @@ class Group:
         """Was any process asked to stop?"""
         return self._stop_requested
 
-    def end_with_others(self) -> None:
-        """From now on this process ends when another one ends, even while it waits for a sum."""
-        if self._connections:
-            self._connections.when_lost(self._end)
+    def end_with_others(self, save: Callable[[], None] = lambda: None) -> None:
+        """From now on this process ends when another one ends: its next sum raises `LostProcess`.
 
-    def _end(self, lost: int) -> None:
-        time.sleep(_GRACE)
-        if not self._over:
-            print("error:", _LOST.format(lost), file=sys.stderr, flush=True)
-            os._exit(1)  # without unwinding: the main thread may wait in C++ for a machine that is lost
+        A sum may also wait for ever, for a machine without power. Then `save` is called, and the process ends.
+        """
+        if self._connections:
+            self._connections.when_lost(partial(self._end, save))
+
+    def _end(self, save: Callable[[], None], lost: int) -> None:
+        while not self._over:
+            begun = self._waits_since
+            if begun is not None and time.monotonic() - begun > _GRACE:
+                with suppress(Exception):  # whatever happens, the process must not wait on
+                    save()
+                print("error:", _LOST.format(lost), file=sys.stderr, flush=True)
+                os._exit(1)  # without unwinding: the main thread waits in C++ for a machine that is lost
+            time.sleep(_GRACE / 20)
 
     def dismiss(self, reason: str = "") -> None:
         """The leader ends the run for all. Where it cannot send, the others notice the closed connection."""
@@ -206,7 +216,7 @@ def join(
     process_id: int | None,
     wait: float = WAIT,
     log: Callable[[str], None] = lambda text: None,
-    secret: Path | None = None,
+    network: Network = Network(),
 ) -> Group:
     """Connect to the other processes.
 
@@ -214,12 +224,13 @@ def join(
         coordinator: HOST:PORT of the leader, or "auto" in a cluster that JAX knows.
         process_id: The rank of this process.
         wait: Seconds for all of them to connect.
-        secret: A file that all processes have, and no one else. Without it, the secret is in the environment.
+        network: The secret that all processes share, and whether the network between them is trusted.
     """
     if coordinator == "auto":
         if processes is not None or process_id is not None:
             raise SottoError("--coordinator auto finds --processes and --process-id by itself; leave them out")
-        return _join_cluster(wait, rendezvous.shared_secret(secret))
+        network.check(None)
+        return _join_cluster(wait, rendezvous.shared_secret(network.secret))
     address = Address(coordinator)
     if processes is None or process_id is None:
         raise SottoError("--coordinator HOST:PORT needs --processes and --process-id too")
@@ -227,7 +238,8 @@ def join(
         raise SottoError(f"--processes {processes} must be 2 or more; one process needs no --coordinator")
     if not 0 <= process_id < processes:
         raise SottoError(f"--process-id {process_id} must be from 0 to {processes - 1}, one less than --processes")
-    shared = rendezvous.shared_secret(secret)
+    shared = rendezvous.shared_secret(network.secret)
+    network.check(address.host)
     if process_id == 0:
         with rendezvous.listen(address.host, address.port) as listener:
             with rendezvous.listen(address.host, 0) as free:

@@ -10,6 +10,7 @@ end. Before that proof nothing is sent but nonces, and nothing but a few bytes i
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import json
 import logging
 import os
@@ -48,6 +49,36 @@ class Address:
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise SottoError(f"--coordinator {text!r} must be HOST:PORT of process 0, like 10.0.0.1:9876, or auto")
         self.host, self.port, self.text = host.strip("[]"), int(port), text
+
+
+@dataclass(frozen=True)
+class Network:
+    """What lies between the processes: who may take part, and who else could read along."""
+
+    secret: Path | None = None  # a file that all processes have, and no one else; else it is in the environment
+    trusted: bool = False  # the owner's word: nobody else reads this network or writes to it
+
+    def check(self, host: str | None) -> None:
+        """Refuse a network that others may read: sums travel without noise, and gloo does not encrypt.
+
+        `host` is where the processes meet; None if it is not known, as in a cluster. Processes that meet on the
+        loopback interface are all on one machine.
+        """
+        if not self.trusted and (host is None or not _is_loopback(host)):
+            place = "--coordinator auto" if host is None else f"--coordinator {host}"
+            raise SottoError(
+                f"{place}: between machines sums travel without noise and unencrypted, so whoever reads the network "
+                f"sees what ε hides; if it is yours alone (its own subnet, WireGuard, IPsec), add --trusted-network"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    """Are all addresses of a host on this machine alone?"""
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        raise SottoError(f"--coordinator {host!r}: no machine is called {host!r}") from None
+    return all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)
 
 
 class Connections:

@@ -1,4 +1,4 @@
-"""A run before its first round and after its last: what is refused, and what is written. No round is played."""
+"""A run before its first round and after its last: what is refused, and what is written. Rounds are played by one test."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from sottovoce.data import store as stores
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.errors import DamagedRun, LostProcess, SottoError
 from sottovoce.local.objective import plain
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import Ledger
 
 
 @pytest.fixture
@@ -96,6 +97,31 @@ def test_a_run_goes_on_from_its_last_checkpoint(run):
     training = opened_again(run)
     assert (training.state.round, training.notes) == (0, [])
     assert training.payments.planned == 6
+
+
+def test_a_lost_process_costs_no_round_that_was_done(recipe, store, tmp_path, monkeypatch):
+    """Checkpoints are four rounds apart, and the process is lost in the third: two rounds are kept, and charged once."""
+
+    def summed(group, assembly, save):
+        calls = []
+
+        def sum_updates(*arguments):
+            calls.append(1)
+            if len(calls) == 3:
+                raise LostProcess("process 1 is gone")
+            return assembly.sum_updates(*arguments)
+
+        return sum_updates
+
+    with monkeypatch.context() as broken, pytest.raises(LostProcess):
+        broken.setattr(train, "sum_over", summed)
+        sottovoce.train(recipe.replace(run={"rounds": 3}), tmp_path / "run")
+    saved, damaged = latest(tmp_path / "run" / "checkpoints")
+    assert (saved.round, damaged) == (2, [])
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 2
+    resumed = sottovoce.resume(tmp_path / "run")
+    assert (resumed.round, resumed.statement.charged_again) == (3, 0)
+    assert len(Ledger.open(tmp_path / "run" / "ledger.jsonl").entries) == 3
 
 
 def test_an_edited_recipe_is_refused(run):

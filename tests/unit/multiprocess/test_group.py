@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sottovoce.errors import SottoError
+from sottovoce.multiprocess import group
 from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts, _padded_length, join
+from sottovoce.multiprocess.rendezvous import Network
 from thread_group import in_every_process, thread_groups
 
 SECRET = b"known to these processes alone"
@@ -166,4 +171,34 @@ def test_the_reason_of_an_error_goes_to_the_other_processes():
 )
 def test_wrong_input_is_refused_in_a_sentence(arguments, message):
     with pytest.raises(SottoError, match=message):
+        join(*arguments, wait=0.3, network=Network(trusted=True))
+
+
+@pytest.mark.parametrize("arguments", [("192.0.2.1:9", 2, 0), ("0.0.0.0:9", 2, 1), ("auto", None, None)], ids=str)
+def test_a_network_is_used_on_the_owners_word_alone(arguments, monkeypatch):
+    """Nothing is opened before."""
+    monkeypatch.setattr(group.rendezvous, "listen", None)
+    monkeypatch.setattr(group.rendezvous, "connect", None)
+    monkeypatch.setattr(group, "_initialise", None)
+    with pytest.raises(SottoError, match="unencrypted, so whoever reads the network sees what ε hides.*--trusted-network"):
         join(*arguments, wait=0.3)
+
+
+@pytest.mark.parametrize(("waits", "ended", "saved"), [(True, [1], [1]), (False, [], [])])
+def test_a_process_that_waits_for_a_lost_one_saves_and_ends(waits, ended, saved, monkeypatch):
+    """One that computes goes on to its next sum, which fails by itself."""
+    left, saves = [], []
+    monkeypatch.setattr(group, "_GRACE", 0.02)
+
+    def leave(status):
+        left.append(status)
+        raise SystemExit
+
+    monkeypatch.setattr(group.os, "_exit", leave)
+    alone = thread_groups(1)[0]
+    alone._waits_since = time.monotonic() - 1 if waits else None
+    if not waits:
+        threading.Timer(0.1, alone.leave).start()
+    with suppress(SystemExit):
+        alone._end(lambda: saves.append(1), 1)
+    assert (left, saves) == (ended, saved)
