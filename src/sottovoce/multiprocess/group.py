@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.multiprocess import rendezvous
-from sottovoce.multiprocess.rendezvous import Address, Connections, Network
+from sottovoce.multiprocess.rendezvous import LOOPBACK, Address, Connections, Network
 
 WAIT = 300.0  # seconds for all processes to connect
 _GRACE = 5.0  # seconds for a sum to fail by itself when a process was lost
@@ -216,7 +216,7 @@ def join(
     process_id: int | None,
     wait: float = WAIT,
     log: Callable[[str], None] = lambda text: None,
-    network: Network = Network(),
+    network: Network = LOOPBACK,
 ) -> Group:
     """Connect to the other processes.
 

@@ -72,6 +72,9 @@ class Network:
             )
 
 
+LOOPBACK = Network()
+
+
 def _is_loopback(host: str) -> bool:
     """Are all addresses of a host on this machine alone?"""
     try:

@@ -1,4 +1,4 @@
-"""A run before its first round and after its last: what is refused, and what is written. Rounds are played by one test."""
+"""A run before its first round and after its last: what is refused, and what is written. One test plays rounds."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_run_goes_on_from_its_last_checkpoint(run):
 
 
 def test_a_lost_process_costs_no_round_that_was_done(recipe, store, tmp_path, monkeypatch):
-    """Checkpoints are four rounds apart, and the process is lost in the third: two rounds are kept, and charged once."""
+    """Checkpoints are four rounds apart, and the process is lost in the third: two rounds are kept."""
 
     def summed(group, assembly, save):
         calls = []
@@ -113,9 +113,10 @@ def test_a_lost_process_costs_no_round_that_was_done(recipe, store, tmp_path, mo
 
         return sum_updates
 
-    with monkeypatch.context() as broken, pytest.raises(LostProcess):
+    with monkeypatch.context() as broken:
         broken.setattr(train, "sum_over", summed)
-        sottovoce.train(recipe.replace(run={"rounds": 3}), tmp_path / "run")
+        with pytest.raises(LostProcess):
+            sottovoce.train(recipe.replace(run={"rounds": 3}), tmp_path / "run")
     saved, damaged = latest(tmp_path / "run" / "checkpoints")
     assert (saved.round, damaged) == (2, [])
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 2
