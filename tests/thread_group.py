@@ -22,9 +22,12 @@ class ThreadGroup(Group):
     """Keeps what it put into sums, in order (`sent`)."""
 
     def __init__(self, rank: int, count: int, shared: Shared):
-        super().__init__(rank, count, None, None)  # type: ignore[arg-type]
+        super().__init__(rank, count, None, self)
         self.shared = shared
         self.sent: list[np.ndarray] = []
+
+    def close(self) -> None:
+        pass
 
     def all_reduce(self, numbers: np.ndarray) -> np.ndarray:
         self.sent.append(np.array(numbers))

@@ -52,19 +52,15 @@ class Processes:
     process_id: Annotated[int | None, option("Rank of this one. Process 0 has the run's folder.")] = None
     wait: Annotated[float, option("Seconds to wait for all processes.")] = 300.0
     secret: Annotated[Path | None, option("File with the secret that all share; else SOTTO_SECRET is read.")] = None
-    trusted_network: Annotated[Flag, option("Nobody else reads the network: sums cross it unencrypted.")] = False
 
     def join(self) -> AbstractContextManager[Group | None]:
         """The group of all processes; None for one process alone."""
         if self.coordinator is not None:
             from sottovoce.multiprocess.group import join
-            from sottovoce.multiprocess.rendezvous import Network
 
-            network = Network(self.secret, self.trusted_network)
-            return join(self.coordinator, self.processes, self.process_id, self.wait, log, network)
-        if (self.processes, self.process_id, self.secret, self.trusted_network) != (None, None, None, False):
-            options = "--processes, --process-id, --secret and --trusted-network"
-            raise SottoError(f"{options} need --coordinator, the HOST:PORT of process 0")
+            return join(self.coordinator, self.processes, self.process_id, self.wait, log, self.secret)
+        if (self.processes, self.process_id, self.secret) != (None, None, None):
+            raise SottoError("--processes, --process-id and --secret need --coordinator, the HOST:PORT of process 0")
         return nullcontext()
 
 

@@ -1,8 +1,10 @@
 """A group of processes, on one machine or many, that sum arrays over all of them (all-reduce).
 
-`jax.distributed` connects the processes. XLA sums over gloo, between the CPUs of the machines, whatever device trains.
-All messages are built on that sum: a broadcast is an all-reduce with zeros elsewhere. Integer sums are exact in any
-order.
+Arrays cross encrypted connections (`links.py`), between the CPUs of the machines, whatever device trains. All messages
+are built on sums: a broadcast is an all-reduce with zeros elsewhere. Integer sums are exact in any order.
+
+In a cluster, `jax.distributed` and gloo introduce the processes to one another. Neither authenticates or encrypts: they
+carry where the leader is, and proofs of the secret.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -26,7 +29,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.multiprocess import rendezvous
-from sottovoce.multiprocess.rendezvous import LOOPBACK, Address, Connections, Network
+from sottovoce.multiprocess.links import Identity, Links, accept_links, open_link
+from sottovoce.multiprocess.rendezvous import Address, Connections
 
 WAIT = 300.0  # seconds for all processes to connect
 _GRACE = 5.0  # seconds for a sum to fail by itself when a process was lost
@@ -71,6 +75,13 @@ class Dismissed(Exception):
     """The leader ended the run. The message is its reason, and empty when the run is complete."""
 
 
+class Sums(Protocol):
+    """What carries arrays between the processes."""
+
+    def all_reduce(self, numbers: np.ndarray) -> np.ndarray: ...
+    def close(self) -> None: ...
+
+
 class Group:
     """The processes of a run. Rank 0 is the leader: it alone has the run's folder, and the others compute for it.
 
@@ -78,10 +89,10 @@ class Group:
     leader leaves the `with` block of the group, the other processes receive the reason.
     """
 
-    def __init__(self, rank: int, count: int, connections: Connections | None, mesh: Mesh):
+    def __init__(self, rank: int, count: int, connections: Connections | None, sums: Sums):
         self.rank, self.count = rank, count
         self.facts: list[ProcessFacts] = []  # of every rank, after `agree`
-        self._connections, self._mesh = connections, mesh
+        self._connections, self._sums = connections, sums
         self._over = self._uninterruptible = self._stop_requested = False
         self._waits_since: float | None = None  # for the other processes, in a sum
 
@@ -97,15 +108,10 @@ class Group:
 
     def all_reduce(self, numbers: np.ndarray) -> np.ndarray:
         """The sum of a vector over all processes; length and dtype are the same in each."""
-        length = len(numbers)
-        padded = np.zeros((1, _padded_length(length)), numbers.dtype)
-        padded[0, :length] = numbers
         self._waits_since = time.monotonic()
         try:
-            sharding = NamedSharding(self._mesh, PartitionSpec("processes"))
-            shards = jax.make_array_from_process_local_data(sharding, padded)
-            return np.asarray(_sum_of_shards(self._mesh, shards))[:length]
-        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            return self._sums.all_reduce(numbers)
+        except (OSError, jax.errors.JaxRuntimeError, ValueError) as error:
             self._over = True
             lost = self._connections.lost(_GRACE) if self._connections else None
             problem = f"the connections between processes failed: {_first_line(error)}"
@@ -208,6 +214,7 @@ class Group:
         self._over = True
         if self._connections:
             self._connections.close()
+        self._sums.close()
 
 
 def join(
@@ -216,7 +223,7 @@ def join(
     process_id: int | None,
     wait: float = WAIT,
     log: Callable[[str], None] = lambda text: None,
-    network: Network = LOOPBACK,
+    secret: Path | None = None,
 ) -> Group:
     """Connect to the other processes.
 
@@ -224,13 +231,12 @@ def join(
         coordinator: HOST:PORT of the leader, or "auto" in a cluster that JAX knows.
         process_id: The rank of this process.
         wait: Seconds for all of them to connect.
-        network: The secret that all processes share, and whether the network between them is trusted.
+        secret: A file that all processes have, and no one else. Without it, the secret is in the environment.
     """
     if coordinator == "auto":
         if processes is not None or process_id is not None:
             raise SottoError("--coordinator auto finds --processes and --process-id by itself; leave them out")
-        network.check(None)
-        return _join_cluster(wait, rendezvous.shared_secret(network.secret))
+        return _join_cluster(wait, rendezvous.shared_secret(secret))
     address = Address(coordinator)
     if processes is None or process_id is None:
         raise SottoError("--coordinator HOST:PORT needs --processes and --process-id too")
@@ -238,44 +244,45 @@ def join(
         raise SottoError(f"--processes {processes} must be 2 or more; one process needs no --coordinator")
     if not 0 <= process_id < processes:
         raise SottoError(f"--process-id {process_id} must be from 0 to {processes - 1}, one less than --processes")
-    shared = rendezvous.shared_secret(network.secret)
-    network.check(address.host)
+    shared = rendezvous.shared_secret(secret)
     if process_id == 0:
         with rendezvous.listen(address.host, address.port) as listener:
-            with rendezvous.listen(address.host, 0) as free:
-                port = free.getsockname()[1]
             log(f"waiting for {processes - 1} other process{'es' if processes > 2 else ''} at {coordinator}")
-            connections = rendezvous.accept_all(listener, processes, wait, {"port": port}, shared)
+            connections, links = _lead(listener, address.host, processes, wait, shared)
     else:
-        connections, reply = rendezvous.connect(address, process_id, processes, wait, shared)
-        port = reply["port"]
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    _initialise(
-        coordinator_address=f"{host}:{port}",
-        coordinator_bind_address=f"{host}:{port}",
-        num_processes=processes,
-        process_id=process_id,
-        initialization_timeout=int(wait) + 1,
-    )
-    group = Group(process_id, processes, connections, _mesh())
-    _connect_devices(group, shared)
+        connections, links = _follow(address, process_id, processes, wait, shared)
     log(f"process {process_id} of {processes}: all are here")
-    return group
+    return Group(process_id, processes, connections, links)
+
+
+def _lead(listener: socket.socket, host: str, processes: int, wait: float, secret: bytes) -> tuple[Connections, Links]:
+    identity = Identity.new()
+    with rendezvous.listen(host, 0) as door:
+        reply = {"port": door.getsockname()[1], "certificate": identity.certificate}
+        connections = rendezvous.accept_all(listener, processes, wait, reply, secret)
+        return connections, accept_links(door, identity, processes, wait, secret)
+
+
+def _follow(address: Address, rank: int, processes: int, wait: float, secret: bytes) -> tuple[Connections, Links]:
+    connections, reply = rendezvous.connect(address, rank, processes, wait, secret)
+    return connections, open_link(address.host, reply["port"], reply["certificate"], rank, wait, secret)
 
 
 def _join_cluster(wait: float, secret: bytes) -> Group:
     """Join the processes that JAX finds: Slurm, Open MPI, Kubernetes, TPU pods."""
     _initialise(initialization_timeout=int(wait) + 1)
-    group = Group(jax.process_index(), jax.process_count(), None, _mesh())
+    group = Group(jax.process_index(), jax.process_count(), None, _Gloo(_mesh()))
     _connect_devices(group, secret)
-    if group.count > 1 and group.is_leader:
+    if group.count == 1:
+        return group
+    if group.is_leader:
         with rendezvous.listen("", 0) as listener:
             group.broadcast(f"{socket.gethostname()}:{listener.getsockname()[1]}".encode())
-            group._connections = rendezvous.accept_all(listener, group.count, wait, {}, secret)
-    elif group.count > 1:
+            connections, links = _lead(listener, "", group.count, wait, secret)
+    else:
         address = Address(group.broadcast().decode())
-        group._connections, _ = rendezvous.connect(address, group.rank, group.count, wait, secret)
-    return group
+        connections, links = _follow(address, group.rank, group.count, wait, secret)
+    return Group(group.rank, group.count, connections, links)
 
 
 def _initialise(**options: Any) -> None:
@@ -313,6 +320,24 @@ def _mesh() -> Mesh:
         devices = jax.devices()
     first = {device.process_index: device for device in reversed(devices)}
     return Mesh(np.array([first[number] for number in sorted(first)]), ("processes",))
+
+
+class _Gloo:
+    """Sums of XLA over gloo, not encrypted: only what strangers may know crosses it."""
+
+    def __init__(self, mesh: Mesh):
+        self._mesh = mesh
+
+    def all_reduce(self, numbers: np.ndarray) -> np.ndarray:
+        length = len(numbers)
+        padded = np.zeros((1, _padded_length(length)), numbers.dtype)
+        padded[0, :length] = numbers
+        sharding = NamedSharding(self._mesh, PartitionSpec("processes"))
+        shards = jax.make_array_from_process_local_data(sharding, padded)
+        return np.asarray(_sum_of_shards(self._mesh, shards))[:length]
+
+    def close(self) -> None:
+        pass
 
 
 @partial(jax.jit, static_argnums=0)

@@ -10,7 +10,6 @@ end. Before that proof nothing is sent but nonces, and nothing but a few bytes i
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import logging
 import os
@@ -51,39 +50,6 @@ class Address:
         self.host, self.port, self.text = host.strip("[]"), int(port), text
 
 
-@dataclass(frozen=True)
-class Network:
-    """What lies between the processes: who may take part, and who else could read along."""
-
-    secret: Path | None = None  # a file that all processes have, and no one else; else it is in the environment
-    trusted: bool = False  # the owner's word: nobody else reads this network or writes to it
-
-    def check(self, host: str | None) -> None:
-        """Refuse a network that others may read: sums travel without noise, and gloo does not encrypt.
-
-        `host` is where the processes meet; None if it is not known, as in a cluster. Processes that meet on the
-        loopback interface are all on one machine.
-        """
-        if not self.trusted and (host is None or not _is_loopback(host)):
-            place = "--coordinator auto" if host is None else f"--coordinator {host}"
-            raise SottoError(
-                f"{place}: between machines sums travel without noise and unencrypted, so whoever reads the network "
-                f"sees what ε hides; if it is yours alone (its own subnet, WireGuard, IPsec), add --trusted-network"
-            )
-
-
-LOOPBACK = Network()
-
-
-def _is_loopback(host: str) -> bool:
-    """Are all addresses of a host on this machine alone?"""
-    try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-    except OSError:
-        raise SottoError(f"--coordinator {host!r}: no machine is called {host!r}") from None
-    return all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)
-
-
 class Connections:
     """The open connections, by the rank at their other end."""
 
@@ -93,9 +59,7 @@ class Connections:
         self._lost: list[int] = []
         self._noticed = threading.Event()
         for rank, peer in peers.items():
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name in _KEEP_ALIVE.keys() & dir(socket):
-                peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), _KEEP_ALIVE[name])
+            keep_alive(peer)
             threading.Thread(target=self._watch, args=(rank, peer), daemon=True).start()
 
     def _watch(self, rank: int, peer: socket.socket) -> None:
@@ -124,6 +88,13 @@ class Connections:
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
             peer.close()
+
+
+def keep_alive(peer: socket.socket) -> None:
+    """Probe the other end: one without power or network is noticed."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name in _KEEP_ALIVE.keys() & dir(socket):
+        peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), _KEEP_ALIVE[name])
 
 
 class _NotAMember(Exception):

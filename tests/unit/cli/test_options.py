@@ -16,9 +16,7 @@ def test_one_process_joins_no_group():
         assert group is None
 
 
-@pytest.mark.parametrize(
-    "given", [{"processes": 2}, {"process_id": 0}, {"secret": Path("secret")}, {"trusted_network": True}], ids=str
-)
+@pytest.mark.parametrize("given", [{"processes": 2}, {"process_id": 0}, {"secret": Path("secret")}], ids=str)
 def test_processes_need_a_place_to_meet(given):
     with pytest.raises(SottoError, match="need --coordinator"):
         Processes(**given).join()

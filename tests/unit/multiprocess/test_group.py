@@ -11,7 +11,6 @@ import pytest
 from sottovoce.errors import SottoError
 from sottovoce.multiprocess import group
 from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts, _padded_length, join
-from sottovoce.multiprocess.rendezvous import Network
 from thread_group import in_every_process, thread_groups
 
 SECRET = b"known to these processes alone"
@@ -171,16 +170,6 @@ def test_the_reason_of_an_error_goes_to_the_other_processes():
 )
 def test_wrong_input_is_refused_in_a_sentence(arguments, message):
     with pytest.raises(SottoError, match=message):
-        join(*arguments, wait=0.3, network=Network(trusted=True))
-
-
-@pytest.mark.parametrize("arguments", [("192.0.2.1:9", 2, 0), ("0.0.0.0:9", 2, 1), ("auto", None, None)], ids=str)
-def test_a_network_is_used_on_the_owners_word_alone(arguments, monkeypatch):
-    """Nothing is opened before."""
-    monkeypatch.setattr(group.rendezvous, "listen", None)
-    monkeypatch.setattr(group.rendezvous, "connect", None)
-    monkeypatch.setattr(group, "_initialise", None)
-    with pytest.raises(SottoError, match="whoever reads the network sees what ε hides"):
         join(*arguments, wait=0.3)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from sottovoce.errors import SottoError
 from sottovoce.multiprocess import rendezvous
-from sottovoce.multiprocess.rendezvous import Address, Network
+from sottovoce.multiprocess.rendezvous import Address
 
 OPEN = []
 SECRET = b"known to these processes alone"
@@ -247,16 +247,3 @@ def test_a_secret_is_long_and_its_owners_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("SOTTO_SECRET")
     with pytest.raises(SottoError, match="needs a secret that all processes share"):
         rendezvous.shared_secret(None)
-
-
-@pytest.mark.parametrize(
-    ("host", "allowed"),
-    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.0.0.53", True), ("10.0.0.1", False), ("::", False)],
-)
-def test_only_the_loopback_interface_needs_no_word_of_the_owner(host, allowed):
-    Network(trusted=True).check(host)
-    if allowed:
-        Network().check(host)
-    else:
-        with pytest.raises(SottoError, match="--trusted-network"):
-            Network().check(host)
