@@ -146,7 +146,7 @@ def _hash(certificate: bytes) -> str:
 def _send(peer: ssl.SSLSocket, numbers: np.ndarray) -> None:
     peer.sendall(_HEADER.pack(numbers.dtype.str.encode(), numbers.nbytes))
     if numbers.nbytes:
-        peer.sendall(memoryview(numbers).cast("B"))
+        peer.sendall(numbers.data.cast("B"))
 
 
 def _receive(peer: ssl.SSLSocket, like: np.ndarray) -> np.ndarray:
