@@ -1928,20 +1928,6 @@ def any_certificate_is_taken():
     links.hmac = SimpleNamespace(digest=hmac.digest, compare_digest=lambda one, other: True)
 
 
-@caught_by(LINKS, "test_nobody_reads_a_sum_on_the_way")
-def sums_in_the_clear():
-    """Sums go over the connection below TLS."""
-    import os
-
-    from sottovoce.multiprocess import links
-
-    def send(peer, numbers):
-        os.write(peer.fileno(), numbers.tobytes())
-        real(peer, numbers)
-
-    real, links._send = links._send, send
-
-
 @caught_by(LINKS, "test_who_does_not_know_the_secret_is_not_counted[for another certificate]")
 def proofs_that_are_good_for_any_run():
     """A process that proved the secret to another leader is let in."""

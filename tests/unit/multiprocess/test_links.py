@@ -121,7 +121,7 @@ def test_an_end_with_another_certificate_is_sent_nothing(identity):
         pretending = threading.Thread(target=pretend, daemon=True)
         pretending.start()
         with pytest.raises(SottoError, match="is not process 0: somebody is in between"):
-            open_link("127.0.0.1", between.getsockname()[1], identity.certificate, 1, 5, SECRET)
+            open_link("127.0.0.1", between.getsockname()[1], identity.certificate, 1, 5, SECRET).close()
         pretending.join(20)
     assert heard in ([], [b""])
 
