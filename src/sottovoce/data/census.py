@@ -55,6 +55,7 @@ def form_of(user: str) -> tuple[int, bool]:
 
 def plain_form(user: str) -> str:
     """An id without what often differs between two ids of one person: case, spaces, an address's domain, a final .0."""
-    folded = unicodedata.normalize("NFKC", user).casefold().translate(_INVISIBLE)
+    plain = user.isascii()  # as most are: then lower case is all
+    folded = user.lower() if plain else unicodedata.normalize("NFKC", user).casefold().translate(_INVISIBLE)
     bare = "".join(folded.split()).lstrip("@")
     return (bare.partition("@")[0] or bare).removesuffix(".0")
