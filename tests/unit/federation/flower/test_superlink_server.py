@@ -191,6 +191,15 @@ def test_an_answer_that_is_not_waited_for_comes_in_a_later_exchange(make, clock)
     assert mailbox.sent == [11, 12, 13, 11, 11]
 
 
+def test_a_later_phase_goes_on_with_the_devices_that_are_left(make):
+    """Whoever left would not be in its round any more, so it is not waited for."""
+    linked, everybody = make(Mailbox(lambda node: b"x")), dict.fromkeys(NODES.values(), b"phase")
+    linked._at_least, linked._stop = len(NODES) + 1, lambda: True
+    assert set(dict(linked.exchange(Exchange("round 1", everybody, 60, MAX_ANSWER, begins=False)))) == set(everybody)
+    with pytest.raises(KeyboardInterrupt):  # the first phase waits, until it is stopped
+        list(linked.exchange(Exchange("round 1", everybody, 60, MAX_ANSWER)))
+
+
 def test_a_device_that_flower_lost_is_known_by_the_message_it_owes(make):
     mailbox, answers = Mailbox(lambda node: 5 if node == 11 else b"x"), Answers()
     ask(make(mailbox), 1, b"task", 100, answers)
