@@ -337,7 +337,7 @@ def noise_from_a_key_that_is_used_again():
     device.skellam = lambda key, *rest: real(bytes(32), *rest)
 
 
-@caught_by("equivalence/test_device_noise.py", "test_the_server_opens_the_sum_of_what_devices_noised")
+@caught_by("unit/privacy/test_device_noise.py", "test_a_device_lets_a_user_join_as_often_as_is_charged")
 def a_device_that_never_stops():
     """Nothing bounds how many rounds a user joins, and ε against the server is for fewer."""
     from sottovoce.privacy.mechanism import Mechanism
@@ -345,10 +345,7 @@ def a_device_that_never_stops():
     Mechanism.joining = lambda self, rounds: self.sampler.participation(rounds)
 
 
-@caught_by(
-    "equivalence/test_device_noise.py",
-    "test_a_device_refuses_a_run_whose_epsilon_against_the_server_is_above_its_limit",
-)
+@caught_by("equivalence/test_device_noise.py", "test_a_device_works_out_itself_what_holds_against_the_server")
 def any_noise_that_the_server_likes():
     """A device does not ask what its noise comes to against the server."""
     from sottovoce.federation import device

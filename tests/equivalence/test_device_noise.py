@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import jax
@@ -12,6 +13,7 @@ from scipy import stats
 from fleets import FEDERATION, InProcess, Seat, make_roster, seated_device, some_of, tiny_recipe
 from free import AllFree
 from masked_fleets import node_key
+from sottovoce.accounting import epsilon
 from sottovoce.build.assembly import assemble
 from sottovoce.build.mechanism import build_mechanism
 from sottovoce.federation import device as devices_module
@@ -116,6 +118,15 @@ def test_a_device_draws_new_noise_for_every_vector_and_none_where_the_server_doe
     assert not np.any(one == other)
     plain = build_mechanism(recipe.replace(federation={"noise": "server"}), ["a"])
     assert not np.any(with_own_noise(np.zeros(40, np.int64), plain, clip_norms))
+
+
+def test_a_device_works_out_itself_what_holds_against_the_server():
+    recipe = tiny_recipe("none", federation=NOISED)
+    mechanism = build_mechanism(recipe, ["a"])
+    found = devices_module._against_server(mechanism)
+    assert found == epsilon(mechanism.devices.against_server, SERVER_DELTA) > 1
+    plain = build_mechanism(recipe.replace(federation={"noise": "server"}), ["a"])
+    assert devices_module._against_server(plain) == math.inf
 
 
 def test_a_device_refuses_a_run_whose_epsilon_against_the_server_is_above_its_limit(store, vocabulary, tmp_path):

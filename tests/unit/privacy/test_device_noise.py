@@ -13,6 +13,7 @@ from scipy import stats
 
 from sottovoce.accounting import SampledSkellam, epsilon
 from sottovoce.accounting.events import Covered
+from sottovoce.accounting.matrices import Participation
 from sottovoce.errors import SottoError
 from sottovoce.privacy import device_noise, fixed_point, skellam
 from sottovoce.privacy.clipping import FlatClip
@@ -123,6 +124,13 @@ def test_a_user_joins_no_more_rounds_than_coins_draw_but_for_a_small_chance():
     assert how_often(Poisson(1.0), 5) == 5
     apart = MinSeparation(cohort=2, users=20, seed=0, min_separation=5, most_participations=2)
     assert how_often(apart, 10) == 2
+
+
+def test_a_device_lets_a_user_join_as_often_as_is_charged():
+    assert mechanism().joining(1000) == Participation(1000, 1, DEVICES.participations)
+    assert replace(mechanism(), devices=None).joining(1000) is None
+    apart = MinSeparation(cohort=2, users=20, seed=0, min_separation=5, most_participations=2)
+    assert replace(mechanism(), sampler=apart).joining(10) == apart.participation(10)
 
 
 def test_noise_stays_within_its_largest_but_for_the_declared_chance():
