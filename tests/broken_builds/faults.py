@@ -678,6 +678,61 @@ def exact_counts_beside_noise():
     vector.Layout = lambda shapes, bits, counts: real(shapes, bits, True)
 
 
+# --- keys and members -----------------------------------------------------------------------------------------------
+
+
+@caught_by(
+    "unit/federation/test_members.py",
+    "test_two_lists_have_the_same_fingerprint_only_if_all_of_it_is_the_same",
+)
+def a_fingerprint_of_names_alone():
+    """Owners compare who is on the list, and not with which key: the server could have put in its own."""
+    import hashlib
+
+    from sottovoce.federation.members import Members
+
+    Members.fingerprint = property(
+        lambda self: "SHA256:" + hashlib.sha256(repr(sorted(self.devices)).encode()).hexdigest()
+    )
+
+
+@caught_by("unit/federation/test_roster.py", "test_a_device_that_made_its_key_gets_a_folder_without_one")
+def a_key_of_the_server_in_place_of_the_devices_own():
+    """The server makes a key for a device that has its own, and registers that."""
+    from sottovoce.federation.roster import Roster
+
+    real = Roster.enrol
+    Roster.enrol = lambda self, name, users, limits, public_key=None: real(self, name, users, limits)
+
+
+@caught_by("unit/federation/test_members.py", "test_a_list_that_is_missing_damaged_or_of_another_version_is_refused")
+def two_devices_with_one_key():
+    """One device signs for two, and counts twice among the survivors."""
+    from sottovoce.federation import members
+
+    members.len = lambda values: 0
+
+
+@caught_by("unit/reporting/test_adversaries.py", "test_a_masked_sum_without_noise_is_no_differential_privacy")
+def an_epsilon_against_a_server_that_sees_sums_without_noise():
+    """The ε of the released model is stated against everybody."""
+    from sottovoce.reporting import adversaries
+
+    real = adversaries.Adversary
+    adversaries.Adversary = lambda who, sees, epsilon: real(who, sees, 1.5)
+
+
+@caught_by(
+    "unit/reporting/test_adversaries.py",
+    "test_keys_that_the_server_made_are_named_where_they_are_more_than_may_collude",
+)
+def keys_of_the_server_that_nobody_mentions():
+    """A masked run whose keys the server made looks like one whose devices made them."""
+    from sottovoce.reporting.adversaries import FederationFacts
+
+    FederationFacts.stand_ins = property(lambda self: 0)
+
+
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 
