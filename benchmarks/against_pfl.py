@@ -2,7 +2,8 @@
 
 pfl needs an environment of its own with torch; `--pfl` names its Python. It trains with one single-threaded process a
 core. pfl clips an update once, at the end; `--clip-every-step` adds the clip after every step that the workload has.
-The two programs alternate. Prints users per second of every turn, the medians and their ratio.
+The two programs alternate. Prints, for every turn, users per second and users per core second, the medians and their
+ratios. Other work on the machine changes seconds more than core seconds.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 LANES, UNROLL, STEPS, WORDS = 8, 10, 20, 10_000
 
@@ -100,9 +102,9 @@ def work(users: int, every_step: bool) -> None:
     play(1)
     print("ready", flush=True)
     sys.stdin.readline()
-    begun = time.perf_counter()
+    begun, worked = time.perf_counter(), time.process_time()
     play(users)
-    print(f"seconds {time.perf_counter() - begun}", flush=True)
+    print(f"seconds {time.perf_counter() - begun} {time.process_time() - worked}", flush=True)
 
 
 def main() -> None:
@@ -116,22 +118,30 @@ def main() -> None:
     if options.work:
         work(options.users, options.clip_every_step)
         return
-    rates: dict[str, list[float]] = {"pfl": [], "sottovoce": []}
+    turns: dict[str, list[Rates]] = {"pfl": [], "sottovoce": []}
     for _ in range(options.turns):
-        rates["pfl"].append(pfl_rate(options.pfl, options.users, options.clip_every_step))
-        rates["sottovoce"].append(own_rate(options.users))
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    ratio = medians["sottovoce"] / medians["pfl"]
-    print(json.dumps({"users_per_second": rates, "medians": medians, "ratio": ratio}, indent=1))
+        turns["pfl"].append(pfl_rates(options.pfl, options.users, options.clip_every_step))
+        turns["sottovoce"].append(own_rates(options.users))
+    for kind in Rates._fields:
+        rates = {name: [getattr(rate, kind) for rate in each] for name, each in turns.items()}
+        medians = {name: statistics.median(values) for name, values in rates.items()}
+        ratio = medians["sottovoce"] / medians["pfl"]
+        print(json.dumps({kind: rates, "medians": medians, "ratio": ratio}, indent=1))
 
 
-def own_rate(users: int) -> float:
+class Rates(NamedTuple):
+    users_per_second: float
+    users_per_core_second: float
+
+
+def own_rates(users: int) -> Rates:
     command = [sys.executable, "-m", "sottovoce.cli.main", "bench", "--workload", "mcmahan-lstm", "--json"]
     done = subprocess.run([*command, "--cohort", str(users)], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["users_per_second"]
+    found = json.loads(done.stdout)
+    return Rates(found["users_per_second"], users / found["core_seconds_a_round"])
 
 
-def pfl_rate(python: str, users: int, clip_every_step: bool) -> float:
+def pfl_rates(python: str, users: int, clip_every_step: bool) -> Rates:
     cores = len(os.sched_getaffinity(0))
     command = [python, __file__, "--work", "--users", str(users // cores)]
     workers = [
@@ -149,7 +159,9 @@ def pfl_rate(python: str, users: int, clip_every_step: bool) -> float:
     for worker in workers:
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    return users // cores * cores / max(float(answer(worker, "seconds")) for worker in workers)
+    took = [[float(number) for number in answer(worker, "seconds").split()] for worker in workers]
+    trained = users // cores * cores
+    return Rates(trained / max(seconds for seconds, _ in took), trained / sum(worked for _, worked in took))
 
 
 def answer(worker: subprocess.Popen, word: str) -> str:

@@ -94,6 +94,10 @@ def fits(update: UserUpdate, model: Any) -> bool:
 _PER_LAYER: dict[type[Clip], bool] = {FlatClip: False, NoClip: False, PerLayerClip: True}
 
 
+def has_norm_for_each_layer(clipping: Clip) -> bool:
+    return _PER_LAYER[type(clipping)]
+
+
 def train_users(
     products: Products, update: FedAvg, model: LSTM, users: User, clip_norms: Array, last: Any
 ) -> UserResult:
@@ -111,7 +115,7 @@ def train_users(
     )
     table, recurrent = received.embedding.astype(kind), received.hidden.astype(kind)
     who, bound = jnp.arange(count)[:, None], clip_norms * SAFE_SHARE
-    per_layer = _PER_LAYER[type(update.clipping)]
+    per_layer = has_norm_for_each_layer(update.clipping)
     unit, needed = unit_of(jnp.linalg.norm(clip_norms, axis=1), products.stored), update.steps(users.length)
     multiply = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -212,15 +216,16 @@ def train_users(
         projection_bias=by_row(unscaled.projection_bias, stored.projection_bias),
     )
 
-    def clip_and_send(clip_norms: Array, change: Parts, length: Array, cut: Array, loss: Array) -> UserResult:
-        """The last clip is the same for every way of training, in float32."""
-        if not per_layer:
-            return clip_update(update, Trained(change, length, cut, loss), clip_norms)
-        result = clip_update(update, Trained(model_of(change), length, cut, loss), clip_norms)
-        return result._replace(update=parts_of(result.update))
-
     losses = losses / jnp.maximum(jnp.sum(steps.mask, axis=(0, 2)), 1)
-    return jax.vmap(clip_and_send)(clip_norms, changes, length, cut, losses)
+    return jax.vmap(partial(send, update))(Trained(changes, length, cut, losses), clip_norms)
+
+
+def send(update: FedAvg, trained: Trained, clip_norms: Array) -> UserResult:
+    """What a user sends, in `Parts`. The last clip is the same for every way of training, in float32."""
+    if not has_norm_for_each_layer(update.clipping):
+        return clip_update(update, trained, clip_norms)
+    result = clip_update(update, trained._replace(update=model_of(trained.update)), clip_norms)
+    return result._replace(update=parts_of(result.update))
 
 
 class Scales(NamedTuple):

@@ -34,6 +34,8 @@ _EXP_ERROR = 2.0**-44  # more than a float64 exp in (0.8, 1] is ever wrong by, o
 _MANTISSA = 32  # bits of a scale
 LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # results of these scales fit into 64 bits
 
+_LEAST_BLOCKS = 2**10  # that are drawn together
+
 Keep = Callable[[int, int, int, int], bool | None]  # is a candidate kept? By its cell, place and coin, of so many bits
 NoiseState = Any  # what noise must remember of earlier rounds: a pytree of arrays, kept with the secrets; empty today
 
@@ -87,8 +89,13 @@ def with_the_rest(steps: Array, settled: Array, draw: Callable[[int], int]) -> A
 def _padded_size(size: int) -> int:
     """The size rounded up, so that models of about one size share a program: three coordinates for every block."""
     blocks = -(-size // 3)
-    step = max(2**10, 2 ** (blocks.bit_length() - 3))
+    step = max(_LEAST_BLOCKS, 2 ** (blocks.bit_length() - 3))
     return 3 * max(1, -(-blocks // step)) * step
+
+
+def _blocks_at_once(blocks: int) -> int:
+    """All of them on a GPU. On a CPU as many as its cache holds the numbers of."""
+    return min(_LEAST_BLOCKS, blocks) if jax.default_backend() == "cpu" else blocks
 
 
 def _gaussian_chance(cell: Array, t: Array, steps: Array, numbers: tuple[Any, ...]) -> tuple[Array, Any]:
@@ -112,8 +119,9 @@ def _draw(
     Another law than the Gaussian one has its own `chance_of` a candidate to be kept, which `numbers` may enter.
     """
     candidates = partial(_candidates, mantissa, shift, table, chance_of=chance_of, numbers=numbers)
-    words = chacha20_blocks(key, jnp.arange(size // 3, dtype=jnp.uint32), (SHARED, stream, 0))
-    steps, kept, sure = (each.reshape(size) for each in candidates(words))
+    counters = jnp.arange(size // 3, dtype=jnp.uint32).reshape(-1, _blocks_at_once(size // 3))
+    drawn = jax.lax.map(lambda some: candidates(chacha20_blocks(key, some, (SHARED, stream, 0))), counters)
+    steps, kept, sure = (each.reshape(size) for each in drawn)
     # One in 160 needs its second candidate. Where there is no room for all of them, `draw_one` has the rest.
     (places,) = jnp.nonzero(sure & ~kept, size=size // 64 + 128, fill_value=size)
     again, found, certain = candidates(chacha20_blocks(key, places.astype(jnp.uint32), (OWN, stream, 0)))

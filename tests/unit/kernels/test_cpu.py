@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.kernels.cpu import ONE_USER, exp2
-from sottovoce.kernels.lstm_users import PLAIN, Step, activate, gate_gradients
+from sottovoce.kernels.cpu import Kept, Table, add_rows, exp2, read, read_back, read_table, step_table, through_unit_rows
+from sottovoce.kernels.lstm_users import LN2, PLAIN, Step, activate, gate_gradients
 
 WORDS, SIZE, HIDDEN, TIME, LANES = 11, 4, 3, 5, 2
 TOKENS = TIME * LANES
@@ -29,46 +29,43 @@ def test_exp2_is_as_exact_as_its_fit():
     assert float(exp2(jnp.float32(-1000.0))) == 2.0**-126
 
 
-@pytest.mark.parametrize("scale", [0.7, -1.0], ids=["a user who trains", "one who has finished"])
-def test_the_table_is_read_and_stepped_as_by_the_plain_products(scale):
-    outputs, table, delta = normal(1, 1, TOKENS, SIZE), normal(2, WORDS, SIZE), normal(3, 1, WORDS, SIZE)
-    scale, offset = jnp.array([scale]), jnp.full((1, TOKENS), 0.25)
-    (ours, mean, kept), (plain, plain_mean, _) = (
-        jax.jit(products.scores)(outputs, table, delta, scale, offset) for products in (ONE_USER, PLAIN)
-    )
-    assert_close((ours, mean), (plain, plain_mean))
-    level, share = offset + jnp.log2(plain), jnp.full((1, TOKENS), 1 / TOKENS)
-    ids = np.random.default_rng(4).integers(0, WORDS, size=(2, 1, TOKENS))
-    step = Step(scale, jnp.ones(1), 0.5)
-    given = (outputs, normal(5, 1, TOKENS, SIZE), table, delta, level, share, *map(jnp.asarray, ids), step)
-    (new, squares), (expected, expected_squares) = (
-        jax.jit(products.step_table)(*given, scores) for products, scores in ((ONE_USER, kept), (PLAIN, None))
-    )
-    assert_close(new, expected)
-    if scale[0] > 0:
-        assert_close(squares, expected_squares)
-    else:
-        np.testing.assert_array_equal(new, delta)
+@pytest.mark.parametrize("tile", [4, 11, 100], ids=["tiles and a rest", "one tile", "all at once"])
+def test_the_table_is_read_and_stepped_as_by_the_plain_products(tile):
+    outputs, table, delta = normal(1, TOKENS, SIZE), normal(2, WORDS, SIZE), normal(3, WORDS, SIZE)
+    scale, offset, share = jnp.array([0.7]), jnp.full(TOKENS, 0.25), jnp.linspace(0.05, 0.15, TOKENS)
+    given = Table(table, delta, scale[0])
+    kept = Kept(jnp.full((WORDS, TOKENS), jnp.nan), jnp.full(WORDS, jnp.nan))  # what lies there before is not read
+    total, mean, kept = read_table(outputs, given, offset, kept, tile)
+    plain, plain_mean, _ = PLAIN.scores(outputs[None], table, delta[None], scale, offset[None])
+    assert_close((total, mean), (plain[0], plain_mean[0]))
 
-
-@pytest.mark.parametrize("scale", [0.7, -1.0], ids=["a user who trains", "one who has finished"])
-def test_a_weight_is_stepped_as_by_the_plain_products(scale):
-    step = Step(jnp.full((1, 4), scale), jnp.ones(1), 0.5)
-    given = (normal(1, 1, TOKENS, 4 * HIDDEN), normal(2, 1, TOKENS, SIZE), normal(3, 1, 4 * HIDDEN, SIZE), step)
-    assert_close(*(jax.jit(products.step)(*given) for products in (ONE_USER, PLAIN)))
+    ids = np.random.default_rng(4).integers(0, WORDS, size=(2, TOKENS))  # some are the same
+    assert len(np.unique(ids)) < ids.size
+    of_words = normal(5, TOKENS, SIZE)
+    expected, expected_squares = PLAIN.step_table(
+        outputs[None], of_words[None], table, delta[None], (offset + jnp.log2(total))[None], share[None],
+        ids[:1], ids[1:], Step(scale, jnp.ones(1), 0.5), None,
+    )  # fmt: skip
+    weighted = LN2 * share[:, None] * outputs
+    new, squares = step_table(weighted / total[:, None], given, 0.5, kept, tile)
+    assert_close(squares, jnp.sum(jnp.square(new)))
+    own = np.concatenate([ids[1], ids[0]])
+    change = -0.5 * through_unit_rows(given.rows(own), jnp.concatenate([of_words, -weighted]))
+    new, squares = add_rows(new, squares, own, change)
+    assert_close((new, squares), (expected[0], expected_squares[0]))
 
 
 def test_the_recurrence_and_its_gradient_are_those_of_the_plain_products():
     words, bias = normal(1, 1, TIME, LANES, 4 * HIDDEN), normal(2, 1, 4 * HIDDEN)
     recurrent, delta, scale = normal(3, 4 * HIDDEN, HIDDEN), normal(4, 1, 4 * HIDDEN, HIDDEN), jnp.full((1, 4), 0.7)
     hidden, cell = normal(5, 1, LANES, HIDDEN), normal(6, 1, LANES, HIDDEN)
-    given = (words, bias, recurrent, delta, scale, hidden, cell)
-    read = [jax.jit(products.read)(*given) for products in (ONE_USER, PLAIN)]
-    assert_close(*read)
-    gates, cells, _ = read[1]
+    expected = PLAIN.read(words, bias, recurrent, delta, scale, hidden, cell)
+    weight = recurrent + 0.7 * delta[0]
+    assert_close([part[None] for part in read(words[0] + bias[0], weight, hidden[0], cell[0])], expected)
+    gates, cells, _ = expected
     above = normal(7, 1, TIME, LANES, HIDDEN)
-    given = (above, gates, cells, recurrent, delta, scale)
-    assert_close(*(jax.jit(products.read_back)(*given) for products in (ONE_USER, PLAIN)))
+    expected = PLAIN.read_back(above, gates, cells, recurrent, delta, scale)
+    assert_close(read_back(above[0], gates[0], cells[0], weight)[None], expected)
 
 
 def test_the_gradients_of_the_gates_are_those_of_jax():

@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.build.assembly import assemble
 from sottovoce.kernels import cpu
-from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_products, train_users
+from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_products
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.models.lstm import LSTM
@@ -21,8 +21,9 @@ from sottovoce.recipe import Recipe
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 3.0}
 
 
-# Compiled once for each update and program, whatever the norms are.
-many = jax.jit(train_users, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))  # compiled once for each update and program, whatever the norms are
+def many(products, update, model, users, norms, last):
+    return products.train(update, model, users, None, norms, last)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -39,7 +40,7 @@ def both(model, store, update, norms, products=PLAIN, by_part=1.0):
     last = int(update.steps(block.lengths).max())
     general = one_by_one(update, model, users, jax.random.key(0), norms, last)
     train = partial(many, products, update)
-    if products is cpu.ONE_USER:
+    if isinstance(products, cpu.OneUser):
         alone = [
             train(model, User(users.tokens[who : who + 1], users.length[who : who + 1]), norms[who : who + 1], last)
             for who in range(store.users)
@@ -60,7 +61,8 @@ CLIPS = [FlatClip(0.4), FlatClip(1e3), PerLayerClip.even(0.4, 11), PerLayerClip(
 
 
 KINDS = dict(zip(("flat", "wide", "per layer", "some layers", "none"), CLIPS, strict=True))
-PRODUCTS = {"many users": PLAIN, "one user": cpu.ONE_USER}
+ONE_USER = cpu.OneUser(tile=25)  # of 60 words: two tiles and a rest
+PRODUCTS = {"many users": PLAIN, "one user": ONE_USER}
 # A program for each kind of clip, products and order. `make test-all` has them all.
 QUICK = {(True, "many users", "flat")}
 SENT = [
@@ -139,7 +141,7 @@ def test_a_step_that_float16_cannot_hold_is_cut_and_clipped(model, store):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "products", [PLAIN, pytest.param(cpu.ONE_USER, marks=pytest.mark.slow)], ids=["many users", "one user"]
+    "products", [PLAIN, pytest.param(ONE_USER, marks=pytest.mark.slow)], ids=["many users", "one user"]
 )
 def test_a_diverging_user_contributes_zero(model, store, products):
     _, fast = both(model, store, FedAvg(FlatClip(0.4), True, batch=3, unroll=4, learning_rate=1e38), 0.4, products)
