@@ -1,4 +1,4 @@
-"""Federated averaging of the paper's LSTM on a core of a CPU, one user at a time: `FedAvg` with its gradient written out.
+"""The paper's LSTM on a core of a CPU, one user at a time: `FedAvg` with its gradient written out.
 
 Its time is that of products, which XLA computes well, and of passes over the table of words, which it does not: the
 table is larger than a core's cache. So:
@@ -100,7 +100,9 @@ def read_table(outputs: Array, table: Table, offset: Array, kept: Kept, tile: in
     return _over_tiles(read, len(table.received), tile, (jnp.zeros(len(outputs)), jnp.zeros(outputs.shape), kept))
 
 
-def step_table(weighted: Array, table: Table, learning_rate: float, kept: Kept, tile: int = TILE) -> tuple[Array, Array]:
+def step_table(
+    weighted: Array, table: Table, learning_rate: float, kept: Kept, tile: int = TILE
+) -> tuple[Array, Array]:
     """Δ after a step by the gradient of Σ exp2, where each token's exp2 has a factor, and the squares of Δ.
 
     Args:
@@ -224,9 +226,7 @@ class OneUser(NamedTuple):
 ONE_USER = OneUser()
 
 
-def train_user(
-    update: FedAvg, model: LSTM, user: User, clip_norms: Array, last: Any, tile: int = TILE
-) -> UserResult:
+def train_user(update: FedAvg, model: LSTM, user: User, clip_norms: Array, last: Any, tile: int = TILE) -> UserResult:
     """What a user sends: as `update`, but in `Parts`. `clip_norms` is [parts]."""
     received, lanes, eta = Weights.of(parts_of(model)), update.batch, update.learning_rate
     (vocabulary, size), (width, _) = received.embedding.shape, received.projection.shape

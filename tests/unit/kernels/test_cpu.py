@@ -7,7 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.kernels.cpu import Kept, Table, add_rows, exp2, read, read_back, read_table, step_table, through_unit_rows
+from sottovoce.kernels.cpu import (
+    Kept,
+    Table,
+    add_rows,
+    exp2,
+    read,
+    read_back,
+    read_table,
+    step_table,
+    through_unit_rows,
+)
 from sottovoce.kernels.lstm_users import LN2, PLAIN, Step, activate, gate_gradients
 
 WORDS, SIZE, HIDDEN, TIME, LANES = 11, 4, 3, 5, 2
