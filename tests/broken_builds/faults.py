@@ -2285,3 +2285,32 @@ def examples_that_never_join_together():
         return mixture.Components(np.array([none, np.log(-np.expm1(none))]), 0.0)
 
     mixture.components = components
+
+
+@caught_by(
+    "unit/kernels/test_cpu.py",
+    "test_the_table_is_read_and_stepped_as_by_the_plain_products[tiles and a rest]",
+)
+def a_norm_that_counts_some_rows_twice():
+    """The norm that a CPU clips to counts the row of a word as often as the step has the word."""
+    import jax.numpy as jnp
+
+    from sottovoce.kernels import cpu
+
+    def add_rows(delta, squares, ids, change):
+        after = delta.at[ids].add(change)
+        return after, squares + jnp.sum(jnp.square(after[ids]) - jnp.square(delta[ids]))
+
+    cpu.add_rows = add_rows
+
+
+@caught_by("unit/privacy/test_noise.py", "test_coordinates_beyond_those_that_are_drawn_together_are_drawn_as_alone")
+def the_same_noise_for_every_part():
+    """Each part of the noise that a CPU draws together counts its blocks from 0: the noise repeats."""
+    import jax
+
+    from sottovoce.privacy import noise
+
+    real = noise.chacha20_blocks
+    noise._draw = jax.jit(noise._draw.__wrapped__, static_argnums=(5, 6))
+    noise.chacha20_blocks = lambda key, counters, nonce: real(key, counters % noise._LEAST_BLOCKS, nonce)

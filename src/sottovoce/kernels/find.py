@@ -9,13 +9,14 @@ import jax.numpy as jnp
 
 from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient
 from sottovoce.kernels.any_users import Softmax, plain_softmax, tables_of
+from sottovoce.kernels.cpu import OneUser
 from sottovoce.kernels.lstm_users import Products
 from sottovoce.kernels.narrow import Narrow
 from sottovoce.kernels.one_gradient import OneGradient
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, UserUpdate
 
-Program = Products | Softmax | OneGradient | Narrow
+Program = Products | OneUser | Softmax | OneGradient | Narrow
 
 
 def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Program | None:

@@ -7,17 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.kernels.cpu import (
-    Kept,
-    Table,
-    add_rows,
-    exp2,
-    read,
-    read_back,
-    read_table,
-    step_table,
-    through_unit_rows,
-)
+from sottovoce.kernels import cpu
+from sottovoce.kernels.cpu import Kept, Table, exp2, read, read_back, read_table, step_table, through_unit_rows
 from sottovoce.kernels.lstm_users import LN2, PLAIN, Step, activate, gate_gradients
 
 WORDS, SIZE, HIDDEN, TIME, LANES = 11, 4, 3, 5, 2
@@ -61,7 +52,7 @@ def test_the_table_is_read_and_stepped_as_by_the_plain_products(tile):
     assert_close(squares, jnp.sum(jnp.square(new)))
     own = np.concatenate([ids[1], ids[0]])
     change = -0.5 * through_unit_rows(given.rows(own), jnp.concatenate([of_words, -weighted]))
-    new, squares = add_rows(new, squares, own, change)
+    new, squares = cpu.add_rows(new, squares, own, change)
     assert_close((new, squares), (expected[0], expected_squares[0]))
 
 

@@ -22,6 +22,13 @@ def test_many_at_once_are_what_one_by_one_are(std):
     np.testing.assert_array_equal(rounded_gaussian(KEY, 40, std, 1), one_by_one)
 
 
+def test_coordinates_beyond_those_that_are_drawn_together_are_drawn_as_alone():
+    size = 3 * noise._LEAST_BLOCKS
+    many = np.asarray(rounded_gaussian(KEY, 2 * size, 1e6, 1))
+    for place in (size - 1, size, size + 1, 2 * size - 1):
+        assert many[place] == draw_one(KEY, place, Scale.at_least(1e6), 1)
+
+
 def draw(size, std):
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
