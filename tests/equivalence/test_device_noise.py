@@ -129,6 +129,7 @@ def test_a_device_works_out_itself_what_holds_against_the_server():
     assert devices_module._against_server(plain) == math.inf
 
 
+@pytest.mark.slow
 def test_a_device_refuses_a_run_whose_epsilon_against_the_server_is_above_its_limit(store, vocabulary, tmp_path):
     """The server chooses noise and rounds, and the owner of a device what they must come to at least."""
     store = some_of(store, 0, sum(SHARES.values()))
