@@ -73,6 +73,8 @@ def test_a_run_over_devices_looks_like_any_other(federation, tmp_path, capsys):
     for part in ("watches the network", "the server: it adds up", "silos: a device that holds several"):
         assert part in said["prose"]
     assert "connected or not" in said["prose"]
+    assert (said["federation"]["devices"], said["federation"]["keys_made_by_server"]) == (3, 3)
+    assert {one["who"]: one["epsilon"] for one in said["adversaries"]}["the server"] == "infinity"
     # Nobody's numbers are in what is public; how devices answered is for the owner.
     assert set(Lines(run / "record.jsonl").read()[0]) == {"round", "epsilon", "delta", "clip_norm", "noise_std"}
     assert Lines(run / "diagnostics.jsonl").read()[0]["answers"]
