@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -177,3 +179,80 @@ def test_plain_jax_is_in_a_clone_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "__file__", str(tmp_path / "a" / "b" / "c" / "bench.py"))
     with pytest.raises(SottoError, match="clone"):
         bench.plain_rate(1)
+
+
+# Of the program that adds a block of one user, as it is written and not yet compiled. A loop is counted once.
+TOLERANCE = 0.25  # either way: what computes less than this should be written down too
+
+
+class Work(NamedTuple):
+    operations: float  # millions of floating-point operations
+    moved: float  # millions of bytes, each operation for itself
+
+
+WORK = {
+    "mcmahan-lstm": Work(148.8, 279.2),
+    "demo": Work(18.51, 43.38),
+    "popov-device": Work(6040, 1736),
+    "lstm": Work(148.6, 224.7),
+    "gru": Work(121.0, 180.0),
+    "gated_cnn": Work(93.03, 150.4),
+    "stacked_lstm": Work(462.4, 666.2),
+    "stacked_lstm_650": Work(2694, 3648),
+    "fedsgd": Work(147.3, 210.3),
+    "without_forgetting": Work(180.9, 243.7),
+    "transformer": Work(2160, 1324),
+    "lora": Work(13230, 1783),
+}
+QUICK = ("lstm", "fedsgd")  # `make test-all` has them all: to trace each takes a second
+
+
+class OnlyLowered(Exception):
+    pass
+
+
+def work_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Work:
+    workload = replace(bench.WORKLOADS[name], vocabulary=500, tokens=160, cohort=1)
+    store, found = bench.make_users(workload, 1), []
+    assembly = bench._assemble(workload, 1, 1, workload.kernels, devices=1, store=store)
+    real = cohort_sum._add_block
+
+    def lower(*inputs):
+        found.append(real.lower(*inputs).cost_analysis())
+        raise OnlyLowered
+
+    monkeypatch.setattr(cohort_sum, "_add_block", lower)
+    clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
+    task = Task(assembly.start(assembly.model).params, np.arange(1), clip_norms, jax.random.key(0))
+    with pytest.raises(OnlyLowered):
+        assembly.sum_updates(assembly.algorithm, task, store)
+    return Work(found[0]["flops"] / 1e6, found[0]["bytes accessed"] / 1e6)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in WORK]
+)
+def test_a_workload_computes_and_moves_what_it_did(name, monkeypatch):
+    np.testing.assert_allclose(work_of(name, monkeypatch), WORK[name], rtol=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_work_that_is_done_twice_is_seen(monkeypatch):
+    from sottovoce.local import update
+
+    real = update.mean_loss_and_gradient
+
+    def twice(objective, model, *given):
+        other = jax.tree.map(lambda leaf: 2 * leaf, model)
+        pair = real(objective, model, *given), real(objective, other, *given)
+        return jax.tree.map(lambda one, other: one + 0 * other, *pair)
+
+    monkeypatch.setattr(update, "mean_loss_and_gradient", twice)
+    jax.clear_caches()
+    found = work_of("fedsgd", monkeypatch)
+    jax.clear_caches()
+    assert all(now > (1 + TOLERANCE) * before for now, before in zip(found, WORK["fedsgd"], strict=True))
+
+
+def test_every_workload_has_its_figures():
+    assert set(bench.WORKLOADS) - set(WORK) == set()
