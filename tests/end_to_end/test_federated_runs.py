@@ -19,6 +19,7 @@ from fleets import InProcess, make_device, make_roster, tiny_recipe
 from sottovoce.commands import federate, new_run, train
 from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation import keys
+from sottovoce.federation.members import Membership
 from sottovoce.federation.messages import Code, Contribution, Nothing, read_answer
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.runs import payments
@@ -215,7 +216,7 @@ def test_what_a_device_states_of_its_rounds_is_signed(phones, tmp_path):
         folder = tmp_path / "keys" / member.name
         folder.mkdir(parents=True)
         members.append(replace(member, public_key=keys.write_node_key(folder)))
-        phones.devices[member.name]._key = folder / keys.NODE_KEY
+        phones.devices[member.name]._membership = Membership(folder / keys.NODE_KEY)
     phones.roster = replace(phones.roster, members=tuple(members))
 
     def spoil(name, answer):
@@ -331,7 +332,7 @@ def test_a_server_that_is_stopped_or_lost_while_it_waits_says_how_to_go_on(
     def reach(*_):
         yield federation.coordinator(Waiting(federation.devices))
 
-    monkeypatch.setattr(federate, "_coordinator", reach)
+    monkeypatch.setattr(federate, "connected", reach)
     monkeypatch.setattr(federate, "require_flower", lambda: None)
     (tmp_path / "recipe.toml").write_text(tiny_recipe(federation.path).to_toml())
     code = call("federate", "server", tmp_path / "recipe.toml", "--federation", federation.path, "--out", run, "--json")

@@ -15,7 +15,7 @@ import socket
 import ssl
 import struct
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -123,15 +123,17 @@ def open_link(host: str, port: int, certificate: str, rank: int, wait: float, se
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its hash is checked instead
-    try:
-        peer = context.wrap_socket(socket.create_connection((host, port), timeout=wait))
-        shown = _hash(peer.getpeercert(binary_form=True) or b"")
-        if not hmac.compare_digest(shown, certificate):
-            peer.close()
-            raise SottoError(f"{host}:{port} is not process 0: somebody is in between; the run was not begun")
-        peer.sendall(_RANK.pack(rank) + _proof(secret, certificate, rank))
-    except OSError as error:
-        raise SottoError(f"no encrypted connection to process 0 at {host}:{port} ({error}); start again") from None
+    with ExitStack() as on_error:
+        try:
+            plain = on_error.enter_context(socket.create_connection((host, port), timeout=wait))
+            peer = on_error.enter_context(context.wrap_socket(plain))
+            shown = _hash(peer.getpeercert(binary_form=True) or b"")
+            if not hmac.compare_digest(shown, certificate):
+                raise SottoError(f"{host}:{port} is not process 0: somebody is in between; the run was not begun")
+            peer.sendall(_RANK.pack(rank) + _proof(secret, certificate, rank))
+        except OSError as error:
+            raise SottoError(f"no encrypted connection to process 0 at {host}:{port} ({error}); start again") from None
+        on_error.pop_all()
     return Links({0: peer})
 
 

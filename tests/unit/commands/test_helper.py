@@ -25,7 +25,7 @@ def lead(group, folder):
     """The leader assembles twice, as `train` does, and ends the run."""
     recipe, store = make_recipe(folder), Store.open(folder)
     made = [assemble_for(group, recipe, store, model=None, objective=plain, before=()) for _ in range(2)]
-    summed = sum_over(group, made[0])
+    summed = sum_over(group, made[0], save=lambda: None)
     group.dismiss()
     return made, summed
 
@@ -45,7 +45,7 @@ def test_a_run_of_one_process_agrees_with_no_other(folder):
     recipe, store = make_recipe(folder), Store.open(folder)
     alone = assemble_for(None, recipe, store, model=None, objective=plain, before=())
     assert alone.fingerprint == assemble(recipe, store).fingerprint
-    assert sum_over(None, alone) is alone.sum_updates
+    assert sum_over(None, alone, save=lambda: None) is alone.sum_updates
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["another store", "no store"])

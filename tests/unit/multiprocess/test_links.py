@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -126,21 +127,23 @@ def test_an_end_with_another_certificate_is_sent_nothing(identity):
     assert heard in ([], [b""])
 
 
+def _stranger(port: int, secret: bytes, certificate: str) -> Links:
+    """A connection whose proof is of this secret and certificate: guessed, or heard in another run."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    peer = context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=20))
+    peer.sendall(links._RANK.pack(1) + links._proof(secret, certificate, 1))
+    return Links({0: peer})
+
+
 @pytest.mark.parametrize("secret", [b"another secret of somebody", SECRET], ids=["guessed", "for another certificate"])
 def test_who_does_not_know_the_secret_is_not_counted(identity, secret, caplog):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port, made = door.getsockname()[1], []
         leading = threading.Thread(target=lambda: made.append(accept_links(door, identity, 2, 20, SECRET)), daemon=True)
         leading.start()
-        if secret == SECRET:  # what was heard in another run
-            proof = links._proof
-            with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(links, "_proof", lambda secret, certificate, rank: proof(secret, "0" * 64, rank))
-                stranger = open_link("127.0.0.1", port, identity.certificate, 1, 5, secret)
-                patched.undo()
-        else:
-            stranger = open_link("127.0.0.1", port, identity.certificate, 1, 5, secret)
-        member = open_link("127.0.0.1", port, identity.certificate, 1, 5, SECRET)
+        stranger = _stranger(port, secret, identity.certificate if secret != SECRET else "0" * 64)
+        member = open_link("127.0.0.1", port, identity.certificate, 1, 20, SECRET)
         leading.join(20)
         adding = threading.Thread(target=lambda: made.append(member.all_reduce(NUMBERS)), daemon=True)
         adding.start()
