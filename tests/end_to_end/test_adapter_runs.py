@@ -103,6 +103,7 @@ def test_the_frozen_part_of_a_run_is_the_one_it_began_with(base, tmp_path):
     assert sottovoce.resume(run, progress=False).round == 6
 
 
+@pytest.mark.slow
 def test_adapters_without_weights_to_adapt_are_refused(tmp_path):
     recipe = with_adapters(make_store(tmp_path), tmp_path)
     for initial in ("none", None):

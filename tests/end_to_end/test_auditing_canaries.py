@@ -188,6 +188,7 @@ def test_many_canaries_are_noted(planted: Path, sotto: Sotto, world: World, tmp_
     assert "46 canary users train with 20 declared ones" in told.out + told.err
 
 
+@pytest.mark.slow
 def test_audits_from_python(planted: Path, tmp_path: Path) -> None:
     """After a release nobody knows the coins: exposure is all that is left."""
     run = Path(shutil.copytree(planted, tmp_path / "run"))

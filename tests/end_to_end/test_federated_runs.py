@@ -169,6 +169,7 @@ def test_correlated_noise_over_devices_asks_only_who_is_free(phones, tmp_path):
     assert call("verify", tmp_path / "release") == 0
 
 
+@pytest.mark.slow
 def test_the_next_model_leaves_only_after_the_checkpoint_with_it_is_on_disk(phones, tmp_path):
     run = tmp_path / "run"
 

@@ -138,6 +138,7 @@ def test_what_fails_after_the_draw_leaves_no_store_and_no_trace(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_path: Path) -> None:
     _, facts = prepare_privately(corpus, tmp_path / "store", PrivateVocabulary(2.0, 1e-5, words_per_user=20))
     recipe = Recipe.from_dict({

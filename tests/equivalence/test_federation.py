@@ -100,7 +100,14 @@ def test_a_masked_sum_is_the_plain_sum_to_the_bit(store, vocabulary, tmp_path, m
             assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-@pytest.mark.parametrize("settings", [EVERYTHING, SEPARATED, ADAPTED], ids=["coins", "min_separation", "adapters"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(EVERYTHING, id="coins"),
+        pytest.param(SEPARATED, id="min_separation", marks=pytest.mark.slow),
+        pytest.param(ADAPTED, id="adapters", marks=pytest.mark.slow),
+    ],
+)
 def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store, vocabulary, tmp_path, settings):
     """To rounding: over the wire and back, for three rounds that follow one another."""
     roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES)

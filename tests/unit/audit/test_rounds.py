@@ -187,6 +187,7 @@ def test_weights_that_are_unequal_are_given_a_canary_of_full_weight():
     assert 0.99 < audit.relative_norm <= 1
 
 
+@pytest.mark.slow
 def test_a_model_that_has_diverged_is_told():
     broken = jax.tree.map(lambda leaf: leaf * np.float32(np.nan), MODEL)
     with pytest.raises(SottoError, match="diverged"):

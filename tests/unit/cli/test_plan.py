@@ -183,6 +183,7 @@ def test_a_cohort_is_not_found_for_correlated_noise():
 EXAMPLES = [*SIZES, "--examples-per-user", "9"]
 
 
+@pytest.mark.slow
 def test_sampled_examples_are_compared_with_sampled_users(sotto, answer, capsys):
     sotto([*EXAMPLES, "--epsilon", "4"])
     shown = capsys.readouterr().out

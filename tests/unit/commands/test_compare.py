@@ -102,6 +102,7 @@ def test_a_base_is_measured_on_the_users_of_the_run_and_has_a_row(run, monkeypat
     assert found.to_json()["baselines"]["base english"]["perplexity"] == measured["perplexity"]
 
 
+@pytest.mark.slow
 def test_runs_of_different_tokens_are_measured_on_the_same_people(run, begun, in_pieces, tmp_path):
     other = begun("other", data={"store": str(in_pieces)})
     found = compare_runs([run.path, other.path], words=5)

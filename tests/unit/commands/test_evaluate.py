@@ -55,6 +55,7 @@ def hugging_face(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_folder_of_hugging_face_is_a_model(hugging_face):
     loaded = load_model(hugging_face)
     assert loaded.statement is None

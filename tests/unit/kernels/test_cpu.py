@@ -30,6 +30,7 @@ def test_exp2_is_as_exact_as_its_fit():
     assert float(exp2(jnp.float32(-1000.0))) == 2.0**-126
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", [4, 11, 100], ids=["tiles and a rest", "one tile", "all at once"])
 def test_the_table_is_read_and_stepped_as_by_the_plain_products(tile):
     outputs, table, delta = normal(1, TOKENS, SIZE), normal(2, WORDS, SIZE), normal(3, WORDS, SIZE)
@@ -56,6 +57,7 @@ def test_the_table_is_read_and_stepped_as_by_the_plain_products(tile):
     assert_close((new, squares), (expected[0], expected_squares[0]))
 
 
+@pytest.mark.slow
 def test_the_recurrence_and_its_gradient_are_those_of_the_plain_products():
     words, bias = normal(1, 1, TIME, LANES, 4 * HIDDEN), normal(2, 1, 4 * HIDDEN)
     recurrent, delta, scale = normal(3, 4 * HIDDEN, HIDDEN), normal(4, 1, 4 * HIDDEN, HIDDEN), jnp.full((1, 4), 0.7)

@@ -41,7 +41,7 @@ def flat(result) -> np.ndarray:
 @pytest.mark.parametrize(
     ("kind", "logits", "local"),
     [
-        ("gru", 2 * 12 * WORDS, {}),  # two steps together
+        pytest.param("gru", 2 * 12 * WORDS, {}, marks=pytest.mark.slow),  # two steps together
         pytest.param("stacked_lstm", 2**23, {}, marks=pytest.mark.slow),
         pytest.param("gated_cnn", 2**23, {"tokens": 20}, marks=pytest.mark.slow),
         pytest.param("lstm", 2**23, {}, marks=pytest.mark.slow),

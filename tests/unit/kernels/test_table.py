@@ -23,7 +23,7 @@ def small_parts(monkeypatch):
 @pytest.mark.parametrize(
     ("size", "unit", "biased", "compared"),
     [
-        (20, True, False, False),
+        pytest.param(20, True, False, False, marks=pytest.mark.slow),
         pytest.param(40, False, True, False, marks=pytest.mark.slow),
         pytest.param(24, True, False, True, marks=pytest.mark.slow),
         pytest.param(24, False, True, True, marks=pytest.mark.slow),

@@ -15,6 +15,7 @@ from sottovoce.models.gpt2 import GPT2
 from sottovoce.models.transformer import Transformer
 
 
+@pytest.mark.slow
 def test_a_model_of_the_family_is_trained_whole():
     for name in FAMILY:
         model = of_family(name)

@@ -195,6 +195,7 @@ ELS = MINE.replace(
 )
 
 
+@pytest.mark.slow
 def test_a_recipe_of_sampled_examples_is_planned_with_their_event():
     made = plan_recipe(ELS)
     assert max(choice.cohort for choice in made.choices) == 1800

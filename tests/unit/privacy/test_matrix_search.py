@@ -28,6 +28,7 @@ def root(bands: int) -> Banded:
     return Banded(tuple(np.cumprod([1.0] + [(2 * j - 1) / (2 * j) for j in range(1, bands)])))
 
 
+@pytest.mark.slow
 def test_a_banded_matrix_is_better_than_the_square_root_cut_to_its_bands():
     pytest.importorskip("jax_privacy")
     found = find_matrix("banded", JOINING)

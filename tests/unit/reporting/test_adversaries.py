@@ -62,6 +62,7 @@ def test_what_is_given_up_is_said_of_masked_sums_alone():
         assert list(not_covered_of(found))[-1].startswith("silos: ")
 
 
+@pytest.mark.slow
 def test_a_report_has_the_table():
     rows = adversaries(1.5, MASKED)
     page = text_of(render(replace(make_evidence(), statement=make_statement(across_devices=True, adversaries=rows))))
