@@ -64,6 +64,7 @@ def test_half_the_noise_is_contradicted(sotto: Sotto, run: Path, monkeypatch: py
     assert found["claimed_multiplier"] == 1
 
 
+@pytest.mark.slow
 def test_few_rounds_say_what_they_would_have_noticed(sotto: Sotto, run: Path) -> None:
     told = sotto("audit", "rounds", run, "--rounds", 40)
     assert told.status == 0

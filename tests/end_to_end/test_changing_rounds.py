@@ -96,6 +96,7 @@ def test_a_noise_that_changes_is_charged_round_by_round_and_ahead_to_the_store(r
     assert shown == sorted(shown)
 
 
+@pytest.mark.slow
 def test_rounds_done_again_are_charged_their_own_noise(recipe, store, tmp_path, monkeypatch):
     recipe = recipe.replace(privacy=STEPS, run={"rounds": 8})
     crash_after(recipe, tmp_path / "run", 6)  # the checkpoint is at round 4: 5 and 6 are done again

@@ -154,6 +154,7 @@ def tiny(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_killed_after_a_checkpoint_and_a_charge(tiny, tmp_path):
     """The checkpoint is at round 4. Round 6 is paid for and not done: it is done once more, and not paid for again."""
     out = tmp_path / "run"

@@ -100,7 +100,7 @@ def strategy(matrix: StrategyMatrix) -> np.ndarray:
     return np.array([[float(first <= t < end) for t in range(ROUNDS)] for first, end in nodes])
 
 
-QUICK = [("blt", "in_turn"), ("tree", "min_separation")]
+QUICK = [("blt", "in_turn")]
 CASES = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow, id="-".join(case))
     for case in product(MATRICES, SAMPLERS)

@@ -69,6 +69,7 @@ def test_what_an_overfit_model_recites_is_found(overfit):
     assert first.words == found.longest >= 30 - PROMPT
 
 
+@pytest.mark.slow
 def test_a_model_that_learned_other_text_recites_nothing(overfit):
     found = find_recited(overfit, store_of(OTHERS))
     assert found.prompts == len(OTHERS)

@@ -97,6 +97,7 @@ def test_without_a_rate_and_outside_what_was_measured_a_plan_says_so(mine, sotto
     assert out.endswith(f"next: sotto train {mine} --from none --out RUN --set 'data.store=my store'\n")
 
 
+@pytest.mark.slow
 def test_an_adapter_is_compared_with_all_of_the_model(mine, sotto, capsys):
     sotto(["plan", str(mine), "--no-bench", "--set", "model.adapter_rank=8"])
     out = capsys.readouterr().out
@@ -107,6 +108,7 @@ def test_an_adapter_is_compared_with_all_of_the_model(mine, sotto, capsys):
     assert "…" not in out
 
 
+@pytest.mark.slow
 def test_where_only_other_cohorts_were_measured_both_are_said(mine, sotto, capsys):
     sotto(["plan", str(mine), "--no-bench", "--set", "privacy.cohort=150"])
     out = capsys.readouterr().out

@@ -125,6 +125,7 @@ def test_shorter_texts_of_the_same_people_are_named(run, begun, tiny_store, tmp_
     assert notices["Less text"].split(": ")[1].startswith("other (")
 
 
+@pytest.mark.slow
 def test_other_words_leave_top1_comparable(run, begun, tiny_store, tmp_path):
     grouping = Grouping(tokens_per_user=16, test_users=0.1)
     prepare([tiny_store.parent / "corpus.jsonl"], tmp_path / "few", Vocabulary.from_words(WORDS[:4]), grouping)

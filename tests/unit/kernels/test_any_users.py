@@ -85,6 +85,7 @@ def test_narrow_numbers_stay_within_the_clip_and_close(name):
     assert np.all(np.linalg.norm(flat(fast), axis=1) <= 0.3)
 
 
+@pytest.mark.slow
 def test_rows_that_are_read_are_all_that_changes():
     sparse = Sparse.zeros(2, jnp.zeros((5, 3)))
     whole, rng = np.zeros((2, 5, 3)), np.random.default_rng(0)

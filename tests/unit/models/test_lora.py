@@ -134,6 +134,7 @@ def test_the_weights_of_a_plain_model_go_under_the_adapters():
     assert put_under(base, other) is other
 
 
+@pytest.mark.slow
 def test_weights_by_name_are_merged_as_the_model_is():
     model = moved(adapted("gated_cnn", scale=0.5, trains=("head",)))
     weights = {name: np.asarray(leaf) for name, leaf in zip(layer_names(model), jax.tree.leaves(model), strict=True)}

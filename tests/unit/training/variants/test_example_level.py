@@ -48,6 +48,7 @@ def slow(model, store):
     return play(model, store, sum_one_by_one)
 
 
+@pytest.mark.slow
 def test_a_round_in_blocks_is_the_round_one_by_one(model, store, slow):
     fast, _ = play(model, store, SumInBlocks(4))
     for one, other in zip(jax.tree.leaves(fast.params), jax.tree.leaves(slow[0].params), strict=True):
