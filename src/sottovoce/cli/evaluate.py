@@ -58,7 +58,7 @@ class Texts:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Measures:
-    """What is measured, besides accuracy, perplexity and bits per byte."""
+    """What is measured in addition to accuracy, perplexity and bits per byte."""
 
     keystrokes: Annotated[Flag, option("Also the share of keystrokes that the model's suggestions save.")] = False
     suggestions: Annotated[int | None, option("How many words the keyboard suggests (default: 3).")] = None

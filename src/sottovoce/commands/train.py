@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
+from threading import Lock
 from typing import Unpack
 
 import jax
@@ -174,6 +175,7 @@ class Training:
         self.baselines = Baselines.of(run)
         self._unseen: list[tuple[Json, Progress]] = []  # rounds that were played and not shown yet
         self._to_save = False  # is the last round in no checkpoint yet?
+        self._saving = Lock()
         self._recorded = 0  # the last round in the record
         secrets = Secrets.load_any(run.secrets)
         self._check_store_and_code(secrets)
@@ -414,9 +416,13 @@ class Training:
         self._to_save = False
 
     def _save_what_is_done(self) -> None:
-        """When another process is lost, in a sum: that round was not paid for yet, and those before it are kept."""
-        if self._to_save:
-            self._checkpoint()
+        """When another process is lost, in a sum: that round was not paid for yet, and those before it are kept.
+
+        Both the thread that sums and the one that watches the others may notice it. One of them saves.
+        """
+        with self._saving:
+            if self._to_save:
+                self._checkpoint()
 
     def _finish(self) -> Statement:
         """Write the model, its card and the statement."""

@@ -26,7 +26,7 @@ class Met:
 
     name: bytes
     form: int
-    nobody: bool
+    nameless: bool
     date: bool
 
 
@@ -58,7 +58,7 @@ def encoded(
     """All records of a corpus. At the end the census has met everybody, and a corpus without people is refused.
 
     Guarantee: blocks come in the order of the corpus, whatever thread is done first; the first fault in this order is
-    the one that is told. So a store does not depend on the number of threads.
+    the one that is reported. So a store does not depend on the number of threads.
     """
     dated = 0
     for block in _in_order(_blocks(corpus, grouping, tokenizer, census), grouping, tokenizer):
@@ -66,7 +66,7 @@ def encoded(
         census.dropped += block.dropped
         texts = np.bincount(block.owner, minlength=len(block.users)).tolist()
         for user, count in zip(block.users, texts, strict=True):
-            census.nameless += count * user.nobody
+            census.nameless += count * user.nameless
             dated += count * user.date
             census.meet(user.form, user.name)
         yield block

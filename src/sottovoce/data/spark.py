@@ -42,8 +42,8 @@ from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import sha256_of
 
 MOST_SHARDS = 4096
-# What a text is, beside its tokens: the first of its record; of a user such as "null"; of a user like a date.
-FIRST, NOBODY, DATE, DROPPED = 1, 2, 4, 8
+# Flags of a text: the first of its record; of a user such as "null"; of a user like a date.
+FIRST, NAMELESS, DATE, DROPPED = 1, 2, 4, 8
 TEXTS = (
     "slot long, shard int, name binary, number double, written string, file int, block long, line long, tokens binary, "
     "form long, flags int"
@@ -316,7 +316,7 @@ def text_rows(
     names, count, dropped = found.names, len(texts.owner), texts.dropped
     shard = (names[:, 0].astype(np.int64) * 256 + names[:, 1]) * shards >> 16
     first = np.diff(texts.record, prepend=-1) != 0
-    kinds = np.array([NOBODY * user.nobody + DATE * user.date for user in found.users] or [0])
+    kinds = np.array([NAMELESS * user.nameless + DATE * user.date for user in found.users] or [0])
     forms = np.array([user.form for user in found.users] or [0], np.uint64).view(np.int64)
     flags = np.concatenate([first * FIRST + kinds[texts.owner], np.full(dropped, FIRST | DROPPED)]).astype(np.int32)
     size = found.column.tokens.itemsize
@@ -382,7 +382,7 @@ class ShardWriter:
         flags = batch.column("flags").to_numpy()
         self.census.records += int(np.sum(flags & FIRST > 0))
         self.census.dropped += int(np.sum(flags & DROPPED > 0))
-        self.census.nameless += int(np.sum(flags & NOBODY > 0))
+        self.census.nameless += int(np.sum(flags & NAMELESS > 0))
         self.dated += int(np.sum(flags & DATE > 0))
         names, tokens, forms = (batch.column(each).to_pylist() for each in ("name", "tokens", "form"))
         for name, text, form in zip(names, tokens, forms, strict=True):

@@ -28,7 +28,7 @@ from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.errors import SettingError, SottoError
 
 SEED = 2018
-# People who are drawn together are a record batch: so many at most, of so many tokens.
+# People who are drawn together are a record batch: the most people, and the most tokens.
 _CHUNK, _CHUNK_TOKENS = 4096, BATCH_TOKENS // 2
 _MOST_USERS = 10**9
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -45,7 +45,7 @@ class Population:
 
     users: int
     tokens_per_user: int = 400
-    test_users: float = 0.1  # share of all people that is held out, besides `users`
+    test_users: float = 0.1  # share of all people that is held out; they are not among `users`
     seed: int = SEED
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class _People:
         return (self._draw() * choices).astype(np.int64)
 
     def messages(self, count: int) -> np.ndarray:
-        """So many messages of each person, as numbers of phrases [people, count, phrases of a message]."""
+        """`count` messages of each person, as numbers of phrases [people, count, phrases of a message]."""
         phrases, everybody = self._phrases, np.arange(self._count)[:, None]
         rank = self._ranks[(self._draw(count) * len(self._ranks)).astype(np.int64)]
         topic = np.where(self._draw(count) < 0.15, len(TOPICS), self._topics[everybody, rank])
@@ -229,11 +229,11 @@ class _People:
         body = phrases.templates[template]
         person, message, part = np.nonzero(body < 0)
         body[person, message, part] = self._fill(person, ~body[person, message, part])
-        said, yes = phrases.asks[template], self._happens
+        asks, yes = phrases.asks[template], self._happens
         opening = phrases.openings[np.where(yes(self._greets, count), self._greeting[:, None], 0)]
         filler = np.where(yes(self._fills, count), self._filler[:, None], 0)
-        ending = np.where(yes(self._ends, count) & ~said, self._ending[:, None], 0)
-        stop = np.where(said, 0, self._stop[:, None])
+        ending = np.where(yes(self._ends, count) & ~asks, self._ending[:, None], 0)
+        stop = np.where(asks, 0, self._stop[:, None])
         closing = np.where(yes(self._leaves, count), self._goodbye[:, None], phrases.end)
         return np.concatenate(
             [np.stack([opening, filler], axis=2), body, np.stack([ending, stop, closing], axis=2)], axis=2
@@ -277,11 +277,11 @@ class _Writer:
         """The tokens of a chunk of people, always all of it, and the letters of their unknown words."""
         population, width = self.population, self.population.tokens_per_user
         people = _People(self.phrases, self._at_once, _generator(f"{split} {population.seed} {width} {first}"))
-        said = people.messages(width // 12 + 2)
-        while (lengths := self.phrases.length[said].sum(axis=(1, 2))).min() < width:
-            said = np.concatenate([said, people.messages(width // 48 + 1)], axis=1)
+        messages = people.messages(width // 12 + 2)
+        while (lengths := self.phrases.length[messages].sum(axis=(1, 2))).min() < width:
+            messages = np.concatenate([messages, people.messages(width // 48 + 1)], axis=1)
         starts = np.cumsum(lengths) - lengths
-        joined = self.phrases.joined(said[said > 0])
+        joined = self.phrases.joined(messages[messages > 0])
         measured = joined[starts[:, None] + np.arange(width)]
         tokens, letters = self.phrases.vocabulary.separate(measured)
         counts = np.sum(measured >= self.phrases.vocabulary.size, axis=1)

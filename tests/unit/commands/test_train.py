@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
+from threading import Lock, Thread
 
 import pytest
 from tiny_run import make_store
@@ -123,6 +125,24 @@ def test_a_lost_process_costs_no_round_that_was_done(recipe, store, tmp_path, mo
     resumed = sottovoce.resume(tmp_path / "run")
     assert (resumed.round, resumed.statement.charged_again) == (3, 0)
     assert len(Ledger.open(tmp_path / "run" / "ledger.jsonl").entries) == 3
+
+
+def test_two_threads_that_notice_a_lost_process_save_once():
+    training, saved = object.__new__(Training), []
+    training._to_save, training._saving = True, Lock()
+
+    def checkpoint():
+        time.sleep(0.05)  # both threads are there before the first has saved
+        saved.append(1)
+        training._to_save = False
+
+    training._checkpoint = checkpoint
+    threads = [Thread(target=training._save_what_is_done) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(saved) == 1
 
 
 def test_an_edited_recipe_is_refused(run):

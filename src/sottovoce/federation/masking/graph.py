@@ -16,8 +16,8 @@ from math import comb
 
 from sottovoce.federation.masking.context import bind
 
-DROPPED = Fraction(3, 10)  # the share of devices that may be lost after the keys are known
-SMALL = 32  # up to so many devices, all are neighbours: any of them may be lost, as long as a quorum stays
+DROPPED = Fraction(3, 10)  # the share of devices that may drop out after the keys are known
+SMALL = 32  # devices: up to this number all are neighbours, and any may drop out as long as a quorum stays
 CHANCE = Fraction(1, 2**40)  # that a sparse graph fails then
 
 
@@ -57,7 +57,7 @@ def graph_of(names: Sequence[str], list_digest: str, terms: Terms) -> Graph:
 
 
 def threshold(degree: int, colluding: int) -> int:
-    """τ: the shares that open one secret of a device with so many neighbours.
+    """τ: the shares that open one secret of a device with `degree` neighbours.
 
     Guarantee: 2τ > k + c. An honest neighbour gives a share of one of a device's two secrets, and the c that collude
     may give both. So both secrets of one device can never be opened.
@@ -77,7 +77,7 @@ def quorum(count: int, colluding: int) -> int:
 def degree_of(count: int, terms: Terms) -> int:
     """k: the fewest neighbours with which all goes well, but for a chance of 2^-40; all others where that is too few.
 
-    It goes well if every device keeps τ neighbours, and the honest ones that stay are connected, when 30 % are lost.
+    It goes well if every device keeps τ neighbours, and the honest ones that stay are connected, when 30 % drop out.
     A server that tells devices different things can open a sum over τ - c + 1 honest ones at the least. So τ is such
     that the declared survivors are in it, less those that collude.
     """
@@ -91,18 +91,20 @@ def degree_of(count: int, terms: Terms) -> int:
 
 
 def _goes_well(count: int, degree: int, terms: Terms) -> bool:
-    lost, needed = int(DROPPED * count), threshold(degree, terms.colluding)
+    dropped, needed = int(DROPPED * count), threshold(degree, terms.colluding)
     if needed + 1 < terms.survivors:
         return False
-    # Neighbours on a circle are cut off only behind a run of k/2 that are lost or collude.
-    run, away = degree // 2, min(count, lost + terms.colluding)
+    # Neighbours on a circle are cut off only behind a run of k/2 that dropped out or collude.
+    run, away = degree // 2, min(count, dropped + terms.colluding)
     cut_off = Fraction(comb(away, run), comb(count, run))
-    return count * cut_off <= CHANCE / 2 and count * _too_many(count - 1, lost, degree, degree - needed) <= CHANCE / 2
+    return (
+        count * cut_off <= CHANCE / 2 and count * _too_many(count - 1, dropped, degree, degree - needed) <= CHANCE / 2
+    )
 
 
-def _too_many(others: int, lost: int, degree: int, allowed: int) -> Fraction:
-    """The chance that more than `allowed` of `degree` neighbours, drawn from the others, are among the lost."""
+def _too_many(others: int, dropped: int, degree: int, allowed: int) -> Fraction:
+    """The chance that more than `allowed` of `degree` neighbours, drawn from the others, dropped out."""
     if allowed < 0:
         return Fraction(1)
-    ways = sum(comb(lost, some) * comb(others - lost, degree - some) for some in range(allowed + 1, degree + 1))
+    ways = sum(comb(dropped, some) * comb(others - dropped, degree - some) for some in range(allowed + 1, degree + 1))
     return Fraction(ways, comb(others, degree))
