@@ -20,7 +20,7 @@ MENU = {
     "Tutorials": ["tutorial/*"],
     "How-to": ["how-to/*"],
     "Reference": ["reference/*"],
-    "Explanation": ["explanation/*", "threat-model", "architecture", "extending", "log", "decisions/index"],
+    "Explanation": ["explanation/*", "*", "decisions/index"],
     "Results": ["results/*"],
 }
 
