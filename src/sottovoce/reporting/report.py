@@ -77,6 +77,11 @@ class Evidence:
         return self.other.record if self.other else []
 
     @property
+    def other_tokens(self) -> bool:
+        """Has the other run another tokenizer? Then no measure per token compares the two."""
+        return self.other is not None and not self.other.same_tokens
+
+    @property
     def scores(self) -> dict[str, Score]:
         """Those of the baselines."""
         return self.baselines.scores if self.baselines else {}
@@ -171,7 +176,7 @@ def _notices(evidence: Evidence) -> list[tuple[str, str]]:
     _, last = last_evaluation(evidence.record)
     if evidence.baselines and last and (text := evidence.baselines.no_better(last["top1"])):
         notices.append(("Not better than without training", f"{text[0].upper()}{text[1:]}."))
-    if evidence.other and not evidence.other.same_tokens:
+    if evidence.other and evidence.other_tokens:
         text = f"Top-1 and perplexity are per token, and {evidence.other.name} has another tokenizer: they cannot be "
         notices.append(("Different tokens", f"{text}compared with those of this run. Bits per byte can."))
     if statement.is_unfinished:
@@ -296,7 +301,7 @@ def _bars(evidence: Evidence, measured: list[Json]) -> tuple[list[Bar], str]:
     """
     found = [(name, score.to_json(), True) for name, score in evidence.scores.items()]
     found += [("this run", measured[0], False)]
-    if evidence.other and evidence.other.same_tokens:
+    if evidence.other and not evidence.other_tokens:
         found += [(evidence.other.name, values, True) for values in measured[1:]]
     end = min(1, (int(10 * max(values["top1"] for _, values, _ in found)) + 1) / 10)
     bars = [
@@ -364,7 +369,9 @@ def finite_points(lines: Iterable[Json], key: str) -> Points:
 
 def _figures(evidence: Evidence) -> list[Drawing]:
     """How the run went, by round."""
-    figures = [_accuracy(evidence), _perplexity(evidence), _epsilon(evidence)]
+    figures = [_accuracy(evidence), _perplexity(evidence)]
+    figures += [_bits_per_byte(evidence)] if evidence.other_tokens else []
+    figures += [_epsilon(evidence)]
     return [*figures, _clip_norm(evidence)] if evidence.statement.mechanism.clip_norm_changes else figures
 
 
@@ -374,23 +381,32 @@ def _accuracy(evidence: Evidence) -> Drawing:
     words = "Share of targets where the right token is among the one, three or five likeliest, on held-out users."
     if levels := levels_of(evidence.scores, "top1"):
         words += f" Dashed: top-1 without training on people: {_named(levels, percent)}."
-    words += _add_other(lines, evidence, measured(evidence.other_record, "top1"), "top-1 of ")
+    words += _add_other_by_token(lines, evidence, "top1", "top-1 of ")
     figure = Figure("accuracy", "Accuracy by round", "share of targets", lines, levels, percent=True)
     return figure.drawing(words, "No evaluation was made in this run.")
 
 
 def _perplexity(evidence: Evidence) -> Drawing:
     points, made = measured(evidence.record, "perplexity"), len(evaluations(evidence.record))
-    lines = [Line("this run" if evidence.other else "", points)]
+    lines = [Line("this run" if evidence.other and not evidence.other_tokens else "", points)]
     words = "How many tokens the model hesitates between, on held-out users. Lower is better."
     if missing := made - len(points):
         words += f" Not finite, so not drawn, at {missing} of the evaluations."
     if levels := levels_of(evidence.scores, "perplexity"):
         words += f" Dashed: without training on people: {_named(levels, plain)}."
-    words += _add_other(lines, evidence, measured(evidence.other_record, "perplexity"))
+    words += _add_other_by_token(lines, evidence, "perplexity")
     figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, levels, widen=True)
     diverged = "It was not finite at any evaluation: the model diverged."
     return figure.drawing(words, diverged if made else "No evaluation was made.")
+
+
+def _bits_per_byte(evidence: Evidence) -> Drawing:
+    """What two runs with different tokens can be compared by."""
+    lines = [Line("this run", measured(evidence.record, "bits_per_byte"))]
+    words = "Bits that the model needs for a byte of text, on held-out users. Lower is better, whatever the tokens are."
+    words += _add_other(lines, evidence, measured(evidence.other_record, "bits_per_byte"))
+    figure = Figure("bits_per_byte", "Bits per byte by round", "bits per byte", lines, widen=True)
+    return figure.drawing(words, "It was not measured in this run.")
 
 
 def levels_of(scores: dict[str, Score], key: str) -> list[Level]:
@@ -429,6 +445,13 @@ def _clip_norm(evidence: Evidence) -> Drawing:
         words += f" It follows the {adaptive.quantile:g} quantile of users' norms, read from noised counts."
     lines = [Line("", finite_points(evidence.record, "clip_norm"))]
     return Figure("clip_norm", "Clip norm by round", "L2 norm", lines).drawing(words, "No round was recorded.")
+
+
+def _add_other_by_token(lines: list[Line], evidence: Evidence, key: str, what: str = "") -> str:
+    """A measure per token of the other run; where its tokens are others, a sentence in place of the curve."""
+    if evidence.other and evidence.other_tokens:
+        return f" The run {evidence.other.name} is not drawn: it has another tokenizer."
+    return _add_other(lines, evidence, measured(evidence.other_record, key), what)
 
 
 def _add_other(lines: list[Line], evidence: Evidence, points: Points, what: str = "") -> str:

@@ -204,6 +204,21 @@ def test_another_run_with_other_tokens_is_not_compared_by_token():
     assert ["twin" in bar for bar in bars] == [True, False]
 
 
+def test_a_curve_per_token_of_a_run_with_other_tokens_is_not_drawn():
+    record = [
+        line | ({"evaluation": line["evaluation"] | {"bits_per_byte": 1.5}} if "evaluation" in line else {})
+        for line in make_record(private=False, skill=1.3)
+    ]
+    alike, unlike = (
+        figures(render(make_evidence(record=record, other=OtherRun("twin", record, same)))) for same in (True, False)
+    )
+    names = {
+        key: [name for name, figure in drawn.items() if "other run" in "".join(figure.itertext())]
+        for key, drawn in (("alike", alike), ("unlike", unlike))
+    }
+    assert names == {"alike": ["accuracy", "perplexity"], "unlike": ["bits_per_byte"]}
+
+
 def test_top1_is_drawn_from_zero_with_what_no_training_gives():
     page = public_page()
     shown = re.findall(r'label">(.*?)</span>.*?width: ([\d.]+)%.*?<b>(.*?)</b>', page.split('id="evaluation"')[1])
