@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from sottovoce.commands.train import RunResult, resume, train
     from sottovoce.commands.verify import verify_release
     from sottovoce.data.grouping import Grouping
+    from sottovoce.data.reddit import Reddit
+    from sottovoce.data.stackoverflow import StackOverflow
     from sottovoce.data.store import Store
     from sottovoce.data.subwords import Subwords
     from sottovoce.data.vocabulary import Vocabulary
@@ -89,11 +91,13 @@ _HOMES = {
     "Progress": "commands.live_line",
     "Publication": "commands.release_folder",
     "Recipe": "recipe",
+    "Reddit": "data.reddit",
     "Request": "papers.reproduce",
     "RunResult": "commands.train",
     "Serving": "federation.transport",
     "SottoError": "errors",
     "StackedLSTM": "models.stacked_lstm",
+    "StackOverflow": "data.stackoverflow",
     "Store": "data.store",
     "Subwords": "data.subwords",
     "Text": "commands.base",
@@ -166,10 +170,12 @@ __all__ = [
     "Progress",
     "Publication",
     "Recipe",
+    "Reddit",
     "Request",
     "RunResult",
     "Serving",
     "SottoError",
+    "StackOverflow",
     "StackedLSTM",
     "Store",
     "Subwords",

@@ -15,6 +15,7 @@ from sottovoce.cli.options import Delimiter, Encoding, Flag, Json, TextField, Us
 from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
+    from sottovoce.data.corpus import Dump
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.prepare import PreparationSummary
     from sottovoce.data.store import VocabularySource
@@ -38,10 +39,43 @@ class Grouped:
     delimiter: Delimiter = None
     encoding: Encoding = None
 
-    def grouping(self) -> Grouping:
+    def grouping(self, dump: Dump | None = None) -> Grouping:
         from sottovoce.data.grouping import Grouping
 
-        return Grouping(**asdict(replace(self, delimiter=delimiter_of(self.delimiter))))
+        return Grouping(**asdict(replace(self, delimiter=delimiter_of(self.delimiter))), dump=dump)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Published:
+    """Dumps that the literature uses."""
+
+    format: Annotated[
+        Literal["stackoverflow", "reddit"] | None,
+        option("A published dump: TensorFlow Federated's StackOverflow, or Reddit's comments."),
+    ] = None
+    sentences_per_user: Annotated[int | None, option("With stackoverflow: the first of a user (default: 256).")] = None
+    sentence_tokens: Annotated[int | None, option("With stackoverflow: sentences are cut to it (default: 20).")] = None
+    split: Annotated[str | None, option("With stackoverflow: train (default), heldout or test.")] = None
+
+    def __post_init__(self) -> None:
+        if self.format != "stackoverflow" and self._given:
+            raise SottoError(
+                "--sentences-per-user, --sentence-tokens and --split are for --format stackoverflow; leave them out"
+            )
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "format" and value is not None}
+
+    @property
+    def dump(self) -> Dump | None:
+        from sottovoce.data.reddit import Reddit
+        from sottovoce.data.stackoverflow import StackOverflow
+
+        if self.format is None:
+            return None
+        return Reddit() if self.format == "reddit" else StackOverflow(**self._given)
 
 
 @Parameter(name="*")
@@ -73,6 +107,16 @@ class Words:
             if not self.private_vocabulary and getattr(self, name) not in (None, False):
                 flag = "--" + name.replace("_", "-")
                 raise SottoError(f"{flag} is for --private-vocabulary; add that, or leave {flag} out")
+
+    def of_dump(self, format: str | None) -> Words:
+        """StackOverflow's words are cut already, and a list of its words is of such words."""
+        if format != "stackoverflow" or self.vocabulary is None:
+            return self
+        log(
+            f"warning: was {self.vocabulary.name} counted in these users' text, as stackoverflow.word_count was? The "
+            "literature takes it as public: the guarantee then does not cover which words there are"
+        )
+        return replace(self, language=self.language or "spaces")
 
     def open(self, text: Sequence[Path] = ()) -> tuple[Tokenizer, VocabularySource]:
         """The public tokenizer, and what the store says of its source; `text` is public, to count its own words."""
@@ -128,6 +172,8 @@ class Engine:
     def write(self, files: Sequence[Path], out: Path, words: Words, grouping: Grouping) -> PreparationSummary:
         from sottovoce.data.spark import SparkCorpus, prepare_with_spark
 
+        if grouping.dump is not None:
+            raise SottoError("--format is read on this machine; leave --engine spark out")
         if words.private_vocabulary or words.own_words:
             raise SottoError("with --engine spark the vocabulary is given: --vocabulary, --language or --tokenizer")
         corpus = SparkCorpus(tuple(files), self.table, self.order_field, self.shards)
@@ -135,9 +181,10 @@ class Engine:
         return prepare_with_spark(corpus, out, vocabulary, grouping, source)
 
 
-GROUPED, WORDS, REAL, ENGINE = Grouped(), Words(), Synthetic(), Engine()
+GROUPED, WORDS, REAL, ENGINE, PUBLISHED = Grouped(), Words(), Synthetic(), Engine(), Published()
 _NAMES = {"guessed_lines": "lines that are not UTF-8", "single_record_users": "users with one record"}
-_MISTAKES = ("records_dropped", "look_alike_users", "nameless_records", "guessed_lines")  # not shown if there are none
+# Not shown where there are none.
+_MISTAKES = ("records_dropped", "look_alike_users", "nameless_records", "guessed_lines", "records_filtered")
 
 
 def prepare(
@@ -147,19 +194,22 @@ def prepare(
     grouped: Grouped = GROUPED,
     synthetic: Synthetic = REAL,
     engine: Engine = ENGINE,
+    published: Published = PUBLISHED,
     json: Json = False,
 ) -> None:
     """Turn text by user into a store to train on.
 
-    Reads .jsonl, .csv, .tsv (each also .gz or .zst), .parquet, and folders of them. Every user is one user, however
-    many records and files hold them. With --plain-text, public text for pre-training: any files, whose lines are read
-    as they are. With --engine spark, text beyond one machine.
+    Reads .jsonl, .csv, .tsv (each also .gz, .zst, .bz2 or .xz), .parquet, and folders of them. Every user is one user,
+    however many records and files hold them. With --plain-text, public text for pre-training: any files, whose lines
+    are read as they are. With --engine spark, text beyond one machine. With --format, a published dump.
     """
     if synthetic.synthetic is not None and (files or engine.engine == "spark"):
         raise SottoError("--synthetic makes people up, and files hold real ones; leave one of them out")
+    if synthetic.synthetic is not None and published.format:
+        raise SottoError("--synthetic makes people up, and --format reads a dump; leave one of them out")
     if not files and synthetic.synthetic is None and not engine.table:
         raise SottoError("name at least one corpus file, for example `sotto prepare corpus.jsonl --out store`")
-    grouping = grouped.grouping()
+    grouping, words = grouped.grouping(published.dump), words.of_dump(published.format)
     if synthetic.synthetic is not None:
         summary, facts = synthetic.write(out, words, grouped), {}
     elif engine.engine == "spark":

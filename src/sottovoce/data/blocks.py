@@ -175,6 +175,9 @@ class Columns:
 
 def blocks(corpus: list[Source], reading: Reading, census: Census) -> Iterator[Block]:
     """All records of a corpus, in order. The files are read here, and what is in them by the blocks."""
+    if reading.dump is not None:
+        yield from blocks_of(records(corpus, reading, census))
+        return
     for source in corpus:
         if isinstance(source, InMemory) and hasattr(source.given, "__arrow_c_stream__"):
             yield from _columns(source, arrow_batches(source, reading))

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sottovoce.data import lines
 from sottovoce.data.census import Census
@@ -32,10 +32,20 @@ PLAIN_TEXT = (".txt", ".tokens")
 _SNIFFED = (",", ";", "\t", "|")
 _WILD = "*?["
 _ALLOWED = (
-    "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz or .zst), or .parquet; plain text without users is "
-    "for `sotto prepare --plain-text` and, as .txt or .tokens, for `sotto evaluate --public`"
+    "use .jsonl, .json, .ndjson, .csv or .tsv (each also with .gz, .zst, .bz2 or .xz), or .parquet; plain text without "
+    "users is for `sotto prepare --plain-text` and, as .txt or .tokens, for `sotto evaluate --public`"
 )
 _LONGEST_LIST = 10_000  # letters of a field that may be a list of owners
+
+
+class Dump(Protocol):
+    """A published dump that has a layout of its own: its fields, who counts, and in which order."""
+
+    def holds(self, path: Path) -> bool:
+        """Is a file of a folder a part of it, by its name?"""
+        ...
+
+    def records(self, files: list[Path], census: Census) -> Iterator[Record]: ...
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class Reading:
     text: str = "text"
     delimiter: str | None = None
     encoding: str | None = None
+    dump: Dump | None = None  # reads the files in place of all this
 
     def __post_init__(self) -> None:
         if self.text in self.users:
@@ -93,10 +104,11 @@ class InMemory:
 Source = Path | InMemory
 
 
-def sources(corpus: Corpus, *, plain_text: bool = False) -> list[Source]:
+def sources(corpus: Corpus, *, plain_text: bool = False, dump: Dump | None = None) -> list[Source]:
     """What a corpus is read from. Files exist, are named once and, unless they are plain text, have a known format."""
+    kind = _Kind(plain_text, dump)
     if isinstance(corpus, (str, Path)):
-        return _files([corpus], plain_text)
+        return _files([corpus], kind)
     if not hasattr(corpus, "__arrow_c_stream__"):
         if not isinstance(corpus, Iterable) or isinstance(corpus, (Mapping, bytes)):
             kind = type(corpus).__name__
@@ -106,28 +118,41 @@ def sources(corpus: Corpus, *, plain_text: bool = False) -> list[Source]:
         if first is None:
             raise SottoError("the corpus names no file; give at least one path")
         if isinstance(first, (str, Path)) and not hasattr(corpus, "columns"):
-            return _files([first, *records], plain_text)
+            return _files([first, *records], kind)
         if once:
-            return _in_memory(chain([first], records), type(corpus).__name__, True, plain_text)
-    return _in_memory(corpus, type(corpus).__name__, isinstance(corpus, Iterator), plain_text)
+            return _in_memory(InMemory(chain([first], records), type(corpus).__name__, True), kind)
+    return _in_memory(InMemory(corpus, type(corpus).__name__, isinstance(corpus, Iterator)), kind)
 
 
-def _in_memory(given: Any, kind: str, once: bool, plain_text: bool) -> list[Source]:
-    if plain_text:
-        raise SottoError(f"plain text is read from files, not from {kind}; give paths")
-    return [InMemory(given, kind, once)]
+@dataclass(frozen=True)
+class _Kind:
+    """What files are expected to hold."""
+
+    plain_text: bool
+    dump: Dump | None
+
+    def holds(self, path: Path) -> bool:
+        """Is a file of a folder one of them?"""
+        return self.dump.holds(path) if self.dump else _holds_records(path) != self.plain_text
 
 
-def _files(paths: Iterable[str | Path], plain_text: bool) -> list[Source]:
-    files = [file for path in paths for file in _expanded(Path(path), plain_text)]
+def _in_memory(source: InMemory, kind: _Kind) -> list[Source]:
+    if kind.plain_text or kind.dump:
+        what = "plain text" if kind.plain_text else "a dump"
+        raise SottoError(f"{what} is read from files, not from {source.kind}; give paths")
+    return [source]
+
+
+def _files(paths: Iterable[str | Path], expected: _Kind) -> list[Source]:
+    files = [file for path in paths for file in _expanded(Path(path), expected)]
     seen: set[Path] = set()
     for path in files:
         must_be_file(path)
         kind, packed = format_of(path)
         known = _holds_records(path)
-        if plain_text and known:
+        if expected.plain_text and known:
             raise SottoError(f"{path} holds records, not plain text; leave --plain-text out to keep its users apart")
-        if not known and not plain_text:
+        if not (known or expected.plain_text or expected.dump):
             raise SottoError(f"{path} has the unknown format {kind + packed or '(no suffix)'!r}; {_ALLOWED}")
         if path.resolve() in seen:
             raise SottoError(f"{path} is named twice, its users' text would count double; name each file once")
@@ -135,10 +160,10 @@ def _files(paths: Iterable[str | Path], plain_text: bool) -> list[Source]:
     return list(files)
 
 
-def _expanded(path: Path, plain_text: bool) -> list[Path]:
+def _expanded(path: Path, expected: _Kind) -> list[Path]:
     """The files of a folder or a pattern, in order. Hidden ones, and in a folder those of other formats, are not."""
     if path.is_dir():
-        found = [file for file in path.rglob("*") if _holds_records(file) != plain_text]
+        found = [file for file in path.rglob("*") if expected.holds(file)]
     elif not path.exists() and any(letter in str(path) for letter in _WILD):
         start, pattern = Path(path.anchor), path
         found, path = list(start.glob(str(path.relative_to(start)))), start
@@ -172,6 +197,8 @@ def size_of(source: Source) -> int:
 def records(corpus: list[Source], reading: Reading = AS_USUAL, census: Census | None = None) -> Iterator[Record]:
     """The owners and the text of each record, in order."""
     counted = census or Census()
+    if reading.dump is not None:
+        return reading.dump.records([source for source in corpus if isinstance(source, Path)], counted)
     return (record for source in corpus for record in _read(source, reading, counted))
 
 
@@ -248,7 +275,7 @@ def owned(source: Source, rows: Generator[tuple[int | str, Row], None, None], re
                 raise _missing(source, place, str(error.args[0]), f"it has {_fields(len(row))}") from None
             owners = _owners(found, f"{source}:{place}", in_table)
             if type(text) is not str:
-                raise _error(source, place, f"the text in {reading.text!r} is {_show(text)}; it must be a string")
+                raise _error(source, place, f"the text in {reading.text!r} is {show_value(text)}; it must be a string")
             yield owners, text
 
 
@@ -263,7 +290,7 @@ def _owners(found: Sequence[tuple[str, object]], place: str, in_table: bool) -> 
                 owners.append(name)
             elif len(found) == 1 or not (name is None or isinstance(name, str)):
                 needed = "every record needs a user, as text or a whole number"
-                raise SottoError(f"{place}: the user in {field!r} is {_show(user)}; {needed}")
+                raise SottoError(f"{place}: the user in {field!r} is {show_value(user)}; {needed}")
     if not owners:
         fields = " and ".join(repr(field) for field, _ in found)
         raise SottoError(f"{place}: no user in {fields}; every record needs a user, as text or a whole number")
@@ -478,7 +505,7 @@ def _refuse_repeated(place: str, names: Sequence[str], fields: Iterable[str]) ->
             raise SottoError(f"{place}: the field {field!r} is there more than once; keep or rename one of them")
 
 
-def _show(value: object) -> str:
+def show_value(value: object) -> str:
     """A value in an error, without its contents: a corpus is private."""
     if value is None or isinstance(value, str):
         return "null" if value is None else "empty"

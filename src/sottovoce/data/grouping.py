@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.data.census import Census
-from sottovoce.data.corpus import Corpus, Pieces, Reading, Source, records, size_of, sources
+from sottovoce.data.corpus import Corpus, Dump, Pieces, Reading, Source, records, size_of, sources
 from sottovoce.data.store import LARGEST_USER
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer
 from sottovoce.errors import SettingError, SottoError
@@ -50,6 +50,7 @@ class Grouping:
         every_record_is_a_user: nearly all users have one record each, and this is as it should be.
         delimiter: of tables; without it, the one with which their first line names the fields.
         encoding: of text files; without it UTF-8, or UTF-16 where a file begins so.
+        dump: the files are a published dump, `Reddit()` or `StackOverflow()`, which has its own fields.
     """
 
     user_field: str | tuple[str, ...] = "user"
@@ -63,6 +64,7 @@ class Grouping:
     every_record_is_a_user: bool = False
     delimiter: str | None = None
     encoding: str | None = None
+    dump: Dump | None = None
 
     def __post_init__(self) -> None:
         length, least = self.tokens_per_user, self.min_tokens
@@ -75,6 +77,10 @@ class Grouping:
             f"{{owners_per_record}} must be in [1, {MOST_OWNERS}]; records of more owners are dropped": not 1
             <= self.owners_per_record
             <= MOST_OWNERS,
+            "{plain_text.name} is text without users, and a dump has users; leave one of them out": self.plain_text
+            and self.dump is not None,
+            "a dump names its own fields; leave {user_field.name} and {text_field.name} out": self.dump is not None
+            and (self.reading.users, self.text_field) != (("user",), "text"),
         }
         for template, applies in refused.items():
             if applies:
@@ -83,10 +89,10 @@ class Grouping:
     @cached_property
     def reading(self) -> Reading:
         fields = (self.user_field,) if isinstance(self.user_field, str) else tuple(self.user_field)
-        return Reading(fields, self.text_field, self.delimiter, self.encoding)
+        return Reading(fields, self.text_field, self.delimiter, self.encoding, self.dump)
 
     def sources(self, corpus: Corpus) -> list[Source]:
-        return sources(corpus, plain_text=self.plain_text)
+        return sources(corpus, plain_text=self.plain_text, dump=self.dump)
 
     def records(
         self,

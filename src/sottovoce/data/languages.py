@@ -14,6 +14,7 @@ from sottovoce.errors import SettingError
 from sottovoce.files import Facts
 
 DEFAULT = "en"
+SPACES = "spaces"  # in place of a language: text that is cut already, with a space between two tokens
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,12 @@ class Language(Facts):
 
     @property
     def name(self) -> str:
-        return NAMES[self.code]
+        return NAMES.get(self.code, "text that is cut at spaces")
+
+    @property
+    def is_cut(self) -> bool:
+        """Is the text cut already? Then every token is as it stands there."""
+        return self.code == SPACES
 
     @property
     def listed(self) -> str | None:
@@ -61,6 +67,8 @@ class Language(Facts):
 def find_language(code: str) -> Language:
     """The language of a code such as "th" or "pt-BR", whose region is left out."""
     plain = code.replace("_", "-").split("-")[0].lower()
+    if plain == SPACES:
+        return Language(SPACES)
     if plain not in NAMES:
         known = {name.lower(): each for each, name in NAMES.items()} | {each: each for each in NAMES}
         near = dict.fromkeys(known[name] for name in get_close_matches(code.lower(), known, 3, 0.6))

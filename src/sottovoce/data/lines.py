@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import io
+import lzma
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -13,12 +15,13 @@ from typing import Any, cast
 
 from sottovoce.errors import SettingError, SottoError
 
-PACKED = (".gz", ".zst")
+PACKED = (".gz", ".zst", ".bz2", ".xz")
 MANY_BLANK = 64  # blank lines, after which more are expected: looking ahead costs as much as reading some
 LONGEST_LINE = 64 * 2**20  # bytes: a longer line is a file without line ends, which may not fit in memory
 ONE_OBJECT = "put one whole object on each line (jq -c '.[]')"
 NOT_UTF8 = "text is not UTF-8; convert the file (iconv -f LATIN1 -t UTF-8), or name its encoding ({encoding.name})"
 _BUFFER = 2**18
+_ARROWS_WINDOW = 2**27  # bytes: Arrow unpacks .zst with a window up to this, and `zstd --long=31` writes 2 GiB
 _WINDOWS, _LATIN = "cp1252", "latin-1"  # the second has a letter for every byte
 
 
@@ -30,7 +33,7 @@ def format_of(path: Path) -> tuple[str, str]:
 
 
 def lines(path: str | Path) -> Generator[str, None, None]:
-    """The lines of a UTF-8 file with their ends, unpacked if the name ends in .gz or .zst."""
+    """The lines of a UTF-8 file with their ends, unpacked if its name says that it is packed."""
     with opened(Path(path)) as reader:
         yield from iter(reader.next, "")
 
@@ -144,7 +147,7 @@ def readable(path: Path) -> Generator[None, None, None]:
     """Faults of the file system and of packed files become one line."""
     try:
         yield
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         # Python's own message has the first bytes of the file in it.
         reason = "not gzip, or damaged" if isinstance(error, gzip.BadGzipFile) else one_line(error)
         raise SottoError(f"cannot read {path} ({reason}); check that it is whole and yours to read") from None
@@ -165,9 +168,15 @@ def _open(path: Path) -> io.BufferedReader:
     match format_of(path)[1]:
         case ".gz":
             return io.BufferedReader(cast(io.RawIOBase, gzip.open(path, "rb")), _BUFFER)
+        case ".bz2":
+            return io.BufferedReader(cast(io.RawIOBase, bz2.open(path, "rb")), _BUFFER)
+        case ".xz":
+            return io.BufferedReader(cast(io.RawIOBase, lzma.open(path, "rb")), _BUFFER)
         case ".zst":
             import pyarrow as pa
 
+            if _window_of(path) > _ARROWS_WINDOW:
+                return io.BufferedReader(_LongZst(path), _BUFFER)
             return io.BufferedReader(pa.input_stream(str(path), compression="zstd"), _BUFFER)
         case _:
             return cast(io.BufferedReader, path.open("rb", _BUFFER))
@@ -195,6 +204,58 @@ def _guessed(raw: bytes) -> str:
         return raw.decode(_WINDOWS)
     except UnicodeDecodeError:
         return raw.decode(_LATIN)
+
+
+def _window_of(path: Path) -> int:
+    """How far back a .zst file refers, in bytes, by the header of its first frame (RFC 8878, section 3.1.1.1)."""
+    with path.open("rb") as file:
+        header = file.read(6)
+    if len(header) < 6 or header[:4] != b"\x28\xb5\x2f\xfd" or header[4] & 0x20:  # no frame, or one without a window
+        return 0
+    base = 1 << (10 + (header[5] >> 3))
+    return base + base // 8 * (header[5] & 7)
+
+
+class _LongZst(io.RawIOBase):
+    """A .zst file with a long window, as the dumps of Reddit have it."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise SottoError(
+                f"{path} was packed with a long window, for which zstandard is needed; `pip install "
+                "'sottovoce[dumps]'`, or unpack it (zstd -d --long=31)"
+            ) from None
+        self._file, self._ready = path.open("rb"), b""
+        self._fault: Any = zstandard.ZstdError
+        self._unpacker: Any = zstandard.ZstdDecompressor(max_window_size=2**31)
+        self._frame: Any = self._unpacker.decompressobj()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while not self._ready:
+            packed = (self._frame.unused_data if self._frame.eof else b"") or self._file.read(_BUFFER)
+            if not packed:
+                if self._frame.eof:
+                    break
+                raise EOFError("it ends in the middle")
+            if self._frame.eof:
+                self._frame = self._unpacker.decompressobj()
+            try:
+                self._ready = self._frame.decompress(packed)
+            except self._fault as error:
+                raise OSError(one_line(error)) from None
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 class _AsUtf8(io.RawIOBase):

@@ -36,7 +36,8 @@ class PreparationSummary(Facts):
 
     `tokens_cut` are of the users kept; the tokens of users dropped are in `tokens_seen` only. `records_dropped` have
     too many owners; `look_alike_users` have an id much like another's; `nameless_records` have a user such as "null";
-    `guessed_lines` of tables are not UTF-8 and were read as Windows-1252.
+    `guessed_lines` of tables are not UTF-8 and were read as Windows-1252; `records_filtered` were left out of a dump:
+    deleted comments, bots, sentences beyond the limit.
     """
 
     records: int
@@ -57,6 +58,7 @@ class PreparationSummary(Facts):
     look_alike_users: int = 0
     nameless_records: int = 0
     guessed_lines: int = 0
+    records_filtered: int = 0
 
     def __repr__(self) -> str:
         users = f"{self.train_users:,} users to train on, {self.test_users:,} held out"
@@ -275,4 +277,5 @@ def summarise(
         look_alike_users=0 if grouping.plain_text else alike,
         nameless_records=0 if grouping.plain_text else census.nameless,
         guessed_lines=census.guessed_lines,
+        records_filtered=census.filtered,
     )

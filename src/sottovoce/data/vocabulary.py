@@ -27,7 +27,7 @@ from sottovoce.data.tokenizer import (
     texts_of,
     wide_tokens,
 )
-from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, fold, is_word, tokenise
+from sottovoce.data.words import BOS, ENGLISH, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, fold, is_word, tokenise
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import Json
 
@@ -75,7 +75,7 @@ class Vocabulary:
 
     @classmethod
     def from_file(cls, path: str | Path, size: int | None = None, language: str | None = None) -> Vocabulary:
-        """A word list, one word a line, most frequent first; further columns are ignored. May be `.gz` or `.zst`.
+        """A word list, one word a line, most frequent first; further columns are ignored. May be packed.
 
         A list that names its language, as a saved vocabulary does, is of that language.
         """
@@ -111,7 +111,7 @@ class Vocabulary:
                 break
             tokens = tokenise(word, rules)
             # A mark outside ASCII is a token too, but not a word; some languages have their own.
-            if len(tokens) == 1 and (is_word(tokens[0]) or tokens[0] in rules.marks):
+            if len(tokens) == 1 and (rules.is_cut or is_word(tokens[0]) or tokens[0] in rules.marks):
                 kept[tokens[0]] = None
         return cls(tuple(kept), rules.code)
 
@@ -153,7 +153,7 @@ class Vocabulary:
     @property
     def page_rules(self) -> Json:
         """The rules for a page that cuts text as this vocabulary does; with a sample to check it on."""
-        rules = self.rules.to_json()
+        rules = (ENGLISH if self.rules.is_cut else self.rules).to_json()  # what is typed is not cut yet
         if self.rules.segmented:
             text = SAMPLES[self.language]
             rules["without_spaces"] = WITHOUT_SPACES.pattern
@@ -225,7 +225,7 @@ class Vocabulary:
 
     def encode_many(self, texts: Any) -> TokenColumn:
         """`encode_measured` of each text of an Arrow array of strings, with the same ids."""
-        if self.rules.segmented:
+        if self.rules.segmented or self.rules.is_cut:
             return TokenColumn.of(map(self.encode_measured, texts_of(texts)), wide_tokens(self.size))
         return self._many.encode(texts)
 

@@ -41,6 +41,8 @@ def tokenise(text: str, language: Language = ENGLISH) -> list[str]:
     >>> tokenise("हिन्दी में")
     ['हिन्दी', 'में']
     """
+    if language.is_cut:
+        return text.split()
     text = fold(text, language)
     tokens = (_ASCII if text.isascii() else _unicode_tokens()).findall(text)
     if language.elides:
@@ -52,6 +54,8 @@ def tokenise(text: str, language: Language = ENGLISH) -> list[str]:
 
 def fold(text: str, language: Language = ENGLISH) -> str:
     """A text in lower case, as the language writes it, with one code for what looks the same."""
+    if language.is_cut:
+        return text
     if language.letters or language.drops_marks or language.form != "NFC":
         text = unicodedata.normalize(language.form, text)
         for letter, folded in language.letters:

@@ -101,3 +101,54 @@ def test_what_spark_cannot_do_is_refused_in_one_line(given, said, tmp_path, caps
     assert re.search(said, line), line
     assert "\n" not in line
     assert not list(tmp_path.iterdir())
+
+
+def comments(tmp_path: Path, last: str = "") -> Path:
+    """A made-up dump of Reddit: three people, a bot, and a line that may be broken."""
+    row = '{{"author":"{}","body":"the tea is good","created_utc":{}}}\n'
+    path = tmp_path / "RC_2017-11"
+    text = "".join(row.format(f"{name}", number) for number, name in enumerate(["ann", "bea", "cy", "tea_bot"] * 3))
+    path.write_text(text + last, encoding="utf-8")
+    return path
+
+
+def test_a_dump_becomes_a_store_by_its_format(tmp_path, capsys):
+    arguments = ["prepare", str(comments(tmp_path)), "--format", "reddit", "--test-users", "0"]
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--out", str(tmp_path / "store"), "--json"])
+    assert not ended.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert (found["train_users"], found["records"], found["records_filtered"]) == (3, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--format", "reddit", "--split", "test"], "are for --format stackoverflow"),
+        (["--format", "reddit", "--user-field", "author"], "a dump names its own fields"),
+        (["--format", "reddit", "--plain-text"], "leave one of them out"),
+        (["--format", "reddit", "--engine", "spark"], "--format is read on this machine"),
+        (["--format", "stackoverflow", "--split", "all"], "--split 'all' must be one of train, heldout, test"),
+        (["--format", "stackoverflow"], "RC_2017-11 is neither an SQLite nor an HDF5 file"),
+        (["--format", "reddit", "broken"], "RC_2017-11:13: no field 'body'"),
+    ],
+    ids=str,
+)
+def test_what_a_dump_cannot_be_is_refused_in_one_line(given, said, tmp_path, capsys):
+    broken = given[-1] == "broken"
+    path = comments(tmp_path, '{"author":"ann","created_utc":99}\n' if broken else "")
+    with pytest.raises(SystemExit) as ended:
+        main(["prepare", str(path), *given[: -1 if broken else None], "--out", str(tmp_path / "store")])
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.strip()
+    assert said in line
+    assert "\n" not in line
+    assert not (tmp_path / "store").exists()
+
+
+def test_words_of_a_dump_that_is_cut_are_cut_at_spaces(tmp_path, capsys):
+    (tmp_path / "stackoverflow.word_count").write_text("the\t2\nfront-end\t1\n")
+    words = Words(vocabulary=tmp_path / "stackoverflow.word_count")
+    assert words.of_dump("reddit") is words
+    assert "front-end" in words.of_dump("stackoverflow").open()[0].words
+    assert "the guarantee then does not cover which words there are" in capsys.readouterr().err
