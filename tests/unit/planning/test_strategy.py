@@ -10,10 +10,12 @@ import pytest
 from sottovoce import accounting
 from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.accounting.matrices import Banded, Blt, Participation, Tree
+from sottovoce.build.rules import check, recipe_rules
 from sottovoce.errors import SottoError
 from sottovoce.planning import strategy
 from sottovoce.planning.plan import Plan, make_plan
 from sottovoce.planning.strategy import compare_noise
+from sottovoce.recipe import Recipe
 
 TURNS = {"users": 2_700, "cohort": 100, "rounds": 100, "delta": 1e-5, "sampling": "in_turn"}
 APART = {**TURNS, "sampling": "min_separation", "min_separation": 10}
@@ -45,6 +47,27 @@ def test_gboards_tree_as_a_plan():
     assert made.epsilon_zcdp == pytest.approx(8.9, abs=0.05)
     assert (made.min_separation, made.participations) == (313, 6)
     assert made.strategy == {"noise": "tree"}
+
+
+def test_the_published_settings_of_stackoverflow_as_plans():
+    """Kairouz et al. 2021: noise of 0.149 S on a node. Choquette-Choo et al. 2023: 6 rounds, 342 apart, ε = 8.8."""
+    plans = []
+    for name in ("kairouz2021", "choquette2023"):
+        recipe = Recipe.load(name)
+        privacy, changes = (
+            recipe.privacy,
+            {"noise": "tree"},
+        )  # ε is the same with any matrix, and a tree needs no search
+        check(recipe_rules(recipe.replace(data={"store": "demo"})))
+        keys = ("users", "delta", "sampling", "noise_multiplier", "epsilon", "clip_norm")
+        sizes = {"cohort": round(privacy.cohort), "rounds": recipe.run.rounds}
+        plans.append(make_plan(**{key: getattr(privacy, key) for key in keys}, **sizes, **changes))
+    tree, factored = plans
+    assert tree.noise_over_clip == pytest.approx(0.149, abs=5e-6)
+    assert (tree.participations, factored.participations, factored.min_separation) == (1, 6, 342)
+    assert factored.epsilon == pytest.approx(8.8, abs=0.05)
+    # One Gaussian release at z, in closed form: the whole run is no more than that.
+    assert gaussian_epsilon(factored.noise_multiplier, 1e-6) == pytest.approx(factored.epsilon, abs=1e-3)
 
 
 @pytest.mark.parametrize(("noise", "matrix"), [("tree", Tree()), ("blt", BLT), ("banded", BANDED)])
