@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,6 +39,7 @@ from sottovoce.data.demo import demo_vocabulary
 from sottovoce.federation import device as device_module
 from sottovoce.federation.device import Device
 from sottovoce.federation.flower.subprocesses import Child, free_port
+from sottovoce.federation.members import BY_DEVICE
 from sottovoce.federation.roster import Roster
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.federation.transport import Exchange, Transport
@@ -85,7 +86,12 @@ def make_recipe(kind: str, silos: int, arguments: argparse.Namespace) -> Recipe:
 
 def create(folder: Path, silos: int, users: int) -> Roster:
     settings = federate.FederationSettings(demo_vocabulary(), DEMO_TOKENS_PER_USER, "127.0.0.1", free_port())
-    return federate.create_federation(folder, [(f"silo-{number}", users) for number in range(silos)], settings)
+    roster = federate.create_federation(folder, [(f"silo-{number}", users) for number in range(silos)], settings)
+    # As if silos had made their keys: else they would refuse masked rounds.
+    roster = replace(roster, members=tuple(replace(each, made_by=BY_DEVICE) for each in roster.members))
+    roster.save()
+    roster.share_members()
+    return roster
 
 
 @dataclass

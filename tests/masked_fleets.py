@@ -18,7 +18,7 @@ from sottovoce.federation.masking.graph import Terms
 from sottovoce.federation.masking.messages import Request, read_later
 from sottovoce.federation.masking.participant import Participant, Place
 from sottovoce.federation.masking.vector import layout_of
-from sottovoce.federation.members import KnownMember, Membership
+from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
 from sottovoce.federation.messages import Code, Contribution, Later, Nothing, Refused, Task, digest, read_request
 from sottovoce.federation.rounds import aggregate
 from sottovoce.federation.transport import Exchange
@@ -46,7 +46,7 @@ def names_of(count: int) -> list[str]:
 
 
 def members_of(count: int, users: int = 3) -> dict[str, KnownMember]:
-    return {name: KnownMember(users, node_key(number)[1]) for number, name in enumerate(names_of(count))}
+    return {name: KnownMember(users, node_key(number)[1], BY_DEVICE) for number, name in enumerate(names_of(count))}
 
 
 def membership(number: int, count: int) -> Membership:

@@ -456,8 +456,8 @@ def keys_signed_for_no_round():
     """A signature of keys is not bound to its round: old ones, whose secrets were opened, are valid again."""
     from sottovoce.federation.masking import context, messages
 
-    def claim(round_context, name, mask_key, seal_key):
-        return context.bind("keys", name, mask_key, seal_key)
+    def claim(round_context, name, entry):
+        return context.bind("keys", name, entry)
 
     messages.Advert.claim = staticmethod(claim)
 
@@ -470,12 +470,12 @@ def keys_of_its_own_that_are_not_looked_at():
     real = Participant._share
 
     def share(self, found):
-        own, place = Participant.advert_keys, found.names.index(self._place.name)
-        Participant.advert_keys = property(lambda self: found.keys[place])
+        own, place = Participant.shown, found.names.index(self._place.name)
+        Participant.shown = property(lambda self: found.keys[place])
         try:
             return real(self, found)
         finally:
-            Participant.advert_keys = own
+            Participant.shown = own
 
     Participant._share = share
 
@@ -541,6 +541,14 @@ def masks_of_its_own_alone():
 
     real = Modular.add_masks
     Modular.add_masks = lambda self, keys, sign=1: real(self, list(keys)[:1] if sign > 0 else (), sign)
+
+
+@caught_by(PARTICIPANT, "test_keys_that_the_server_made_count_among_those_that_collude")
+def devices_that_the_server_can_be():
+    """A key that the server made is taken for one that its device made: with enough of them it is everybody else."""
+    from sottovoce.federation.members import Membership
+
+    Membership.made_by_server = lambda self, names: []
 
 
 @caught_by(PARTICIPANT, "test_keys_are_fresh_in_every_round")
@@ -667,6 +675,27 @@ def a_mask_key_that_is_not_compared():
     from sottovoce.federation.masking import masks
 
     masked._Opening._mask_key = lambda self, name: masks.key_from_seed(self._combined(name))
+
+
+@caught_by(
+    "unit/federation/aggregation/test_masked.py",
+    "test_a_wrong_share_of_a_self_mask_is_noticed_and_nothing_is_unmasked",
+)
+def a_self_mask_that_is_not_compared():
+    """What wrong shares give is taken for the seed of a self-mask, and the model steps by noise of the whole range."""
+    from sottovoce.federation.aggregation import masked
+
+    masked._Opening._is_self_seed = lambda self, name, seed: True
+
+
+@caught_by(PARTICIPANT, f"{LIES}[a neighbour's commitment is another]")
+def a_commitment_that_nobody_signed():
+    """The commitment is beside what is signed: the server puts in its own, and takes wrong secrets for right."""
+    from sottovoce.federation.masking import context, messages
+
+    messages.Advert.claim = staticmethod(
+        lambda round_context, name, entry: context.bind("k", round_context, name, entry[:64])
+    )
 
 
 @caught_by("unit/federation/masking/test_vector.py", "test_where_devices_add_the_noise_no_exact_count_is_in_the_vector")

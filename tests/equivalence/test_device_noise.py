@@ -19,7 +19,7 @@ from sottovoce.build.mechanism import build_mechanism
 from sottovoce.federation import device as devices_module
 from sottovoce.federation.device import SERVER_DELTA, with_own_noise
 from sottovoce.federation.limits import Limits
-from sottovoce.federation.members import KnownMember, Membership
+from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
 from sottovoce.federation.messages import Code, read_answer
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import Coordinator
@@ -39,7 +39,7 @@ SECRETS = Secrets.seeded(3)
 
 def fleet(folder, store, limits=None):
     public = {name: node_key(number)[1] for number, name in enumerate(SHARES)}
-    members = {name: KnownMember(users, public[name]) for name, users in SHARES.items()}
+    members = {name: KnownMember(users, public[name], BY_DEVICE) for name, users in SHARES.items()}
     firsts = dict(zip(SHARES, np.cumsum([0, *SHARES.values()]).tolist(), strict=False))
     devices = {
         name: seated_device(

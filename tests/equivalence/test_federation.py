@@ -12,7 +12,7 @@ from masked_fleets import node_key, same
 from sottovoce.build import rules
 from sottovoce.build.assembly import assemble
 from sottovoce.federation.limits import Limits
-from sottovoce.federation.members import KnownMember, Membership
+from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.local.keys import local_key
@@ -70,7 +70,7 @@ def test_a_masked_sum_is_the_plain_sum_to_the_bit(store, vocabulary, tmp_path, m
     if settings is COMPRESSED:  # devices send exact sums; here they do so of updates of one byte a number
         monkeypatch.setattr(rules, "device_rules", lambda recipe: iter(()))
     public = {name: node_key(number)[1] for number, name in enumerate(SHARES)}
-    members = {name: KnownMember(users, public[name]) for name, users in SHARES.items()}
+    members = {name: KnownMember(users, public[name], BY_DEVICE) for name, users in SHARES.items()}
     store = some_of(store, 0, sum(SHARES.values()))
     firsts = dict(zip(SHARES, np.cumsum([0, *SHARES.values()]).tolist(), strict=False))
     released = {}

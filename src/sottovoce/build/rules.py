@@ -514,14 +514,17 @@ def silo_rules(recipe: Recipe, users: int) -> Iterator[str]:
         yield f"federation.noise='devices' with privacy.sampling={recipe.privacy.sampling!r}: {exact}; use 'poisson'"
 
 
-def roster_rules(recipe: Recipe, registered: Collection[int]) -> Iterator[str]:
-    """Rules of a recipe and the registered users of each device."""
+def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: int = 0) -> Iterator[str]:
+    """Rules of a recipe, the registered users of each device, and how many device keys the server made."""
     devices = len(registered)
     if recipe.federation.aggregation == "masked" and devices > MOST_MASKED:
         yield f"a masked sum is over {MOST_MASKED:,} devices at most, and {devices:,} are registered; use 'plain'"
     if recipe.federation.survivors > devices:
         there = f"the {devices} devices registered: no round would be unmasked"
         yield f"federation.survivors={recipe.federation.survivors} is more than {there}; lower it"
+    if recipe.federation.aggregation == "masked" and made_by_server > recipe.federation.colluding:
+        many = f"federation.colluding={recipe.federation.colluding}, and the server made the keys of {made_by_server}"
+        yield f"{many} devices, so could sign for them: rekey these (`sotto federate key` and `rekey`), or raise it"
     yield from silo_rules(recipe, max(registered, default=0))
 
 

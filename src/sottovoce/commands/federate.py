@@ -160,7 +160,7 @@ def with_federation(recipe: Recipe, found: Roster) -> Recipe:
         raise SottoError(f"{found.path} has no devices; register some with `sotto federate enrol`")
     recipe = recipe.replace(data={"store": str(found.path)})
     rules.check(rules.device_rules(recipe))
-    rules.check(rules.roster_rules(recipe, found.registered.values()))
+    rules.check(rules.roster_rules(recipe, found.registered.values(), len(found.listed.made_by_server)))
     return recipe
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -108,6 +108,10 @@ class Membership:
 
     key: Path
     members: Mapping[str, KnownMember] = field(default_factory=dict)
+
+    def made_by_server(self, names: Iterable[str]) -> list[str]:
+        """Those of the devices whose key the server made: it can sign for them, so they count as colluding."""
+        return [name for name in names if self.members[name].made_by == BY_SERVER]
 
     def sign(self, claim: bytes) -> bytes:
         return keys.sign(self.key, claim)

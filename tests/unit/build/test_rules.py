@@ -60,6 +60,7 @@ class Case:
     layers: Sequence[str] = ("a", "b")
     processes: int = 1
     registered: tuple[int, ...] = (1,) * 20
+    made_by_server: int = 0
     before: Spent = ()
     own_objective: bool = False
     family: str = "lstm"  # the model that gets adapters
@@ -74,7 +75,7 @@ SCOPES = {
     "store": lambda c: store_rules(c.recipe, c.facts, c.own_objective),
     "model": lambda c: model_rules(c.recipe, c.layers, 1),
     "devices": lambda c: device_rules(c.recipe),
-    "roster": lambda c: roster_rules(c.recipe, c.registered),
+    "roster": lambda c: roster_rules(c.recipe, c.registered, c.made_by_server),
     "simulation": lambda c: simulation_rules(c.recipe),
     "adapters": lambda c: adapter_rules(c.survey),
 }
@@ -254,6 +255,10 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
     "roster": [
         (case(MASKED, registered=(1,) * 3000), "a masked sum is over 2,048 devices at most, and 3,000 are registered"),
         (case(MASKED, registered=(1, 1)), "federation.survivors=3 is more than the 2 devices registered"),
+        (
+            case(MASKED, made_by_server=1),
+            "federation.colluding=0, and the server made the keys of 1 devices, so could sign for them: rekey these",
+        ),
         (
             case(MASKED, separated(), federation(noise="devices"), registered=(1, 4, 1)),
             "a silo of 4 users would tell the server exactly how many of them join a round; use 'poisson'",

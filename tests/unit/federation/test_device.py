@@ -18,7 +18,7 @@ from sottovoce.federation import device as devices
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.masking.context import context_of
 from sottovoce.federation.masking.messages import Forwarded, KeyList, read_advert, read_shares, read_vector
-from sottovoce.federation.members import KnownMember, Membership
+from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
 from sottovoce.federation.messages import Code, Contribution, Nothing, Task, digest, read_answer, unpack
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import for_devices
@@ -304,7 +304,9 @@ def no_updates(task, assembly, params, rows, name) -> Contribution:
 
 def masked_fleet(folder, store, limits: Limits | None = None) -> dict[str, devices.Device]:
     """Three devices that know one another. They do not train: it is what they send that counts."""
-    known = {name: KnownMember(users, node_key(number)[1]) for number, (name, users) in enumerate(SHARES.items())}
+    known = {
+        name: KnownMember(users, node_key(number)[1], BY_DEVICE) for number, (name, users) in enumerate(SHARES.items())
+    }
     fleet, first = {}, 0
     for number, (name, users) in enumerate(SHARES.items()):
         seat = Seat(membership=Membership(node_key(number)[0], known))
@@ -322,8 +324,9 @@ def masked_fleet(folder, store, limits: Limits | None = None) -> dict[str, devic
 
 def shared_list(adverts: dict[str, bytes], context: str) -> KeyList:
     read = {name: read_advert(answer, context) for name, answer in adverts.items()}
-    both = tuple(one.mask_key + one.seal_key for one in read.values())
-    return KeyList(context, tuple(read), both, tuple(one.signature for one in read.values()))
+    return KeyList(
+        context, tuple(read), tuple(one.entry for one in read.values()), tuple(one.signature for one in read.values())
+    )
 
 
 def forwarded(answers: dict[str, bytes], context: str, receiver: str) -> bytes:

@@ -22,12 +22,14 @@ from sottovoce.federation.masking import masks, sharing
 from sottovoce.federation.masking.context import context_of
 from sottovoce.federation.masking.graph import Graph, Terms, graph_of, quorum
 from sottovoce.federation.masking.messages import (
+    ENTRY,
     Advert,
     Forwarded,
     KeyList,
     Revealed,
     Signatures,
     Survivors,
+    commitment,
     largest,
     read_advert,
     read_confirmed,
@@ -80,9 +82,7 @@ class MaskedAggregator:
         self._in_sum: tuple[str, ...] = ()
         self.joined: dict[str, int] = {}
         self.lacking: list[str] = []
-        self.first = _Exchange(
-            self, dict.fromkeys(asked.registered, message), largest(2 * masks.KEY), self._take_advert
-        )
+        self.first = _Exchange(self, dict.fromkeys(asked.registered, message), largest(ENTRY), self._take_advert)
 
     def ask_again(self, devices: Iterable[str]) -> None:
         """The first phase, played again, asks these devices alone."""
@@ -173,14 +173,15 @@ class MaskedAggregator:
     def _key_list(self) -> KeyList:
         names = tuple(sorted(self._adverts))
         adverts = [self._adverts[name] for name in names]
-        both, signatures = (one.mask_key + one.seal_key for one in adverts), (one.signature for one in adverts)
-        return KeyList(self._context, names, tuple(both), tuple(signatures))
+        return KeyList(
+            self._context, names, tuple(one.entry for one in adverts), tuple(one.signature for one in adverts)
+        )
 
     def _take_advert(self, device: str, answer: bytes) -> None:
         advert = read_advert(answer, self._context)
         if device in self._adverts:
             raise Refused(Code.TWICE)
-        claim = Advert.claim(self._context, device, advert.mask_key, advert.seal_key)
+        claim = Advert.claim(self._context, device, advert.entry)
         if not _is_signed(self._asked.public_keys.get(device, ""), advert.signature, claim):
             raise Refused(Code.SIGNATURE)
         for key in (advert.mask_key, advert.seal_key):  # one of low order would stop all neighbours
@@ -300,7 +301,10 @@ class _Opening:
         self._revealed.setdefault(device, read_revealed(answer, self._passing.found.context, len(kept)))
 
     def remove_masks(self, total: masks.Modular) -> None:
-        """Take the masks away from the sum of the survivors. Raises `Refused` where too few shares came."""
+        """Take the masks away from the sum of the survivors. Raises `Refused` where too few shares came.
+
+        Guarantee: a secret that a device did not commit to, in what it signed, removes no mask.
+        """
         found, graph, alive = self._passing.found, self._passing.graph, set(self._survivors)
         own = [self_mask(self._self_seed(name), found, name) for name in self._survivors]
         added, taken = [], []
@@ -313,11 +317,21 @@ class _Opening:
         total.add_masks(taken)
 
     def _self_seed(self, name: str) -> bytes:
-        return self._revealed[name].seed if name in self._revealed else self._combined(name)
+        """As the device gave it, or else by the shares of its neighbours."""
+        if name in self._revealed and self._is_self_seed(name, self._revealed[name].seed):
+            return self._revealed[name].seed
+        seed = self._combined(name)
+        if not self._is_self_seed(name, seed):
+            raise Refused(Code.MALFORMED, f"a device gave a wrong share of the self-mask of {name}")
+        return seed
+
+    def _is_self_seed(self, name: str, seed: bytes) -> bool:
+        found = self._passing.found
+        return commitment(seed, found.context, name) == found.entry(name).commitment
 
     def _mask_key(self, name: str) -> X25519PrivateKey:
         key = masks.key_from_seed(self._combined(name))
-        if masks.public_bytes(key) != self._passing.found.entry(name)[0]:
+        if masks.public_bytes(key) != self._passing.found.entry(name).mask_key:
             raise Refused(Code.MALFORMED, f"a device gave a wrong share of the mask key of {name}")
         return key
 

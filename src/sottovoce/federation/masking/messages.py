@@ -27,21 +27,36 @@ from sottovoce.federation.messages import (
     unpack,
 )
 
+ENTRY = 2 * KEY + 32  # bytes of what a device shows: two public keys and a commitment
+
+
+def commitment(seed: bytes, context: str, name: str) -> bytes:
+    """What binds a device to the seed of its self-mask: nobody finds another seed for it, or the seed from it."""
+    return sha256(bind("self-mask seed", context, name, seed)).digest()
+
 
 @dataclass(frozen=True)
 class Advert:
-    """What a device answers to its task: two fresh public keys, signed with its registered key."""
+    """What a device answers to its task: two fresh public keys, and a commitment to the seed of its self-mask.
+
+    They are signed with its registered key. The mask key is its own commitment: its seed gives the public key again.
+    """
 
     context: str
     mask_key: bytes
     seal_key: bytes
+    commitment: bytes
     signature: bytes
     account: Contribution | None = None  # of earlier rounds, where these are bounded; its sums are empty
 
+    @property
+    def entry(self) -> bytes:
+        return self.mask_key + self.seal_key + self.commitment
+
     @staticmethod
-    def claim(context: str, name: str, mask_key: bytes, seal_key: bytes) -> bytes:
+    def claim(context: str, name: str, entry: bytes) -> bytes:
         """What is signed."""
-        return bind("keys", context, name, mask_key, seal_key)
+        return bind("keys", context, name, entry)
 
     def to_bytes(self) -> bytes:
         facts: Facts = {"signature": self.signature.hex()}
@@ -49,19 +64,20 @@ class Advert:
             last, times = self.account.before
             claimed = {"task": self.account.task, "users": self.account.users, "last": last, "times": times}
             facts |= {**claimed, "claim": self.account.signature.hex()}
-        return _answer("keys", self.context, facts, keys=self.mask_key + self.seal_key)
+        return _answer("keys", self.context, facts, keys=self.entry)
 
 
 def read_advert(message: bytes, context: str) -> Advert:
     facts, arrays = _read_answer(message, "keys", context)
     try:
-        both, account = _rows(arrays["keys"], 2 * KEY)[0], None
+        entry, account = _rows(arrays["keys"], ENTRY)[0], None
         if "last" in facts:
             before = typed(facts["last"], int), typed(facts["times"], int)
             claim = bytes.fromhex(typed(facts["claim"], str))
             task, users = typed(facts["task"], str), typed(facts["users"], int)
             account = Contribution(task, users, 0, np.zeros(0, np.int64), [], before, claim)
-        return Advert(context, both[:KEY], both[KEY:], bytes.fromhex(typed(facts["signature"], str)), account)
+        signature = bytes.fromhex(typed(facts["signature"], str))
+        return Advert(context, entry[:KEY], entry[KEY : 2 * KEY], entry[2 * KEY :], signature, account)
     except (KeyError, TypeError, ValueError, IndexError):
         raise Refused(Code.MALFORMED) from None
 
@@ -72,18 +88,18 @@ class KeyList:
 
     context: str
     names: tuple[str, ...]
-    keys: tuple[bytes, ...]  # the mask key and the seal key of each
+    keys: tuple[bytes, ...]  # the mask key, the seal key and the commitment of each
     signatures: tuple[bytes, ...] = field(compare=False)
 
     @cached_property
     def digest(self) -> str:
         return sha256(bind("list", self.context, *self.names, *self.keys)).hexdigest()
 
-    def entry(self, name: str) -> tuple[bytes, bytes, bytes]:
-        """The mask key, the seal key and the signature of a device."""
+    def entry(self, name: str) -> Advert:
+        """What a device showed."""
         place = self._places[name]
-        both = self.keys[place]
-        return both[:KEY], both[KEY:], self.signatures[place]
+        shown = self.keys[place]
+        return Advert(self.context, shown[:KEY], shown[KEY : 2 * KEY], shown[2 * KEY :], self.signatures[place])
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -194,7 +210,7 @@ def read_later(later: Later) -> Request:
         signatures = _as_many(names, signatures)
         if later.kind == "unmask":
             return Signatures(context, names, signatures)
-        return KeyList(context, names, _as_many(names, _rows(arrays["keys"], 2 * KEY)), signatures)
+        return KeyList(context, names, _as_many(names, _rows(arrays["keys"], ENTRY)), signatures)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
 

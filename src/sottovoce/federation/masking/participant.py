@@ -28,6 +28,7 @@ from sottovoce.federation.masking.messages import (
     Shares,
     Signatures,
     Survivors,
+    commitment,
 )
 from sottovoce.federation.members import Membership
 from sottovoce.federation.messages import Code, Contribution, Refused
@@ -53,6 +54,7 @@ class Participant:
     Guarantee: one vector leaves, under masks of this round alone; of each device either the share of the mask key or
     that of the self-mask leaves, never both; and nothing that removes masks, unless as many devices signed one set of
     survivors as can sign only one. A message that is repeated gets the same bytes, and another in its place is refused.
+    A device whose key the server made counts among those that collude: a round with more than are declared is refused.
     """
 
     def __init__(self, place: Place, context: str, vector: np.ndarray, noise: Callable[[int], int] = no_noise):
@@ -69,8 +71,8 @@ class Participant:
 
     def advert(self, account: Contribution | None = None) -> Advert:
         mask_key, seal_key = masks.public_bytes(self._mask_key), masks.public_bytes(self._seal_key)
-        signature = self._place.membership.sign(Advert.claim(self.context, self._place.name, mask_key, seal_key))
-        return Advert(self.context, mask_key, seal_key, signature, account)
+        signature = self._place.membership.sign(Advert.claim(self.context, self._place.name, self.shown))
+        return Advert(self.context, mask_key, seal_key, self._commitment, signature, account)
 
     def answer(self, request: Request, before_vector: Callable[[str], None]) -> bytes:
         """The answer to a later phase. `before_vector` is called before the vector leaves: it may refuse."""
@@ -95,22 +97,27 @@ class Participant:
         return found
 
     def _share(self, found: KeyList) -> Shares:
-        place, own = self._place, self.advert_keys
+        place, own = self._place, self.shown
         if len(found.names) < max(place.terms.survivors, 2):
             raise Refused(Code.FEW, f"{len(found.names)} devices are in the round, fewer than {place.terms.survivors}")
         if len(found.names) > MOST_MASKED:
             raise Refused(Code.MALFORMED, f"a masked round has at most {MOST_MASKED} devices")
         if strangers := [name for name in found.names if name not in place.membership.members]:
             raise Refused(Code.STRANGER, f"{strangers[0]} is not in members.json; copy that file again from the server")
+        if len(made := place.membership.made_by_server(found.names)) > place.terms.colluding:
+            many = (
+                f"the server made the keys of {len(made)} devices in the round, and colluding = {place.terms.colluding}"
+            )
+            raise Refused(Code.LIMITS, f"{many}: each counts as one; make keys on devices with `sotto federate key`")
         if place.name not in found.names or found.keys[found.names.index(place.name)] != own:
             raise Refused(Code.MALFORMED, "the list of devices has other keys for this device than its own")
-        halves = [half for both in found.keys for half in (both[: masks.KEY], both[masks.KEY :])]
-        if len(set(halves)) != len(halves):
+        keys = [key for name in found.names for key in (found.entry(name).mask_key, found.entry(name).seal_key)]
+        if len(set(keys)) != len(keys):
             raise Refused(Code.MALFORMED, "a key is twice in the list of devices")
         graph = graph_of(found.names, found.digest, place.terms)
         for name in graph.neighbours[place.name]:
-            mask_key, seal_key, signature = found.entry(name)
-            self._check_signature(name, signature, Advert.claim(self.context, name, mask_key, seal_key))
+            shown = found.entry(name)
+            self._check_signature(name, shown.signature, Advert.claim(self.context, name, shown.entry))
         pair_keys = {
             name: pair_mask(self._mask_key, found, (place.name, name)) for name in graph.neighbours[place.name]
         }
@@ -180,8 +187,13 @@ class Participant:
         return Revealed(self.context, self._self_seed, tuple(shares))
 
     @property
-    def advert_keys(self) -> bytes:
-        return masks.public_bytes(self._mask_key) + masks.public_bytes(self._seal_key)
+    def shown(self) -> bytes:
+        """What others see of this device's secrets."""
+        return masks.public_bytes(self._mask_key) + masks.public_bytes(self._seal_key) + self._commitment
+
+    @property
+    def _commitment(self) -> bytes:
+        return commitment(self._self_seed, self.context, self._place.name)
 
     def _known_list(self) -> KeyList:
         if self._list is None:
@@ -195,7 +207,7 @@ class Participant:
     def _seal(self, found: KeyList, other: str, sender: str, receiver: str) -> bytes:
         """The key that seals the shares of one device to another: bound to the round, the list and the direction."""
         bound = bind("shares", self.context, found.digest, sender, receiver)
-        return masks.agreed(self._seal_key, found.entry(other)[1], bound)
+        return masks.agreed(self._seal_key, found.entry(other).seal_key, bound)
 
 
 def self_mask(seed: bytes, found: KeyList, name: str) -> bytes:
@@ -205,4 +217,5 @@ def self_mask(seed: bytes, found: KeyList, name: str) -> bytes:
 
 def pair_mask(key: X25519PrivateKey, found: KeyList, pair: tuple[str, str]) -> bytes:
     """The key of the mask of two devices. The first has the mask key `key`; the one of the lesser name adds it."""
-    return masks.agreed(key, found.entry(pair[1])[0], bind("pair mask", found.context, found.digest, *sorted(pair)))
+    bound = bind("pair mask", found.context, found.digest, *sorted(pair))
+    return masks.agreed(key, found.entry(pair[1]).mask_key, bound)

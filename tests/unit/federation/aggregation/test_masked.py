@@ -90,8 +90,9 @@ def rogue(phase: str, change: Callable[[Stub, bytes], bytes], count: int = 5) ->
 
 def signed_keys(stub: Stub, mask_key: bytes, seal_key: bytes) -> bytes:
     context = stub.participant.context
-    signature = membership(3, 5).sign(Advert.claim(context, ROGUE, mask_key, seal_key))
-    return Advert(context, mask_key, seal_key, signature).to_bytes()
+    advert = Advert(context, mask_key, seal_key, bytes(32), b"")
+    signature = membership(3, 5).sign(Advert.claim(context, ROGUE, advert.entry))
+    return replace(advert, signature=signature).to_bytes()
 
 
 def its_own(stub: Stub, answer: bytes) -> Advert:
@@ -141,6 +142,30 @@ def test_a_wrong_share_of_a_mask_key_is_noticed(caplog):
     fleet.lost = {"mask": {"d00", "d05"}}
     assert is_zero(fleet.play())
     assert "wrong share of the mask key" in caplog.text
+
+
+def with_wrong_seed(stub: Stub, answer: bytes) -> bytes:
+    return replace(read_revealed(answer, stub.participant.context, 4), seed=b"\1" * 16).to_bytes()
+
+
+def test_a_wrong_seed_of_a_self_mask_is_noticed_and_its_shares_open_it():
+    """A device signed what it commits to. Its neighbours have shares of the right one."""
+    fleet = rogue("unmask", with_wrong_seed)
+    assert same(fleet.play(), fleet.expected(set(fleet.names)))
+
+
+def test_a_wrong_share_of_a_self_mask_is_noticed_and_nothing_is_unmasked(caplog):
+    """Else the sum would be any numbers of the whole range, and the server would step by them."""
+
+    def change(stub: Stub, answer: bytes) -> bytes:
+        revealed = read_revealed(answer, stub.participant.context, 4)
+        return replace(revealed, shares=(b"\1" * 16,) * 4).to_bytes()
+
+    fleet = rogue("unmask", change)
+    fleet.lost = {"unmask": {"d00"}}
+    assert is_zero(fleet.play())
+    assert "nothing is unmasked" in caplog.text
+    assert "a device gave a wrong share of the self-mask of d00" in caplog.text
 
 
 def test_the_sum_with_a_hostile_device_is_within_what_honest_ones_can_send(caplog):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sottovoce.federation.masking.messages import (
+    ENTRY,
     Advert,
     Confirmed,
     Forwarded,
@@ -15,6 +16,7 @@ from sottovoce.federation.masking.messages import (
     Shares,
     Signatures,
     Survivors,
+    commitment,
     largest,
     read_advert,
     read_confirmed,
@@ -27,7 +29,7 @@ from sottovoce.federation.messages import Code, Contribution, Later, Nothing, Re
 
 CONTEXT = "c" * 64
 REQUESTS = [
-    KeyList(CONTEXT, ("a", "b"), (bytes(64), b"\1" * 64), (b"x", b"yz")),
+    KeyList(CONTEXT, ("a", "b"), (bytes(96), b"\1" * 96), (b"x", b"yz")),
     Forwarded(CONTEXT, ("a", "b"), (bytes(48), b"\1" * 48)),
     Survivors(CONTEXT, ("a", "b")),
     Signatures(CONTEXT, ("a", "b"), (b"x", b"")),
@@ -63,7 +65,7 @@ def test_a_device_reads_what_the_server_asks(request_):
 )
 @pytest.mark.parametrize("kind", ["share", "unmask"])
 def test_what_the_server_asks_is_refused_if_it_cannot_be_read(kind, facts):
-    arrays = {"keys": np.zeros(128, np.uint8)}
+    arrays = {"keys": np.zeros(192, np.uint8)}
     message = pack({"protocol": 1, "kind": kind, "context": CONTEXT, **facts}, arrays, [])
     with pytest.raises(Refused) as refused:
         read_later(later(message))
@@ -72,12 +74,12 @@ def test_what_the_server_asks_is_refused_if_it_cannot_be_read(kind, facts):
 
 def test_the_server_reads_what_a_device_answers():
     account = Contribution("task", 2, 0, np.zeros(0, np.int64), [], (3, 1), b"signed")
-    advert = Advert(CONTEXT, b"m" * 32, b"s" * 32, b"signature", account)
+    advert = Advert(CONTEXT, b"m" * 32, b"s" * 32, b"c" * 32, b"signature", account)
     read = read_advert(advert.to_bytes(), CONTEXT)
-    assert (read.mask_key, read.seal_key, read.signature) == (b"m" * 32, b"s" * 32, b"signature")
+    assert (read.entry, read.commitment, read.signature) == (advert.entry, b"c" * 32, b"signature")
     assert read.account is not None
     assert (read.account.claim, read.account.signature) == (account.claim, b"signed")
-    assert read_advert(Advert(CONTEXT, b"m" * 32, b"s" * 32, b"").to_bytes(), CONTEXT).account is None
+    assert read_advert(Advert(CONTEXT, b"m" * 32, b"s" * 32, b"c" * 32, b"").to_bytes(), CONTEXT).account is None
     shares = tuple(bytes([number]) * 48 for number in range(3))
     assert read_shares(Shares(CONTEXT, shares).to_bytes(), CONTEXT, 3) == shares
     assert read_vector(Masked(CONTEXT, b"abc").to_bytes(), CONTEXT, 3).tobytes() == b"abc"
@@ -129,4 +131,15 @@ def test_an_answer_is_within_the_length_that_is_waited_for():
     vector = Masked(CONTEXT, bytes(5000)).to_bytes()
     assert 5000 < len(vector) <= largest(5000)
     account = Contribution("t" * 32, 10**9, 0, np.zeros(0, np.int64), [], (10**6, 10**6), bytes(104))
-    assert len(Advert(CONTEXT, bytes(32), bytes(32), bytes(104), account).to_bytes()) <= largest(64)
+    assert len(Advert(CONTEXT, bytes(32), bytes(32), bytes(32), bytes(104), account).to_bytes()) <= largest(ENTRY)
+
+
+def test_a_commitment_is_bound_to_its_seed_round_and_device():
+    shown = commitment(bytes(16), CONTEXT, "a")
+    assert len(shown) == 32
+    others = (
+        commitment(b"\1" * 16, CONTEXT, "a"),
+        commitment(bytes(16), "d" * 64, "a"),
+        commitment(bytes(16), CONTEXT, "b"),
+    )
+    assert len({shown, *others}) == 4

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy.stats import chi2
 
-from masked_fleets import PHASES, MaskedFleet, Stub, members_of, membership, names_of, node_key, some_task
+from masked_fleets import PHASES, MaskedFleet, Stub, is_zero, members_of, membership, names_of, node_key, some_task
 from sottovoce.federation.masking import masks
 from sottovoce.federation.masking.graph import Terms, graph_of
 from sottovoce.federation.masking.messages import (
@@ -27,7 +27,7 @@ from sottovoce.federation.masking.messages import (
     read_vector,
 )
 from sottovoce.federation.masking.participant import Participant, Place, pair_mask, self_mask
-from sottovoce.federation.members import Membership
+from sottovoce.federation.members import BY_SERVER, Membership
 from sottovoce.federation.messages import Code, Later, Refused, read_request
 
 VICTIM = "d02"
@@ -68,8 +68,9 @@ def fresh_keys(found: KeyList, name: str, number: int, mask_key: bytes | None = 
     """The list with other keys of a device, which it signed itself."""
     keys = [masks.public_bytes(X25519PrivateKey.generate()) for _ in range(2)]
     mask_key, seal_key = mask_key or keys[0], keys[1]
-    claim = Advert.claim(context or found.context, name, mask_key, seal_key)
-    return with_entry(found, name, mask_key + seal_key, membership(number, 5).sign(claim))
+    entry = mask_key + seal_key + found.entry(name).commitment
+    claim = Advert.claim(context or found.context, name, entry)
+    return with_entry(found, name, entry, membership(number, 5).sign(claim))
 
 
 # Each lie, the phase it is told in, and the sentence in the device's log.
@@ -77,12 +78,17 @@ LIES: dict[str, tuple[str, Callable, str]] = {
     "the device is left out": ("share", lambda found: without(found, VICTIM), "other keys for this device than its"),
     "its keys are others": (
         "share",
-        lambda found: with_entry(found, VICTIM, bytes(range(64))),
+        lambda found: with_entry(found, VICTIM, bytes(range(96))),
         "other keys for this device than its own",
     ),
     "a neighbour's keys are others": (
         "share",
-        lambda found: with_entry(found, "d00", bytes(range(64))),
+        lambda found: with_entry(found, "d00", bytes(range(96))),
+        "what d00 signed is not by its key in members.json",
+    ),
+    "a neighbour's commitment is another": (
+        "share",
+        lambda found: with_entry(found, "d00", found.keys[0][:64] + bytes(32)),
         "what d00 signed is not by its key in members.json",
     ),
     "another device signed for the neighbour": (
@@ -108,7 +114,7 @@ LIES: dict[str, tuple[str, Callable, str]] = {
     "a stranger": (
         "share",
         lambda found: KeyList(
-            found.context, (*found.names, "x"), (*found.keys, bytes(range(64))), (*found.signatures, b"")
+            found.context, (*found.names, "x"), (*found.keys, bytes(range(96))), (*found.signatures, b"")
         ),
         "x is not in members.json; copy that file again from the server",
     ),
@@ -175,6 +181,22 @@ def test_a_server_that_lies_is_refused_with_a_sentence(name):
     assert any(sentence in line for line in fleet.stubs[VICTIM].refusals), fleet.stubs[VICTIM].refusals
     others = [line for name, stub in fleet.stubs.items() if name != VICTIM for line in stub.refusals]
     assert not others
+
+
+@pytest.mark.parametrize("colluding", [1, 2])
+def test_keys_that_the_server_made_count_among_those_that_collude(colluding):
+    """It can sign for their devices, and be them. All devices have one list, and find the same."""
+    fleet = MaskedFleet(6, survivors=4, colluding=colluding)
+    known = {
+        name: replace(each, made_by=BY_SERVER) if name in ("d01", "d04") else each
+        for name, each in members_of(6).items()
+    }
+    for stub in fleet.stubs.values():
+        stub.place = replace(stub.place, membership=replace(stub.place.membership, members=known))
+    summed = fleet.play()
+    assert is_zero(summed) == (colluding < 2)
+    sentence = "the server made the keys of 2 devices in the round, and colluding = 1"
+    assert [sentence in line for line in fleet.refusals()] == ([True] if colluding < 2 else [])
 
 
 def played(count: int, upto: str, **terms: int) -> tuple[MaskedFleet, dict[str, Request]]:
@@ -306,8 +328,8 @@ def opened_round(value: int) -> dict[str, np.ndarray]:
     }
     devices = {name: Participant(place, "c" * 64, np.full(SIZE, value)) for name, place in places.items()}
     adverts = [devices[name].advert() for name in names]
-    both, signatures = (one.mask_key + one.seal_key for one in adverts), (one.signature for one in adverts)
-    found = KeyList("c" * 64, tuple(names), tuple(both), tuple(signatures))
+    entries, signatures = (one.entry for one in adverts), (one.signature for one in adverts)
+    found = KeyList("c" * 64, tuple(names), tuple(entries), tuple(signatures))
     graph = graph_of(found.names, found.digest, Terms(3, 2))
     sent = {name: read_shares(devices[name].answer(found, print), found.context, 4) for name in names}
     left = {}
