@@ -372,6 +372,32 @@ def sampling_that_hides_from_the_server():
     DeviceNoise.against_server = property(lambda self: [(replace(e, user_rate=0.01), n) for e, n in real(self)])
 
 
+@caught_by("unit/privacy/test_device_noise.py", "test_noise_is_over_all_that_a_person_moves_in_several_silos")
+def device_noise_for_one_silo_of_a_person():
+    """The noise of devices is over what one silo sends of a person, who is in several."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.steps
+    Mechanism.steps = lambda self, clip_norms: real(self, clip_norms) / self.sampler.most_updates
+
+
+@caught_by("unit/accounting/test_skellam.py", "test_a_person_in_several_silos_is_bounded_in_both_directions")
+def coins_of_one_silo_alone():
+    """A person in several silos is charged as if one of them drew."""
+    from sottovoce.accounting import SampledSkellam
+
+    SampledSkellam.join_rate = property(lambda self: self.user_rate)
+
+
+@caught_by("equivalence/test_device_noise.py", "test_the_server_tells_a_person_no_better_than_is_charged")
+def half_of_the_noise():
+    """Devices draw half of the standard deviation that is charged."""
+    from sottovoce.federation import device
+
+    real = device.skellam
+    device.skellam = lambda key, size, std: real(key, size, std / 2)
+
+
 @caught_by("unit/accounting/test_skellam.py", "test_l1_bounds_every_vector_of_whole_numbers")
 def l1_of_a_single_coordinate():
     """The L1 norm of an update is taken to be its L2 norm."""

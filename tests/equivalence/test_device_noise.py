@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import count
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import stats
 from fleets import FEDERATION, InProcess, Seat, make_roster, seated_device, some_of, tiny_recipe
 from free import AllFree
 from masked_fleets import node_key
-from sottovoce.accounting import epsilon
+from sottovoce.accounting import SampledSkellam, epsilon
 from sottovoce.build.assembly import assemble
 from sottovoce.build.mechanism import build_mechanism
 from sottovoce.federation import device as devices_module
@@ -118,6 +119,63 @@ def test_a_device_draws_new_noise_for_every_vector_and_none_where_the_server_doe
     assert not np.any(one == other)
     plain = build_mechanism(recipe.replace(federation={"noise": "server"}), ["a"])
     assert not np.any(with_own_noise(np.zeros(40, np.int64), plain, clip_norms))
+
+
+REPLAYS = 400
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """What a server opens in rounds with and without one person, again and again, and what it is charged for one.
+
+    The person sends as much as the clip allows; of the devices only as many add noise as are honest at the least.
+    """
+    mechanism = build_mechanism(tiny_recipe("none", federation={**NOISED, "survivors": 3, "colluding": 1}), ["a"])
+    clip_norms, size = mechanism.clip_norms(1, None), 6
+    steps = mechanism.steps(clip_norms)
+    person = np.trunc(steps * np.array([0.8, -0.48, 0.3, -0.15, 0.1, 0.05])).astype(np.int64)
+    assert 0.99 * steps < np.linalg.norm(person) <= steps
+    seen = {}
+    keys = (bytes([number]) * 32 for number in count(1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices_module.os_entropy, "token_bytes", lambda size: next(keys))
+        for joins in (True, False):
+            # Coordinates are independent, so that one draw of many is many rounds.
+            sent = np.tile(joins * person, REPLAYS)
+            shares = [with_own_noise(part, mechanism, clip_norms) for part in (sent, np.zeros_like(sent))]
+            seen[joins] = np.sum(shares, axis=0).reshape(REPLAYS, size)
+    ((event, _),) = mechanism.devices.against_server
+    return person, seen, event.noise_multiplier * steps
+
+
+def test_the_noise_of_a_round_has_the_moments_that_are_charged(opened):
+    person, seen, std = opened
+    for joins, sums in seen.items():
+        noise = (sums - joins * person) / std
+        size = noise.size
+        assert abs(noise.mean()) < 4 / math.sqrt(size)
+        assert 1e-4 < stats.chi2(size).cdf(np.sum(noise**2)) < 1 - 1e-4
+        assert abs(np.mean(noise**3)) < 4 * math.sqrt(15 / size)
+        assert abs(np.mean(noise**4) - 3) < 4 * math.sqrt(96 / size)
+
+
+@pytest.mark.parametrize("level", [0.2, 0.5, 1.0, 2.0])
+def test_the_server_tells_a_person_no_better_than_is_charged(opened, level):
+    """By the likelihood ratio, the best test there is: P[it says "there"] is within e^ε times the other, and δ."""
+    person, seen, std = opened
+    charged = SampledSkellam(std / np.linalg.norm(person), "poisson", 1.0, 2.0**26)
+    delta = next(d for d in np.geomspace(1e-4, 1, 400) if epsilon([(charged, 1)], min(d, 0.999)) <= level)
+    ratio = {joins: (sums @ person - person @ person / 2) / std**2 for joins, sums in seen.items()}
+    says = {joins: int(np.sum(found > level)) for joins, found in ratio.items()}
+    there, absent = (_chance(says[joins]) for joins in (True, False))
+    assert there[0] - math.exp(level) * absent[1] <= delta, "a person is told more easily than is charged"
+    assert there[1] - math.exp(level) * absent[0] >= delta / 2, "the test would not notice much less noise"
+
+
+def _chance(said: int) -> tuple[float, float]:
+    """The chance of something that happened in so many of the replays: Clopper and Pearson, 0.1 % on either side."""
+    beyond = REPLAYS - said
+    return stats.beta.ppf(1e-3, said, beyond + 1) if said else 0.0, stats.beta.ppf(1 - 1e-3, said + 1, beyond)
 
 
 def test_a_device_works_out_itself_what_holds_against_the_server():

@@ -167,7 +167,10 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
     check_events(accountant, counts)
     if counts and relation is None:
         return None
-    mixtures = any(isinstance(event, SampledExamples | SampledSilos) for event in counts)
+    mixtures = any(
+        isinstance(event, SampledExamples | SampledSilos) or (isinstance(event, SampledSkellam) and event.silos)
+        for event in counts
+    )
     if mixtures and (total := sum(counts.values())) > _MOST_COMPOSED:
         raise SottoError(
             f"{total:.4g} rounds of sampled examples or silos are too many for an ε; the most is {_MOST_COMPOSED:,}"
@@ -242,7 +245,7 @@ def _alike(event: Sampled) -> SampledGaussian:
     if isinstance(event, SampledGaussian):
         return event
     if isinstance(event, SampledSkellam):
-        return SampledGaussian(event.noise_multiplier, "poisson", event.user_rate)
+        return SampledGaussian(event.noise_multiplier, "poisson", event.join_rate)
     mean, rate = event.examples_per_user * event.example_rate, event.user_rate
     square = mean * (1 - event.example_rate) + mean**2
     return SampledGaussian(event.noise_multiplier * math.sqrt(rate / square), "poisson", rate)

@@ -163,6 +163,11 @@ class SampledSilos(Event):
     def __post_init__(self) -> None:
         self.gaussians()  # which checks the numbers
 
+    @property
+    def join_rate(self) -> float:
+        """The chance that any of a person's updates is in the round."""
+        return SampledExamples(1.0, self.user_rate, self.silos).user_rate
+
     def gaussians(self) -> tuple[SampledGaussian | SampledExamples, ...]:
         """A person's updates join as a user's examples do. Noise is counted over what one of them moves."""
         return SampledExamples(self.noise_multiplier * self.silos, self.user_rate, self.silos).gaussians()
@@ -175,6 +180,8 @@ class SampledSkellam(Event):
     A user moves a round by a vector of whole numbers, of L2 norm S at most and of `MOST_COORDINATES` at most. RDP is
     that of Skellam noise. PLD is that of Gaussian noise, from which Skellam noise cannot be told apart, and what is
     left of a difference is charged to δ.
+
+    With `silos`, one person may be a user of so many, each of which draws apart and clips to its share of S.
     """
 
     kind = "sampled-skellam"
@@ -185,9 +192,14 @@ class SampledSkellam(Event):
     sampling: str  # "poisson", or "fixed" where it is public who joins
     user_rate: float
     steps: float
+    silos: int | None = None  # where it is more than one, and each draws by coins
 
     def __post_init__(self) -> None:
         _check_noise(self.noise_multiplier)
+        if self.silos is not None and (self.sampling != "poisson" or type(self.silos) is not int or self.silos < 2):
+            raise SettingError(
+                "{silos} silos of a Skellam round must be 2 or more, which draw by coins", silos=self.silos
+            )
         if self.sampling not in SAMPLINGS or not 0 < self.user_rate <= 1:
             raise SettingError("{user_rate:g} must be in (0, 1], by 'poisson' or 'fixed'", user_rate=self.user_rate)
         if self.sampling == "fixed" and self.user_rate < 1:
@@ -198,6 +210,11 @@ class SampledSkellam(Event):
     @property
     def relation(self) -> str:
         return ADDED if self.sampling == "poisson" else REPLACED
+
+    @property
+    def join_rate(self) -> float:
+        """The chance that any of a person's updates is in the round."""
+        return self.user_rate if self.silos is None else SampledSilos(1.0, self.user_rate, self.silos).join_rate
 
     @property
     def l1(self) -> float:
@@ -213,8 +230,10 @@ class SampledSkellam(Event):
         return MOST_COORDINATES / (self.noise_multiplier * self.steps) ** 4
 
     @property
-    def alike(self) -> SampledGaussian:
+    def alike(self) -> SampledGaussian | SampledExamples:
         """The same round with Gaussian noise."""
+        if self.silos is not None:
+            return SampledSilos(self.noise_multiplier, self.user_rate, self.silos).gaussians()[0]
         if self.sampling == "poisson":
             return SampledGaussian(self.noise_multiplier, "poisson", self.user_rate)
         return SampledGaussian(self.noise_multiplier, "fixed", 1.0, cohort=1, users=1)

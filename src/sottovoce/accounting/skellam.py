@@ -60,15 +60,20 @@ def divergences(event: SampledSkellam, orders: tuple[float, ...], replaced: bool
 
 
 def _divergence(event: SampledSkellam, order: int, replaced: bool) -> float:
+    """A person in several silos counts as one who is drawn whole by any of them.
+
+    The moments of a mixture are at most those of its worst part, since they are convex, and no part is longer than S.
+    """
+    rate = event.join_rate
     l1, l2, variance = event.l1, event.steps, (event.noise_multiplier * event.steps) ** 2
     everyone = partial(skellam_divergence, l1=l1, l2=l2, variance=variance)
     if not replaced:
-        return sampled_divergence(order, event.user_rate, everyone)
+        return sampled_divergence(order, rate, everyone)
     # Two users, each as far from nothing as one may be.
     moved = float(skellam_divergence(order, 2 * l1, 2 * l2, variance))
-    if event.user_rate == 1:
+    if rate == 1:
         return moved
-    sampled = lambda number: sampled_divergence(number, event.user_rate, everyone)  # noqa: E731
+    sampled = lambda number: sampled_divergence(number, rate, everyone)  # noqa: E731
     return min(moved, replaced_divergence(order, sampled))
 
 

@@ -340,10 +340,8 @@ def _silos(recipe: Recipe) -> Iterator[str]:
     if not SAMPLERS[privacy.sampling].takes("silos"):
         known = "silos that draw apart: use 'poisson' or 'min_separation'"
         yield f"{said} needs {known}, not privacy.sampling={privacy.sampling!r}"
-    if recipe.federation.noise == "devices":
-        yield f"{said} has no accounting with federation.noise='devices'; use 'server', or give each person one home"
     coins = SAMPLERS[privacy.sampling].independent and privacy.mode == "private"
-    if coins and accountant_of(privacy) != "pld":
+    if coins and recipe.federation.noise == "server" and accountant_of(privacy) != "pld":
         yield f"privacy.accountant={privacy.accountant!r} has no accounting for a person in several silos; use 'pld'"
 
 

@@ -255,8 +255,9 @@ def _silo_faults(statement: Statement, spent: Spent) -> Iterator[str]:
     """Where one person may be in several silos by chance: each round is charged for all of them."""
     most = statement.declared.silos or 1
     for event, _ in spent:
-        drawn = isinstance(event, SampledGaussian) and event.sampling == "poisson" and event.user_rate < 1
-        charged = event.silos if isinstance(event, SampledSilos) else 1
+        sampled = isinstance(event, SampledGaussian | SampledSkellam)
+        drawn = sampled and event.sampling == "poisson" and event.user_rate < 1
+        charged = (event.silos or 1) if isinstance(event, SampledSilos | SampledSkellam) else 1
         if (drawn or isinstance(event, SampledSilos)) and charged < most:
             yield f"it charges {charged} silos of a person, and the statement declares {most}"
 

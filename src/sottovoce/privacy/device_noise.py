@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sottovoce.accounting.events import MOST_COORDINATES, Event, SampledGaussian, SampledSkellam
+from sottovoce.accounting.events import MOST_COORDINATES, Event, SampledGaussian, SampledSilos, SampledSkellam
 from sottovoce.accounting.skellam import chance_above
 from sottovoce.errors import SottoError
 from sottovoce.privacy.sampling import Sampler
@@ -71,13 +71,19 @@ class DeviceNoise:
         return [(self._charged(event), count) for event, count in events]
 
     def _charged(self, event: Event) -> Event:
+        if isinstance(event, SampledSilos):
+            return SampledSkellam(event.noise_multiplier, "poisson", event.user_rate, self.steps, event.silos)
         if not isinstance(event, SampledGaussian):
             return event
         return SampledSkellam(event.noise_multiplier, event.sampling, event.user_rate, self.steps)
 
     @property
     def against_server(self) -> list[tuple[Event, int]]:
-        """What the server sees of one user, who joins as often as they may: sampling hides nothing from it."""
+        """What the server sees of one user, who joins as often as they may: sampling hides nothing from it.
+
+        It holds for a person in m silos too. Each silo lets its user join so often, with 1/m of S. The squares of what
+        moves each round add up to no more than if all silos had the same rounds.
+        """
         return [(SampledSkellam(self.noise_multiplier, "poisson", 1.0, self.steps), self.participations)]
 
 

@@ -144,8 +144,6 @@ class Mechanism:
                 "noise of devices needs a private run with a fixed denominator, one noise multiplier, and independent "
                 "noise"
             )
-        if self.sampler.most_updates > 1:
-            raise SottoError("noise of devices needs people who are users of one device each")
         if devices.honest < 1 or self.noise_multiplier < devices.noise_multiplier:
             raise SottoError("noise of devices needs an honest device, and is part of the noise of a round")
 
@@ -228,10 +226,10 @@ class Mechanism:
         return grid_of(longest) if math.isfinite(longest) else None
 
     def steps(self, clip_norms: Any) -> float:
-        """S in steps of the grid, where there is a clip."""
+        """S in steps of the grid, where there is a clip: of a person, with all the updates that they may send."""
         grid = self.grid(clip_norms)
         assert grid is not None
-        return joint_norm(clip_norms) / grid
+        return self.sampler.most_updates * joint_norm(clip_norms) / grid
 
     def estimate(self, total: Any, weight: Array, bits: Array) -> Estimate:
         """The estimate from the sums over the cohort, with the count of bits where the clip norm adapts."""

@@ -46,6 +46,7 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         SampledExamples(2.5, 0.01, 8),
         SampledSilos(1.5, 0.01, 3),
         SampledSkellam(1.2, "poisson", 0.01, 2.0**26),
+        SampledSkellam(1.2, "poisson", 0.01, 2.0**26, silos=3),
         ThresholdedHistogram(2.0, 1e-7),
         Covered(1.5),
         Covered(1.5, ADDED),

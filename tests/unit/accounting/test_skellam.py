@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.special import ive, logsumexp
 
 from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian, SampledSkellam, epsilon
+from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
 from sottovoce.accounting.events import MOST_COORDINATES
 from sottovoce.accounting.skellam import (
     chance_above,
@@ -155,3 +155,25 @@ def test_the_chance_to_join_more_often_is_that_of_coins(rounds, rate):
     found = chance_above(rounds, rate)
     assert np.all(found >= exact * (1 - 1e-9))
     np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-300)
+
+
+@pytest.mark.parametrize("order", [2, 3, 6])
+def test_a_person_in_several_silos_is_bounded_in_both_directions(order):
+    """Against the exact divergence of one coordinate: each of three silos draws the person, and moves it by 2 steps."""
+    event = SampledSkellam(0.5, "poisson", 0.2, steps=6.0, silos=3)
+    variance, out = (0.5 * 6.0) ** 2, masses((0.5 * 6.0) ** 2)
+    mixed = sum(stats.binom.pmf(drawn, 3, 0.2) * masses(variance, 2 * drawn) for drawn in range(4))
+    bound = divergences(event, (order,), False)[0]
+    assert max(renyi(order, mixed, out), renyi(order, out, mixed)) <= bound
+    # A bound for one of the silos alone would be too small.
+    alone = divergences(SampledSkellam(0.5 * 3, "poisson", 0.2, steps=2.0), (order,), False)[0]
+    assert alone < renyi(order, mixed, out)
+
+
+def test_by_pld_several_silos_cost_what_they_cost_with_gaussian_noise_and_a_share_of_delta():
+    silos = SampledSilos(1.0, 0.05, 2)
+    known, less = (epsilon([(silos, 20)], delta) for delta in (1e-6, 1e-6 * (1 - 2.0**-4)))
+    found = epsilon([(SampledSkellam(1.0, "poisson", 0.05, STEPS, silos=2), 20)], 1e-6)
+    assert known < found == pytest.approx(less, rel=1e-6)
+    with pytest.raises(SottoError, match="2 or more, which draw by coins"):
+        SampledSkellam(1.0, "fixed", 1.0, STEPS, silos=2)

@@ -222,7 +222,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             case(federation(max_silos=2), privacy(sampling="fixed")),
             "max_silos=2 needs silos that draw apart",
         ),
-        (case(federation(max_silos=2, noise="devices")), "federation.noise='devices'"),
         (case(federation(max_silos=2), privacy(accountant="rdp")), "a person in several silos; use 'pld'"),
         (case(MASKED, federation(staleness=2)), "late masked vectors are thrown away unread; use 0"),
         (case(federation(staleness=2, noise="devices")), "noise is for the round that it is in; use 0"),

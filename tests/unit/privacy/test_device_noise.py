@@ -12,8 +12,9 @@ import pytest
 from scipy import stats
 
 from sottovoce.accounting import SampledSkellam, epsilon
-from sottovoce.accounting.events import Covered
+from sottovoce.accounting.events import MOST_COORDINATES, Covered
 from sottovoce.accounting.matrices import Participation
+from sottovoce.accounting.skellam import divergences, skellam_divergence
 from sottovoce.errors import SottoError
 from sottovoce.privacy import device_noise, fixed_point, skellam
 from sottovoce.privacy.clipping import FlatClip
@@ -153,3 +154,30 @@ def test_noise_stays_within_its_largest_but_for_the_declared_chance():
 def test_what_has_no_accounting_is_refused(changed):
     with pytest.raises(SottoError, match="noise of devices needs"):
         replace(mechanism(), **changed)
+
+
+@pytest.mark.parametrize("silos", [2, 3])
+def test_noise_is_over_all_that_a_person_moves_in_several_silos(silos):
+    """Each silo clips to S/m. The longest whole vector of a person is S, in L2, and in L1 no longer than is charged."""
+    made = replace(mechanism(), sampler=Poisson(0.01, silos=silos), clipping=FlatClip(S / silos))
+    clip_norms = made.clip_norms(1, None)
+    steps, grid = made.steps(clip_norms), made.grid(clip_norms)
+    person = silos * np.floor(np.full(4, float(clip_norms[0]) / grid / 2))  # all silos pull one way
+    assert 0.999 * steps < np.linalg.norm(person) <= steps
+    assert np.abs(person).sum() <= SampledSkellam(1.0, "poisson", 1.0, steps).l1
+    assert DEVICES.honest * DEVICES.share(steps) ** 2 >= (0.8 * np.linalg.norm(person)) ** 2 * (1 - 1e-12)
+    # Charged for the coins of all silos, over a grid that is no finer than it is.
+    assert made.event(1) == SampledSkellam(1.0, "poisson", 0.01, STEPS, silos)
+    assert steps >= silos * STEPS
+
+
+def test_silos_that_let_a_person_join_in_different_rounds_give_the_server_no_more():
+    """Shares of S in more rounds cost less than whole ones in fewer; the noise of all rounds touched is charged."""
+    ((event, count),) = DEVICES.against_server
+    m, orders = 3, np.arange(2, 40)
+    variance = (event.noise_multiplier * m * STEPS) ** 2
+    whole = count * skellam_divergence(orders, (m * STEPS) ** 2, m * STEPS, variance)
+    apart = m * count * skellam_divergence(orders, STEPS**2, STEPS, variance)
+    assert np.all(apart < whole)
+    np.testing.assert_allclose(divergences(event, tuple(orders), False) * count, whole, rtol=1e-9)
+    assert count * event.apart >= m * count * MOST_COORDINATES / variance**2
