@@ -30,6 +30,7 @@ from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.federation import keys
 from sottovoce.federation.flower import payload, serverapp
+from sottovoce.federation.flower.line_client import LineClient
 from sottovoce.federation.flower.run_at_socket import SOON
 from sottovoce.federation.flower.subprocesses import Child, free_port
 from sottovoce.federation.messages import Code, Contribution, Nothing, Task, digest, read_request
@@ -166,7 +167,8 @@ def measure_messages(folder: Path, arguments: argparse.Namespace) -> dict:
 
 
 def connect_device(bundle: Path, answer: Callable[[bytes], bytes], over: threading.Event) -> None:
-    """The connection of one device, by Flower's own calls, in a thread. It looks for messages as a SuperNode does."""
+    """The connection of one device, by Flower's own calls, in a thread, and its line. It looks for messages as a
+    SuperNode does."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_object import (
@@ -183,17 +185,19 @@ def connect_device(bundle: Path, answer: Callable[[bytes], bytes], over: threadi
     server = json.loads((bundle / "device.json").read_text())["server"]
     authority = (bundle / keys.AUTHORITY).read_bytes()
     connection = http_request_response(server, False, authority, (key, key.public_key()), None, None)
+    rung = threading.Event()
     with ExitStack() as stack:
         # One at a time, once the server listens. The server refuses a call that is repeated after a timeout, and Flower
         # then ends the process, which is that of all devices here.
         with _CONNECTING:
             _wait_for(server)
             node, receive, send, _, _, pull_object, push_object, confirm = stack.enter_context(connection)
+            stack.enter_context(LineClient(bundle, server, answer, rung.set).open())
         wait = SOON
         while not over.is_set():
             if (received := receive()) is None:
-                over.wait(wait)
-                wait = min(2 * wait, 3.0)
+                wait = SOON if rung.wait(wait) else min(2 * wait, 3.0)
+                rung.clear()
                 continue
             wait = SOON
             message, tree = received

@@ -103,6 +103,36 @@ def a_key_that_anybody_may_name():
     proxy.signing_key = lambda headers: b64decode(headers.get("flwr-public-key", ""))
 
 
+SIGNED = "test_a_request_on_a_line_reaches_the_server_in_the_name_of_who_signed_it"
+
+
+@caught_by("unit/federation/flower/test_proxy.py", SIGNED)
+def lines_in_any_name():
+    """A device is known on its line by the name that it gives."""
+    from sottovoce.federation.flower import line
+
+    line.caller = lambda headers, public_keys: headers.get(line.DEVICE)
+
+
+@caught_by("unit/federation/flower/test_proxy.py", SIGNED)
+def signatures_of_the_name_alone():
+    """What is signed on a line has no time and no answer in it: whoever sees one can send another answer with it."""
+    from sottovoce.federation.flower import line
+
+    line._claim = lambda headers: headers[line.DEVICE].encode()
+
+
+LINES = "test_a_line_brings_messages_to_devices_that_wait_and_their_answers_under_their_names"
+
+
+@caught_by("unit/federation/flower/test_line.py", LINES)
+def answers_that_count_twice_on_a_line():
+    """Whatever a device sends on its line counts, the second answer as well."""
+    from sottovoce.federation.flower.line import _Desk
+
+    _Desk.counts = lambda self, have: bool(have)
+
+
 @caught_by("unit/federation/flower/test_sockets.py", "test_a_server_listens_at_its_socket_and_at_no_port")
 def sockets_that_others_reach():
     """The folder of Flower's sockets is open to every user of the machine."""

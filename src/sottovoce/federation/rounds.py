@@ -163,7 +163,8 @@ def aggregate(aggregation: Aggregation, transport: Transport, name: str, seconds
         later, earlier = getattr(phase, "later", {}), getattr(phase, "earlier", ())
         if not phase.messages and not earlier:  # nobody is free: there is nothing to wait for
             continue
-        exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes, later, earlier, begins)
+        urgent = getattr(phase, "urgent", False)
+        exchange = Exchange(name, phase.messages, seconds, phase.max_answer_bytes, later, earlier, begins, urgent)
         begins = False
         for device, answer in transport.exchange(exchange):
             code = phase.take(device, answer)

@@ -42,6 +42,7 @@ class Exchange:
     later: Mapping[str, int] = field(default_factory=dict)
     earlier: Collection[str] = ()  # devices that were asked before, and are waited for here
     begins: bool = True  # a round: a transport may wait for devices first; later phases go on with those that are left
+    urgent: bool = False  # short messages to devices that are in the middle of a round, and wait for them
 
     @property
     def awaited(self) -> set[str]:

@@ -159,7 +159,9 @@ class MaskedAggregator:
         return bounded
 
     def _ask(self, messages: Mapping[str, bytes], answer: int, take: Take) -> _Exchange:
-        return _Exchange(self, messages, largest(answer), take)
+        phase = _Exchange(self, messages, largest(answer), take)
+        phase.urgent = True
+        return phase
 
     def _too_few(self, did: str, devices: Mapping[str, Any] | set[str]) -> bool:
         needed = max(self._terms.survivors, 2)
@@ -226,6 +228,7 @@ class _Exchange:
 
     def __init__(self, owner: MaskedAggregator, messages: Mapping[str, bytes], max_answer_bytes: int, read: Take):
         self._owner, self.read = owner, read
+        self.urgent = False  # devices have done their work, and wait for a short message
         self.messages, self.max_answer_bytes = messages, max_answer_bytes
 
     def take(self, device: str, answer: bytes) -> str:

@@ -1,8 +1,10 @@
-"""A proxy in front of the SuperLink: it passes on the fleet's calls and nothing else. TLS ends here.
+"""A proxy in front of the SuperLink: it passes on the fleet's calls, the lines of devices, and nothing else.
+
+TLS ends here.
 
 Flower's open SuperLink serves three interfaces at one address, and only the fleet's asks who is calling: a caller of
 the others can start programs on the server. So the SuperLink listens at a socket of its owner, and the proxy passes on
-`/v1/fleet/` only.
+`/v1/fleet/` only. `/v1/line` goes to the server itself, with the name of the registered device that signed the request.
 
 A SuperLink keeps in memory whatever a device sends, until its server fetches it. So such data is accepted from
 registered devices only, up to a quota in an exchange and a size of each request. All other requests must be short.
@@ -16,6 +18,7 @@ import sys
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from sottovoce.federation.flower import line
 from sottovoce.federation.flower.payload import MAX_HEAD, MAX_PART, is_one_answer
 from sottovoce.federation.keys import SERVER, SERVER_KEY, is_signed_by, public_key_pem
 from sottovoce.files import write_aside
@@ -55,19 +59,29 @@ class Quota:
         self._path = folder / QUOTA
         self._version: tuple[int, int] | None = None
         self._names: dict[bytes, str] = {}
+        self._keys: dict[str, bytes] = {}
         self._left: dict[str, int] = {}
 
     def sender(self, headers: Mapping[str, str]) -> str | None:
         """The registered device that signed a request; none if no device did."""
+        self._refresh()
+        key = signing_key(headers)
+        return None if key is None else self._names.get(key)
+
+    def caller(self, headers: Mapping[str, str]) -> str | None:
+        """The same, of a request on a line."""
+        self._refresh()
+        return line.caller(headers, self._keys)
+
+    def _refresh(self) -> None:
         found = self._path.stat()
         version = (found.st_ino, found.st_mtime_ns)
         if version != self._version:  # the server has replaced the file
             facts = json.loads(self._path.read_bytes())
-            self._names = {public_key_pem(key): name for name, key in facts["keys"].items()}
+            self._keys = {name: public_key_pem(key) for name, key in facts["keys"].items()}
+            self._names = {key: name for name, key in self._keys.items()}
             self._left = dict.fromkeys(facts["keys"], int(facts["bytes"]))
             self._version = version
-        key = signing_key(headers)
-        return None if key is None else self._names.get(key)
 
     def take(self, name: str, size: int) -> bool:
         """Count bytes that a device sends; false if they exceed its quota."""
@@ -89,8 +103,9 @@ def signing_key(headers: Mapping[str, str]) -> bytes | None:
     return key if is_signed_by(key, signature, signed) else None
 
 
-def build_app(client: httpx.AsyncClient, quota: Quota) -> Starlette:
-    """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink; refuse all else with 403."""
+def build_app(client: httpx.AsyncClient, quota: Quota, server: httpx.AsyncClient) -> Starlette:
+    """Pass on what begins with `/v1/fleet/` through an HTTP client of the SuperLink, and `/v1/line` through one of the
+    server; refuse all else with 403."""
     # Requests wait here: httpx looks at all waiting requests and all connections for each request that it sends.
     turns = asyncio.Semaphore(CONNECTIONS)
 
@@ -122,13 +137,34 @@ def build_app(client: httpx.AsyncClient, quota: Quota) -> Starlette:
         passed = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
         return Response(contents, answer.status_code, passed)
 
+    async def on_line(request: Request) -> Response:
+        name = quota.caller(request.headers)
+        if name is None:
+            return PlainTextResponse("no device of this federation signed this", status_code=401)
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if not quota.take(name, len(piece)):
+                return PlainTextResponse("too long", status_code=413)
+        if sha256(body).hexdigest() != request.headers[line.DIGEST]:
+            return PlainTextResponse("not what was signed", status_code=400)
+        headers = {line.DEVICE: name, line.HAVE: request.headers[line.HAVE]}
+        try:
+            answer = await server.post(line.PATH, headers=headers, content=bytes(body))
+        except (httpx.HTTPError, RuntimeError):
+            return PlainTextResponse("the server is not there", status_code=503)
+        passed = {name: value for name, value in answer.headers.items() if name == line.MESSAGE}
+        return Response(answer.content, answer.status_code, passed)
+
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
         yield
         await client.aclose()
+        await server.aclose()
 
     methods = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
-    return Starlette(routes=[Route("/{path:path}", forward, methods=methods)], lifespan=lifespan)
+    lines = Route(line.PATH, on_line, methods=["POST"])
+    return Starlette(routes=[lines, Route("/{path:path}", forward, methods=methods)], lifespan=lifespan)
 
 
 def main(host: str, port: int, keys: Path, folder: Path, socket: str) -> None:
@@ -138,8 +174,10 @@ def main(host: str, port: int, keys: Path, folder: Path, socket: str) -> None:
     limits = httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=60.0)
     transport = httpx.AsyncHTTPTransport(uds=socket, limits=limits)
     client = httpx.AsyncClient(base_url="http://localhost", transport=transport, timeout=60.0)
+    own = httpx.AsyncHTTPTransport(uds=str(Path(socket).with_name(line.SOCKET)), limits=httpx.Limits())
+    server = httpx.AsyncClient(base_url="http://localhost", transport=own, timeout=3 * line.HOLD)
     uvicorn.run(
-        build_app(client, Quota(folder)),
+        build_app(client, Quota(folder), server),
         host=host,
         port=port,
         ssl_certfile=keys / SERVER,

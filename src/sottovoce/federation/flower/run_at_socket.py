@@ -3,8 +3,8 @@
 A SuperNode goes on when its connection to the server or its heartbeat fails: it looks alive, and never connects again.
 Here its process ends with any of its threads, and is started again.
 
-A SuperNode waits three seconds between looks for a message, and a masked round has five. Here it looks again soon after
-a message, and less and less often while none comes.
+A SuperNode waits three seconds between looks for a message. Here it looks again soon after a message, less and less
+often while none comes, and at once when its bell rings. When it has a message, it rings the bell of its device.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import sys
 import threading
 import time
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
+from sottovoce.federation.flower.bell import Bell, device_bell, ring, supernode_bell
+
 SOON = 0.5  # seconds from an answer to the first look for the next message; each later wait is twice as long
-WITHIN = 0.1  # seconds between looks for the answer of this device
+WITHIN = 0.05  # seconds between looks for the answer of this device
 
 
 class Waits:
     """The module `time` for a SuperNode, with other waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, socket: Path):
+        self._bell, self._device = Bell(supernode_bell(socket)), device_bell(socket)
         self._next = SOON
 
     def __getattr__(self, name: str) -> Any:
@@ -32,18 +36,24 @@ class Waits:
 
     def sleep(self, seconds: float) -> None:
         if seconds < 1.0:  # it has a message, and waits for the answer
+            ring(self._device)
             self._next = SOON
-            return time.sleep(min(seconds, WITHIN))
+            time.sleep(min(seconds, WITHIN))
+            return
         wait, self._next = min(seconds, self._next), min(seconds, 2 * self._next)
-        return time.sleep(wait)
+        if self._bell.wait(wait):
+            self._next = SOON
+
+    def close(self) -> None:
+        self._bell.close()
 
 
-def look_soon() -> None:
-    """Give the SuperNode of this process these waits."""
+def look_soon(socket: Path) -> None:
+    """Give the SuperNode of this process, which listens at a socket, these waits."""
     from flwr.supernode import start_client_internal
 
     module: Any = start_client_internal
-    module.time = Waits()
+    module.time = Waits(socket)
 
 
 def listen_at(path: str) -> None:
@@ -77,7 +87,7 @@ def main() -> None:
     if command != "flower-supernode":
         return run()
     end_with_any_thread()
-    look_soon()
+    look_soon(Path(socket))
     run()
     # It returns when the server gave an unexpected answer; a thread of it would keep the process alive.
     print("the connection to the server was given up", flush=True)

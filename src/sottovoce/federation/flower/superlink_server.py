@@ -17,6 +17,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from sottovoce.errors import LostProcess
 from sottovoce.federation.flower import payload, serverapp
+from sottovoce.federation.flower.line import SOCKET, Line
 from sottovoce.federation.flower.mailbox import Mailbox
 from sottovoce.federation.flower.proxy import write_quota
 from sottovoce.federation.flower.sockets import private_folder
@@ -116,7 +117,9 @@ class SuperLinkServer:
 
     def __enter__(self) -> SuperLinkServer:
         with ExitStack() as stack:  # these happen at the end, the last one first
-            self._socket = stack.enter_context(private_folder()) / "superlink"
+            folder = stack.enter_context(private_folder())
+            self._socket = folder / "superlink"
+            self._line = stack.enter_context(Line(folder / SOCKET))
             self._queue = TaskQueue(self._socket, self.superlink.secret)
             if self._state is not None:
                 stack.callback(remove_states, self._state, self._roster.federation)
@@ -180,6 +183,42 @@ class SuperLinkServer:
             return set(self._names.values())
 
     def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
+        return self._on_lines(exchange) if exchange.urgent else self._by_flower(exchange)
+
+    def _on_lines(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
+        """An exchange with devices that wait for it, on their lines."""
+        self._set_quota(exchange.max_answer_bytes)
+        self._line.ask(exchange.messages)
+        began = time.monotonic()
+        owing, looked = set(exchange.messages), began
+        while owing and time.monotonic() < began + exchange.seconds:
+            for name, answer in self._line.answers(POLL):
+                owing.discard(name)
+                yield name, answer
+            if owing and time.monotonic() > looked + AGAIN:
+                looked = time.monotonic()
+                self._look_after_processes()
+                owing -= self._gone(owing, looked - began)
+        if late := ", ".join(sorted(owing)):
+            log.warning("%s: no answer in %g s (--seconds) from %s", exchange.name, exchange.seconds, late)
+
+    def _gone(self, owing: set[str], seconds: float) -> set[str]:
+        """Devices that left, of those that owe an answer since some seconds.
+
+        A device is not heard while it works. One that is connected to Flower, and has its message, is waited for.
+        """
+        silent = {name for name in owing if min(seconds, self._line.silent(name)) > GRACE}
+        try:
+            here = set(self.online().values()) if silent else set()
+        except httpx.HTTPError as error:  # the next exchange by Flower sees to it
+            log.debug("the SuperLink does not answer: %s", error)
+            here = silent
+        gone = {name for name in silent if name not in here or not self._line.has(name)}
+        for name in sorted(gone):
+            log.warning("%s did not answer: the connection is lost", name)
+        return gone
+
+    def _by_flower(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
         self._last_reply = time.monotonic()  # it is not asked between exchanges
         self._set_quota(exchange.max_answer_bytes)
         if exchange.begins:
@@ -234,6 +273,7 @@ class SuperLinkServer:
                 pending.sent[identity], pending.asked = name, True
             else:
                 pending.failed(name)
+        self._line.ring([name for _, name in pending.unsent])
         pending.unsent = []
 
     def _receive(self, pending: PendingTask) -> Iterator[tuple[str, bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,15 @@ from flwr.supercore.constant import TaskType
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
 
 from sottovoce.federation.flower import payload
+from sottovoce.federation.flower.bell import Bell, device_bell, ring, supernode_bell
+from sottovoce.federation.flower.line_client import LineClient
 from sottovoce.federation.flower.sockets import private_folder
 from sottovoce.federation.flower.subprocesses import FlowerChild
 from sottovoce.federation.flower.task_queue import TaskQueue, finish
 from sottovoce.federation.keys import AUTHORITY, NODE_KEY
 
 log = logging.getLogger("sottovoce.flower")
-POLL = 0.25  # seconds between looks for a message
+POLL = 1.0  # seconds between looks for a message; the SuperNode rings when it has one
 AGAIN = 5.0  # seconds before an ended SuperNode is started again
 
 # Lines in a SuperNode's log, and what they mean to the owner of a device.
@@ -52,7 +55,15 @@ class SuperNodeClient:
         answer: Callable[[bytes], bytes],
         notify: Callable[[str], None] = lambda text: None,
     ):
-        self._answer_message, self._notify, self._status = answer, notify, ""
+        self._notify, self._status = notify, ""
+        turn = threading.Lock()
+
+        def one_at_a_time(message: bytes) -> bytes:
+            with turn:
+                return answer(message)
+
+        self._answer_message = one_at_a_time
+        self._line = LineClient(bundle, server, one_at_a_time, self._ring)
         folder = bundle / "host"
         folder.mkdir(mode=0o700, exist_ok=True)
         options = {
@@ -61,22 +72,28 @@ class SuperNodeClient:
             "--auth-supernode-private-key": bundle / NODE_KEY,
         }
         self.supernode = FlowerChild("supernode", options, folder)
-        self._sockets, self._starts = Path(), 0  # no folder yet
-        self._queue = TaskQueue(self._sockets, self.supernode.secret)
+        self._sockets, self._socket, self._starts = Path(), Path(), 0  # no folder yet
+        self._queue = TaskQueue(self._socket, self.supernode.secret)
 
     def run(self, stop: Callable[[], bool]) -> None:
         looked = -AGAIN
-        with private_folder() as self._sockets:
+        with private_folder() as self._sockets, self._line.open():
+            bell = Bell(device_bell(self._sockets / "any"))
             try:
                 while not stop():
                     if time.monotonic() > looked + AGAIN:
                         self._look_after()
                         looked = time.monotonic()
                     if not self._answer_one():
-                        time.sleep(POLL)
+                        bell.wait(POLL)
             finally:
+                bell.close()
                 self._queue.close()  # first: the SuperNode ends when its last connection does
                 self.supernode.stop()
+
+    def _ring(self) -> None:
+        """The server sent a message by Flower: have the SuperNode look for it now."""
+        ring(supernode_bell(self._socket))
 
     def _look_after(self) -> None:
         """Report the state of the SuperNode when it changes, and start it if it does not run."""
@@ -94,9 +111,9 @@ class SuperNodeClient:
     def _connect(self) -> None:
         self._queue.close()
         self._starts += 1
-        socket = self._sockets / str(self._starts)  # a new one each time: the last may still be in use
-        self._queue = TaskQueue(socket, self.supernode.secret)
-        self.supernode.start(socket)
+        self._socket = self._sockets / str(self._starts)  # a new one each time: the last may still be in use
+        self._queue = TaskQueue(self._socket, self.supernode.secret)
+        self.supernode.start(self._socket)
 
     def _answer_one(self) -> bool:
         """Answer a message, if there is one."""

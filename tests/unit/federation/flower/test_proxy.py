@@ -15,7 +15,7 @@ from flwr.proto.message_pb2 import Message, ObjectTree
 from flwr.supercore.primitives.asymmetric import sign_message
 
 from sottovoce.federation import keys
-from sottovoce.federation.flower import payload, proxy
+from sottovoce.federation.flower import line, payload, proxy
 
 
 async def _in_pieces(*pieces: bytes):
@@ -49,7 +49,7 @@ def ask(
 
     async def run() -> httpx.Response:
         inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(target or serve))
-        app = proxy.build_app(inner, gate or AnyQuota())
+        app = proxy.build_app(inner, gate or AnyQuota(), inner)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(base_url="https://front", transport=transport) as client:
             url = httpx.URL("https://front").copy_with(raw_path=path.encode())
@@ -109,6 +109,8 @@ def test_the_fleet_passes_as_it_is():
         "/v1/fleet/..%2fcontrol/start-run",
         "//v1/control/start-run",
         "/v1/fleet//../../control/start-run",
+        "/v1/line/../control/start-run",
+        "/v1/line/",
         "/V1/FLEET/../control/start-run",
         "/docs",
         "/openapi.json",
@@ -179,7 +181,7 @@ def test_a_few_requests_at_a_time_reach_the_superlink_and_all_are_answered():
 
     async def run() -> list[bytes]:
         inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(serve))
-        transport = httpx.ASGITransport(app=proxy.build_app(inner, AnyQuota()))
+        transport = httpx.ASGITransport(app=proxy.build_app(inner, AnyQuota(), inner))
         async with httpx.AsyncClient(base_url="https://front", transport=transport) as client:
             asked = [client.post("/v1/fleet/pull-messages", content=b"%d" % number) for number in range(50)]
             answers = await asyncio.wait_for(asyncio.gather(*asked), 60)
@@ -206,11 +208,60 @@ def test_a_path_that_leads_elsewhere_does_not_pass_as_it_came(path):
         serve = lambda request: seen.append(request) or httpx.Response(200, content=_in_pieces(b""))  # noqa: E731
         inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(serve))
         scope = {"type": "http", "method": "POST", "path": path.decode(), "raw_path": path, "headers": []}
-        await proxy.build_app(inner, AnyQuota())({**scope, "query_string": b"", "http_version": "1.1"}, receive, send)
+        await proxy.build_app(inner, AnyQuota(), inner)(
+            {**scope, "query_string": b"", "http_version": "1.1"}, receive, send
+        )
         await inner.aclose()
 
     asyncio.run(run())
     assert (sent[0]["status"], seen) == (403, [])
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def on_line(tmp_path, name: str, answer: bytes = b"", **changed: str) -> tuple[httpx.Response, list[httpx.Request]]:
+    """A request that a device signed, some headers of which were changed on its way."""
+    headers = line.signed_headers(name, "m-1", answer, lambda claim: keys.sign(tmp_path / name / keys.NODE_KEY, claim))
+    return ask("POST", line.PATH, answer, gate=proxy.Quota(tmp_path), headers={**headers, **changed})
+
+
+def test_a_request_on_a_line_reaches_the_server_in_the_name_of_who_signed_it(tmp_path, devices):
+    answer, seen = on_line(tmp_path, "phone", b"mine")
+    assert (answer.status_code, answer.content) == (200, b"hello mine")
+    (passed,) = seen
+    assert (passed.url.path, passed.headers[line.DEVICE], passed.headers[line.HAVE]) == (line.PATH, "phone", "m-1")
+    assert "x-signature" not in passed.headers
+    for changed in (
+        {line.DEVICE: "silo"},
+        {line.HAVE: "m-2"},
+        {line.TIME: "2026-01-01T00:00:00+00:00"},
+        {line.TIME: "2026-01-01"},
+        {line.DIGEST: "00"},
+        {line.SIGNATURE: "AAAA"},
+    ):
+        answer, seen = on_line(tmp_path, "phone", b"mine", **changed)
+        assert (answer.status_code, seen) == (401, []), changed
+    assert on_line(tmp_path, "stranger")[0].status_code == 401
+    assert ask("POST", line.PATH, gate=proxy.Quota(tmp_path))[0].status_code == 401
+
+
+def test_an_old_request_on_a_line_and_an_answer_that_was_not_signed_are_refused(tmp_path, devices, monkeypatch):
+    sign = lambda claim: keys.sign(tmp_path / "phone" / keys.NODE_KEY, claim)  # noqa: E731
+    headers = line.signed_headers("phone", "m-1", b"mine", sign)
+    answer, seen = ask("POST", line.PATH, b"another", gate=proxy.Quota(tmp_path), headers=headers)
+    assert (answer.status_code, seen) == (400, [])
+    monkeypatch.setattr(line, "CLOCK", -line.CLOCK)
+    answer, seen = ask("POST", line.PATH, b"mine", gate=proxy.Quota(tmp_path), headers=headers)
+    assert (answer.status_code, seen) == (401, [])
+
+
+def test_answers_on_a_line_count_to_what_a_device_may_send(tmp_path, devices, capfd):
+    held, most = proxy.Quota(tmp_path), proxy.ANSWERS * 1000 + proxy.OVERHEAD
+    for size, status in ((most, 200), (1, 413)):
+        sign = lambda claim: keys.sign(tmp_path / "phone" / keys.NODE_KEY, claim)  # noqa: E731
+        headers = line.signed_headers("phone", "m-1", b"x" * size, sign)
+        assert ask("POST", line.PATH, b"x" * size, gate=held, headers=headers)[0].status_code == status
 
 
 # --- what a device may send in a round --------------------------------------------------------------------------------
@@ -249,7 +300,7 @@ def test_many_connections_at_once_share_what_a_device_may_send(tmp_path, devices
 
     async def run() -> None:
         inner = httpx.AsyncClient(base_url="https://behind", transport=httpx.MockTransport(serve))
-        transport = httpx.ASGITransport(app=proxy.build_app(inner, held))
+        transport = httpx.ASGITransport(app=proxy.build_app(inner, held, inner))
         async with httpx.AsyncClient(base_url="https://front", transport=transport) as client:
             asked = [
                 client.post(

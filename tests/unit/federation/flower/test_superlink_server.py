@@ -122,6 +122,8 @@ def make(monkeypatch, clock):
         made.proxy = SimpleNamespace(ended=None, keep_log_short=lambda: None, stop=lambda: None)
         made.admitted = []
         made._set_quota = made.admitted.append
+        made.rung = []
+        made._line = SimpleNamespace(ring=made.rung.append)
         made._last_reply, made._refusals, made.restarts, made.joins, made._unanswered = clock.now, 0, 0, 0, {}
 
         def start():
@@ -198,6 +200,68 @@ def test_a_later_phase_goes_on_with_the_devices_that_are_left(make):
     assert set(dict(linked.exchange(Exchange("round 1", everybody, 60, MAX_ANSWER, begins=False)))) == set(everybody)
     with pytest.raises(KeyboardInterrupt):  # the first phase waits, until it is stopped
         list(linked.exchange(Exchange("round 1", everybody, 60, MAX_ANSWER)))
+
+
+class Lines:
+    """The lines of devices, played: each gives its answer after so many seconds; None is never."""
+
+    def __init__(self, clock: Clock, after: dict[str, float | None], unreached: tuple[str, ...] = ()):
+        self.clock, self.after, self.unreached, self.began = clock, after, unreached, 0.0
+
+    def ask(self, messages):
+        self.left, self.began = dict.fromkeys(messages), self.clock.now
+
+    def answers(self, seconds):
+        self.clock.now += seconds
+        for name in list(self.left):
+            after = self.after[name]
+            if after is not None and self.clock.now >= self.began + after:
+                del self.left[name]
+                yield name, b"x"
+
+    def silent(self, name):
+        return self.clock.now - self.began
+
+    def has(self, name):
+        return name not in self.unreached
+
+
+def test_messages_that_devices_wait_for_go_on_their_lines_and_not_by_flower(make, clock):
+    mailbox = Mailbox(lambda node: b"by Flower")
+    linked, everybody = make(mailbox), dict.fromkeys(NODES.values(), b"phase")
+    linked._line = Lines(clock, dict.fromkeys(NODES.values(), 1.0))
+    urgent = Exchange("round 1", everybody, 60, MAX_ANSWER, begins=False, urgent=True)
+    assert dict(linked.exchange(urgent)) == dict.fromkeys(NODES.values(), b"x")
+    assert (mailbox.sent, linked.admitted) == ([], [MAX_ANSWER])
+    assert clock.now - 1000 < 2
+
+
+@pytest.mark.parametrize(
+    ("works", "unreached", "here", "waited"),
+    [
+        (100.0, (), [*NODES], 100),  # it has its message, is connected, and works for long
+        (None, (), [*NODES], 300),  # and never answers: until time is up
+        (None, (), [11, 12], superlink_server.GRACE),  # it left
+        (None, ("school",), [*NODES], superlink_server.GRACE),  # its line does not come back
+    ],
+)
+def test_a_device_that_left_its_line_is_not_waited_for_long_and_one_that_works_is(
+    make, clock, works, unreached, here, waited
+):
+    mailbox = Mailbox(lambda node: b"by Flower")
+    mailbox.nodes = here
+    linked = make(mailbox)
+    linked._line = Lines(clock, {"alice": 1.0, "clinic": 1.0, "school": works}, unreached)
+    exchange = Exchange("round 1", dict.fromkeys(NODES.values(), b"phase"), 300, MAX_ANSWER, urgent=True)
+    answered = dict(linked.exchange(exchange))
+    assert set(answered) == ({"alice", "clinic", "school"} if works else {"alice", "clinic"})
+    assert waited <= clock.now - 1000 < waited + 2 * superlink_server.AGAIN
+
+
+def test_devices_are_told_that_a_message_waits_at_flower(make):
+    linked = make(Mailbox(lambda node: b"x"))
+    ask(linked, 1, b"task", 100, Answers())
+    assert linked.rung == [[*NODES.values()]]
 
 
 def test_a_device_that_flower_lost_is_known_by_the_message_it_owes(make):

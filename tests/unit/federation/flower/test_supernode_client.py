@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,7 +62,7 @@ def hosted(desk: TwoTasks, monkeypatch) -> SuperNodeClient:
     monkeypatch.setattr(supernode_client, "TaskQueue", lambda socket, secret: desk)
     made = object.__new__(SuperNodeClient)
     made.supernode, made._status, made.told, made._queue = SuperNode(), "", [], desk
-    made._starts, made._sockets = 0, Path("sockets")
+    made._starts, made._sockets, made._line = 0, Path("sockets"), SimpleNamespace(open=nullcontext)
     made._notify, made._answer = made.told.append, desk.answer
     return made
 
