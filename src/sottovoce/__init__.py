@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.new_run import forecast
     from sottovoce.commands.practice import practice
     from sottovoce.commands.prepare import PrivateVocabulary, prepare, prepare_privately
+    from sottovoce.commands.private_evaluation import evaluate_privately
     from sottovoce.commands.release import release_run
     from sottovoce.commands.release_folder import Publication
     from sottovoce.commands.report import report_run
@@ -114,6 +115,7 @@ _HOMES = {
     "create_federation": "commands.federate",
     "enrol": "commands.federate",
     "evaluate": "evaluation.prediction",
+    "evaluate_privately": "commands.private_evaluation",
     "evaluate_run": "commands.evaluate",
     "examine": "commands.doctor",
     "export_run": "commands.export",
@@ -193,6 +195,7 @@ __all__ = [
     "create_federation",
     "enrol",
     "evaluate",
+    "evaluate_privately",
     "evaluate_run",
     "examine",
     "export_run",

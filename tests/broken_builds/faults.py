@@ -2399,3 +2399,57 @@ def the_same_noise_for_every_part():
     real = noise.chacha20_blocks
     noise._draw = jax.jit(noise._draw.__wrapped__, static_argnums=(5, 6))
     noise.chacha20_blocks = lambda key, counters, nonce: real(key, counters % noise._LEAST_BLOCKS, nonce)
+
+
+# --- private evaluation ----------------------------------------------------------------------------------------------
+
+SCALE = "test_the_noise_is_exact_of_the_scale_that_is_paid_for_and_its_own_for_every_sum"
+
+
+@caught_by("unit/privacy/test_bounded_sums.py", SCALE)
+def half_the_noise_of_an_evaluation():
+    """Held-out users pay for twice the noise that they get."""
+    from sottovoce.privacy import bounded_sums
+
+    real = bounded_sums.rounded_gaussian
+    bounded_sums.rounded_gaussian = lambda key, size, std, stream: real(key, size, std / 2, stream)
+
+
+@caught_by("unit/privacy/test_bounded_sums.py", "test_a_user_moves_the_sums_by_no_more_than_is_paid_for")
+def a_held_out_user_counted_twice():
+    """A held-out user's text is in the sums two times."""
+    from sottovoce.privacy.bounded_sums import BoundedSums
+
+    real = BoundedSums.bounded
+    BoundedSums.bounded = lambda self, ranks, loss: 2 * real(self, ranks, loss)
+
+
+@caught_by("unit/commands/test_private_evaluation.py", "test_the_charge_is_on_disk_before_the_noise_is_drawn")
+def an_evaluation_charged_when_it_is_done():
+    """The noisy sums exist before anybody has paid: a process that is stopped in between has seen them for nothing."""
+    from sottovoce.commands import private_evaluation
+
+    def measure(model, users, terms, ledger):
+        from sottovoce.privacy.bounded_sums import BoundedSums
+
+        mechanism = BoundedSums(terms.noise_multiplier, terms.tokens_per_user)
+        counts = private_evaluation.count_bounded(model, users, terms.tokens_per_user)
+        found = private_evaluation.accuracy_of(mechanism.draw(mechanism.bounded(*counts)), mechanism, terms)
+        ledger.charge(private_evaluation.EVALUATION, "private evaluation", mechanism.event(), 1)
+        return found
+
+    private_evaluation._measure = measure
+
+
+@caught_by("unit/evaluation/test_private_prediction.py", "test_a_users_counts_do_not_depend_on_the_others")
+def held_out_users_who_share_a_program():
+    """Hits are counted for the first user of a block, and the others get the same."""
+    from sottovoce.evaluation import private_prediction
+
+    real = private_prediction.count_bounded
+
+    def shared(model, store, tokens):
+        found = real(model, store, tokens)
+        return found._replace(ranks=found.ranks[[0] * len(found.ranks)], loss=found.loss + 1e-9 * store.users)
+
+    private_prediction.count_bounded = shared

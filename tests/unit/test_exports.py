@@ -21,7 +21,7 @@ FUNCTIONS = {
     "compare": ("compare_runs", "write_comparison"),
     "demo": ("run_demo",),
     "doctor": ("examine",),
-    "evaluate": ("evaluate_run",),
+    "evaluate": ("evaluate_run", "evaluate_privately"),
     "export": ("export_run",),
     "federate": (
         "create_federation",

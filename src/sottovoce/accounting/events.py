@@ -16,6 +16,7 @@ ACCOUNTANTS = ("pld", "rdp", "moments")
 MOST_COORDINATES = 2**25  # of a vector with Skellam noise
 MOST_EXAMPLES = 10_000  # of one user: of more, an ε takes minutes
 ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
+TRAINED, HELD_OUT = "trained", "held-out"  # the two groups of a store's people: nobody is in both
 
 
 class Event(ABC):
@@ -24,6 +25,7 @@ class Event(ABC):
     kind: ClassVar[str]  # its name in a ledger
     scalable: ClassVar[bool] = False  # may calibration choose its noise?
     accountants: ClassVar[tuple[str, ...]] = ACCOUNTANTS  # those that have an answer for it
+    people: ClassVar[str] = TRAINED  # which of a store's people it is about
     if TYPE_CHECKING:  # a field, a property or a constant of each subclass
 
         @property
@@ -328,6 +330,29 @@ class ThresholdedHistogram(Event):
 
 
 @dataclass(frozen=True)
+class HeldOutSums(Event):
+    """Sums over the held-out users of a store with Gaussian noise, as a private evaluation releases them.
+
+    `noise_multiplier` is the noise over the L2 sensitivity of all sums together, for a user who counts for at most
+    `tokens_per_user` tokens.
+    """
+
+    kind = "held-out-sums"
+    relation = ADDED
+    people = HELD_OUT
+
+    noise_multiplier: float
+    tokens_per_user: int
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """A round that all users join."""
+        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
+
+
+@dataclass(frozen=True)
 class Covered(Event):
     """A round that earlier charges cover: its users have all joined less often than is charged, or a charge for the
     whole run was made.
@@ -368,6 +393,7 @@ _KNOWN = (
     SampledSkellam,
     CorrelatedGaussian,
     ThresholdedHistogram,
+    HeldOutSums,
     Covered,
     NonPrivate,
 )

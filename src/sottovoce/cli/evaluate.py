@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sottovoce.cli.display import print_columns, print_json, print_rows, print_table, progress_on_terminal
+from sottovoce.cli.display import (
+    print_columns,
+    print_json,
+    print_rows,
+    print_table,
+    progress_on_terminal,
+    shown_epsilon,
+)
 from sottovoce.cli.options import (
     AnyModel,
     Delimiter,
@@ -23,12 +30,13 @@ from sottovoce.cli.options import (
     log,
     option,
 )
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, plain_number
 from sottovoce.files import Json as JsonObject
 from sottovoce.runs.baselines import token_text
 
 if TYPE_CHECKING:
     from sottovoce.commands.evaluate import Measured
+    from sottovoce.commands.private_evaluation import PrivateEvaluation
     from sottovoce.evaluation.fine_tuning import FineTuningGain
     from sottovoce.evaluation.keystrokes import KeystrokeSaving
     from sottovoce.evaluation.prediction import Evaluation
@@ -94,7 +102,25 @@ class Measures:
         return (self.suggestions or SUGGESTIONS) if self.keystrokes else 0
 
 
-TEXTS, MEASURES = Texts(), Measures()
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Private:
+    """What held-out users pay, so that accuracy may be published."""
+
+    private_epsilon: Annotated[
+        float | None, option("Add noise for this ε, charged to the store's held-out users: what may be published.")
+    ] = None
+    private_delta: Annotated[float | None, option("δ of that noise (default: 1e-6).")] = None
+    tokens_per_user: Annotated[int | None, option("First tokens of a user that count; fewer need less noise.")] = None
+
+    def __post_init__(self) -> None:
+        given = {"--private-delta": self.private_delta, "--tokens-per-user": self.tokens_per_user}
+        named = [name for name, value in given.items() if value is not None]
+        if self.private_epsilon is None and named:
+            raise SottoError(f"{named[0]} is for --private-epsilon; add that, or leave {named[0]} out")
+
+
+TEXTS, MEASURES, EXACT = Texts(), Measures(), Private()
 
 
 def evaluate(
@@ -106,9 +132,19 @@ def evaluate(
         Path | None,
         option("Another model to compare, such as a run without privacy.", "--beside"),
     ] = None,
+    private: Private = EXACT,
     json: Json = False,
 ) -> None:
-    """Measure how well a run's model predicts the next word of people it has not seen."""
+    """Measure how well a run's model predicts the next word of people it has not seen.
+
+    Figures are exact, and for the owner. With --private-epsilon they have noise, and may be published.
+    """
+    if private.private_epsilon is not None:
+        if measures != MEASURES or other or replace(texts, store=None) not in (TEXTS, replace(TEXTS, split="test")):
+            alone = "--store, --private-delta, --tokens-per-user and --json"
+            raise SottoError(f"--private-epsilon measures held-out users of a store; it goes with {alone} alone")
+        _evaluate_privately(run, texts.store, private, json)
+        return
     from sottovoce.commands.baselines import public_baselines, unigram_keystrokes
     from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, open_public, open_users
     from sottovoce.data.grouping import Grouping
@@ -175,6 +211,50 @@ def evaluate(
     _print_parts(parts, run.name, other.name if other else "")
     if found.personalised:
         print_columns("The second half of each user's text", _gain_columns(found.personalised))
+
+
+def _evaluate_privately(run: Path, store: Path | None, private: Private, json: bool) -> None:
+    from sottovoce.commands.private_evaluation import DELTA, evaluate_privately
+    from sottovoce.evaluation.prediction import observed
+
+    assert private.private_epsilon is not None
+    delta = DELTA if private.private_delta is None else private.private_delta
+    with progress_on_terminal(f"evaluate {run.name}", quiet=json) as step, observed(step):
+        found = evaluate_privately(
+            run, store, epsilon=private.private_epsilon, delta=delta, tokens_per_user=private.tokens_per_user
+        )
+    if json:
+        print_json({"private": True, **found.to_json()})
+        return
+    print_table(f"Private evaluation of {run}", _private_rows(found))
+    if found.accuracy.is_hidden:
+        print("The noise hides the accuracy: it needs more held-out users, a larger ε, or fewer --tokens-per-user.")
+    if found.kept:
+        print("Paid for before: this is the answer of then, and nothing was charged.")
+    print("These figures may be published, with their ε and δ. Held-out users are others than those trained on.")
+
+
+def _private_rows(found: PrivateEvaluation) -> dict[str, str]:
+    accuracy, terms = found.accuracy, found.accuracy.terms
+
+    def points(share: float | None, half: float | None) -> str:
+        return "hidden" if share is None or half is None else f"{share:.2%} ± {100 * half:.2f}"
+
+    rows = {
+        "top-1 of people like them (95%)": points(accuracy.top1, accuracy.top1_within),
+        "top-1 of these people": points(accuracy.top1, accuracy.top1_noise),
+        "top-3 of these people": points(accuracy.top3, accuracy.top3_noise),
+        "top-5 of these people": points(accuracy.top5, accuracy.top5_noise),
+        "perplexity, losses cut off": "hidden",
+        "targets, users (noisy)": f"{accuracy.targets:,}, {accuracy.users:,}",
+        "tokens of a user, at most": f"{terms.tokens_per_user:,}",
+        "ε for a held-out user": f"{shown_epsilon(terms.epsilon)} at δ = {plain_number(terms.delta)}",
+        f"ε of all {found.evaluations:,} private evaluations": shown_epsilon(found.epsilon_held_out),
+    }
+    if accuracy.perplexity is not None:
+        low, high = f"{accuracy.perplexity_low:.4g}", f"{accuracy.perplexity_high:.4g}"
+        rows["perplexity, losses cut off"] = f"{accuracy.perplexity:.4g} ({low} to {high}), at {terms.loss_bound:.3g}"
+    return rows
 
 
 def _json(found: Measured) -> JsonObject:

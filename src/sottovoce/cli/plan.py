@@ -388,6 +388,10 @@ def _print_totals(paths: list[Path], deltas: list[float], accountant: str | None
             kind = f"{entry['count']:,} × {event.pop('kind')}"
             facts = (f"{name} {_fact(fact)}" for name, fact in event.items())
             rows[f"event {number}"] = ", ".join([kind, *facts])
+        if held_out := figures.get("held_out"):
+            cost = _epsilon_rows(held_out["epsilons"], held_out["relation"], held_out["epsilon_replaced"])
+            rows |= {f"held-out users, who are others: {name}": value for name, value in cost.items()}
+            rows["held-out users: private evaluations"] = f"{held_out['releases']:,}"
         print_table(title, rows)
         for note in figures.get("notes", ()):
             print(f"note: {note}")

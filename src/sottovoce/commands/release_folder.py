@@ -10,17 +10,25 @@ from pathlib import Path
 from sottovoce import bases
 from sottovoce.build.assembly import model_settings
 from sottovoce.commands.export import export_run
+from sottovoce.commands.private_evaluation import private_accuracy
 from sottovoce.commands.report import public_recipe, report_run
-from sottovoce.commands.stores import store_folder
+from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import sealed, write_aside
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.model_card import Described, model_card
-from sottovoce.reporting.statement import AuditOutcome, Statement, read_statement, with_store_total
+from sottovoce.reporting.statement import (
+    AuditOutcome,
+    Statement,
+    read_statement,
+    with_private_accuracy,
+    with_store_total,
+)
 from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
+from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RECIPE, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import StoreLedger, write_release
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
@@ -83,6 +91,7 @@ class ReleaseFolder:
         # Later runs on the same people count: the total is the one of today.
         statement = replace(read_statement(run), audits=audits)
         statement = with_store_total(statement, store_ledger(run, recipe).spent(), recipe.privacy.accountant)
+        statement = self._measured_privately(statement, recipe)
         written = sealed(with_prose(statement))
         run.write_json(draft / STATEMENT, written)
         model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
@@ -100,6 +109,20 @@ class ReleaseFolder:
         if self.onnx:
             self._export(draft)
         write_aside(draft / README, model_card(self._described(statement, model)).encode())
+
+    def _measured_privately(self, statement: Statement, recipe: Recipe) -> Statement:
+        """With the private accuracy of this model, where held-out users have paid for one."""
+        held_out = held_out_users(recipe, self.run)
+        if held_out is None or held_out.path is None:
+            return statement
+        found = private_accuracy(held_out.path, digest(self.run.load_weights()))
+        if found is None:
+            return statement
+        spent = StoreLedger(held_out.path / "ledger.jsonl").spent_on_held_out()
+        baselines = Baselines.of(self.run)
+        exact = any("evaluation" in line for line in self.run.record.read())
+        exact = exact or (baselines is not None and bool(baselines.scores))
+        return with_private_accuracy(statement, found, spent, exact)
 
     def _export(self, draft: Path) -> None:
         try:

@@ -21,6 +21,7 @@ from sottovoce.accounting import (
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
 from sottovoce.accounting.events import CorrelatedGaussian, Sampled
 from sottovoce.errors import SettingError, SottoError, plain_number
+from sottovoce.evaluation.private_accuracy import Terms
 from sottovoce.files import Facts, read_sealed, sha256_of
 from sottovoce.reporting.statement import Correlation, Statement
 from sottovoce.runs import signature
@@ -113,6 +114,8 @@ def verify_release(folder: str | Path, *, signer: str | None = None) -> Verifica
         checks.append(_judged("epsilon", _epsilon_faults(epsilons, statement, failed), _follows(statement)))
         if statement.mechanism.devices is not None or statement.epsilon_server is not None:
             checks.append(_against_server(statement, charged[1]))
+    if statement is not None and statement.private_accuracy is not None:
+        checks.append(_held_out(statement.private_accuracy.terms))
     return Verification(
         folder=str(folder),
         verified=all(check.result != FAILED for check in checks),
@@ -321,6 +324,19 @@ def _against_server(statement: Statement, spent: Spent) -> Check:
         return Check(name, FAILED, f"ε = {shown} is claimed, and it comes to {accounting.rounded_up(found, 4)}")
     most = f"{devices.participations} rounds, {devices.survivors} survivors, {devices.colluding} colluding"
     return Check(name, PASSED, f"ε = {shown} follows from what is declared: {most}")
+
+
+def _held_out(terms: Terms) -> Check:
+    """ε of the accuracy that is stated of held-out users, computed again from its noise."""
+    name = "epsilon of held-out users"
+    found, why = _try(lambda: accounting.epsilon([(terms.event, 1)], terms.delta))
+    if found is None:
+        return Check(name, FAILED, f"it cannot be computed ({why})")
+    if not found <= terms.epsilon * (1 + _ROUNDING):
+        claimed, cost = accounting.rounded_up(terms.epsilon, 4), accounting.rounded_up(found, 4)
+        return Check(name, FAILED, f"ε = {claimed} is claimed, and the noise of the accuracy comes to {cost}")
+    cost = f"ε = {accounting.rounded_up(terms.epsilon, 4)} at δ = {plain_number(terms.delta)}"
+    return Check(name, PASSED, f"{cost} follows from the noise of the accuracy")
 
 
 def _device_noise_faults(statement: Statement, spent: Spent) -> Iterator[str]:

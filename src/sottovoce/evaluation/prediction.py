@@ -113,13 +113,13 @@ def sum_by_user(
     """Sums of `measure(logits, targets, counted, facts)` over the targets of every user, as arrays over users."""
     bos, parts = jnp.asarray(store.vocabulary.specials.bos), []
     for tokens, lengths, users in blocks_of(store, rows, block):
-        sums = _sum_block(measure, model, bos, tokens, lengths, facts)
+        sums = sum_block(measure, model, bos, tokens, lengths, facts)
         parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:users], sums))
     return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
 
 
 @partial(jax.jit, static_argnums=0)
-def _sum_block(measure: Callable, model: LanguageModel, bos: Array, tokens: Array, lengths: Array, facts: Any) -> Any:
+def sum_block(measure: Callable, model: LanguageModel, bos: Array, tokens: Array, lengths: Array, facts: Any) -> Any:
     count = partial(measure, facts=facts)
     return jax.vmap(lambda tokens, length: sum_over_targets(model, bos, tokens, length, count))(tokens, lengths)
 
@@ -241,7 +241,7 @@ def sum_over_targets(
 def count_targets(
     logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"], counted: Array, facts: TokenKinds
 ) -> Counts:
-    rank = _rank(logits, targets)
+    rank = rank_of(logits, targets)
     loss = cross_entropy(logits, targets)
     known = counted * ~facts.unknown[targets]
     # A token outside the vocabulary nearly always replaces a word, and is always a mistake.
@@ -259,7 +259,7 @@ def count_targets(
     )
 
 
-def _rank(logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"]) -> Int[Array, " time"]:
+def rank_of(logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"]) -> Int[Array, " time"]:
     """The number of tokens that come before the target; of equal logits the lower id comes first, as in argmax.
 
     Counts all that do not come after it, so that a target with a logit of NaN ranks last, not first.

@@ -11,7 +11,7 @@ from sottovoce import accounting
 from sottovoce.accounting import Event
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import Facts, Json, as_json
-from sottovoce.runs.ledger import COUNT, PREPARATION, LedgerContents, read_ledger
+from sottovoce.runs.ledger import NO_RUNS, LedgerContents, read_ledger
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,11 @@ class Figures(Facts):
 
 @dataclass(frozen=True)
 class Judgement(Facts):
-    """The figures of each ledger, and of all together."""
+    """The figures of each ledger, and of all together.
+
+    Held-out users of a ledger have figures of their own (`held_out`). In the total of several ledgers all charges
+    compose: who is held out of one store may be trained on in another.
+    """
 
     accountant: str
     ledgers: list[Json]
@@ -55,9 +59,12 @@ def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: st
     total: Counter[Event] = Counter()
     for ledger in ledgers:
         total.update(dict(ledger.spent))
+        if len(ledgers) > 1:
+            total.update(dict(ledger.held_out))
     each = [
         {"path": str(ledger.path), "kind": ledger.kind, "runs": list(ledger.runs), "notes": ledger.notes}
         | _figures(ledger.spent, deltas, accountant).to_json()
+        | ({"held_out": _figures(ledger.held_out, deltas, accountant).to_json()} if ledger.held_out else {})
         for ledger in ledgers
     ]
     return Judgement(accountant, each, _figures(list(total.items()), deltas, accountant))
@@ -82,6 +89,6 @@ def _refuse_double_counting(ledgers: Sequence[LedgerContents]) -> None:
             if shared and one.lines[:shared] == other.lines[:shared]:
                 same = f"{one.path} and {other.path} are the same ledger, or one is an earlier copy of the other"
                 raise SottoError(f"{same}: their releases would count twice; give the longer one alone")
-            if twice := [run for run in one.runs if run in other.runs and run not in (PREPARATION, COUNT)]:
+            if twice := [run for run in one.runs if run in other.runs and run not in NO_RUNS]:
                 both = f"{one.path} and {other.path} are both charged for run {twice[0]}"
                 raise SottoError(f"{both}: its rounds would count twice; leave one of the two out")

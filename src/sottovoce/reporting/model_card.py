@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sottovoce.bases import Base
 from sottovoce.files import Json
 from sottovoce.reporting.statement import Statement
-from sottovoce.reporting.statement_text import epsilon_text, noise_text, paragraphs, percent, plain
+from sottovoce.reporting.statement_text import accuracy_text, epsilon_text, noise_text, paragraphs, percent, plain
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 
@@ -76,10 +76,18 @@ def _what(about: Described) -> Iterator[str]:
 def _how_good(about: Described) -> Iterator[str]:
     yield "## How good it is"
     yield ""
+    private = about.statement.private_accuracy
+    if private is not None:
+        cost = f"ε = {epsilon_text(private.terms.epsilon)} at δ = {plain(private.terms.delta)}"
+        people = f"about {private.users:,} held-out users ({cost} for each)"
+        yield f"**Private accuracy** on {people}: {accuracy_text(private)}."
     if about.evaluation is None:
-        yield "It was not measured on held-out users."
+        yield from () if private is not None else ("It was not measured on held-out users.",)
         return
-    yield f"On about {about.evaluation['users']:,} held-out users, who are not protected by the guarantee:"
+    if private is not None:
+        yield ""
+    people = f"about {about.evaluation['users']:,} held-out users"
+    yield f"Exact accuracy, not private, on {people}, who are not protected by the guarantee:"
     yield ""
     yield "| | top-1 | top-3 | perplexity per token | bits per byte |"
     yield "| --- | ---: | ---: | ---: | ---: |"

@@ -19,6 +19,7 @@ from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
 from sottovoce.accounting.events import ADDED, CorrelatedGaussian, SampledSkellam
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError, plain_number
+from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Facts, Json, in_file
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import Adversary, FederationFacts, adversaries, not_covered_of
@@ -27,8 +28,9 @@ from sottovoce.runs.folder import RunFolder
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
     from sottovoce.privacy.mechanism import Mechanism
 
+EXACT_ACCURACY = "held-out users: accuracy is measured on them exactly, and they are not protected"
 NOT_COVERED = (
-    "held-out users: accuracy is measured on them exactly, and they are not protected",
+    EXACT_ACCURACY,
     "choosing hyper-parameters by looking at results on the private text, other than through runs charged to the store",
     "the store's total, where later runs were chosen by the results of earlier ones",
     "diagnostics.jsonl, preparation.json, audits, the secrets, the checkpoints and timing: they are for the owner only",
@@ -292,6 +294,8 @@ class Statement(Facts, sparse=True):
     practice: bool = False  # the people are synthetic
     files: dict[str, str] | None = None  # the model's, with their hashes
     audits: tuple[AuditOutcome, ...] = ()  # of a released model
+    private_accuracy: PrivateAccuracy | None = None  # of a released model, on held-out users
+    epsilon_held_out: float | None = None  # of all private evaluations on them, at the δ of that accuracy
     store_gone: bool = False  # the total is that of the day the run ended
     out_of_date: bool = False  # the store was charged for the run since
 
@@ -458,6 +462,16 @@ def _realised(listed: Spent, about: RunFacts, cost: Callable[[Spent], float]) ->
             event = replace(event, noise_multiplier=event.noise_multiplier / smaller)
         spent.append((event, count))
     return cost(spent)
+
+
+def with_private_accuracy(statement: Statement, accuracy: PrivateAccuracy, spent: Spent, exact: bool) -> Statement:
+    """The same with an accuracy that is private for held-out users.
+
+    `spent` is all that they were charged. Do public files have an `exact` accuracy too?
+    """
+    kept = tuple(line for line in statement.not_covered if exact or line != EXACT_ACCURACY)
+    total = accounting.epsilon(spent, accuracy.terms.delta)
+    return replace(statement, private_accuracy=accuracy, epsilon_held_out=total, not_covered=kept)
 
 
 def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Statement:

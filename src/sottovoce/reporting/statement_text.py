@@ -8,10 +8,11 @@ from typing import Any
 from sottovoce.accounting import rounded_down, rounded_up
 from sottovoce.accounting.events import ADDED, REPLACED
 from sottovoce.errors import short_exponent
+from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Json
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.reporting.adversaries import Adversary
-from sottovoce.reporting.statement import MechanismFacts, Schedule, Statement
+from sottovoce.reporting.statement import EXACT_ACCURACY, MechanismFacts, Schedule, Statement
 
 _WORDS = {
     ADDED: "one user is added or removed",
@@ -73,7 +74,7 @@ def paragraphs(statement: Statement) -> list[str]:
             "The secrets of this run come from its seed: anyone who knows the seed can undo the noise, and the "
             "guarantee does not hold against them. Take privacy.secrets = 'entropy' for a model to release."
         )
-    return texts + _audits(statement)
+    return texts + _held_out(statement) + _audits(statement)
 
 
 def _added_up(statement: Statement) -> str:
@@ -244,6 +245,30 @@ def _canaries(statement: Statement) -> list[str]:
         f"Made-up users were added to the declared population: {' and '.join(kinds)} (registry {inserted.registry}). "
         f"They change neither a user's chance to join, nor q and W. An audit by canaries is of this model itself."
     ]
+
+
+def _held_out(statement: Statement) -> list[str]:
+    """Of a released model: the accuracy that held-out users paid for."""
+    found = statement.private_accuracy
+    if found is None:
+        return []
+    terms = found.terms
+    cost = f"ε = {epsilon_text(terms.epsilon)} at δ = {plain(terms.delta)}"
+    exact = EXACT_ACCURACY in statement.not_covered
+    more = " Other figures of held-out users in this release are exact, and not private." if exact else ""
+    return [
+        f"Held-out users, who are others than those trained on, were measured privately, with {cost} for each of them "
+        f"when one is added or removed: {accuracy_text(found)}. The first {terms.tokens_per_user:,} tokens of each "
+        f"count, and their number has noise too. Over all private evaluations on them, ε is "
+        f"{epsilon_text(statement.epsilon_held_out)} at the same δ.{more}"
+    ]
+
+
+def accuracy_text(found: PrivateAccuracy) -> str:
+    """The top-1 of a private evaluation with half of its 95 % interval."""
+    if found.top1 is None or found.top1_within is None:
+        return "the noise hides how well the model predicts them"
+    return f"top-1 {percent(found.top1, 2)} ± {100 * found.top1_within:.2f} points (95%, of people like them)"
 
 
 def _audits(statement: Statement) -> list[str]:

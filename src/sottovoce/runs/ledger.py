@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.accounting import Event, NonPrivate, event_from_json
+from sottovoce.accounting.events import HELD_OUT
 from sottovoce.errors import SottoError
 from sottovoce.files import Json, sync_folder, write_aside
 from sottovoce.runs.budget import total_of
@@ -26,6 +27,8 @@ _UNCHECKED, _CHECKED = 1, 2  # formats of a run's ledger: that of version 0.1, a
 RELEASE = "release"  # the format of a release's ledger
 PREPARATION = "prepare"  # in place of a run's name, where a store was charged for its vocabulary
 COUNT = "count"  # the same, for a noisy number of its users
+EVALUATION = "evaluate"  # the same, for a private evaluation on its held-out users
+NO_RUNS = (PREPARATION, COUNT, EVALUATION)
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,11 @@ class Ledger:
 
 @dataclass(frozen=True)
 class StoreLedger:
-    """All that was spent on the people of a store, by all runs: one line for each charge."""
+    """All that was spent on the people of a store, by all runs: one line for each charge.
+
+    The users to train on and those held out are two groups, and a user's id alone decides the group. So what is spent
+    on one group costs the other nothing, and each has a total of its own.
+    """
 
     path: Path
 
@@ -170,10 +177,16 @@ class StoreLedger:
             ) from None
 
     def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
-        """Every event with the number of times it was charged to this store: by all runs, or by one."""
+        """Every event with the number of times the users to train on were charged: by all runs, or by one."""
+        return _of_trained(each for each in self._charges() if run in (None, each[0]))
+
+    def spent_on_held_out(self) -> list[tuple[Event, int]]:
+        """The same for the held-out users."""
+        return _of_held_out(self._charges())
+
+    def _charges(self) -> list[tuple[str, Event, int]]:
         # A line without an end may be one that another run is writing: the next writer repairs it.
-        charges = _charges(self._read(repair=False))
-        return list(total_of((event, count) for name, event, count in charges if run in (None, name)).items())
+        return _charges(self._read(repair=False))
 
     def _read(self, *, repair: bool) -> Chain:
         chain = Chain.read(self.path, repair=repair) if self.path.exists() else Chain(self.path)
@@ -200,6 +213,14 @@ def _charges(chain: Chain, header: Json | None = None) -> list[tuple[str, Event,
     return charges
 
 
+def _of_trained(charges: Iterable[tuple[str, Event, int]]) -> list[tuple[Event, int]]:
+    return list(total_of((event, count) for _, event, count in charges if event.people != HELD_OUT).items())
+
+
+def _of_held_out(charges: Iterable[tuple[str, Event, int]]) -> list[tuple[Event, int]]:
+    return list(total_of((event, count) for _, event, count in charges if event.people == HELD_OUT).items())
+
+
 @dataclass(frozen=True)
 class LedgerContents:
     """What a ledger of any kind says, read without a change to the file."""
@@ -207,7 +228,8 @@ class LedgerContents:
     path: Path
     kind: str  # `run`, `store` or `release`
     runs: tuple[str, ...]
-    spent: list[tuple[Event, int]]
+    spent: list[tuple[Event, int]]  # on users to train on
+    held_out: list[tuple[Event, int]]  # on held-out users, who are others
     lines: list[Json]
     notes: list[str]
 
@@ -229,8 +251,7 @@ def read_ledger(path: Path) -> LedgerContents:
         run = str(first.get("run", ""))
         kind, charges = "run", [(run, event, count) for event, count in Ledger(chain).spent()]
     runs = tuple(dict.fromkeys(run for run, _, _ in charges)) or (str(first.get("run", "")),)
-    spent = total_of((event, count) for _, event, count in charges)
-    return LedgerContents(path, kind, runs, list(spent.items()), chain.lines, chain.notes)
+    return LedgerContents(path, kind, runs, _of_trained(charges), _of_held_out(charges), chain.lines, chain.notes)
 
 
 def write_release(path: Path, run: str, charged: Iterable[tuple[Event, int]]) -> None:

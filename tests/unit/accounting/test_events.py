@@ -10,6 +10,7 @@ import pytest
 from sottovoce.accounting import (
     CorrelatedGaussian,
     Covered,
+    HeldOutSums,
     NonPrivate,
     SampledExamples,
     SampledGaussian,
@@ -48,6 +49,7 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         SampledSkellam(1.2, "poisson", 0.01, 2.0**26),
         SampledSkellam(1.2, "poisson", 0.01, 2.0**26, silos=3),
         ThresholdedHistogram(2.0, 1e-7),
+        HeldOutSums(3.0, 400),
         Covered(1.5),
         Covered(1.5, ADDED),
         NonPrivate(),

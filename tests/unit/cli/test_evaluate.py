@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli.evaluate import Measures, Texts, _rows
+from sottovoce.cli.evaluate import Measures, Private, Texts, _private_rows, _rows, evaluate
 from sottovoce.commands.evaluate import Measured
+from sottovoce.commands.private_evaluation import PrivateEvaluation
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.breakdown import Breakdown
 from sottovoce.evaluation.prediction import Evaluation
+from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,8 @@ from sottovoce.evaluation.prediction import Evaluation
         (Measures, {"keystrokes": True, "words": 0}, "--words 0 must be at least 1, for --keystrokes"),
         (Measures, {"epochs": 2}, "are for --personalise"),
         (Measures, {"learning_rate": 0.1}, "are for --personalise"),
+        (Private, {"private_delta": 1e-6}, "--private-delta is for --private-epsilon"),
+        (Private, {"tokens_per_user": 9}, "--tokens-per-user is for --private-epsilon"),
     ],
     ids=str,
 )
@@ -48,3 +52,33 @@ def test_what_a_tokenizer_has_not_is_not_shown():
     assert shown[0].keys() - shown[1].keys() == {"outside the vocabulary", "perplexity in vocabulary"}
     assert "perplexity per token" in shown[1]
     assert shown[2]["top-1 over words"] == "not measured (--words 0)"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"measures": Measures(by_band=True)},
+        {"texts": Texts(split="train")},
+        {"texts": Texts(corpus=[Path("a")])},
+        {"texts": Texts(public=[Path("a")])},
+        {"other": Path("b")},
+    ],
+    ids=str,
+)
+def test_exact_figures_are_not_asked_for_with_private_ones(more):
+    with pytest.raises(SottoError, match="measures held-out users of a store; it goes with --store"):
+        evaluate(Path("a"), private=Private(1.0), **more)
+
+
+def test_private_figures_are_shown_with_their_noise_and_what_they_cost():
+    terms = Terms(2.0, 1e-6, 2.2, 100, 18.4)
+    hidden = PrivateAccuracy(terms=terms, users=3, targets=10)
+    assert _private_rows(PrivateEvaluation(hidden, 2.0, 1, False))["top-1 of these people"] == "hidden"
+    found = replace(hidden, top1=0.15, top1_noise=0.004, top1_within=0.01, perplexity=90.0)
+    found = replace(found, perplexity_low=80.0, perplexity_high=100.0)
+    rows = _private_rows(PrivateEvaluation(found, 2.7, 2, False))
+    assert rows["top-1 of these people"] == "15.00% ± 0.40"
+    assert rows["top-1 of people like them (95%)"] == "15.00% ± 1.00"
+    assert rows["perplexity, losses cut off"] == "90 (80 to 100), at 18.4"
+    assert rows["ε for a held-out user"] == "2 at δ = 1e-6"
+    assert rows["ε of all 2 private evaluations"] == "2.7"

@@ -12,11 +12,11 @@ from sottovoce.errors import SottoError
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.prediction import (
     Evaluation,
-    _rank,
     average_perplexity,
     count_hits,
     evaluate,
     observed,
+    rank_of,
     spread,
     summarise,
 )  # fmt: skip
@@ -103,7 +103,7 @@ def test_a_model_gone_to_nan_is_not_called_perfect(model, store):
 
 def test_ties_are_broken_as_by_argmax():
     scores = jnp.array([[1.0, 2.0, 2.0, 0.0]])
-    assert [int(_rank(scores, jnp.array([token]))[0]) for token in range(4)] == [2, 0, 1, 3]
+    assert [int(rank_of(scores, jnp.array([token]))[0]) for token in range(4)] == [2, 0, 1, 3]
 
 
 def test_nobody_to_evaluate_on_is_an_error(model, vocabulary):

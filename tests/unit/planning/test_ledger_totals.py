@@ -11,6 +11,7 @@ import pytest
 from sottovoce.accounting import (
     CorrelatedGaussian,
     Covered,
+    HeldOutSums,
     NonPrivate,
     SampledGaussian,
     ThresholdedHistogram,
@@ -22,7 +23,7 @@ from sottovoce.accounting.gaussian import gaussian_epsilon
 from sottovoce.accounting.matrices import Banded, Participation
 from sottovoce.errors import SottoError
 from sottovoce.planning.ledger_totals import judge_ledgers
-from sottovoce.runs.ledger import COUNT, PREPARATION, Entry, Ledger, StoreLedger, write_release
+from sottovoce.runs.ledger import COUNT, EVALUATION, PREPARATION, Entry, Ledger, StoreLedger, write_release
 
 ROUND = SampledGaussian(1.0, "poisson", 0.01)
 LOUDER = SampledGaussian(1.3, "poisson", 0.01)
@@ -66,6 +67,20 @@ def test_a_store_is_judged_over_all_its_runs(tmp_path) -> None:
     assert data["accountant_name"].startswith("PLD")
     assert data["ledgers"][0]["runs"] == ["a", "b"]
     assert data["total"]["releases"] == 151
+
+
+def test_held_out_users_are_judged_apart_but_with_those_of_another_store(tmp_path) -> None:
+    sums = HeldOutSums(2.0, 100)
+    path = of_store(tmp_path / "store.jsonl", [("a", ROUND, 100), (EVALUATION, sums, 2)])
+    judged = judge_ledgers([path], [1e-6])
+    assert judged.total.epsilons[0]["epsilon"] == epsilon([(ROUND, 100)], 1e-6)
+    held_out = judged.ledgers[0]["held_out"]
+    assert held_out["epsilons"][0]["epsilon"] == epsilon([(sums, 2)], 1e-6)
+    assert held_out["releases"] == 2
+    # Someone who is held out of one store may be trained on in the other.
+    other = of_store(tmp_path / "other.jsonl", [("b", ROUND, 50), (EVALUATION, sums, 1)])
+    total = judge_ledgers([path, other], [1e-6]).total
+    assert total.epsilons[0]["epsilon"] == epsilon([(ROUND, 150), (sums, 3)], 1e-6)
 
 
 def test_ledgers_add_up(tmp_path) -> None:

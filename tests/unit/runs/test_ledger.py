@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.accounting import NonPrivate, SampledGaussian
+from sottovoce.accounting import HeldOutSums, NonPrivate, SampledGaussian
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.runs import hash_chain as chain_module
 from sottovoce.runs.hash_chain import Chain
-from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, lineage
+from sottovoce.runs.ledger import EVALUATION, Entry, Ledger, StoreLedger, lineage, read_ledger
 
 EVENT = SampledGaussian(1.0, "poisson", 0.01)
 
@@ -137,6 +137,17 @@ def test_the_ledger_of_a_store_adds_up_all_runs(tmp_path):
     store.charge("two", "training", other, 50)
     store.charge("two", "a round done again", other, 1)
     assert dict(StoreLedger(store.path).spent()) == {EVENT: 100, other: 51}
+
+
+def test_held_out_users_have_a_total_of_their_own(tmp_path):
+    store, sums = StoreLedger(tmp_path / "ledger.jsonl"), HeldOutSums(2.0, 100)
+    store.charge("one", "training", EVENT, 100)
+    store.charge(EVALUATION, "private evaluation", sums, 1)
+    store.charge(EVALUATION, "private evaluation", sums, 1)
+    assert store.spent() == [(EVENT, 100)]
+    assert store.spent_on_held_out() == [(sums, 2)]
+    found = read_ledger(store.path)
+    assert (found.spent, found.held_out) == ([(EVENT, 100)], [(sums, 2)])
 
 
 def test_a_stores_ledger_that_cannot_be_read_takes_no_more(tmp_path):

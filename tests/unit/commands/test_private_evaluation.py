@@ -1,0 +1,157 @@
+"""A private evaluation: paid for before it is drawn, by held-out users alone, and drawn once."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sottovoce import accounting
+from sottovoce.accounting import HeldOutSums
+from sottovoce.commands import private_evaluation
+from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, private_accuracy
+from sottovoce.commands.verify import _held_out, verify_release
+from sottovoce.data.store import Store
+from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.evaluation.private_accuracy import Terms
+from sottovoce.evaluation.private_prediction import BoundedCounts
+from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
+from sottovoce.reporting.statement import EXACT_ACCURACY
+from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.ledger import StoreLedger
+
+CLEAR = NoisySums((3_000, 1_000, 1_000, 15_000), 2_560_000, (600, 3_000, 20_000), 400)
+
+
+@pytest.fixture(autouse=True)
+def counts(monkeypatch):
+    """What is measured of every user; the model is not asked."""
+    monkeypatch.setattr(
+        private_evaluation,
+        "count_bounded",
+        lambda model, users, tokens: BoundedCounts(np.full((users.users, 4), 2.0), np.full(users.users, 4.0)),
+    )
+
+
+@pytest.fixture
+def clear(monkeypatch):
+    """Many users more, so that the noise hides nothing."""
+    monkeypatch.setattr(BoundedSums, "draw", lambda mechanism, rows: CLEAR)
+
+
+def paid(store):
+    return StoreLedger(store / "ledger.jsonl").spent_on_held_out()
+
+
+def test_the_charge_is_on_disk_before_the_noise_is_drawn(run, store, monkeypatch):
+    seen = []
+
+    def draw(mechanism, rows):
+        seen.append((paid(store), len(rows), mechanism.event()))
+        assert not (store / FOLDER).exists()
+        return CLEAR
+
+    monkeypatch.setattr(BoundedSums, "draw", draw)
+    found = evaluate_privately(run.path, epsilon=2.0, delta=1e-5)
+    ((charges, users, event),) = seen
+    assert charges == [(event, 1)]
+    assert users == Store.open(store, "test").users
+    assert event == found.accuracy.terms.event == HeldOutSums(found.accuracy.terms.noise_multiplier, 16)
+    assert accounting.epsilon([(event, 1)], 1e-5) <= 2.0
+    assert accounting.epsilon([(event, 1)], 1e-5) == found.epsilon_held_out
+
+
+def test_an_evaluation_that_fails_stays_charged_and_keeps_nothing(run, store, monkeypatch):
+    monkeypatch.setattr(BoundedSums, "draw", lambda mechanism, rows: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        evaluate_privately(run.path, epsilon=2.0)
+    assert sum(count for _, count in paid(store)) == 1
+    assert not (store / FOLDER).exists()
+
+
+def test_the_same_question_is_paid_for_once_and_any_other_again(run, store, clear):
+    first = evaluate_privately(run.path, epsilon=2.0)
+    again = evaluate_privately(run.path, epsilon=2.0)
+    assert (first.kept, again.kept, again.accuracy) == (False, True, first.accuracy)
+    assert again.evaluations == 1
+    others = [
+        evaluate_privately(run.path, epsilon=1.0),
+        evaluate_privately(run.path, epsilon=2.0, delta=1e-7),
+        evaluate_privately(run.path, epsilon=2.0, tokens_per_user=8),
+    ]
+    assert [found.evaluations for found in others] == [2, 3, 4]
+    assert others[-1].epsilon_held_out == accounting.epsilon(paid(store), 1e-6)
+    for file in (store / FOLDER).iterdir():
+        file.unlink()
+    assert evaluate_privately(run.path, epsilon=2.0).evaluations == 5
+
+
+def test_users_who_were_trained_on_pay_nothing(run, store, clear):
+    ledger = StoreLedger(store / "ledger.jsonl")
+    before = ledger.spent()
+    evaluate_privately(run.path, epsilon=2.0)
+    assert ledger.spent() == before != []
+
+
+def test_the_kept_answer_has_no_exact_figure(run, store):
+    evaluate_privately(run.path, epsilon=2.0)
+    (file,) = (store / FOLDER).iterdir()
+    kept = json.loads(file.read_text())
+    assert set(kept) >= {"weights", "terms", "users", "targets"}
+    assert "fingerprint" not in file.read_text()
+    file.write_text(file.read_text().replace('"users": ', '"users": 1'))
+    with pytest.raises(DamagedRun, match="charged again"):
+        evaluate_privately(run.path, epsilon=2.0)
+
+
+def test_an_answer_without_its_charge_is_refused(run, store, clear, monkeypatch):
+    evaluate_privately(run.path, epsilon=2.0)
+    monkeypatch.setattr(StoreLedger, "spent_on_held_out", lambda ledger: [])
+    with pytest.raises(DamagedRun, match="has no charge"):
+        evaluate_privately(run.path, epsilon=2.0)
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"epsilon": 0.0}, "must be above 0"),
+        ({"epsilon": 21.0}, "at most 20"),
+        ({"epsilon": 1.0, "tokens_per_user": 17}, "from 1 to 16"),
+        ({"epsilon": 1.0, "tokens_per_user": 0}, "from 1 to 16"),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta"),
+    ],
+    ids=str,
+)
+def test_terms_that_are_none_cost_nothing(run, store, terms, words):
+    with pytest.raises(SottoError, match=words):
+        evaluate_privately(run.path, **terms)
+    assert not paid(store)
+
+
+def test_a_release_says_the_private_accuracy(run, store, clear, released):
+    evaluate_privately(run.path, epsilon=1.0)
+    found = evaluate_privately(run.path, epsilon=2.0)
+    assert private_accuracy(store, digest(run.load_weights())) == found.accuracy
+    assert private_accuracy(store, "another model") is None
+    release = released(run)
+    statement = json.loads((release / "privacy.json").read_text())
+    assert statement["private_accuracy"]["top1"] == 0.15
+    assert statement["epsilon_held_out"] == found.epsilon_held_out
+    assert EXACT_ACCURACY not in statement["not_covered"]  # the run has done no round, and was not evaluated
+    assert (
+        "**Private accuracy** on about 400 held-out users (ε = 2 at δ = 1e-6 for each)"
+        in (release / "README.md").read_text()
+    )
+
+
+@pytest.mark.slow
+def test_verify_computes_the_epsilon_of_held_out_users_again(run, clear, released):
+    evaluate_privately(run.path, epsilon=2.0)
+    checks = {check.name: check for check in verify_release(released(run)).checks}
+    assert checks["epsilon of held-out users"].result == "passed"
+
+
+def test_an_accuracy_with_less_noise_than_it_claims_is_not_verified():
+    assert _held_out(Terms(1.0, 1e-6, 4.225, 40, 10.0)).result == "passed"
+    assert _held_out(Terms(1.0, 1e-6, 4.1, 40, 10.0)).result == "failed"
