@@ -70,9 +70,7 @@ def test_private_accuracy_comes_first_and_exact_accuracy_is_marked():
     )
     statement = replace(STATEMENT, private_accuracy=accuracy, epsilon_held_out=2.7)
     text = model_card(replace(ABOUT, statement=statement))
-    private, exact = (
-        text.index(words) for words in ("**Private accuracy** on about 310", "Exact accuracy, not private")
-    )
+    first, second = "**Private accuracy** on about 310", "Exact accuracy, not private"
     assert text.index(first) < text.index(second)
     assert "top-1 15.00% ± 1.00 points (95%, of people like them)" in text
     assert "Over all private evaluations on them, ε is 2.7 at the same δ. Other figures of held-out users" in text
