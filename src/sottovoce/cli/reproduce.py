@@ -59,7 +59,7 @@ class Mode:
     """What to do with the experiments."""
 
     from_results: Annotated[Flag, option("Train nothing: draw what is in the folder.")] = False
-    claims: Annotated[Flag, option("Train nothing: check the paper's claims against what is in the folder.")] = False
+    claims: Annotated[Flag, option("Train nothing: check claims against the folder, or those in it.")] = False
     list: Annotated[Flag, option("Print what there is and what it costs, and run nothing.")] = False
     json: Json = False
 
@@ -84,6 +84,9 @@ def reproduce(
         raise SottoError("--out is missing: name a folder for runs, results, figures and tables (or say --list)")
     from sottovoce.papers import reproduce as running
 
+    if mode.claims and paper is None and not mode.json and out.is_dir() and not running.holds_reproduction(out):
+        print(running.write_claims_page(out), end="")
+        return
     if mode.claims or mode.from_results:
         running.check_paper(out, paper)
     if mode.claims:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import write_aside
-from sottovoce.papers.engine.claims import CheckedClaim
+from sottovoce.papers.engine.claims import CheckedClaim, spread_note
+from sottovoce.papers.engine.claims import check_claims as judge
+from sottovoce.papers.engine.claims_page import MARK, ClaimsOfFolder, render_claims
 from sottovoce.papers.engine.paper import Paper
 from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.render import Renderer, Summary, render_page, summarise
@@ -18,6 +20,8 @@ from sottovoce.papers.engine.runner import Console, Runner
 from sottovoce.papers.engine.setting import SETTING_FILE, Setting
 from sottovoce.papers.engine.trial import Size
 from sottovoce.papers.registry import PAPERS
+
+CLAIMS_FILE = "claims.json"
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,43 @@ def check_claims(out: Path) -> tuple[list[CheckedClaim], str]:
     paper, size, results = read_folder(out)
     checked, table = paper.check_claims(results, size)
     rows = [each.to_json() for each in checked]
-    write_aside(out / "claims.json", json.dumps(rows, indent=1, ensure_ascii=False).encode() + b"\n")
+    write_aside(out / CLAIMS_FILE, json.dumps(rows, indent=1, ensure_ascii=False).encode() + b"\n")
     write_aside(out / "claims.md", table.encode())
     write_page(out)
     return checked, table
+
+
+def claims_page(out: Path) -> str:
+    """One page with the claims of all papers whose folders are in `out`: those in which claims were checked."""
+    found = {Setting.load(path.parent).paper: path.parent for path in sorted(out.glob(f"*/{CLAIMS_FILE}"))}
+    if not found:
+        raise SottoError(
+            f"{out} holds no folder whose claims were checked; run `sotto reproduce --claims --out` on one"
+        )
+    folders = []
+    for name in (name for name in PAPERS if name in found):
+        paper, size, results = read_folder(found[name])
+        evidence = paper.evidence(results, size)
+        checked = judge(paper.claims, evidence)
+        setting = Setting.load(found[name])
+        folders.append(ClaimsOfFolder(found[name].name, paper, setting, checked, spread_note(evidence)))
+    return render_claims(folders, _titles(out))
+
+
+def write_claims_page(out: Path) -> str:
+    """Write `claims_page` as the README.md of a folder, which code hosts show; another README.md is left as it is."""
+    page, path = claims_page(out), out / "README.md"
+    if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
+        raise SottoError(f"{path} was not written by this command; move it away first")
+    write_aside(path, page.encode())
+    return page
+
+
+def _titles(out: Path) -> dict[str, str]:
+    """The pages in a folder by name, with their first headings."""
+    pages = (path for path in sorted(out.glob("*.md")) if path.name != "README.md")
+    first = {path.name: path.read_text(encoding="utf-8").partition("\n")[0] for path in pages}
+    return {name: line.removeprefix("# ") for name, line in first.items() if line.startswith("# ")}
 
 
 def write_page(out: Path) -> None:
@@ -106,6 +143,11 @@ def read_folder(out: Path) -> tuple[Paper, Size, ResultStore]:
     setting = _setting_of(out)
     paper = PAPERS[setting.paper]
     return paper, paper.size(setting.size, setting.rounds), ResultStore(out / "results")
+
+
+def holds_reproduction(out: Path) -> bool:
+    """Is a folder that of one reproduction? Else it may hold the folders of several."""
+    return (out / SETTING_FILE).exists()
 
 
 def check_paper(out: Path, name: str | None) -> None:

@@ -54,10 +54,8 @@ def test_the_published_settings_of_stackoverflow_as_plans():
     plans = []
     for name in ("kairouz2021", "choquette2023"):
         recipe = Recipe.load(name)
-        privacy, changes = (
-            recipe.privacy,
-            {"noise": "tree"},
-        )  # ε is the same with any matrix, and a tree needs no search
+        # ε is the same with any matrix, and a tree needs no search.
+        privacy, changes = recipe.privacy, {"noise": "tree"}
         check(recipe_rules(recipe.replace(data={"store": "demo"})))
         keys = ("users", "delta", "sampling", "noise_multiplier", "epsilon", "clip_norm")
         sizes = {"cohort": round(privacy.cohort), "rounds": recipe.run.rounds}

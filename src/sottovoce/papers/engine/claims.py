@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from sottovoce.papers.engine.results import Outcome, ResultStore
+from sottovoce.papers.engine.results import Outcome, ResultStore, WatchedResults
 from sottovoce.papers.engine.tables import markdown
 from sottovoce.papers.engine.trial import Experiment, Size, Trial
 
@@ -114,10 +114,23 @@ class Claim:
 
 @dataclass(frozen=True)
 class CheckedClaim:
+    """A claim with its finding. `runs` are the settings it rests on: how many seeds each was run with, by name."""
+
     claim: Claim
     finding: Finding
+    runs: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, str]:
+    @property
+    def seeds(self) -> list[int]:
+        """The numbers of seeds of its settings, each once; empty where nothing is trained for it."""
+        return sorted(set(self.runs.values()))
+
+    @property
+    def verdict(self) -> str:
+        """The verdict, and whether one of its settings was run once."""
+        return self.finding.verdict + (", one seed" if 1 in self.seeds else "")
+
+    def to_json(self) -> dict[str, str | list[int]]:
         claim, finding = self.claim, self.finding
         return {
             "claim": claim.name,
@@ -126,11 +139,16 @@ class CheckedClaim:
             "criterion": claim.criterion,
             "measured": finding.measured,
             "verdict": finding.verdict,
+            "seeds": self.seeds,
         }
 
 
 def check_claims(claims: Sequence[Claim], evidence: Evidence) -> list[CheckedClaim]:
-    return [CheckedClaim(claim, claim.check(evidence)) for claim in claims]
+    checked, known = [], {}
+    for claim in claims:
+        watched = WatchedResults(evidence.results.folder, known)
+        checked.append(CheckedClaim(claim, claim.check(replace(evidence, results=watched)), watched.seen))
+    return checked
 
 
 def claims_table(checked: Sequence[CheckedClaim], evidence: Evidence) -> str:
@@ -138,6 +156,11 @@ def claims_table(checked: Sequence[CheckedClaim], evidence: Evidence) -> str:
     for each in checked:
         claim, finding = each.claim, each.finding
         rows.append([f"{claim.text} ({claim.where})", claim.criterion, finding.measured, f"**{finding.verdict}**"])
+    return f"{markdown(['claim', 'criterion', 'measured', 'verdict'], rows)}\n\n{spread_note(evidence)}\n"
+
+
+def spread_note(evidence: Evidence) -> str:
+    """What claims compare, and how far two runs of one setting differ."""
     spreads = [
         f"two runs of one setting of {ALGORITHMS[algorithm]} differ by {deviation:.2f} (standard deviation, pooled)"
         for algorithm, deviation in evidence.deviations.items()
@@ -145,5 +168,4 @@ def claims_table(checked: Sequence[CheckedClaim], evidence: Evidence) -> str:
     ]
     if unknown := [ALGORITHMS[algorithm] for algorithm, known in evidence.deviations.items() if known is None]:
         spreads.append(f"too few settings of {' and '.join(unknown)} were run with several seeds for a spread")
-    note = "; ".join([f"{evidence.metric.description}, ± two standard errors", *spreads]) + "."
-    return f"{markdown(['claim', 'criterion', 'measured', 'verdict'], rows)}\n\n{note}\n"
+    return "; ".join([f"{evidence.metric.description}, ± two standard errors", *spreads]) + "."

@@ -75,8 +75,12 @@ class Paper:
             )
         return size if rounds is None else replace(size, rounds=rounds)
 
+    def evidence(self, results: ResultStore, size: Size) -> Evidence:
+        """What its claims are checked against."""
+        return Evidence.of(results, size, self.metric, self.experiments)
+
     def check_claims(self, results: ResultStore, size: Size) -> tuple[list[CheckedClaim], str]:
         """Every claim with its finding, and all of them as a table."""
-        evidence = Evidence.of(results, size, self.metric, self.experiments)
+        evidence = self.evidence(results, size)
         checked = check_claims(self.claims, evidence)
         return checked, claims_table(checked, evidence)

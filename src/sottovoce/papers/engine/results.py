@@ -193,3 +193,18 @@ class ResultStore:
         rounds = [rounds_to(each.smoothed, size.target) for each in self.outcomes(trial)]
         reached = [number for number in rounds if number is not None]
         return Spread.of(reached) if reached and len(reached) == len(rounds) else None
+
+
+@dataclass(frozen=True)
+class WatchedResults(ResultStore):
+    """The same results, each read once. It notes of which trials there were runs when they were asked for."""
+
+    known: dict[str, list[Outcome]] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)  # how many, by the name of the trial
+
+    def outcomes(self, trial: Trial) -> list[Outcome]:
+        if trial.name not in self.known:
+            self.known[trial.name] = super().outcomes(trial)
+        if found := self.known[trial.name]:
+            self.seen[trial.name] = len(found)
+        return found
