@@ -182,6 +182,16 @@ def a_late_answer_in_whatever_round_it_meets():
     LateRound.take = take
 
 
+@caught_by("unit/federation/test_eight_bit.py", "test_a_quantised_update_is_read_to_the_last_step")
+def bytes_that_are_nearly_the_update():
+    """By how many steps a multiple of the unit is off is not sent: the sum is another than that of exact updates."""
+    from sottovoce.federation import eight_bit
+
+    real = eight_bit.decode
+    eight_bit.decode = lambda coded: real(dataclasses.replace(coded, off=coded.off * 0))
+    eight_bit.np.array_equal = lambda one, other: True
+
+
 @caught_by("unit/federation/test_pseudonyms.py", "test_every_person_has_one_home_which_all_silos_agree_on")
 def a_home_in_every_silo():
     """Each silo takes the people whom it shares with others for its own."""
@@ -411,12 +421,16 @@ def device_noise_for_one_silo_of_a_person():
     Mechanism.steps = lambda self, clip_norms: real(self, clip_norms) / self.sampler.most_updates
 
 
-@caught_by("unit/accounting/test_skellam.py", "test_a_person_in_several_silos_is_bounded_in_both_directions")
+@caught_by("unit/privacy/test_device_noise.py", "test_noise_is_over_all_that_a_person_moves_in_several_silos")
 def coins_of_one_silo_alone():
-    """A person in several silos is charged as if one of them drew."""
+    """A person in several silos is charged for what one of them draws and sends."""
     from sottovoce.accounting import SampledSkellam
+    from sottovoce.privacy.device_noise import DeviceNoise
 
-    SampledSkellam.join_rate = property(lambda self: self.user_rate)
+    def charged(self, event):
+        return SampledSkellam(event.noise_multiplier * event.silos, "poisson", event.user_rate, self.steps)
+
+    DeviceNoise._charged = charged
 
 
 @caught_by("equivalence/test_device_noise.py", "test_the_server_tells_a_person_no_better_than_is_charged")

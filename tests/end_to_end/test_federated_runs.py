@@ -295,7 +295,6 @@ def test_recipes_that_devices_cannot_train_are_refused_before_anything_is_made(f
     for sections, what in (
         ({"privacy": {"sampling": "fixed"}}, "flip their own coins"),
         ({"run": {"delays": (0.5, 0.5)}}, "late by themselves"),
-        ({"local": {"compression": "8bit"}}, "exact sums"),
         ({"audit": {"secrets": 2}}, "plants made-up users"),
         ({"privacy": {"secrets": "seeded"}}, "could undo all the noise; use 'entropy'"),
     ):

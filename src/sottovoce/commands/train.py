@@ -487,6 +487,7 @@ class Training:
             colluding=declared.colluding,
             noise=declared.noise,
             keys_made_by_server=len(listed.made_by_server),
+            staleness=declared.staleness,
         )
 
     def _realised_sensitivity(self) -> float | None:

@@ -155,6 +155,8 @@ class Device:
         answer = self._train(task, assembly, params, rows, digest(message)) if len(rows) else _nobody(task, message)
         if masked:
             return self._mask(task, assembly, answer, None if allowed is None else self._account(task, message, drawn))
+        # The sum over several users has more values than a byte.
+        answer = replace(answer, coded=answer.users == 1 and assembly.recipe.local.compression == "8bit")
         return (
             answer if allowed is None else self._signed(replace(answer, before=self._participation.before(task, rows)))
         )

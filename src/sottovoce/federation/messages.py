@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.federation import eight_bit
+
 Facts = dict[str, Any]  # a parsed JSON object
 
 PROTOCOL = 1
@@ -72,6 +74,7 @@ _TASK = {
     "due": int,
 }
 LATER = ("share", "mask", "confirm", "unmask")  # the phases of a masked round after its task
+_UNITS, _OFF = "units ", "off "  # before the place of a leaf that is coded
 _FROZEN = "frozen "  # before the names of the arrays of a frozen part
 
 
@@ -133,6 +136,7 @@ class Contribution:
     # and the most earlier rounds of any of them.
     before: tuple[int, int] | None = None
     signature: bytes = b""  # of `claim`, by the device's key
+    coded: bool = False  # are the leaves of one user, in numbers of one byte where that loses nothing?
 
     @property
     def claim(self) -> bytes:
@@ -143,7 +147,12 @@ class Contribution:
         facts = {"protocol": PROTOCOL, "task": self.task, "users": self.users, "weight": self.weight}
         if self.before is not None:
             facts |= {"last": self.before[0], "times": self.before[1], "signature": self.signature.hex()}
-        return pack(facts, {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves])
+        arrays, leaves = {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves]
+        for place, leaf in enumerate(self.leaves if self.coded else ()):
+            if (found := eight_bit.encode(leaf)) is not None:
+                leaves[place] = found.multiples
+                arrays |= {f"{_UNITS}{place}": found.units, f"{_OFF}{place}": found.off}
+        return pack(facts, arrays, leaves)
 
 
 @dataclass(frozen=True)
@@ -199,6 +208,7 @@ def read_answer(message: bytes) -> Contribution | Nothing:
         if "last" in facts:
             before = typed(facts["last"], int), typed(facts["times"], int)
             signature = bytes.fromhex(typed(facts["signature"], str))
+        leaves = [_decoded(leaf, place, arrays) for place, leaf in enumerate(leaves)]
         return Contribution(typed(facts["task"], str), users, weight, arrays["bits"], leaves, before, signature)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
@@ -218,6 +228,16 @@ def typed(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError(value)
     return value
+
+
+def _decoded(leaf: np.ndarray, place: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A leaf as the device had it; one of bytes is coded."""
+    if leaf.dtype != np.int8:
+        return leaf
+    found = eight_bit.decode(eight_bit.Coded(leaf, arrays[f"{_UNITS}{place}"], arrays[f"{_OFF}{place}"]))
+    if found is None:
+        raise ValueError("not coded as it should be")
+    return found
 
 
 def _narrow(leaf: np.ndarray) -> np.ndarray:

@@ -328,7 +328,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case({"run": {"deploy_every": 2}}), "real ones are late by themselves"),
         (case({"local": {"objective": "rehearsal"}}), "which devices do not take yet"),
         (case({"audit": {"users": 40}}), "there is none across devices"),
-        (case({"local": {"compression": "8bit"}}), "local.compression='8bit' is simulated"),
     ],
 }
 

@@ -21,7 +21,8 @@ from sottovoce.commands import verify
 from sottovoce.commands.verify import ABSENT, FAILED, PASSED, verify_release
 from sottovoce.errors import SottoError
 from sottovoce.files import pretty, sealed, sha256_of
-from sottovoce.reporting.statement import Correlation, DeviceNoiseFacts, Statement
+from sottovoce.reporting.adversaries import FederationFacts
+from sottovoce.reporting.statement import Adaptive, Correlation, DeviceNoiseFacts, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.ledger import write_release
 
@@ -322,3 +323,12 @@ def test_a_person_in_several_silos_is_charged_for_as_many_as_are_declared(event,
     statement = make_statement()
     statement = replace(statement, declared=replace(statement.declared, silos=3))
     assert list(verify._silo_faults(statement, [(event, 5)])) == ([] if fault is None else [fault])
+
+
+def test_late_answers_are_for_rounds_whose_clip_norm_was_known():
+    late = make_statement(federation=FederationFacts(5, staleness=2), rounds_planned=12)
+    assert list(verify._late_faults(late)) == []
+    assert list(verify._late_faults(make_statement())) == []
+    adapting = replace(late, mechanism=replace(late.mechanism, adaptive=Adaptive(0.5, 0.2, 5.0, 1)))
+    assert "before it was known" in next(verify._late_faults(adapting))
+    assert "up to 2 rounds late" in next(verify._late_faults(replace(late, rounds_planned=2)))
