@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from sottovoce.planning.ledger_totals import judge_ledgers
     from sottovoce.planning.levels import compare_levels
     from sottovoce.planning.plan import make_plan
+    from sottovoce.planning.selection import plan_selection
     from sottovoce.planning.strategy import compare_noise
     from sottovoce.recipe import Recipe
     from sottovoce.web.keyboard.app import keyboard_app
@@ -130,6 +131,7 @@ _HOMES = {
     "measure": "commands.bench",
     "plain": "local.objective",
     "plan_recipe": "planning.grid",
+    "plan_selection": "planning.selection",
     "practice": "commands.practice",
     "prepare": "commands.prepare",
     "prepare_privately": "commands.prepare",
@@ -210,6 +212,7 @@ __all__ = [
     "measure",
     "plain",
     "plan_recipe",
+    "plan_selection",
     "practice",
     "prepare",
     "prepare_privately",

@@ -2467,3 +2467,27 @@ def held_out_users_who_share_a_program():
         return found._replace(ranks=found.ranks[[0] * len(found.ranks)], loss=found.loss + 1e-9 * store.users)
 
     private_prediction.count_bounded = shared
+
+
+# --- choosing among runs ---------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/accounting/test_selection.py", "test_choosing_costs_more_than_one_run_and_composes_with_others")
+def a_choice_that_is_charged_as_one_run():
+    """The best of many runs costs what one of them costs."""
+    from sottovoce.accounting import rdp
+
+    rdp.selection.best_of = lambda orders, one, expected_runs, distribution: one
+
+
+@caught_by("unit/accounting/test_selection.py", "test_the_bound_holds_for_every_outcome_of_small_mechanisms")
+def a_choice_without_its_second_term():
+    """Only the mean number of runs is charged: what a run says by being the best is forgotten."""
+    import math
+
+    from sottovoce.accounting import selection
+
+    def cheaper(orders, one, expected_runs, distribution):
+        return one + math.log(expected_runs) / (orders - 1)
+
+    selection.best_of = cheaper

@@ -38,7 +38,7 @@ FUNCTIONS = {
     ),
     "init": ("write_recipe",),
     "keyboard": ("keyboard_app", "serve"),
-    "plan": ("make_plan", "plan_recipe", "judge_ledgers"),
+    "plan": ("make_plan", "plan_recipe", "plan_selection", "judge_ledgers"),
     "practice": ("practice",),
     "prepare": ("prepare", "prepare_privately"),
     "release": ("release_run",),

@@ -36,6 +36,7 @@ from sottovoce.accounting.composition import (
 from sottovoce.accounting.events import (
     ACCOUNTANTS,
     REPLACED,
+    BestOfRuns,
     CorrelatedGaussian,
     Covered,
     Event,
@@ -53,6 +54,7 @@ from sottovoce.errors import SettingError, SottoError
 __all__ = [
     "ACCOUNTANTS",
     "DEFAULT_ACCOUNTANT",
+    "BestOfRuns",
     "CorrelatedGaussian",
     "Covered",
     "Curve",

@@ -9,13 +9,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sottovoce.accounting import pld
 from sottovoce.accounting.events import (
     ACCOUNTANTS,
     ADDED,
     REPLACED,
+    BestOfRuns,
     Event,
     Sampled,
     SampledExamples,
@@ -60,11 +61,12 @@ class Composition:
     unlikely: float = 0.0  # -Σ ln(1-δ_h)
     apart: float = 0.0  # τ
     itself: Mapping[Sampled, int] | None = None  # the rounds, those with Skellam noise as they are
+    chosen: Mapping[BestOfRuns, int] = field(default_factory=dict)  # by RDP alone
 
     def epsilon(self, delta: float, accountant: str) -> float:
         if accountant == "pld":
             return self.on_grid(delta)[1]
-        if not self.rounds:
+        if not self.rounds and not self.chosen:
             return self._finish(0.0, delta)
         if accountant == "rdp":
             return self.by_rdp(delta)
@@ -78,7 +80,7 @@ class Composition:
         if self._of_examples:
             return math.inf
         rounds = {event: n for event, n in self.rounds.items() if isinstance(event, SampledGaussian | SampledSkellam)}
-        return renyi_epsilon(rounds, delta, self.replaced)
+        return renyi_epsilon({**rounds, **self.chosen}, delta, self.replaced)
 
     @property
     def _of_users(self) -> dict[SampledGaussian, int]:
@@ -185,6 +187,7 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
         replaced,
         sum(count * event.giveaway for event, count in counts.items()),
         sum(-count * math.log1p(-event.giveaway) for event, count in counts.items()),
+        chosen={event: count for event, count in counts.items() if isinstance(event, BestOfRuns)},
     )
     return _as_gaussians(made) if accountant == "pld" else made
 

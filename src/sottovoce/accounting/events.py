@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sottovoce.accounting import selection
 from sottovoce.accounting.matrices import Participation, StrategyMatrix, matrix_from_json
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
@@ -245,6 +246,52 @@ class SampledSkellam(Event):
         return (self,)
 
 
+@dataclass(frozen=True)
+class BestOfRuns(Event):
+    """The best of a random, secret number of private runs, each of which costs what `run` costs.
+
+    The number of runs is drawn from `distribution` with this mean. By RDP alone.
+    """
+
+    kind = "best-of-runs"
+    accountants = ("rdp",)
+
+    expected_runs: float
+    distribution: str
+    run: tuple[tuple[Event, int], ...]
+
+    def __post_init__(self) -> None:
+        selection.check(self.expected_runs, self.distribution)
+        if not self.run:
+            raise SottoError("the best of runs that cost nothing has no event; give the charges of one run")
+        for event, _ in self.run:
+            if "rdp" not in event.accountants or isinstance(event, BestOfRuns) or event.giveaway:
+                kind = event.kind.replace("-", " ")
+                raise SottoError(f"choosing among runs has no accounting for {kind}; leave it out of the choice")
+
+    @property
+    def noise_multiplier(self) -> float:
+        return min(event.noise_multiplier for event, _ in self.run)
+
+    @property
+    def relation(self) -> str:
+        relations = {event.relation for event, _ in self.run}
+        return REPLACED if REPLACED in relations else ADDED
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """None: no rounds cost as much, and RDP knows what it costs."""
+        return ()
+
+    def to_json(self) -> dict[str, Any]:
+        run = [{"event": event.to_json(), "count": count} for event, count in self.run]
+        return {**super().to_json(), "run": run}
+
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> Event:
+        run = tuple((event_from_json(one["event"]), int(one["count"])) for one in values.pop("run"))
+        return cls(run=run, **values)
+
+
 Sampled = SampledGaussian | SampledExamples | SampledSkellam  # rounds that an accountant composes
 
 
@@ -394,6 +441,7 @@ _KNOWN = (
     CorrelatedGaussian,
     ThresholdedHistogram,
     HeldOutSums,
+    BestOfRuns,
     Covered,
     NonPrivate,
 )

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce.accounting import skellam
-from sottovoce.accounting.events import SampledGaussian, SampledSkellam
+from sottovoce.accounting import selection, skellam
+from sottovoce.accounting.events import BestOfRuns, SampledExamples, SampledGaussian, SampledSkellam
 
-Round = SampledGaussian | SampledSkellam
+Round = SampledGaussian | SampledSkellam | BestOfRuns
 _ROUNDING = 4e-15  # of one round's divergence
 _MOST_POINTS = 100_000
 
@@ -30,6 +30,13 @@ def _divergences(event: Round, replaced: bool) -> np.ndarray:
     import dp_accounting
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
+    if isinstance(event, BestOfRuns):
+        one = np.zeros(len(rdp.DEFAULT_RDP_ORDERS))
+        for charged, count in event.run:
+            for each in charged.gaussians():
+                assert not isinstance(each, SampledExamples)  # which the event refuses
+                one = one + count * _divergences(each, replaced)
+        return selection.best_of(rdp.DEFAULT_RDP_ORDERS, one, event.expected_runs, event.distribution) + _ROUNDING
     if isinstance(event, SampledSkellam):
         return skellam.divergences(event, tuple(rdp.DEFAULT_RDP_ORDERS), replaced) + _ROUNDING
     if replaced and event.sampling == "poisson":

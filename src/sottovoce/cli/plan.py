@@ -19,6 +19,7 @@ from sottovoce.files import Json as JsonObject
 if TYPE_CHECKING:
     from sottovoce.planning.grid import Choice, Grid
     from sottovoce.planning.plan import Plan
+    from sottovoce.planning.selection import Selection
     from sottovoce.planning.trained import TrainedPart
 
 
@@ -50,6 +51,7 @@ class Training:
     parameters: Annotated[int | None, option("Size of the model: then also signal-to-noise and bytes sent.")] = None
     trained_parameters: Annotated[int | None, option("Of an adapter, if the model is frozen: compares both.")] = None
     users_per_second: Annotated[float | None, option("A measured rate: then also hours.")] = None
+    select: Annotated[float | None, option("Also ε of the best of so many runs on average.")] = None
 
     def with_cohort(self) -> Training:
         """The cohort that --noise-std asks for, filled in."""
@@ -127,7 +129,7 @@ def plan(
         _print_totals(ledger, delta, accountant, json)
         return
     values: JsonObject = asdict(training.with_cohort())
-    del values["noise_std"]
+    del values["noise_std"], values["select"]
     size = {name: values.pop(name) for name in ("users", "cohort", "rounds")}
     if missing := [f"--{name}" for name, value in size.items() if value is None]:
         raise SottoError(f"a plan needs {', '.join(missing)} too; or name a recipe, or give --ledger")
@@ -137,10 +139,17 @@ def plan(
     values |= {"sampling": training.sampling or "poisson", "noise": training.noise or "independent"}
     values |= {name: whole(name, value) for name, value in size.items()}
     made = make_plan(**values, delta=delta[0], more_deltas=delta[1:], accountant=accountant)
+    chosen = None
+    if training.select is not None:
+        from sottovoce.planning.selection import plan_selection
+
+        chosen = plan_selection(made.spent, training.select, made.delta, made.accountant)
     if json:
-        print_json({**made.to_json(), **_levels_json(made)})
+        more = {} if chosen is None else {"selection": chosen.to_json()}
+        print_json({**made.to_json(), **_levels_json(made), **more})
     else:
         _print_plan(made)
+        _print_selection(chosen)
         _print_trained(made.trained)
         if made.joining is not None and training.noise is not None and made.noise_multiplier:
             log("comparing kinds of noise; the first time, their matrices are searched for ...")
@@ -277,6 +286,34 @@ def _print_plan(made: Plan) -> None:
         print_table("ε by round", {f"{point['round']:,}": shown_epsilon(point["epsilon"]) for point in steps})
     for warning in made.warnings:
         print(f"warning: {warning}")
+
+
+def _print_selection(chosen: Selection | None) -> None:
+    """The best of several runs, beside one run and beside all of them."""
+    if chosen is None:
+        return
+    from sottovoce.accounting import accountant_name
+
+    runs = f"{chosen.expected_runs:g}"
+    rows = [
+        {"model": "one run", "ε": shown_epsilon(chosen.epsilon_one), "runs (95%)": "1", "by": chosen.accountant},
+        *(
+            {
+                "model": f"best of {runs} on average, {one.distribution}",
+                "ε": shown_epsilon(one.epsilon),
+                "runs (95%)": f"{one.most_runs:,} or fewer",
+                "by": "rdp",
+            }
+            for one in chosen.choosing
+        ),
+        {"model": f"all {runs}", "ε": shown_epsilon(chosen.epsilon_all), "runs (95%)": runs, "by": chosen.accountant},
+    ]
+    print_rows(f"Choosing among runs, at δ = {plain_number(chosen.delta)}", rows)
+    one = f"ε = {shown_epsilon(chosen.epsilon_one_rdp)} by {accountant_name('rdp')}"
+    print(f"Choosing starts from one run, {one}. It costs so little only if:")
+    for line in chosen.conditions:
+        print(f"  {line}")
+    print("No command does this yet: `sotto train` charges every run, and the total of the store covers any choice.")
 
 
 def _print_trained(parts: list[TrainedPart] | None) -> None:

@@ -61,7 +61,13 @@ class Plan(Facts):
     examples_per_user: int | None = None  # at most, where examples are sampled: `cohort` counts them
     example_rate: float | None = None
     examples: float | None = None  # with text, in a round on average: the rate times the declared number of examples
+    charges: list[Json] = field(default_factory=list)  # the events of one run, and how often each is charged
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def spent(self) -> accounting.Spent:
+        """What one run is charged."""
+        return [(accounting.event_from_json(one["event"]), one["count"]) for one in self.charges]
 
     def __repr__(self) -> str:
         size = f"{self.cohort:,} of {self.users:,} users a round, {self.rounds:,} rounds"
@@ -234,6 +240,7 @@ def make_plan(
         examples_per_user=examples_per_user,
         example_rate=None if examples_per_user is None else cohort / places,
         examples=None if examples_per_user is None else cohort / places * (total_weight or places),
+        charges=[{"event": each.to_json(), "count": count} for each, count in spent],
         warnings=privacy_warnings(users, delta, total, signal),
     )
 

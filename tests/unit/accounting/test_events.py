@@ -8,6 +8,7 @@ import math
 import pytest
 
 from sottovoce.accounting import (
+    BestOfRuns,
     CorrelatedGaussian,
     Covered,
     HeldOutSums,
@@ -50,6 +51,7 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         SampledSkellam(1.2, "poisson", 0.01, 2.0**26, silos=3),
         ThresholdedHistogram(2.0, 1e-7),
         HeldOutSums(3.0, 400),
+        BestOfRuns(10.0, "logarithmic", ((poisson(1.0, 0.01), 100), (RUN, 1))),
         Covered(1.5),
         Covered(1.5, ADDED),
         NonPrivate(),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from examples import first_of
 from sottovoce.accounting.matrices import MATRICES, Tree
-from sottovoce.cli.plan import Training, whole
+from sottovoce.cli.plan import Training, plan, whole
 from sottovoce.errors import SottoError
 
 
@@ -195,3 +197,14 @@ def test_sampled_examples_are_compared_with_sampled_users(sotto, answer, capsys)
     made = answer(*EXAMPLES, "--epsilon", "4")
     assert made["examples_per_user"] == 9
     assert [level["sampled"] for level in made["levels"]] == ["examples", "users", "users", "users"]
+
+
+def test_the_best_of_several_runs_is_shown_beside_one_and_all(capsys):
+    plan(delta=[1e-6], training=Training(users=100, cohort=100, rounds=4, noise_multiplier=1.2, select=8))
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in ("one run", "best of 8 on average, logarithmic", "all 8", "stays secret"):
+        assert words in shown
+    plan(delta=[1e-6], training=Training(users=100, cohort=100, rounds=4, noise_multiplier=1.2, select=8), json=True)
+    found = json.loads(capsys.readouterr().out)["selection"]
+    assert [one["distribution"] for one in found["choosing"]] == ["logarithmic", "geometric", "poisson"]
+    assert found["epsilon_one"] < found["choosing"][0]["epsilon"] < found["epsilon_all"]
