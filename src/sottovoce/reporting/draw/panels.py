@@ -104,7 +104,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     _set_horizontal(axes, panel)
     axes.set_ylim(*_vertical_range(panel))
     style.numbers(axes.yaxis, 6, percent=panel.scale.percent)
-    style.heading(axes, f"{panel.scale.unit} — {panel.title}" if panel.title else panel.scale.unit)
+    style.heading(axes, f"{panel.scale.unit}, {panel.title}" if panel.title else panel.scale.unit)
     _name_lines(axes, panel)
 
 
