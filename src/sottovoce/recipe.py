@@ -163,7 +163,7 @@ class Privacy:
     delta: float = _value(1e-6, "δ: the chance that the guarantee does not hold", above=0, below=1)
     accountant: str = _choice("how ε is computed; auto: pld where it applies", "auto", "pld", "rdp", "moments")
     secrets: str = _choice("source of sampling and noise; others can guess run.seed", "entropy", "seeded")
-    randomness: str = _choice("cohorts by Philox or by ChaCha20; noise always uses ChaCha20", "standard", "hardened")
+    randomness: str = _choice("cohorts by ChaCha20, as noise is, or by Philox, no cipher", "hardened", "standard")
     allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
     @property

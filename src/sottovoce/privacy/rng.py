@@ -12,7 +12,7 @@ def philox(key: bytes) -> np.random.Generator:
 
 def chacha20(key: bytes) -> np.random.Generator:
     """The stream cipher of RFC 8439, with 256 bits of key: without the key its output looks like chance."""
-    import randomgen  # only hardened runs need it
+    import randomgen  # a plan, and many a command, does without it
 
     if len(key) != 32:
         raise ValueError(f"a ChaCha20 key has 32 bytes, not {len(key)}")

@@ -118,7 +118,7 @@ class Sampler(Block, ABC):
     @property
     def generator(self) -> str:
         """The random number generator, for a statement."""
-        return "ChaCha20" if getattr(self, "hardened", False) else "Philox"
+        return "ChaCha20" if getattr(self, "hardened", True) else "Philox"
 
     def random(self, key: bytes) -> np.random.Generator:
         """Random numbers from the key of a round."""
@@ -138,7 +138,7 @@ class Poisson(Sampler):
     independent = True
 
     user_rate: float
-    hardened: bool = False  # coins from ChaCha20
+    hardened: bool = True  # coins from ChaCha20, not from Philox
     silos: int = 1
 
     def __post_init__(self) -> None:
@@ -189,7 +189,7 @@ class Examples(Sampler):
 
     example_rate: float
     examples_per_user: int
-    hardened: bool = False  # coins from ChaCha20
+    hardened: bool = True  # coins from ChaCha20, not from Philox
 
     def __post_init__(self) -> None:
         self.event(1.0)  # which checks both numbers
@@ -234,7 +234,7 @@ class FixedSize(Sampler):
 
     cohort: int
     users: int
-    hardened: bool = False  # drawn with ChaCha20
+    hardened: bool = True  # drawn with ChaCha20, not with Philox
 
     def __post_init__(self) -> None:
         _check_cohort(self.cohort, self.users, "it is the number of users drawn for a round")
@@ -514,7 +514,7 @@ def build_sampler(
     cohort: float,
     users: int,
     seed: int = 0,
-    hardened: bool = False,
+    hardened: bool = True,
     participation: Participation | None = None,
     silos: int = 1,
 ) -> Sampler:
