@@ -82,6 +82,7 @@ def answers_that_are_taken_at_their_word():
     messages.unpack, Aggregator.take = unpack, raised
 
 
+LATE_SUM = "test_a_late_device_masks_its_update_for_the_round_that_it_enters"
 TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"
 
 
@@ -190,6 +191,46 @@ def bytes_that_are_nearly_the_update():
     real = eight_bit.decode
     eight_bit.decode = lambda coded: real(dataclasses.replace(coded, off=coded.off * 0))
     eight_bit.np.array_equal = lambda one, other: True
+
+
+@caught_by("unit/federation/test_late_masked.py", "test_a_kept_update_enters_the_round_that_was_named_for_it_alone")
+def a_kept_update_in_whatever_round_the_server_likes():
+    """A device masks a late update for any round that it is asked in: its users are there beside the coins of that."""
+    from sottovoce.federation import device
+
+    device._is_round_of = lambda task, kept: True
+
+
+@caught_by("unit/federation/test_late_masked.py", "test_what_a_device_keeps_is_masked_once")
+def a_kept_update_that_is_masked_again():
+    """A device keeps its update after it entered a round: the server gets a second vector of it."""
+    from sottovoce.federation.device import Device
+
+    real = Device._enter
+
+    def enter(self, request):
+        kept, self._masking = self._kept, None
+        self._participation.refuse_masked = lambda release: None
+        try:
+            return real(self, request)
+        finally:
+            self._kept = kept
+
+    Device._enter = enter
+
+
+@caught_by("unit/federation/test_late_masked.py", LATE_SUM)
+def late_updates_with_the_noise_of_another_round():
+    """All vectors of a device have the noise of its first: two rounds differ by updates alone."""
+    from sottovoce.federation import device
+
+    real, drawn = device.with_own_noise, {}
+
+    def noised(vector, mechanism, clip_norms):
+        first = drawn.setdefault(vector.size, real(vector * 0, mechanism, clip_norms))
+        return vector + first
+
+    device.with_own_noise = noised
 
 
 @caught_by("unit/federation/test_pseudonyms.py", "test_every_person_has_one_home_which_all_silos_agree_on")
@@ -686,9 +727,10 @@ def a_vector_that_leaves_again_after_a_crash():
     """That a masked vector left is in memory alone."""
     from sottovoce.federation.limits import Participation
 
-    def note(self, release, list_digest):
-        self.refuse_masked(release)
-        self._masked.add(release)
+    def note(self, releases, list_digest):
+        for release in releases:
+            self.refuse_masked(release)
+            self._masked.add(release)
 
     Participation.note_masked = note
 

@@ -348,10 +348,9 @@ def _silos(recipe: Recipe) -> Iterator[str]:
 def _late(recipe: Recipe) -> Iterator[str]:
     """Answers that enter a later round."""
     said = f"federation.staleness={recipe.federation.staleness}"
-    if recipe.federation.aggregation != "plain":
-        yield f"{said} is for federation.aggregation='plain': late masked vectors are thrown away unread; use 0"
-    if recipe.federation.noise == "devices":
-        yield f"{said} has no accounting with federation.noise='devices': noise is for the round that it is in; use 0"
+    if recipe.federation.aggregation == "masked" and recipe.federation.noise == "server":
+        alone = "by a model that moves nobody else the server would open one late update; use noise='devices', or 0"
+        yield f"{said} under masks needs noise before the sum is open: {alone}"
     if recipe.privacy.adaptive_quantile is not None:
         adapts = "an update is clipped before the clip norm of its round is known"
         yield f"{said} does not go with privacy.adaptive_quantile: {adapts}; remove one"

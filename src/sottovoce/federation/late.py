@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase
 from sottovoce.federation.aggregation.plain import Aggregator
-from sottovoce.federation.messages import Code, Contribution, Refused, read_answer
+from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, read_answer
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,12 @@ class Late:
         return {device: self._waits.pop(device) for device in self.expected(number) if device in self._waits}
 
     def keep(self, device: str, answer: bytes, number: int) -> None:
-        """Keep an answer for its round. One without a contribution is not kept: nobody was drawn."""
+        """Keep an answer for its round. One without a contribution is not kept: nobody was drawn.
+
+        Under masks the device keeps the contribution, and says that it does.
+        """
         try:
-            if not isinstance(read_answer(answer), Contribution):
+            if not (isinstance(found := read_answer(answer), Contribution) or found == Nothing(Code.LATE)):
                 raise Refused(Code.NOT_DRAWN)
         except Refused:
             del self.owed[device]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,16 @@ class Participation:
         if release in self._masked:
             raise Refused(Code.TWICE, f"the masked vector of {release} left already, and leaves once")
 
-    def note_masked(self, release: str, list_digest: str) -> None:
-        """Write that the masked vector of a release leaves now. A second one, under other masks, could tell it."""
-        self.refuse_masked(release)
-        self._chain.append({"release": release, "masked": list_digest})
-        self._masked.add(release)
+    def note_masked(self, releases: Sequence[str], list_digest: str) -> None:
+        """Write that the masked vector of a release leaves now. A second one, under other masks, could tell it.
+
+        A late vector is of two: the release that its users were drawn for, and the one of the round that it enters.
+        """
+        for release in releases:
+            self.refuse_masked(release)
+        for release in releases:
+            self._chain.append({"release": release, "masked": list_digest})
+            self._masked.add(release)
 
     def before(self, task: Task, rows: np.ndarray) -> tuple[int, int]:
         """The last round of the run before this one that any of the users joined, and the most rounds of any."""

@@ -50,7 +50,7 @@ class Code(StrEnum):
     FEW = "few"  # fewer devices are left than a masked sum needs
     LOST = "lost"  # it does not know of this masked round: it was started again, or took up another round
     FAILED = "failed"  # any other error
-    LATE = "late"  # its answer enters a later round
+    LATE = "late"  # its answer enters a later round; under masks, the device keeps the update until then
     AWAY = "away"  # no answer in time
 
 
@@ -166,6 +166,18 @@ class Nothing:
 
 
 @dataclass(frozen=True)
+class Enter:
+    """The round has begun that a late device keeps an update for: it masks that for this round."""
+
+    kept: str  # the digest of the task that the update answers
+    task: bytes  # of the round entered, as all other devices of the round have it
+
+    def to_bytes(self) -> bytes:
+        facts = {"protocol": PROTOCOL, "kind": "enter", "kept": self.kept}
+        return pack(facts, {"task": np.frombuffer(self.task, np.uint8)}, [])
+
+
+@dataclass(frozen=True)
 class Later:
     """A later phase of a masked round. `masking/messages.py` reads it."""
 
@@ -174,8 +186,8 @@ class Later:
     arrays: dict[str, np.ndarray]
 
 
-def read_request(message: bytes) -> Task | FrozenPart | Later:
-    """A task, the frozen part of a model, or a later phase; a message without a kind is a task.
+def read_request(message: bytes) -> Task | FrozenPart | Enter | Later:
+    """A task, the frozen part of a model, the round of a late update, or a later phase; without a kind it is a task.
 
     Raises `Refused` for other kinds, and for what cannot be read.
     """
@@ -185,6 +197,8 @@ def read_request(message: bytes) -> Task | FrozenPart | Later:
         if kind == "frozen":
             named = {name.removeprefix(_FROZEN): array for name, array in arrays.items() if name.startswith(_FROZEN)}
             return FrozenPart(typed(facts["federation"], str), typed(facts["name"], str), named)
+        if kind == "enter":
+            return Enter(typed(facts["kept"], str), arrays["task"].tobytes())
         if kind in LATER:
             return Later(kind, facts, arrays)
         if kind != "task":

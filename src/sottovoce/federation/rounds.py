@@ -23,6 +23,7 @@ from sottovoce.federation.device import VERSION
 from sottovoce.federation.frozen import WithFrozen, frozen_part
 from sottovoce.federation.joined import Joined
 from sottovoce.federation.late import Late, LateRound, Owed
+from sottovoce.federation.late_masked import LateMaskedRound
 from sottovoce.federation.messages import Code, Contribution, Refused, Task, digest
 from sottovoce.federation.roster import Roster
 from sottovoce.federation.transport import Exchange, Transport
@@ -59,6 +60,8 @@ class Coordinator:
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
             task = replace(self._task(assembly, run, state, clip_norms, payment), frozen=name)
+            if late.staleness:
+                task = replace(task, due=number)
             due, admit = late.due(self.roster.registered, number), None
             joined = self._joined(assembly, run)
             if joined is not None:
@@ -70,8 +73,7 @@ class Coordinator:
             aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, admit), state)
             aggregation: Aggregation = WithFrozen(aggregator, part) if name else aggregator
             if late.staleness:
-                assert isinstance(aggregator, Aggregator)
-                aggregation = LateRound(aggregator, late, number, messages)
+                aggregation = _with_late(aggregator, late, number, messages)
             summed = aggregate(aggregation, self.transport, f"round {number}", self.seconds)
             if late.expected(number):
                 late.end(number, self.transport.here())
@@ -145,6 +147,14 @@ class Coordinator:
             key=np.asarray(jax.random.key_data(local_key(payment.keys.local))),
             leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(state.params)],
         )
+
+
+def _with_late(aggregator: TaskAggregation, late: Late, number: int, messages: Mapping[str, bytes]) -> Aggregation:
+    """The round with devices that may be late."""
+    if isinstance(aggregator, MaskedAggregator):
+        return LateMaskedRound(aggregator, late, number, messages)
+    assert isinstance(aggregator, Aggregator)
+    return LateRound(aggregator, late, number, messages)
 
 
 def for_devices(recipe: Recipe) -> Recipe:

@@ -223,8 +223,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             "max_silos=2 needs silos that draw apart",
         ),
         (case(federation(max_silos=2), privacy(accountant="rdp")), "a person in several silos; use 'pld'"),
-        (case(MASKED, federation(staleness=2)), "late masked vectors are thrown away unread; use 0"),
-        (case(federation(staleness=2, noise="devices")), "noise is for the round that it is in; use 0"),
+        (case(MASKED, federation(staleness=2)), "the server would open one late update; use noise='devices', or 0"),
         (
             case(federation(staleness=2), privacy(adaptive_quantile=0.5)),
             "federation.staleness=2 does not go with privacy.adaptive_quantile",

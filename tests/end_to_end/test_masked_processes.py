@@ -1,0 +1,81 @@
+"""Masked rounds over real processes whose devices add the noise: keys made on devices, five exchanges over TLS."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from real_processes import NO_HURRY, SHARES, World
+from small_world import call
+
+from fleets import tiny_recipe
+from sottovoce.federation import keys
+from sottovoce.runs.ledger import Ledger
+from sottovoce.runs.record import Lines
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+NOISED = {
+    "aggregation": "masked",
+    "survivors": 2,
+    "noise": "devices",
+    "server_noise_multiplier": 0.8,
+    "participations": 2,
+}
+
+
+def with_own_keys(world: World) -> None:
+    """Every device makes its key, and has the list of all."""
+    federation = world.folder / "federation"
+    for name in SHARES:
+        made = world.folder / "made" / name
+        assert call("federate", "key", made) == 0
+        assert call("federate", "rekey", federation, name, "--public-key", made / keys.NODE_PUBLIC) == 0
+        shutil.copy(made / keys.NODE_KEY, world.folder / "devices" / name / keys.NODE_KEY)
+    for name in SHARES:
+        shutil.copy(federation / "members.json", world.folder / "devices" / name)
+
+
+def test_devices_add_the_noise_and_the_server_opens_sums_that_have_it(real_world, tmp_path, capsys):
+    world: World = real_world
+    recipe = tiny_recipe(tmp_path / "federation").replace(
+        privacy={"users": 14, "cohort": 13, "accountant": "pld"}, run={"rounds": 3, "block": 0}, federation=NOISED
+    )
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    serve = ("federate", "server", tmp_path / "recipe.toml", "--federation", tmp_path / "federation")
+    # With the keys that `init` made nothing begins: the server could be all its devices.
+    assert call(*serve, "--out", tmp_path / "refused") == 2
+    assert "the server made the keys of 3 devices" in capsys.readouterr().err
+    with_own_keys(world)
+    for name in SHARES:
+        world.device(name)
+    run = tmp_path / "run"
+    server = world.server("server", *serve[2:], "--out", run, "--at-least", 3, *NO_HURRY)
+    world.until("the end of the server", lambda: server.poll() is not None)
+    assert server.returncode == 0, world.logs()
+
+    lines = Lines(run / "diagnostics.jsonl").read()
+    entries = Ledger.open(run / "ledger.jsonl").entries
+    assert [(entry.round, entry.attempt) for entry in entries] == [(number, 0) for number in (1, 2, 3)]
+    # Nearly all coins fall for everybody; two rounds are what a user may join, and no count leaves a device.
+    assert lines[0]["answers"].get("joined", 0) >= 2, world.logs()
+    assert [(line["users"], line["weight"]) for line in lines] == [(0, 0.0)] * 3
+    for name in SHARES:
+        record = (tmp_path / "devices" / name / "participation.jsonl").read_text()
+        written = [json.loads(line) for line in record.splitlines()]
+        rows = [row for line in written for row in line.get("rows", ())]
+        assert max((rows.count(row) for row in rows), default=0) <= 2
+        left = [line["release"] for line in written if "masked" in line]
+        assert len(left) == len(set(left)), "two vectors of a release left"
+    said = json.loads((run / "privacy.json").read_text())
+    against = {one["who"]: one["epsilon"] for one in said["adversaries"]}
+    assert math.isfinite(against["the server"])
+    assert against["the server"] == said["epsilon_server"] > said["epsilon"]
+    assert said["mechanism"]["devices"]["participations"] == 2
+    assert "Devices add noise before they send" in said["prose"]
+    assert said["federation"].get("keys_made_by_server", 0) == 0
