@@ -29,7 +29,10 @@ NOISED = {"aggregation": "masked", "survivors": 2, "noise": "devices", "stalenes
 
 
 class SlowSilo(InProcess):
-    """Tasks take the silo until the next round, but for the fourth, which takes a phase or two; `killed` says after which round it is restarted."""
+    """Tasks take the silo until the next round, but for the fourth, which takes a phase or two.
+
+    `killed`: after this round the silo is started again.
+    """
 
     number, killed = 0, 0
     soon: ClassVar[list[tuple[str, bytes]]] = []
