@@ -178,9 +178,9 @@ def test_a_private_run_starts_from_weights_whose_card_says_public_text(family, p
     weights = digest(RunFolder(public.parent).load_weights())
     for number, start in enumerate((public, public / "weights.safetensors")):
         result = sottovoce.train(private(family.second, start), tmp_path / f"run{number}")
-        source = f"public start: {weights}, of public text by its card"
+        source = f"public start: {weights}, public by its own card"
         assert result.statement.start == StartFacts(source, weights=weights, trained_on="public")
-        assert f"weights {weights[:8]}, of public text by its card" in prose(result.statement)
+        assert f"weights {weights[:8]}, public by its own card" in prose(result.statement)
     assert (
         results_of(tmp_path / "run0")["model/weights.safetensors"]
         == (results_of(tmp_path / "run1")["model/weights.safetensors"])

@@ -245,9 +245,7 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
     public = card.get("trained_on") == PUBLIC and not statement.get("private")
     if recipe.privacy.mode == "private" and not public:
         _check_people(file, statement, store)
-    source = (
-        f"public start: {weights}, of public text by its card" if public else f"start: {weights}, of a weights file"
-    )
+    source = f"public start: {weights}, public by its own card" if public else f"start: {weights}, of a weights file"
     facts = {
         "weights": weights,
         "trained_on": PUBLIC if public else "people or unknown",

@@ -18,7 +18,7 @@ from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain, would_have_seen
 
 NOT_RUN, NO_CLAIM = "not run", "nothing is claimed"
-HIDDEN = "for the owner"
+HIDDEN = "not public, run or not"
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,10 @@ def _proved(statement: Statement) -> Finding:
         return row
     projected = ", projected" if statement.is_unfinished else ""
     result = f"ε ≤ {epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}{projected}"
-    lane = Lane("Proved: the run, any user", at_most=statement.epsilon)
-    return replace(row, result=result, about="for every user, against anyone who has all releases", lanes=(lane,))
+    lane = Lane("Proved: the run, any user in it", at_most=statement.epsilon)
+    return replace(
+        row, result=result, about="for every user trained on, against anyone who has all releases", lanes=(lane,)
+    )
 
 
 def _one_run(found: CanariesResult | None, statement: Statement) -> Finding:
@@ -136,7 +138,7 @@ def _lower_bound(row: Finding, found: RoundsResult | LowerBound, lane: str, abou
 
 
 def _tails(found: TailsResult | None) -> Finding:
-    name, command = "Tails of c(s)", "sotto audit tails RUN --leave-out 5"
+    name, command = "Tails of c(s), Popov et al. 2018", "sotto audit tails RUN --leave-out 5"
     row = Finding("tails", name, "estimate", NOT_RUN, "models with and without a user", command, owner=True)
     if found is None:
         return row

@@ -69,14 +69,17 @@ def meaning_of(statement: Statement) -> Meaning:
     secret = "whether one person's text was used in training"
     if statement.relation != ADDED:
         secret = "which of two texts was one person's"
+    # Where a cipher, or a generator, draws who joins.
+    but = ", but not who joined which" if "none" not in (statement.sampling_generator or "none") else ""
     size = next(words for most, words in _SIZES if epsilon <= most)
     average = f" Over many guesses, the best attacker is right at most {at_most(guess)} of the time; a coin, 50%."
     paragraphs = [
-        f"Imagine an attacker who knows all settings, everyone else's text and the model after every round. They want "
-        f"to know {secret}. The model can multiply the odds of their guess by at most {factor}, which is e^{shown}.",
+        f"Imagine an attacker who knows all settings, everyone else's text and the model after every round{but}. They "
+        f"want to know {secret}. The model can multiply the odds of their guess by at most {factor}, "
+        f"which is e^{shown}.",
         size + (average if guess < sure else ""),
-        f"δ = {plain(delta)} is what this bound leaves out: for each person, a chance of about 1 in {1 / delta:,.0f} "
-        f"that the model tells more.",
+        f"δ = {plain(delta)} is the slack of this bound: a share of the probability, of this size, about which it says "
+        f"nothing.",
     ]
     bars = [
         Bar("A coin", 0.5, "50%", "without the model", quiet=True),

@@ -160,13 +160,17 @@ def _summary(evidence: Evidence) -> str:
     declared, start = statement.declared, model.get("initial")
     kind = str(model.get("kind", "")).replace("_", " ")
     first = f"that started from “{start}”" if start and start != "none" else "that started untrained"
+    about = "about " if statement.sampling == "poisson" else ""
     where = "on their own devices" if statement.across_devices else "in a simulation"
     people = "synthetic people" if statement.practice else "users"
-    protected = {True: "their text is protected as stated here", False: "their text is not protected"}
+    protected = {
+        True: "what it may tell about one of them is bounded as stated here",
+        False: "their text is not protected",
+    }
     return (
         f"A language model ({kind.upper() if len(kind) < 5 else kind}) {first} and was trained on the text of "
-        f"{declared.users:,} {people} (declared), {declared.cohort:,g} in each of {statement.rounds_done:,} rounds, "
-        f"{where}; {protected[statement.has_guarantee]}."
+        f"{declared.users:,} {people} (declared), {about}{declared.cohort:,g} in each of {statement.rounds_done:,} "
+        f"rounds, {where}; {protected[statement.has_guarantee]}."
     )
 
 

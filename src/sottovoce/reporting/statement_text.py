@@ -124,7 +124,7 @@ def _guarantee(statement: Statement) -> str:
         projected = f" (projected: ε is that of all {planned} planned rounds; {statement.rounds_done} of them are done)"
     if statement.epsilon_replaced is not None:
         shown = epsilon_text(statement.epsilon_replaced)
-        replaced = f" When it is replaced by any other, the factor is at most e^{shown}."
+        replaced = f" When it is replaced by any other, the factor is at most e^{shown} (plus {delta})."
     return (
         f"This run satisfies ({factor}, {delta})-differential privacy for users whose text it was trained on, not "
         f"for those held out{projected}: whatever is computed from the released model changes in probability by a "
@@ -203,7 +203,7 @@ def _store_total(statement: Statement) -> str:
     """As of today; where the store is gone, as of the day the run ended."""
     was, when = ("was", ", when this run ended") if statement.store_gone else ("is", "")
     total = f"{epsilon_text(statement.epsilon_store)} at the same δ{other_relation(statement)}"
-    return f"Over every private run on the same store, ε {was} {total}{when}."
+    return f"Over every private run on the same store (the owner's people and their text), ε {was} {total}{when}."
 
 
 def other_relation(statement: Statement) -> str:

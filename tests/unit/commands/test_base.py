@@ -144,7 +144,7 @@ def test_a_base_is_signed_and_a_start_from_it_names_the_signer(base, store, tmp_
     assert [check.found for check in found.checks][-1] == "trained on lines of colours by its card"
     recipe = make_recipe(store).replace(model={"initial": str(base.out)})
     fresh = build_model(recipe, Store.open(store).vocabulary.size)
-    assert find_start(recipe, Store.open(store), fresh).facts["source"].endswith(f"by its card, signed by {owner}")
+    assert find_start(recipe, Store.open(store), fresh).facts["source"].endswith(f"by its own card, signed by {owner}")
     changed = Path(shutil.copytree(base.out, tmp_path / "changed"))
     card = json.loads((changed / bases.CARD).read_text())
     (changed / bases.CARD).write_bytes(pretty(sealed(card | {"text": "all of it"})))

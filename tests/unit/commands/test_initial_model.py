@@ -124,7 +124,7 @@ def test_a_file_of_weights_starts_a_private_run_if_its_card_says_public_text(mod
     for named in (model_folder, model_folder / "weights.safetensors"):
         start = start_of(store, named)
         assert start.facts["trained_on"] == "public"
-        assert start.facts["source"] == f"public start: {start.weights}, of public text by its card"
+        assert start.facts["source"] == f"public start: {start.weights}, public by its own card"
     write_card(model_folder, trained_on=None)
     assert start_of(store, model_folder, **PLAIN).facts["source"].endswith("of a weights file")
     with pytest.raises(SottoError, match='does not say "trained_on": "public"'):

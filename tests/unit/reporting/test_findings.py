@@ -155,7 +155,7 @@ def test_the_table_is_plain_json():
 def test_the_picture_has_a_lane_for_all_that_has_an_epsilon():
     lanes = lanes_of(findings(make_statement(), Audits.from_json(FOUND)))
     assert lanes == [
-        Lane("Proved: the run, any user", at_most=4.6231),
+        Lane("Proved: the run, any user in it", at_most=4.6231),
         Lane("One run, canary users", at_most=4.7, at_least=1.2345),
         Lane("One round, a user in it", at_most=1.357, at_least=0.4444),
         Lane("Tails: an estimate", estimate=0.4321),

@@ -82,13 +82,13 @@ def test_private_accuracy_comes_first_and_exact_accuracy_is_marked():
 
 
 def test_an_infinite_perplexity_is_a_dash_and_the_start_has_its_name():
-    start = StartFacts(f"public start: {'0c68ae32' * 8}, of public text by its card", name="base english")
+    start = StartFacts(f"public start: {'0c68ae32' * 8}, public by its own card", name="base english")
     endless = Baselines(token="the", constant=Score(200, 0.04, 0.1, 0.2, None))
     text = model_card(replace(ABOUT, statement=replace(STATEMENT, start=start), baselines=endless))
     assert "\n# A private next-word model\n" in text
     assert "| always “the” | 4.0% | 10.0% | – | – |" in text
-    assert "The model began with base english (weights 0c68ae32, of public text by its card)." in text
-    assert "| start | base english (weights 0c68ae32, of" in text
+    assert "The model began with base english (weights 0c68ae32, public by its own card)." in text
+    assert "| start | base english (weights 0c68ae32, public" in text
     assert "None" not in text
 
 

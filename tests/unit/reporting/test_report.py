@@ -386,8 +386,11 @@ def test_traffic_is_shown_where_devices_sent_it():
 def test_date_and_data_are_in_the_head():
     words = text_of(without_rounds(date="17 November 2026"))
     assert "Report of the run “forum-lstm”, written on 17 November 2026" in words
-    assert "(LSTM) that started untrained and was trained on the text of 20,000 users (declared), 200 in each" in words
-    assert "their text is protected as stated here" in words
+    assert (
+        "(LSTM) that started untrained and was trained on the text of 20,000 users (declared), about 200 in each"
+        in words
+    )
+    assert "what it may tell about one of them is bounded as stated here" in words
     public = text_of(render(make_public_run()))
     assert "their text is not protected." in public
     assert "written on" not in public

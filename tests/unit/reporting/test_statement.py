@@ -177,7 +177,7 @@ def test_what_replacing_a_user_costs_is_told_with_what_adding_one_costs() -> Non
     planned = [(SampledGaussian(1.0, "poisson", 0.01), 20)]
     assert statement.epsilon_replaced == epsilon(planned, 1e-5, "rdp", replaced=True) > statement.epsilon
     shown = rounded_up(statement.epsilon_replaced)
-    assert f"When it is replaced by any other, the factor is at most e^{shown}." in prose(statement)
+    assert f"When it is replaced by any other, the factor is at most e^{shown} (plus 1e-5)." in prose(statement)
 
 
 @pytest.mark.parametrize("privacy", [{"sampling": "fixed"}, {"mode": "none", "clipping": "none"}])
