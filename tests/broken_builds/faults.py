@@ -32,6 +32,17 @@ def caught_by(path: str, test: str):
     return register
 
 
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/data/test_reddit.py", "test_comments_of_nobody_and_of_programs_are_left_out")
+def words_of_another_person():
+    """What a comment quotes counts as the text of the one who quotes it."""
+    from sottovoce.data import reddit
+
+    reddit.own_words = lambda body: body
+
+
 # --- devices --------------------------------------------------------------------------------------------------------
 
 

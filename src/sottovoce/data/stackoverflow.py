@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sottovoce.data.census import Census
 from sottovoce.data.corpus import Record
@@ -57,15 +57,16 @@ class StackOverflow:
         taken: dict[str, int] = {}
         for path in files:
             with readable(path), census.position.within(path, int), closing(self._sentences(path)) as found:
-                for user, text in found:
+                for number, (user, raw) in enumerate(found, 1):
                     count = taken.get(user, 0)
                     if count < self.sentences_per_user:
                         taken[user] = count + 1
-                        yield (user,), " ".join(text.split()[: self.sentence_tokens])
+                        yield (user,), " ".join(_text(raw, path, number).split()[: self.sentence_tokens])
                     else:
                         census.filtered += 1
 
-    def _sentences(self, path: Path) -> Generator[tuple[str, str], None, None]:
+    def _sentences(self, path: Path) -> Generator[tuple[str, Any], None, None]:
+        """The user of each sentence, and an example or the bytes of its text."""
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))
         if start == _SQLITE:
@@ -78,16 +79,16 @@ class StackOverflow:
             )
 
 
-def _of_sqlite(path: Path, split: str) -> Generator[tuple[str, str], None, None]:
+def _of_sqlite(path: Path, split: str) -> Generator[tuple[str, Any], None, None]:
     # In the order of the rows: by its index, all rows of a split would be sorted first.
     query = "SELECT client_id, serialized_example_proto FROM examples NOT INDEXED WHERE split_name = ? ORDER BY rowid"
     empty = True
     try:
         # Read-only and as it is: no file is written next to it.
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-            for number, (user, example) in enumerate(database.execute(query, (split,)), 1):
+            for user, example in database.execute(query, (split,)):
                 empty = False
-                yield str(user), _text(feature_of(example, _TOKENS), path, number)
+                yield str(user), _Example(example)
     except sqlite3.Error as error:
         raise SottoError(
             f"{path} cannot be read as TensorFlow Federated's file ({one_line(error)}); copy or unpack it again"
@@ -98,7 +99,7 @@ def _of_sqlite(path: Path, split: str) -> Generator[tuple[str, str], None, None]
         )
 
 
-def _of_hdf5(path: Path) -> Generator[tuple[str, str], None, None]:
+def _of_hdf5(path: Path) -> Generator[tuple[str, Any], None, None]:
     try:
         import h5py
     except ImportError:
@@ -109,7 +110,7 @@ def _of_hdf5(path: Path) -> Generator[tuple[str, str], None, None]:
             for user, group in file["examples"].items():
                 for raw in group[_TOKENS][()]:
                     number += 1
-                    yield user, _text(raw, path, number)
+                    yield user, raw
     except (KeyError, OSError, RuntimeError, AttributeError) as error:
         # Its own words name groups, which are people.
         found = f"{type(error).__name__} after sentence {number}"
@@ -118,7 +119,14 @@ def _of_hdf5(path: Path) -> Generator[tuple[str, str], None, None]:
         ) from None
 
 
-def _text(raw: Any, path: Path, number: int) -> str:
+class _Example(NamedTuple):
+    """A sentence that is not read yet."""
+
+    serialised: Any
+
+
+def _text(given: Any, path: Path, number: int) -> str:
+    raw = feature_of(given.serialised, _TOKENS) if isinstance(given, _Example) else given
     if not isinstance(raw, bytes):
         raise SottoError(f"{path}: sentence {number} has no {_TOKENS!r}; every example needs them, as bytes")
     try:
@@ -145,17 +153,22 @@ def feature_of(example: Any, wanted: str) -> bytes | None:
 
 def _fields(message: bytes, wanted: int) -> Iterator[bytes]:
     """The values of a field, those that have a length, in a message of protocol buffers."""
-    place = 0
-    while place < len(message):
-        tag, place = _varint(message, place)
-        number, kind = tag >> 3, tag & 7
+    place, end = 0, len(message)
+    while place < end:
+        tag, place = message[place], place + 1
+        if tag > 127:
+            tag, place = _varint(message, place - 1)
+        kind = tag & 7
         if kind == 2:
-            size, place = _varint(message, place)
-            if place + size > len(message):
+            size, place = message[place], place + 1
+            if size > 127:
+                size, place = _varint(message, place - 1)
+            after = place + size
+            if after > end:
                 raise ValueError("a message ends in the middle")
-            if number == wanted:
-                yield message[place : place + size]
-            place += size
+            if tag >> 3 == wanted:
+                yield message[place:after]
+            place = after
         elif kind == 0:
             _, place = _varint(message, place)
         elif kind in (1, 5):
