@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.release import release_run
     from sottovoce.commands.release_folder import Publication
     from sottovoce.commands.report import report_run
+    from sottovoce.commands.select import Choice, select_best
     from sottovoce.commands.tokenizer import train_tokenizer
     from sottovoce.commands.train import RunResult, resume, train
     from sottovoce.commands.verify import verify_release
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
 # Imported on first use: `sotto plan` must not wait for jax.
 _HOMES = {
     "Batch": "local.objective",
+    "Choice": "commands.select",
     "Evaluation": "evaluation.prediction",
     "Extra": "commands.evaluate",
     "FederationSettings": "federation.roster",
@@ -145,6 +147,7 @@ _HOMES = {
     "run_demo": "commands.demo",
     "run_device": "commands.federate",
     "run_federation_demo": "commands.federate_demo",
+    "select_best": "commands.select",
     "serve": "web.server",
     "serve_federation": "commands.federate",
     "suggest": "evaluation.suggestions",
@@ -163,6 +166,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "Batch",
+    "Choice",
     "Evaluation",
     "Extra",
     "FederationSettings",
@@ -226,6 +230,7 @@ __all__ = [
     "run_demo",
     "run_device",
     "run_federation_demo",
+    "select_best",
     "serve",
     "serve_federation",
     "suggest",

@@ -2544,3 +2544,25 @@ def a_choice_without_its_second_term():
         return one + math.log(expected_runs) / (orders - 1)
 
     selection.best_of = cheaper
+
+
+@caught_by("unit/commands/test_select.py", "test_the_charge_is_on_disk_before_the_number_of_runs_is_drawn")
+def runs_that_are_drawn_before_they_are_paid_for():
+    """The number of runs is known, and may be thrown away, before anybody is charged."""
+    from sottovoce.commands import select
+
+    real = select._charges_of
+
+    def early(recipes, work):
+        select.draw_runs(5.0, "geometric")
+        return real(recipes, work)
+
+    select._charges_of = early
+
+
+@caught_by("unit/commands/test_select.py", "test_the_best_is_kept_and_the_others_are_erased")
+def runs_that_were_not_chosen_and_stay():
+    """The runs that lost are still there for anyone who looks."""
+    from sottovoce.commands import select
+
+    select.shutil.rmtree = lambda path: None

@@ -45,6 +45,7 @@ FUNCTIONS = {
     "report": ("report_run",),
     "reproduce": ("reproduce",),
     "resume": ("resume",),
+    "select": ("select_best",),
     "tokenizer": ("train_tokenizer",),
     "train": ("train",),
     "verify": ("verify_release",),

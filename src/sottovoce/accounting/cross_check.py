@@ -23,9 +23,11 @@ _COARSE_FIRST, _SETTLED = (1e-2, 2.5e-3, 6e-4, 1e-4), 0.998
 def dp_accounting_epsilon(spent: Spent, delta: float) -> float | None:
     """ε at `delta` of everything in `spent`, by dp-accounting.
 
-    None where dp-accounting has no answer: sampled rounds under replace-one, more than 100,000 rounds, more than 50
-    kinds of rounds, a noise multiplier below 0.1, or more than 100 examples of a user.
+    None where dp-accounting has no answer: the best of several runs, sampled rounds under replace-one, more than
+    100,000 rounds, more than 50 kinds of rounds, a noise multiplier below 0.1, or more than 100 examples of a user.
     """
+    if any("pld" not in event.accountants for event, _ in spent):
+        return None
     made = composition_of(counted(spent), "pld")
     if made is None:
         return math.inf

@@ -7,6 +7,7 @@ its settings; each has a score, which is computed from what the run released; on
 from __future__ import annotations
 
 import math
+import secrets as os_entropy
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from sottovoce.errors import SettingError, did_you_mean
 # Shapes of the truncated negative binomial distribution; that of Poisson is its limit, and may be 0 runs.
 SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
 MOST_RUNS = 10_000  # expected
+_DRAWN_BITS = 53  # as many as a float has
 
 
 def check(expected_runs: float, distribution: str) -> None:
@@ -101,3 +103,14 @@ def runs_at_most(expected_runs: float, distribution: str, chance: float = 0.95) 
     while (total := np.cumsum(chances(expected_runs, distribution, most)))[-1] < chance:
         most *= 2
     return int(np.searchsorted(total, chance))
+
+
+def draw_runs(expected_runs: float, distribution: str) -> int:
+    """A number of runs, from the entropy of the operating system. It is a secret, as the runs are that are not shown.
+
+    Guarantee: it has the distribution of `chances`, to the rounding of a float.
+    """
+    uniform, most = os_entropy.randbits(_DRAWN_BITS) / 2**_DRAWN_BITS, 64
+    while (total := np.cumsum(chances(expected_runs, distribution, most)))[-1] <= uniform and most < 64 * MOST_RUNS:
+        most *= 2
+    return int(np.searchsorted(total, uniform, side="right"))

@@ -52,6 +52,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "audit tails": ("sotto audit tails run",),
     "audit membership": ("sotto audit membership run",),
     "release": ("sotto release run --out released",),
+    "select": ("sotto select mine.toml --runs 5 --public public.txt --out released",),
     "verify": ("sotto verify released",),
     "export": ("sotto export run --out onnx",),
     "reproduce": ("sotto reproduce --list", "sotto reproduce mcmahan2018 --figure 3 --out results"),

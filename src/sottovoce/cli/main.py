@@ -21,7 +21,7 @@ VERBS = {  # by what a person does
     "Start": ("demo", "doctor", "prepare", "tokenizer", "init", "plan", "practice"),
     "Train": ("train", "resume", "base", "federate"),
     "Look": ("evaluate", "report", "compare", "watch", "keyboard"),
-    "Release": ("audit", "release", "verify", "export"),
+    "Release": ("audit", "release", "select", "verify", "export"),
     "Research": ("reproduce", "bench"),
 }
 

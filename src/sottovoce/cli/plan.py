@@ -313,7 +313,7 @@ def _print_selection(chosen: Selection | None) -> None:
     print(f"Choosing starts from one run, {one}. It costs so little only if:")
     for line in chosen.conditions:
         print(f"  {line}")
-    print("No command does this yet: `sotto train` charges every run, and the total of the store covers any choice.")
+    print("`sotto select` does so. `sotto train` charges every run, and the total of the store covers any choice.")
 
 
 def _print_trained(parts: list[TrainedPart] | None) -> None:

@@ -166,12 +166,17 @@ def open_users(
 
 def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping = BY_USER) -> Store:
     """Public text in the words of a run: what a store of plain text holds out, files of plain text, or a corpus."""
-    vocabulary = load_tokenizer(_vocabulary_file(path))
+    return public_text(text, _vocabulary_file(path), fields)
+
+
+def public_text(text: Sequence[str | Path], words: Path, fields: Grouping = BY_USER) -> Store:
+    """The same in the words of a file."""
+    vocabulary = load_tokenizer(words)
     folders = [each for each in text if Path(each).is_dir()]
     if folders and len(text) > 1:
         raise SottoError(f"{folders[0]} is a folder, and the public text of a store is measured alone; name one")
     if folders:
-        return _held_out_text(folders[0], path, vocabulary)
+        return _held_out_text(folders[0], words, vocabulary)
     plain = [is_plain_text(each) for each in text]
     if any(plain) and not all(plain):
         one, other = text[plain.index(True)], text[plain.index(False)]
@@ -179,7 +184,7 @@ def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping =
     return collect(text, vocabulary, replace(fields, plain_text=all(plain)))
 
 
-def _held_out_text(folder: str | Path, path: str | Path, vocabulary: Tokenizer) -> Store:
+def _held_out_text(folder: str | Path, words: Path, vocabulary: Tokenizer) -> Store:
     store = Store.open(folder, "test")
     if store.people:
         raise SottoError(
@@ -189,7 +194,7 @@ def _held_out_text(folder: str | Path, path: str | Path, vocabulary: Tokenizer) 
     if store.vocabulary.fingerprint != vocabulary.fingerprint:
         raise SottoError(
             f"the store {folder} has another vocabulary than the model; name its text files, or prepare it with "
-            f"--vocabulary {_vocabulary_file(path)} --vocabulary-size {vocabulary.size}"
+            f"--vocabulary {words} --vocabulary-size {vocabulary.size}"
         )
     if not store.users:
         raise SottoError(f"the store {folder} holds nothing out; prepare it with a larger --test-users")

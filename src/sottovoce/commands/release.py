@@ -92,7 +92,7 @@ def release_run(
         audits: list[AuditOutcome] = []
         reasons: list[str] = []
         try:
-            reasons += _faults(run)
+            reasons += run_faults(run)
         except DamagedRun as error:
             reasons.append(str(error))
         try:
@@ -139,7 +139,7 @@ def to_do_before(path: str | Path, statement: Statement, missing: tuple[str, ...
         yield f"not audited by {name}" + ("" if again else f"; to audit it first{how}: sotto audit {name} {path}")
 
 
-def _faults(run: RunFolder) -> Iterator[str]:
+def run_faults(run: RunFolder) -> Iterator[str]:
     """What is wrong with the ledger, or does not belong to it."""
     recipe, statement, weights = Recipe.of(run), read_statement(run), run.load_weights()
     ledger, privacy, again = Ledger.open(run.ledger_file), recipe.privacy, f"`sotto resume {run.path}` writes it again"

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from sottovoce import accounting, bases
 from sottovoce.accounting import (
+    BestOfRuns,
     SampledExamples,
     SampledGaussian,
     SampledSilos,
@@ -219,6 +220,10 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
         listed[event] += count
     if statement.charged and dict(spent) != dict(listed):
         yield "its charges are not those of the statement"
+    yield from _choice_faults(statement, spent)
+    # Of the best of several runs, each has to be what the statement describes.
+    runs = [(event.run if isinstance(event, BestOfRuns) else ((event, count),)) for event, count in spent]
+    spent = [pair for run in runs for pair in run]
     rounds = [(event, count) for event, count in spent if isinstance(event, Sampled | SampledSilos)]
     mechanism, factors = statement.mechanism, [factor for _, factor in statement.mechanism.noise_schedule] or [1.0]
     described = [(mechanism.nominal_noise_multiplier or mechanism.noise_multiplier) * factor for factor in factors]
@@ -238,6 +243,17 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
     yield from _silo_faults(statement, spent)
     if statement.turns is None and sum(count for _, count in rounds) < statement.rounds_done:
         yield f"it charges fewer rounds than the {statement.rounds_done} that were done"
+
+
+def _choice_faults(statement: Statement, spent: Spent) -> Iterator[str]:
+    """The best of several runs is charged as that."""
+    charged = [event for event, _ in spent if isinstance(event, BestOfRuns)]
+    chosen = statement.chosen
+    if (chosen is None) != (not charged):
+        yield "the model was chosen among runs in its charges or in the statement, and not in both"
+    for event in charged:
+        if chosen and (event.expected_runs, event.distribution) != (chosen.expected_runs, chosen.distribution):
+            yield f"it charges {event.expected_runs:g} runs, {event.distribution}, and the statement says otherwise"
 
 
 def _example_faults(statement: Statement, spent: Spent) -> Iterator[str]:

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from sottovoce import accounting
-from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
+from sottovoce.accounting import BestOfRuns, Event, NonPrivate, Spent, ThresholdedHistogram, event_from_json
 from sottovoce.accounting.events import ADDED, CorrelatedGaussian, SampledSkellam
 from sottovoce.audit.results import CanarySummary, ExposurePoint
 from sottovoce.errors import DamagedRun, SottoError, plain_number
@@ -244,6 +244,16 @@ class AuditOutcome(Facts, sparse=True):
     curve: tuple[ExposurePoint, ...] | None = None
 
 
+@dataclass(frozen=True)
+class ChosenFacts(Facts):
+    """How a released model was chosen among several private runs. How many there were is a secret."""
+
+    expected_runs: float
+    distribution: str
+    settings: int  # that were tried: each run had one of them, drawn at random
+    score: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Statement(Facts, sparse=True):
     """`epsilon` is for the planned rounds: stopping early because of what was seen does not make it smaller.
@@ -295,6 +305,7 @@ class Statement(Facts, sparse=True):
     files: dict[str, str] | None = None  # the model's, with their hashes
     audits: tuple[AuditOutcome, ...] = ()  # of a released model
     private_accuracy: PrivateAccuracy | None = None  # of a released model, on held-out users
+    chosen: ChosenFacts | None = None  # of a model that is the best of several runs: what ε is of
     epsilon_held_out: float | None = None  # of all private evaluations on them, at the δ of that accuracy
     store_gone: bool = False  # the total is that of the day the run ended
     out_of_date: bool = False  # the store was charged for the run since
@@ -472,6 +483,27 @@ def with_private_accuracy(statement: Statement, accuracy: PrivateAccuracy, spent
     kept = tuple(line for line in statement.not_covered if exact or line != EXACT_ACCURACY)
     total = accounting.epsilon(spent, accuracy.terms.delta)
     return replace(statement, private_accuracy=accuracy, epsilon_held_out=total, not_covered=kept)
+
+
+def as_chosen(statement: Statement, event: BestOfRuns, chosen: ChosenFacts) -> Statement:
+    """The statement of a run that is the best of several: ε is that of the choice, and of the vocabulary."""
+    words = [(each, count) for each, count in statement.charged if isinstance(each, ThresholdedHistogram)]
+    charged = (*words, (event, 1))
+
+    def cost(replaced: bool = False) -> float:
+        return accounting.epsilon(charged, statement.delta, "rdp", replaced=replaced)
+
+    return replace(
+        statement,
+        epsilon=cost(),
+        epsilon_replaced=None if statement.epsilon_replaced is None else cost(replaced=True),
+        epsilon_realised=None,
+        epsilon_training=accounting.epsilon([(event, 1)], statement.delta, "rdp"),
+        epsilon_spent=cost(),
+        charged=charged,
+        accountant=accounting.accountant_name("rdp"),
+        chosen=chosen,
+    )
 
 
 def with_store_total(statement: Statement, spent: Spent, accountant: str) -> Statement:

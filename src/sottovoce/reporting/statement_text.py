@@ -46,7 +46,7 @@ def paragraphs(statement: Statement) -> list[str]:
         )
         return [*practice, text, *_start(statement), *_canaries(statement)]
     texts = [*practice, _guarantee(statement), _method(statement), *_realised(statement), _store_total(statement)]
-    texts += _against_server(statement)
+    texts += _against_server(statement) + _chosen(statement)
     if statement.vocabulary.private:
         alone = f"Training alone has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
         texts.append(f"The vocabulary was {statement.vocabulary.source}. {alone}")
@@ -255,6 +255,21 @@ def _canaries(statement: Statement) -> list[str]:
     return [
         f"Made-up users were added to the declared population: {' and '.join(kinds)} (registry {inserted.registry}). "
         f"They change neither a user's chance to join, nor q and W. An audit by canaries is of this model itself."
+    ]
+
+
+def _chosen(statement: Statement) -> list[str]:
+    """Of the best of several runs: how it was chosen, which ε counts."""
+    found = statement.chosen
+    if found is None:
+        return []
+    tried = (
+        "with the same settings" if found.settings == 1 else f"each with one of {found.settings} settings, at random"
+    )
+    return [
+        f"The model is the best of several such runs, {tried}. Their number was drawn from a {found.distribution} "
+        f"distribution of mean {found.expected_runs:g} and is a secret. The score was {found.score}. The others were "
+        "erased unseen. ε is that of the choice (Papernot and Steinke 2022)."
     ]
 
 

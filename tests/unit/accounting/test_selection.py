@@ -14,9 +14,10 @@ from sottovoce.accounting import (
     ThresholdedHistogram,
     epsilon,
     relation_of,
+    selection,
 )
 from sottovoce.accounting.events import ADDED, REPLACED
-from sottovoce.accounting.selection import SHAPES, best_of, chances, parameter, runs_at_most
+from sottovoce.accounting.selection import SHAPES, best_of, chances, draw_runs, parameter, runs_at_most
 from sottovoce.errors import SottoError
 
 ORDERS = np.concatenate([np.linspace(1.05, 12, 30), np.geomspace(12.5, 1e4, 20)])
@@ -172,3 +173,17 @@ def test_an_event_says_what_a_run_costs():
 def test_a_choice_without_accounting_is_refused(runs, distribution, run, words):
     with pytest.raises(SottoError, match=words):
         BestOfRuns(runs, distribution, run)
+
+
+@pytest.mark.parametrize("distribution", SHAPES)
+def test_a_number_of_runs_is_drawn_with_its_chances(monkeypatch, distribution):
+    """Even steps of the uniform number that decides it give every number as often as it is likely."""
+    steps = iter((2 * np.arange(2000) + 1) / 4000)
+    monkeypatch.setattr(selection.os_entropy, "randbits", lambda bits: int(next(steps) * 2.0**bits))
+    drawn = np.bincount([draw_runs(3.0, distribution) for _ in range(2000)], minlength=200)[:200]
+    assert np.abs(np.cumsum(drawn) / 2000 - np.cumsum(chances(3.0, distribution, 199))).max() < 1 / 2000
+
+
+def test_the_last_of_the_chances_end_a_draw(monkeypatch):
+    monkeypatch.setattr(selection.os_entropy, "randbits", lambda bits: 2**bits - 1)
+    assert draw_runs(1.1, "geometric") > 10

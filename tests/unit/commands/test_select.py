@@ -1,0 +1,138 @@
+"""The best of several runs: paid for before their number is drawn, and nothing of the others is left."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from sottovoce.accounting import BestOfRuns, SampledGaussian, epsilon
+from sottovoce.commands import release_folder, select
+from sottovoce.commands.select import Choice, select_best
+from sottovoce.commands.verify import _choice_faults, verify_release
+from sottovoce.errors import SottoError
+from sottovoce.reporting.statement import ChosenFacts
+from sottovoce.runs.ledger import StoreLedger
+
+
+@pytest.fixture
+def secret(recipe):
+    return recipe.replace(privacy={"secrets": "entropy"}, run={"rounds": 2})
+
+
+@pytest.fixture
+def public(tmp_path):
+    path = tmp_path / "public.txt"
+    path.write_text("red green blue sky tree house\n" * 30)
+    return [path]
+
+
+def paid(store):
+    return StoreLedger(store / "ledger.jsonl").spent()
+
+
+def test_the_charge_is_on_disk_before_the_number_of_runs_is_drawn(secret, store, public, tmp_path, monkeypatch):
+    seen = []
+
+    def draw(expected_runs, distribution):
+        seen.append(paid(store))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(select, "draw_runs", draw)
+    with pytest.raises(KeyboardInterrupt):
+        select_best(secret, tmp_path / "out", public, choice=Choice(4.0, "geometric"))
+    run = ((SampledGaussian(1.2, "poisson", 0.25), 2),)
+    assert seen == [[(BestOfRuns(4.0, "geometric", run), 1)]]
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".out-*"))
+
+
+def test_the_best_is_kept_and_the_others_are_erased(secret, tmp_path, monkeypatch):
+    scores, trained = iter([5.0, math.nan, 3.0, 4.0, 3.0]), []
+
+    def train(recipe, path, progress):
+        (path / "secrets").mkdir(parents=True)
+        (path / "recipe.toml").write_text("")
+        (path / "secrets/key").write_text("")
+        trained.append(path)
+
+    def evaluate(path, users, extra):
+        return SimpleNamespace(evaluation=SimpleNamespace(perplexity=next(scores)))
+
+    monkeypatch.setattr(select, "train", train)
+    monkeypatch.setattr(select, "evaluate_run", evaluate)
+    best, score = select._best([secret], None, 5, tmp_path / "work", "name")
+    assert (best.path, score) == (trained[2], 3.0)
+    assert [path.exists() for path in trained] == [False, False, True, False, False]
+    assert {path.name for path in trained} == {"name"}  # a number would tell how many there were
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"privacy": {"secrets": "seeded"}}, "privacy.secrets = 'entropy'"),
+        ({"privacy": {"mode": "none"}}, "privacy.mode = 'private'"),
+        ({"data": {"store": "demo:50"}}, "nothing to release"),
+        ({"audit": {"users": 40}}, "canaries would be published"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_released_costs_nothing(secret, store, public, tmp_path, change, words):
+    with pytest.raises(SottoError, match=words):
+        select_best(secret.replace(**change), tmp_path / "out", public)
+    assert not paid(store)
+
+
+def test_what_is_tried_must_not_change_what_a_run_costs(secret, store, public, tmp_path):
+    tried = (("local.learning_rate=0.5",), ("run.rounds=3",))
+    with pytest.raises(SottoError, match="changes what a run is charged"):
+        select_best(secret, tmp_path / "out", public, choice=Choice(tried=tried))
+    with pytest.raises(SottoError, match="must be logarithmic or geometric"):
+        Choice(3.0, "poisson")
+    with pytest.raises(SottoError, match="must be above 1"):
+        select_best(secret, tmp_path / "out", public, choice=Choice(1.0))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    with pytest.raises(SottoError, match="not an empty folder"):
+        select_best(secret, tmp_path / "full", public)
+    assert not paid(store)
+
+
+def test_a_choice_is_in_the_charges_and_in_the_statement():
+    event = BestOfRuns(4.0, "geometric", ((SampledGaussian(1.2, "poisson", 0.25), 2),))
+    chosen = ChosenFacts(4.0, "geometric", 1, "a score")
+    assert not list(_choice_faults(SimpleNamespace(chosen=chosen), [(event, 1)]))
+    assert not list(_choice_faults(SimpleNamespace(chosen=None), [event.run[0]]))
+    for told, spent in (
+        (None, [(event, 1)]),
+        (chosen, [event.run[0]]),
+        (ChosenFacts(3.0, "geometric", 1, ""), [(event, 1)]),
+    ):
+        assert len(list(_choice_faults(SimpleNamespace(chosen=told), spent))) == 1
+
+
+@pytest.mark.slow
+def test_the_release_states_the_choice_and_is_verified(secret, store, public, tmp_path, monkeypatch):
+    monkeypatch.setattr(release_folder, "find_spec", lambda name: None)
+    monkeypatch.setattr(select, "draw_runs", lambda *of: 3)
+    tried = (("local.learning_rate=1.0",), ("local.learning_rate=0.1", "server.learning_rate=0.5"))
+    out = tmp_path / "out"
+    found = select_best(secret, out, public, choice=Choice(4.0, tried=tried))
+    ((event, count),) = paid(store)
+    assert (event.expected_runs, event.distribution, count) == (4.0, "logarithmic", 1)
+    statement = json.loads((out / "privacy.json").read_text())
+    assert statement["epsilon"] == found.epsilon == epsilon([(event, 1)], 1e-3, "rdp") == statement["epsilon_store"]
+    assert statement["chosen"] == {
+        "expected_runs": 4.0, "distribution": "logarithmic", "settings": 2, "score": "the perplexity of public text",
+    }  # fmt: skip
+    assert "The model is the best of several such runs, each with one of 2 settings" in statement["prose"]
+    record = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
+    assert [line["epsilon"] for line in record] == [found.epsilon] * 2
+    verified = verify_release(out)
+    assert verified.verified
+    assert [one.epsilon for one in verified.epsilons] == [None, None, found.epsilon]
+    assert not list(tmp_path.glob(".out-*"))
+    for file in out.iterdir():
+        assert b".out-" not in file.read_bytes()
