@@ -2563,6 +2563,9 @@ def runs_that_are_drawn_before_they_are_paid_for():
 @caught_by("unit/commands/test_select.py", "test_the_best_is_kept_and_the_others_are_erased")
 def runs_that_were_not_chosen_and_stay():
     """The runs that lost are still there for anyone who looks."""
+    import shutil
+    from types import SimpleNamespace
+
     from sottovoce.commands import select
 
-    select.shutil.rmtree = lambda path: None
+    select.shutil = SimpleNamespace(copyfile=shutil.copyfile, rmtree=lambda path: None)

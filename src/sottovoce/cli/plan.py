@@ -438,6 +438,8 @@ def _fact(value: object) -> str:
     """A value of an event: its first numbers where it has many."""
     if isinstance(value, list):
         return " ".join([*(_fact(each) for each in value[:3]), *(["..."] if len(value) > 3 else [])])
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_fact(each)}" for name, each in value.items())
     return f"{value:.4g}" if isinstance(value, float) else f"{value}"
 
 

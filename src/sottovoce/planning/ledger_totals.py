@@ -48,14 +48,17 @@ def judge_ledgers(paths: Sequence[Path], deltas: Sequence[float], accountant: st
     Args:
         paths: files of ledgers, or folders of runs or stores that hold one.
         deltas: at which ε is computed.
-        accountant: "pld", "rdp" or "moments".
+        accountant: "pld", "rdp" or "moments"; by default the tightest that has an answer for all that was released.
     """
-    accountant = accountant or accounting.DEFAULT_ACCOUNTANT
     if not deltas:
         text = "{delta.name} is missing: give one or more, well below 1/users; an ε holds at its δ only"
         raise SettingError(text, delta=None)
     ledgers = [read_ledger(path / "ledger.jsonl" if path.is_dir() else path) for path in paths]
     _refuse_double_counting(ledgers)
+    if accountant is None:
+        known = [event.accountants for ledger in ledgers for event, _ in ledger.spent]
+        tightest = accounting.DEFAULT_ACCOUNTANT
+        accountant = tightest if all(tightest in each for each in known) else "rdp"
     total: Counter[Event] = Counter()
     for ledger in ledgers:
         total.update(dict(ledger.spent))

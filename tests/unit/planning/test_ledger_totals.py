@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.accounting import (
+    BestOfRuns,
     CorrelatedGaussian,
     Covered,
     HeldOutSums,
@@ -81,6 +82,16 @@ def test_held_out_users_are_judged_apart_but_with_those_of_another_store(tmp_pat
     other = of_store(tmp_path / "other.jsonl", [("b", ROUND, 50), (EVALUATION, sums, 1)])
     total = judge_ledgers([path, other], [1e-6]).total
     assert total.epsilons[0]["epsilon"] == epsilon([(ROUND, 150), (sums, 3)], 1e-6)
+
+
+def test_the_best_of_several_runs_is_judged_by_rdp_with_all_else(tmp_path) -> None:
+    chosen = BestOfRuns(5.0, "logarithmic", ((ROUND, 100),))
+    path = of_store(tmp_path / "store.jsonl", [("a", ROUND, 100), ("b", chosen, 1)])
+    judged = judge_ledgers([path], [1e-6])
+    assert judged.accountant == "rdp"
+    assert judged.total.epsilons[0]["epsilon"] == epsilon([(ROUND, 100), (chosen, 1)], 1e-6, "rdp")
+    with pytest.raises(SottoError, match="use accountant='rdp'"):
+        judge_ledgers([path], [1e-6], "pld")
 
 
 def test_ledgers_add_up(tmp_path) -> None:
