@@ -112,7 +112,11 @@ def claims_page(out: Path) -> str:
         evidence = paper.evidence(results, size)
         checked = judge(paper.claims, evidence)
         setting = Setting.load(found[name])
-        folders.append(ClaimsOfFolder(found[name].name, paper, setting, checked, spread_note(evidence)))
+        printed = {
+            paper.experiments[each].title: Renderer(paper, size, results, found[name]).table(paper.experiments[each])
+            for each in paper.printed
+        }
+        folders.append(ClaimsOfFolder(found[name].name, paper, setting, checked, spread_note(evidence), printed))
     return render_claims(folders, _titles(out))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, CheckedClaim
 from sottovoce.papers.engine.paper import Paper
@@ -23,6 +23,7 @@ class ClaimsOfFolder:
     setting: Setting
     checked: Sequence[CheckedClaim]
     note: str  # what claims compare, and the spread
+    printed: Mapping[str, str] = field(default_factory=dict)  # tables with the paper's figures beside ours, by title
 
 
 def render_claims(folders: Sequence[ClaimsOfFolder], pages: Mapping[str, str]) -> str:
@@ -74,6 +75,8 @@ def _section(folder: ClaimsOfFolder) -> list[str]:
         markdown(["the paper says", "criterion", "ours", "seeds", "verdict", "run by"], rows),
         "",
         folder.note,
+        *(["", f"{paper.about} ± in these tables is the standard deviation between seeds."] if folder.printed else []),
+        *(line for title, table in folder.printed.items() for line in ("", f"### {title}", "", table.rstrip())),
     ]
 
 

@@ -38,6 +38,7 @@ class Paper:
         smoothing: Evaluations over which curves are averaged in figures.
         measure: Facts and curves to keep of a finished run, in place of its head words.
         figures: Figures of their own, by the name of their experiment.
+        printed: Experiments whose tables have the paper's figures beside ours.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Paper:
     smoothing: int = 1
     measure: Callable[[FinishedRun], tuple[Facts, dict[str, Curve]]] | None = None
     figures: Mapping[str, Callable[[Size, ResultStore], bytes | None]] = field(default_factory=dict)
+    printed: Sequence[str] = ()
 
     def choose(self, names: Sequence[str]) -> list[Experiment]:
         """Experiments by name; all of them without a name."""

@@ -63,6 +63,13 @@ class Renderer:
         write_aside(self.out / f"{experiment.name}.md", text.encode())
         return text
 
+    def table(self, experiment: Experiment) -> str:
+        """Its own table, or one with a row for each setting that was run."""
+        if (own := self.paper.tables.get(experiment.name)) is not None:
+            return own(self.size, self.results, self.out)
+        trials = [trial for trial in experiment.trials(self.size) if self.results.outcomes(trial)]
+        return self.paper.rows(trials, self.size, self.results)
+
     def _draw(self, experiment: Experiment, trials: Sequence[Trial]) -> bytes | None:
         if (own := self.paper.figures.get(experiment.name)) is not None:
             return own(self.size, self.results)

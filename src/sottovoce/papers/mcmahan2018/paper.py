@@ -25,4 +25,5 @@ MCMAHAN2018 = Paper(
         "private-model": private_model.table,
     },
     smoothing=SMOOTHING,
+    printed=("table-2",),
 )

@@ -25,4 +25,5 @@ POPOV2018 = Paper(
         "ptb": tables.figure_ptb,
     },
     measure=measures.measure,
+    printed=("table-1", "table-2", "table-4"),
 )
