@@ -81,6 +81,11 @@ def make_devices(folder, store) -> dict[str, Device]:
     return devices
 
 
+def any_noise(key: bytes, size: int, std: float) -> np.ndarray:
+    """By its key: the noise of devices is compiled, and tested elsewhere."""
+    return np.random.default_rng(list(key)).integers(-(2**20), 2**20, size)
+
+
 def play(folder, store, vocabulary, killed: int = 0):
     """Six rounds, every user in each: the sums, what each device noised, and what the server asked."""
     vectors, real = [], devices_module.with_own_noise
@@ -101,6 +106,9 @@ def play(folder, store, vocabulary, killed: int = 0):
     sums, came = [], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices_module, "with_own_noise", watched)
+        patch.setattr(devices_module, "skellam", any_noise)
+        # Devices do not train, so that one assembly serves all.
+        patch.setattr(devices_module, "assemble", lambda recipe, store: assembly)
         for _, summed in Coordinator(roster, transport, 1.0).rounds(assembly, "spring", start, payments):
             opened = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(summed.total)])
             sums.append((summed, opened / mechanism.grid(mechanism.clip_norms(1, None))))
@@ -151,8 +159,9 @@ def test_a_device_that_was_killed_with_an_update_is_out_of_the_round(store, voca
 
 
 @pytest.fixture
-def keeping(played, store, tmp_path):
+def keeping(played, store, tmp_path, monkeypatch):
     """A device that keeps an update, and the task of the round that it is for."""
+    monkeypatch.setattr(devices_module, "skellam", any_noise)
     due = next(request for number, name, request in played[2].asked if (number, name) == (2, "silo"))
     device = make_devices(tmp_path, store)["silo"]
     device._assemblies = played[2].devices["silo"]._assemblies
