@@ -38,7 +38,7 @@ class Paper:
         smoothing: Evaluations over which curves are averaged in figures.
         measure: Facts and curves to keep of a finished run, in place of its head words.
         figures: Figures of their own, by the name of their experiment.
-        printed: Experiments whose tables have the paper's figures beside ours.
+        printed: Experiments whose tables have the paper's figures beside ours; making these writes no file.
     """
 
     name: str

@@ -75,6 +75,9 @@ def test_a_page_of_another_hand_stays_and_a_folder_without_claims_is_refused(tmp
     with pytest.raises(SottoError, match=r"README\.md was not written by this command"):
         write_claims_page(tmp_path)
     (tmp_path / "README.md").unlink()
+    before = sorted(tmp_path.rglob("*"))
+    claims_page(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before, "a page alone writes no file"
     assert write_claims_page(tmp_path) == write_claims_page(tmp_path) == (tmp_path / "README.md").read_text("utf-8")
     paper, size, results = read_folder(tmp_path / "popov2018")
     assert [each.to_json() for each in paper.check_claims(results, size)[0]] == json.loads(
