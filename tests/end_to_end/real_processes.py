@@ -134,8 +134,8 @@ def world_of(folder: Path) -> Iterator[World]:
 
 def kill_superlink(world: World, server: subprocess.Popen) -> None:
     """The grandchild of the server: `die_with_parent` comes between. Until the server has noticed."""
-    for wrapper in _children(server.pid):
-        for child in _children(wrapper):
+    for wrapper in children(server.pid):
+        for child in children(wrapper):
             if "flower-superlink" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
                 world.until("another SuperLink", lambda: "the SuperLink is gone" in world.said(server))
@@ -143,7 +143,7 @@ def kill_superlink(world: World, server: subprocess.Popen) -> None:
     raise AssertionError("there is no SuperLink")
 
 
-def _children(process: int) -> list[int]:
+def children(process: int) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
-from real_processes import _children
+from real_processes import children
 
 from sottovoce.commands import federate
 from sottovoce.data.vocabulary import Vocabulary
@@ -45,7 +45,7 @@ except httpx.ConnectError as error:
 
 
 def family(process: int) -> list[int]:
-    return [process, *(one for child in _children(process) for one in family(child))]
+    return [process, *(one for child in children(process) for one in family(child))]
 
 
 def listening(processes: list[int]) -> set[int]:

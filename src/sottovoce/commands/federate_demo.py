@@ -8,13 +8,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import jax
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 
+from sottovoce.build.assembly import assemble
 from sottovoce.commands.demo import ProgressDisplay
 from sottovoce.commands.federate import (
     FederationSettings,
@@ -33,12 +37,17 @@ from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.commands.train import RunResult, Stop, never, train
 from sottovoce.data.demo import demo_vocabulary
+from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.federation.device import for_this_machine
 from sottovoce.federation.flower.subprocesses import Child, free_port
 from sottovoce.federation.messages import Contribution, read_answer, unpack
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.rounds import for_devices
 from sottovoce.federation.transport import Exchange, Transport
+from sottovoce.local.keys import local_key
 from sottovoce.recipe import Recipe
+from sottovoce.training.types import Task as CohortTask
 
 ROUNDS = 8
 SILOS = {"north": 1, "south": 2, "east": 3}  # and the seeds of their populations
@@ -85,12 +94,14 @@ def run_federation_demo(
 
     with ExitStack() as stack:
         stack.enter_context(_shared_programs(out / "programs"))
+        stack.callback(_stop_all, devices)
         for device in devices:
             device.start()
-            stack.callback(device.stop)
-        notify("start    a server and three devices")
+        notify("start    a server and three devices; compile what a silo runs, once for all three")
+        compiling = stack.enter_context(ThreadPoolExecutor(1)).submit(compile_for_silos, recipe, out / "held-out")
         serving = Serving(seconds=300, at_least=len(SILOS), notify=notify)
         server = stack.enter_context(connected(roster, serving, stopped))
+        compiling.result()
         plain, masked = Seen(server.transport), Seen(server.transport)
         coordinator = replace(server, transport=plain)
         with progress("plain") as observer:
@@ -100,8 +111,8 @@ def run_federation_demo(
         with progress("masked") as observer:
             second = with_federation(recipe.replace(federation=MASKED), roster)
             result = train(second, out / "run", observer=observer, stop=stopped, coordinator=coordinator)
-    for line in comparison(plain, masked):
-        notify(line)
+        for line in comparison(plain, masked):
+            notify(line)
     report_run(result.path)
     return result
 
@@ -159,14 +170,48 @@ def _row(numbers: np.ndarray) -> str:
     return " ".join(f"{number:>11}" for number in numbers.tolist())
 
 
+def compile_for_silos(recipe: Recipe, public: Path) -> None:
+    """Compile what a silo runs, before the silos are asked: all three would compile the same at the same time.
+
+    Users of a public store train for it, as many as a silo draws, and what they give is dropped.
+    """
+    store = Store.open(public)
+    assembly = assemble(for_this_machine(for_devices(recipe)), store)
+    algorithm, drawn = assembly.algorithm, round(recipe.privacy.cohort / len(SILOS))
+    clip_norms = np.asarray(algorithm.mechanism.clip_norms(1, algorithm.mechanism.start()))
+
+    def train_some(users: int) -> None:
+        task = CohortTask(assembly.params, np.arange(users), clip_norms, local_key(bytes(8)))
+        assembly.sum_updates(algorithm, task, store)
+
+    with ThreadPoolExecutor() as threads:  # a block has as many places, or a half, or a quarter
+        list(threads.map(train_some, [max(1, drawn // part) for part in (1, 2, 4)]))
+
+
+def _stop_all(devices: Sequence[Child]) -> None:
+    """At the same time: each waits for its SuperNode."""
+    with ThreadPoolExecutor(len(devices)) as threads:
+        list(threads.map(lambda device: device.stop(), devices))
+
+
 @contextmanager
 def _shared_programs(folder: Path) -> Iterator[None]:
-    """Compiled programs are kept in a folder: three silos compile the same ones, and a second run no more."""
+    """This process, and those that it starts, keep compiled programs in a folder, if they keep them nowhere else."""
     kept = {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     new = {name: value for name, value in kept.items() if name not in os.environ}
     os.environ.update(new)
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    _keep_programs(os.environ["JAX_COMPILATION_CACHE_DIR"], 0.0)
     try:
         yield
     finally:
+        _keep_programs(*before)
         for name in new:
             del os.environ[name]
+
+
+def _keep_programs(folder: str | None, seconds: float) -> None:
+    """Where this process keeps programs that took so long to compile."""
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+    compilation_cache.reset_cache()

@@ -250,8 +250,7 @@ class Device:
         try:
             recipe = Recipe.from_dict(task.recipe)
             rules.check(rules.device_rules(recipe))
-            # This machine chooses how it lays out its users.
-            recipe = recipe.replace(run={"block": 0, "devices": 0, "kernels": "auto"})
+            recipe = for_this_machine(recipe)
             name = recipe.sha256()
             if name not in self._assemblies:
                 self._assemblies = {name: assemble(recipe, self._store)}
@@ -346,6 +345,11 @@ class Device:
         total = _steps(sums.total) if isinstance(sums.total, FixedPoint) else sums.total
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
         return Contribution(name, len(rows), int(_steps(sums.weight)), _steps(sums.bits), leaves)
+
+
+def for_this_machine(recipe: Recipe) -> Recipe:
+    """A recipe that came with a task: this machine chooses how it lays out its users."""
+    return recipe.replace(run={"block": 0, "devices": 0, "kernels": "auto"})
 
 
 @lru_cache(maxsize=4)

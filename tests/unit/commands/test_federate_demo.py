@@ -21,6 +21,7 @@ from sottovoce.federation.masking.messages import Masked
 from sottovoce.federation.members import Members
 from sottovoce.federation.messages import Code, Contribution, Nothing
 from sottovoce.federation.transport import Exchange
+from sottovoce.recipe import Recipe
 
 
 class Devices(list):
@@ -30,6 +31,7 @@ class Devices(list):
 
     def __init__(self) -> None:
         self.runs: list[SimpleNamespace] = []
+        self.compiled: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Devices:
     monkeypatch.setattr(federate_demo, "Child", Device)
     monkeypatch.setattr(federate_demo, "connected", lambda *_: nullcontext(Server(object())))
     monkeypatch.setattr(federate_demo, "train", train)
+    monkeypatch.setattr(federate_demo, "compile_for_silos", lambda recipe, public: running.compiled.append(public.name))
     monkeypatch.setattr(federate_demo, "comparison", lambda plain, masked: ["seen"])
     return running
 
@@ -83,8 +86,25 @@ def test_a_demonstration_trains_a_plain_round_and_masked_ones_and_writes_a_repor
     assert reports == [masked.out] == [tmp_path / "demo" / "run"]
     assert said[-1] == "seen"
     assert devices == []  # all are stopped
+    assert devices.compiled == ["held-out"]  # with the people of no silo
     assert plain.programs == str(tmp_path / "demo" / "programs")
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_blocks_of_all_sizes_are_compiled_for_the_recipe_that_a_device_gets(monkeypatch, tmp_path):
+    asked, mechanism = [], SimpleNamespace(start=lambda: None, clip_norms=lambda number, norms: [1.0])
+
+    def assembled(recipe, store):
+        add_up = lambda algorithm, task, people: asked.append((recipe, len(task.cohort), people))  # noqa: E731
+        return SimpleNamespace(algorithm=SimpleNamespace(mechanism=mechanism), params=(), sum_updates=add_up)
+
+    monkeypatch.setattr(federate_demo, "assemble", assembled)
+    monkeypatch.setattr(federate_demo.Store, "open", staticmethod(lambda path: path))
+    recipe = Recipe.load("demo").replace(privacy={"cohort": 100}, run={"seed": 7, "block": 3})
+    federate_demo.compile_for_silos(recipe, tmp_path)
+    assert sorted(users for _, users, _ in asked) == [8, 16, 33]
+    assert {people for _, _, people in asked} == {tmp_path}
+    assert {(recipe.run.seed, recipe.run.block) for recipe, _, _ in asked} == {(0, 0)}
 
 
 def test_each_silo_made_its_own_key_and_has_the_whole_list(devices, monkeypatch, tmp_path):
