@@ -17,6 +17,7 @@ import numpy as np
 from small_world import call
 from tiny_run import WORDS
 
+from sottovoce.federation import keys
 from sottovoce.federation.flower.subprocesses import free_port
 
 SHARES = {"alice": 1, "clinic": 12, "rogue": 1}
@@ -130,6 +131,18 @@ def world_of(folder: Path) -> Iterator[World]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def with_own_keys(world: World) -> None:
+    """Every device makes its key, and has the list of all."""
+    federation = world.folder / "federation"
+    for name in SHARES:
+        made = world.folder / "made" / name
+        assert call("federate", "key", made) == 0
+        assert call("federate", "rekey", federation, name, "--public-key", made / keys.NODE_PUBLIC) == 0
+        shutil.copy(made / keys.NODE_KEY, world.folder / "devices" / name / keys.NODE_KEY)
+    for name in SHARES:
+        shutil.copy(federation / "members.json", world.folder / "devices" / name)
 
 
 def kill_superlink(world: World, server: subprocess.Popen) -> None:

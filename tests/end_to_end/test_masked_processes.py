@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import signal
 
 import pytest
 
 pytest.importorskip("flwr")
 
-from real_processes import NO_HURRY, SHARES, TIME_IS_UP, World
+from real_processes import NO_HURRY, SHARES, TIME_IS_UP, World, with_own_keys
 from small_world import call
 
 from fleets import tiny_recipe
-from sottovoce.federation import keys
 from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import Lines
 
@@ -44,18 +42,6 @@ NOISED = {
     "server_noise_multiplier": 0.8,
     "participations": 2,
 }
-
-
-def with_own_keys(world: World) -> None:
-    """Every device makes its key, and has the list of all."""
-    federation = world.folder / "federation"
-    for name in SHARES:
-        made = world.folder / "made" / name
-        assert call("federate", "key", made) == 0
-        assert call("federate", "rekey", federation, name, "--public-key", made / keys.NODE_PUBLIC) == 0
-        shutil.copy(made / keys.NODE_KEY, world.folder / "devices" / name / keys.NODE_KEY)
-    for name in SHARES:
-        shutil.copy(federation / "members.json", world.folder / "devices" / name)
 
 
 def test_devices_add_the_noise_and_the_server_opens_sums_that_have_it(real_world, tmp_path, capsys):

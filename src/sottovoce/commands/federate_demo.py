@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -200,7 +201,8 @@ def _shared_programs(folder: Path) -> Iterator[None]:
     kept = {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     new = {name: value for name, value in kept.items() if name not in os.environ}
     os.environ.update(new)
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    settings: Any = jax.config
+    before = settings.jax_compilation_cache_dir, settings.jax_persistent_cache_min_compile_time_secs
     _keep_programs(os.environ["JAX_COMPILATION_CACHE_DIR"], 0.0)
     try:
         yield
