@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.accounting import HeldOutSums, SampledGaussian
@@ -28,6 +28,7 @@ def moved_by(mechanism: BoundedSums, row: np.ndarray) -> float:
     return mechanism.noise_multiplier * math.sqrt(shares)
 
 
+@settings(max_examples=40)
 @given(st.lists(ANYTHING, min_size=RANKS, max_size=RANKS), ANYTHING)
 def test_a_user_moves_the_sums_by_no_more_than_is_paid_for(ranks, loss):
     (row,) = MECHANISM.bounded(np.array([ranks]), np.array([loss]))
