@@ -166,8 +166,15 @@ class Engine:
     shards: Annotated[int, option("With spark: files of each split, written and read side by side.")] = 1
 
     def __post_init__(self) -> None:
-        if self.engine == "local" and (self.table or self.order_field or self.shards != 1):
-            raise SottoError("--table, --order-field and --shards are for --engine spark; add that, or leave them out")
+        if self.engine == "spark":
+            return
+        if self.order_field:
+            raise SottoError(
+                "--order-field is for --engine spark: without it a user's records stay in the order of files and lines; "
+                "leave it out, and sort the files if that matters"
+            )
+        if self.table or self.shards != 1:
+            raise SottoError("--table and --shards are for --engine spark; add that, or leave them out")
 
     def write(self, files: Sequence[Path], out: Path, words: Words, grouping: Grouping) -> PreparationSummary:
         from sottovoce.data.spark import SparkCorpus, prepare_with_spark

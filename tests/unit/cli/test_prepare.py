@@ -86,6 +86,7 @@ def test_made_up_people_have_no_text_to_read(given, said, tmp_path, capsys):
     [
         (("c.jsonl", "--shards", "2"), "are for --engine spark"),
         (("--table", "t"), "are for --engine spark"),
+        (("c.jsonl", "--order-field", "time"), "stay in the order of files and lines"),
         (("--engine", "spark"), "name at least one corpus file"),
         (("--engine", "spark", "--table", "t"), "name the field that does, .* with --order-field"),
         (("c.jsonl", "--engine", "spark", "--plain-text"), "plain text has no users"),
