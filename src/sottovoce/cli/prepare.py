@@ -170,7 +170,7 @@ class Engine:
             return
         if self.order_field:
             raise SottoError(
-                "--order-field is for --engine spark: without it a user's records stay in the order of files and lines; "
+                "--order-field is for --engine spark: else a user's records stay in the order of files and lines; "
                 "leave it out, and sort the files if that matters"
             )
         if self.table or self.shards != 1:
