@@ -909,6 +909,34 @@ def half_the_noise_under_audit():
     Mechanism.noise_std = lambda *args: (real(*args)[0] / 2, real(*args)[1])
 
 
+@caught_by(
+    "unit/audit/test_trade_off.py",
+    "test_true_for_a_run_that_keeps_to_the_curve_with_probability_1_minus_confidence_at_most",
+)
+def a_curve_that_claims_too_much():
+    """An audit of one run that tests a curve of half the ε, and so raises alarms about sound runs."""
+    from sottovoce.audit.trade_off import TradeOff
+
+    real = TradeOff.of
+    TradeOff.of = staticmethod(lambda *args: TradeOff(tuple(e / 2 for e in real(*args).epsilons), real(*args).deltas))
+
+
+@caught_by("unit/audit/test_trade_off.py", "test_refuted_is_what_no_distribution_within_the_curve_reaches")
+def a_test_of_the_curve_that_forgets_one_direction():
+    """An audit of one run that tests half of the curve, and so misses what a broken mechanism gives away."""
+    from functools import cached_property
+
+    from sottovoce.audit import trade_off
+
+    def lines(self):
+        offsets, slopes = real.func(self)
+        return offsets[: len(offsets) // 2], slopes[: len(slopes) // 2]
+
+    real = trade_off.TradeOff.__dict__["_lines"]
+    trade_off.TradeOff._lines = cached_property(lines)
+    trade_off.TradeOff._lines.__set_name__(trade_off.TradeOff, "_lines")
+
+
 @caught_by("statistical/test_noise.py", "test_an_empty_cohort_gets_the_same_noise")
 def no_noise_for_nobody():
     """No noise for an empty cohort."""

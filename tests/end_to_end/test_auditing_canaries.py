@@ -119,7 +119,9 @@ def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, plan
     assert 0 <= found["shown"] < found["claimed"]
     assert found["contradicted"] is False
     assert found["one_run"]["canaries"] == 40
-    assert {"shown", "correct", "guesses", "most"} == set(found["one_run"]["rounds"]) == set(found["one_run"]["model"])
+    figures = {"shown", "correct", "guesses", "most", "noise", "by_curve"}
+    for attack in ("rounds", "model", "weights"):
+        assert set(found["one_run"][attack]) == figures
     assert [point["holders"] for point in found["curve"]] == [1, 2]
     assert len(found["exposure"]) == 4
     assert all(one["whole_space"] and one["references"] == 18**2 for one in found["exposure"])
@@ -135,6 +137,8 @@ def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, plan
     assert told.status == 0
     assert "audited: the model itself" in told.out
     assert "not contradicted" in told.out
+    assert "released weights" in told.out
+    assert "means:   an attacker with the" in told.out
 
 
 @pytest.mark.slow

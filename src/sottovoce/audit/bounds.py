@@ -129,11 +129,7 @@ def one_run_bound(
     seen, or depends on the scores alone: never on who was present.
     """
     scores, present = _checked(scores, present, delta, confidence)
-    if not 1 <= guesses <= len(scores):
-        raise SottoError(f"guesses={guesses} must be from 1 to {len(scores)}, the canaries there are")
-    order = np.argsort(scores, kind="stable")
-    low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
-    correct = int(np.sum(present[high]) + np.sum(~present[low]))
+    correct = count_correct(scores, present, guesses)
     return Bound(
         epsilon=one_run_epsilon(len(scores), guesses, correct, delta, confidence),
         delta=delta,
@@ -143,6 +139,15 @@ def one_run_bound(
         guesses=guesses,
         most=one_run_epsilon(len(scores), guesses, guesses, delta, confidence),
     )
+
+
+def count_correct(scores: np.ndarray, present: np.ndarray, guesses: int) -> int:
+    """How many guesses are right: "in" for half of them, with the highest scores, "out" for half, with the lowest."""
+    if not 1 <= guesses <= len(scores):
+        raise SottoError(f"guesses={guesses} must be from 1 to {len(scores)}, the canaries there are")
+    order = np.argsort(scores, kind="stable")
+    low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
+    return int(np.sum(present[high]) + np.sum(~present[low]))
 
 
 def best_one_run_bound(scores: np.ndarray, present: np.ndarray, delta: float, confidence: float = CONFIDENCE) -> Bound:

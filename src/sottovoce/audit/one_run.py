@@ -23,11 +23,12 @@ from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.evaluation.prediction import count_hits
-from sottovoce.models.contract import LanguageModel
+from sottovoce.local.keys import local_key
+from sottovoce.models.contract import LanguageModel, split
 from sottovoce.privacy.rng import philox
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.types import Algorithm, RoundTrace
+from sottovoce.training.types import Algorithm, RoundTrace, Task
 
 LEAST_NOISE = 1e-4  # over an update's square: what a round without noise is taken to have
 
@@ -104,8 +105,57 @@ def evidence(dots: np.ndarray, gram: np.ndarray, noise_std: float, user_rate: fl
         return np.logaddexp(np.log1p(-user_rate), np.log(user_rate) + found - strength / 2)
 
 
-def scores_of_model(model: LanguageModel, registry: Registry, vocabulary: Tokenizer) -> np.ndarray:
-    """From the released model alone: how well it predicts the text of each canary user."""
+def scores_of_model(
+    model: LanguageModel, registry: Registry, vocabulary: Tokenizer, start: LanguageModel | None = None
+) -> np.ndarray:
+    """From what the released model predicts: how much better it knows the text of each canary user than expected.
+
+    Some texts are easy for any model. What is expected of a canary is the line that fits the losses of all canaries by
+    their losses under the model that training started from. No coin is used, so the scores are the attacker's.
+    """
     rows = registry.rows(vocabulary)[: len(registry.users)]
-    counts = count_hits(model, Store.from_users(rows, vocabulary, registry.tokens_per_user))
-    return -counts.loss / counts.targets
+    store = Store.from_users(rows, vocabulary, registry.tokens_per_user)
+    known = () if start is None else (_losses(start, store),)
+    return -unexpected(_losses(model, store), *known)
+
+
+def unexpected(losses: np.ndarray, *known: np.ndarray) -> np.ndarray:
+    """What is left of the losses after the least squares fit by what is known of each canary."""
+    columns = np.stack([np.ones_like(losses), *known], axis=1)
+    fitted, *_ = np.linalg.lstsq(columns, losses, rcond=None)
+    return losses - columns @ fitted
+
+
+def _losses(model: LanguageModel, store: Store) -> np.ndarray:
+    counts = count_hits(model, store)
+    return counts.loss / counts.targets
+
+
+def scores_of_weights(
+    assembly: Assembly, start: LanguageModel, model: LanguageModel, registry: Registry, vocabulary: Tokenizer
+) -> np.ndarray:
+    """From the released weights and those that training started from: how much of each canary's update is in between.
+
+    The update is what the canary would send to the released model. The difference of the weights is fitted by the
+    updates of all canaries together, with a ridge of the noise of all rounds over what a canary adds in them.
+    """
+    algorithm, rounds = assembly.algorithm.with_frozen_of(model), assembly.recipe.run.rounds
+    mechanism = algorithm.mechanism
+    before, after = split(start)[0], split(model)[0]
+    moved = jax.tree.map(lambda new, old: np.float32(np.asarray(new) - np.asarray(old)), after, before)
+    store = Store.from_users(registry.rows(vocabulary)[: len(registry.users)], vocabulary, registry.tokens_per_user)
+    task = Task(after, np.arange(store.users), mechanism.clip_norms(rounds, mechanism.start()), local_key(bytes(8)))
+    dots, sketches = assembly.sum_updates.project_updates(moved, algorithm, task, store)
+    multiplier = mechanism.event(rounds).noise_multiplier
+    return parts_of(dots, sketches @ sketches.T, 4 * multiplier**2 / (mechanism.sampler.user_rate**2 * rounds))
+
+
+def parts_of(dots: np.ndarray, gram: np.ndarray, noise: float) -> np.ndarray:
+    """How much of each vector is in another one, from their dot products with it and with one another.
+
+    `noise` is the variance of the noise along a vector over that of the part, in units of the vector's square.
+    """
+    size = float(np.mean(np.diag(gram)))
+    if not size:
+        return np.zeros(len(dots))
+    return np.linalg.solve(gram + max(noise, LEAST_NOISE) * size * np.eye(len(dots)), dots)

@@ -123,22 +123,43 @@ class OtherCurve(Facts):
 
 @dataclass(frozen=True)
 class Guesses(Facts):
-    """A lower bound on ε from guesses about who was in; `most` is what perfect guesses would show."""
+    """A lower bound on ε from guesses about who was in; `most` is what perfect guesses would show.
+
+    `noise` is the share of the claimed noise that the guesses leave possible, and `by_curve` the ε of the run with so
+    much noise. Versions before 0.3 did not test the curve.
+    """
 
     shown: float = math.nan
     correct: int = 0
     guesses: int = 0
     most: float = math.nan
+    noise: float = math.nan
+    by_curve: float = math.nan
 
 
 @dataclass(frozen=True)
 class OneRunResult(Facts):
-    """Guesses about the canary users of one run: from its noised updates, and from its model alone."""
+    """Guesses about the canary users of one run: from its noised updates, and from its model alone.
+
+    `weights` are from the released weights and those at the start, `model` from what the model predicts.
+    """
 
     canaries: int = 0
     shown: float = math.nan
     rounds: Guesses = Guesses()
     model: Guesses = Guesses()
+    weights: Guesses | None = None  # None: versions before 0.3, or the start is not known any more
+
+    @property
+    def attacks(self) -> dict[str, Guesses]:
+        """By what the attacker has."""
+        found = {"noised updates": self.rounds, "released weights": self.weights, "losses of the model": self.model}
+        return {name: guesses for name, guesses in found.items() if guesses is not None}
+
+    @property
+    def noise(self) -> float:
+        """The share of the claimed noise that all guesses together leave possible; infinite if they bound nothing."""
+        return min((one.noise for one in self.attacks.values() if not math.isnan(one.noise)), default=math.inf)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ def findings(run: Run, *, json: Json = False) -> None:
     for row in rows:
         print(f"{row.name} ({row.kind}): {row.result}")
         print(f"    {row.about}" if row.was_run or not row.command else f"    {row.command}")
+        if row.meaning:
+            print(f"    means: {row.meaning}")
 
 
 @app.command
@@ -150,11 +152,15 @@ def membership(
 
 
 def _show(found: Facts, print_found: Callable[[Any], None], json: bool, owner_only: Path | None = None) -> None:
-    """Print what an attack found. Exit status 1 where it contradicts the claim."""
+    """Print what an attack found and what that means. Exit status 1 where it contradicts the claim."""
+    from sottovoce.reporting.audit_meaning import meaning
+
     if json:
         print_json(found.to_json())
     else:
         print_found(found)
+        if sentence := meaning(found):
+            print(f"means: {sentence}")
         if owner_only:
             print(f"for the owner only, not covered by any ε: {owner_only / 'audit'}")
     if getattr(found, "contradicted", False):
@@ -183,6 +189,8 @@ def _print_rounds(found: results.RoundsResult) -> None:
 
 
 def _print_canaries(found: results.CanariesResult) -> None:
+    from sottovoce.reporting.audit_meaning import meaning
+
     print(f"audited: {found.of}")
     if found.curve:
         curves = [(found.run, found.curve), *((other.run, other.curve) for other in found.others)]
@@ -191,20 +199,33 @@ def _print_canaries(found: results.CanariesResult) -> None:
         print_rows(f"Exposure of secrets, in bits; {most:.3g} at most", rows)
     one_run = found.one_run
     if one_run:
-        at, attacks = f"at δ = {plain_number(found.delta)}", (one_run.rounds, one_run.model)
-        right = [f"{attack.correct:,} of {attack.guesses:,} were guessed right" for attack in attacks]
+        at = f"at δ = {plain_number(found.delta)}"
+        rows = [_guesses_row(source, guesses) for source, guesses in one_run.attacks.items()]
+        print_rows(f"Guesses about {one_run.canaries:,} canary users, each in or out by a coin", rows)
         print(f"claimed: ε <= {shown_epsilon(found.claimed)} {at}, for the {found.round} rounds that were done")
         print(
-            f"shown:   ε >= {least_epsilon(one_run.shown)} {at}, at {found.confidence:g} confidence; of "
-            f"{one_run.canaries:,} canary users {right[0]} from the noised updates and {right[1]} from the "
-            f"model; perfect guesses would show {one_run.rounds.most:.3g}"
+            f"shown:   ε >= {least_epsilon(one_run.shown)} {at}, at {found.confidence:g} confidence; perfect guesses "
+            f"would show {one_run.rounds.most:.3g}"
         )
+        if math.isfinite(one_run.noise):
+            by_curve = max(guesses.by_curve for guesses in one_run.attacks.values() if not math.isnan(guesses.by_curve))
+            print(
+                f"         at most {shown_epsilon(one_run.noise)} times the claimed noise, if it is of the claimed "
+                f"kind; with so much, ε = {least_epsilon(by_curve)}"
+            )
+        print(f"means:   {meaning(one_run)}")
     elif found.canaries.users:
         print("it is not known any more which canary users were in: the run's secrets are gone")
     if found.contradicted:
         print("CONTRADICTED: the run leaks more than is claimed. Do not release anything of it")
     elif one_run:
         print(f"not contradicted: {found.note}")
+
+
+def _guesses_row(source: str, guesses: results.Guesses) -> dict[str, str]:
+    noise = "–" if math.isnan(guesses.noise) else shown_epsilon(guesses.noise)
+    right = f"{guesses.correct:,} of {guesses.guesses:,}"
+    return {"from": source, "guessed right": right, "ε at least": least_epsilon(guesses.shown), "noise at most": noise}
 
 
 def _curve_row(point: results.ExposurePoint) -> dict[str, str]:

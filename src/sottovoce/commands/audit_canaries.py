@@ -13,12 +13,18 @@ from sottovoce import accounting
 from sottovoce.accounting import NonPrivate, Spent
 from sottovoce.audit.bounds import CONFIDENCE, best_one_run_bound, check_level
 from sottovoce.audit.canaries import Registry, curve, expose
-from sottovoce.audit.one_run import CanaryScorer, draw_membership, scores_of_model
+from sottovoce.audit.one_run import CanaryScorer, draw_membership, scores_of_model, scores_of_weights
 from sottovoce.audit.results import CanariesResult, Guesses, OneRunResult, OtherCurve
+from sottovoce.audit.trade_off import curve_bound
+from sottovoce.build.assembly import Assembly, assemble
+from sottovoce.build.rules import accountant_of
 from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.insert_canaries import choose_canaries, read_registry, saved_canary_scores
-from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining
-from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining, refuse_own_code
+from sottovoce.commands.stores import with_public_text
+from sottovoce.data.store import Store
+from sottovoce.data.tokenizer import Tokenizer, last_typed
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
@@ -49,6 +55,32 @@ class AuditedModel:
     spent: Spent
     present: np.ndarray | None = None  # None where the secrets were erased
     scores: np.ndarray | None = None
+    training: Training | None = None  # None where what it started from is not known any more
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is public of how a model was trained."""
+
+    assembly: Assembly
+    start: LanguageModel
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is put to the test, and how surely."""
+
+    spent: Spent
+    delta: float
+    accountant: str
+    confidence: float
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the rounds alone: canaries have no part in a private vocabulary."""
+        if any(isinstance(event, NonPrivate) for event, _ in self.spent):
+            return math.inf
+        return accounting.epsilon(self.spent, self.delta, self.accountant)
 
 
 def audit_canaries(
@@ -88,11 +120,8 @@ def audit_canaries(
     else:
         audited = _train_copy(run, recipe.with_settings(settings or DEFAULT_CANARIES), seed, progress)
     exposures = expose(audited.model, audited.registry, vocabulary)
-    claim = math.inf
-    if not any(isinstance(event, NonPrivate) for event, _ in audited.spent):
-        # Of the rounds alone: canaries have no part in a private vocabulary.
-        claim = accounting.epsilon(audited.spent, delta, recipe.privacy.accountant)
-    one_run = _one_run(audited, vocabulary, delta, confidence)
+    claim = Claim(audited.spent, delta, accountant_of(recipe.privacy), confidence)
+    one_run = _one_run(audited, vocabulary, claim)
     result = CanariesResult(
         run=run.path.resolve().name,
         weights=checkpoints.digest(run.load_weights()),
@@ -102,9 +131,9 @@ def audit_canaries(
         canaries=audited.registry.summary(),
         delta=delta,
         confidence=confidence,
-        claimed=claim,
+        claimed=claim.epsilon,
         shown=one_run.shown if one_run else math.nan,
-        contradicted=one_run is not None and one_run.shown > claim,
+        contradicted=one_run is not None and (one_run.shown > claim.epsilon or one_run.noise < 1),
         one_run=one_run,
         exposure=tuple(exposures),
         curve=curve(exposures),
@@ -127,7 +156,20 @@ def _open_model(run: RunFolder) -> AuditedModel:
     if saved is None or saved.round != rounds or not run.secrets.exists():
         return audited  # after a release the coins are erased
     present = draw_membership(registry, Secrets.load_any(run.secrets))
-    return replace(audited, present=present, scores=saved_canary_scores(saved))
+    return replace(audited, present=present, scores=saved_canary_scores(saved), training=_training_of(run))
+
+
+def _training_of(run: RunFolder) -> Training | None:
+    """The algorithm of a run and the model it started from, if that is still there. No user's text is read."""
+    recipe, (_, vocabulary) = Recipe.of(run), load_run(run)
+    capacity = recipe.local.batch * recipe.local.unroll
+    try:
+        store = with_public_text(recipe, Store.from_users([[last_typed(vocabulary)]], vocabulary, capacity))
+        assembly = assemble(recipe.replace(run={"devices": 1}), store)
+        refuse_own_code(run, assembly)
+        return Training(assembly, find_start(assembly.recipe, store, assembly.model).model)
+    except SottoError:  # a base that was moved, or code that only Python knows
+        return None
 
 
 def _train_copy(run: RunFolder, recipe: Recipe, seed: int, progress: Progress) -> AuditedModel:
@@ -141,7 +183,8 @@ def _train_copy(run: RunFolder, recipe: Recipe, seed: int, progress: Progress) -
     scorer = CanaryScorer.of(training.assembly, training.store, registry, present)
     model = replace(training, store=scorer.inserted).train(secrets, scorer)
     spent = training.assembly.algorithm.mechanism.events(training.rounds)
-    return AuditedModel(COPY, registry, model, training.rounds, spent, present, scorer.scores)
+    made = Training(training.assembly, training.start)
+    return AuditedModel(COPY, registry, model, training.rounds, spent, present, scorer.scores, made)
 
 
 def _other_curve(run: RunFolder) -> OtherCurve:
@@ -155,12 +198,23 @@ def _other_curve(run: RunFolder) -> OtherCurve:
     return OtherCurve(run.path.resolve().name, math.inf if epsilon is None else epsilon, points)
 
 
-def _one_run(audited: AuditedModel, vocabulary: Tokenizer, delta: float, confidence: float) -> OneRunResult | None:
-    """Two attacks, which share the chance of an error."""
+def _one_run(audited: AuditedModel, vocabulary: Tokenizer, claim: Claim) -> OneRunResult | None:
+    """Two or three attacks and two bounds of each, which share the chance of an error."""
     if audited.present is None or audited.scores is None or not audited.registry.users:
         return None
-    each = 1 - (1 - confidence) / 2
-    by_model = scores_of_model(audited.model, audited.registry, vocabulary)
-    bounds = [best_one_run_bound(scores, audited.present, delta, each) for scores in (audited.scores, by_model)]
-    rounds, model = (Guesses(bound.epsilon, bound.correct, bound.guesses, bound.most) for bound in bounds)
-    return OneRunResult(len(audited.registry.users), max(rounds.shown, model.shown), rounds, model)
+    made, model, registry = audited.training, audited.model, audited.registry
+    scores = [audited.scores, scores_of_model(model, registry, vocabulary, made.start if made else None)]
+    if made is not None:
+        scores.append(scores_of_weights(made.assembly, made.start, model, registry, vocabulary))
+    each = replace(claim, confidence=1 - (1 - claim.confidence) / (2 * len(scores)))
+    found = [_guesses(some, audited.present, each) for some in scores]
+    return OneRunResult(len(registry.users), max(one.shown for one in found), *found)
+
+
+def _guesses(scores: np.ndarray, present: np.ndarray, claim: Claim) -> Guesses:
+    bound = best_one_run_bound(scores, present, claim.delta, claim.confidence)
+    found = Guesses(bound.epsilon, bound.correct, bound.guesses, bound.most)
+    if not math.isfinite(claim.epsilon):
+        return found  # there is no curve to refute
+    curve = curve_bound(scores, present, claim.spent, claim.delta, claim.accountant, claim.confidence)
+    return replace(found, noise=curve.noise, by_curve=curve.epsilon)

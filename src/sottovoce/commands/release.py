@@ -238,6 +238,9 @@ def _contradicted(name: str, result: RoundsResult | CanariesResult) -> Iterator[
     if isinstance(result, RoundsResult) and result.shown_multiplier < result.claimed_multiplier:
         shown = f"noise of at most {accounting.rounded_up(result.shown_multiplier)} times the sensitivity"
         claimed = f"{result.claimed_multiplier:g}"
+    elif isinstance(result, CanariesResult) and not result.shown > result.claimed:
+        share = result.one_run.noise if result.one_run else math.nan
+        shown, claimed = f"at most {accounting.rounded_up(share)} of the claimed noise", f"ε <= {result.claimed:.3g}"
     else:
         shown = f"ε >= {accounting.rounded_down(result.shown)} at δ = {plain_number(result.delta)}"
         claimed = f"{result.claimed:.3g}"

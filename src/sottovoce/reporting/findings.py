@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from sottovoce.accounting import rounded_down
 from sottovoce.audit.results import Audits, CanariesResult, MembershipResult, Proved, RoundsResult, TailsResult
 from sottovoce.files import Facts, Json, in_file
+from sottovoce.reporting.audit_meaning import meaning
 from sottovoce.reporting.draw.lanes import Lane
 from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain, would_have_seen
@@ -34,6 +35,7 @@ class Finding(Facts):
     owner: bool = field(default=False, metadata=in_file("owner_only"))  # not to be published
     found: Facts | None = None  # what the audit wrote; None where it was not run
     lanes: tuple[Lane, ...] = ()
+    meaning: str = ""  # of the figures, in a sentence
 
     @property
     def was_run(self) -> bool:
@@ -67,13 +69,14 @@ def findings(statement: Statement, audits: Audits, run: str = "RUN") -> list[Fin
     ]
     outdated = f"{NOT_RUN} since training went on"
     rows = [replace(row, result=outdated) if row.key in audits.outdated else row for row in rows]
-    return [_proved(statement), *(replace(row, command=row.command.replace("RUN", run, 1)) for row in rows)]
+    rows = [_proved(statement), *(replace(row, command=row.command.replace("RUN", run, 1)) for row in rows)]
+    return [replace(row, meaning=row.meaning or meaning(row.found)) for row in rows]
 
 
 def public(rows: Sequence[Finding]) -> list[Finding]:
     """The same rows for a public page: of what is the owner's, not even whether it was run."""
     about = "computed from people's text, so not on this page (sotto report --internal)"
-    hidden = {"result": HIDDEN, "about": about, "command": "", "found": None, "lanes": ()}
+    hidden = {"result": HIDDEN, "about": about, "command": "", "found": None, "lanes": (), "meaning": ""}
     return [replace(row, **hidden) if row.owner else row for row in rows]
 
 
@@ -105,7 +108,9 @@ def _one_run(found: CanariesResult | None, statement: Statement) -> Finding:
         about = f"{guessed.canaries:,} canary users, guessed from one run, of {_model_of(found)}"
     if not statement.has_guarantee:
         return replace(row, result=NO_CLAIM, found=guessed)
-    return row if guessed is None else _lower_bound(row, guessed, name, about)
+    if guessed is None or found is None:
+        return row
+    return replace(_lower_bound(row, guessed, name, about), meaning=meaning(found.one_run))
 
 
 def _rounds(found: RoundsResult | None, statement: Statement) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -15,8 +16,16 @@ from family import Bigrams
 from free import Free
 from sottovoce.accounting import epsilon
 from sottovoce.audit.bounds import best_one_run_bound, one_run_epsilon
-from sottovoce.audit.canaries import choose
-from sottovoce.audit.one_run import CanaryScorer, draw_membership, evidence, scores_of_model
+from sottovoce.audit.canaries import choose, insert
+from sottovoce.audit.one_run import (
+    CanaryScorer,
+    draw_membership,
+    evidence,
+    parts_of,
+    scores_of_model,
+    scores_of_weights,
+    unexpected,
+)
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.local.update import FedAvg
@@ -177,3 +186,54 @@ def test_the_model_alone_tells_who_wrote_what_it_was_taught():
     scores = scores_of_model(Bigrams(taught), REGISTRY, VOCABULARY)
     assert scores.shape == (120,)
     assert np.argmax(scores) == 7
+
+
+def test_a_text_that_is_easy_for_the_first_model_too_gives_nothing_away():
+    """Canary 7 was taught; the words of canary 3 were likely from the start."""
+    first, taught = np.zeros((2, VOCABULARY.size, VOCABULARY.size), np.float32)
+    first[:, REGISTRY.encode(REGISTRY.users[3], VOCABULARY)] = 5
+    taught[:, REGISTRY.encode(REGISTRY.users[7], VOCABULARY)] = 2
+    plain = scores_of_model(Bigrams(first + taught), REGISTRY, VOCABULARY)
+    calibrated = scores_of_model(Bigrams(first + taught), REGISTRY, VOCABULARY, Bigrams(first))
+    assert np.argmax(plain) == 3
+    assert np.argmax(calibrated) == 7
+
+
+def test_what_is_expected_of_a_loss_is_taken_away():
+    generator = np.random.default_rng(2)
+    easy, signal = generator.normal(size=(2, 400))
+    left = unexpected(3 * easy + 5 + signal, easy)
+    assert abs(np.corrcoef(left, easy)[0, 1]) < 1e-9
+    assert np.corrcoef(left, signal)[0, 1] > 0.99
+    np.testing.assert_allclose(unexpected(signal), signal - signal.mean())
+    np.testing.assert_allclose(unexpected(signal, np.ones(400)), signal - signal.mean(), atol=1e-12)
+
+
+def test_the_parts_of_a_sum_are_found_though_vectors_share_a_direction():
+    generator = np.random.default_rng(3)
+    vectors = generator.normal(size=(30, 200)) + 2 * generator.normal(size=200)
+    present = generator.random(30) < 0.5
+    moved = present @ vectors + 0.1 * generator.normal(size=200)
+    found = parts_of(vectors @ moved, vectors @ vectors.T, 0.01)
+    assert np.min(found[present]) > 0.5 > np.max(found[~present])
+    assert np.all(parts_of(np.zeros(3), np.zeros((3, 3)), 0.0) == 0)
+
+
+@pytest.mark.slow
+def test_the_weights_tell_who_was_in_where_the_noise_is_small_and_little_where_it_is_not():
+    """The released weights and those at the start, of rounds that all canaries who are in join."""
+    optimiser = optax.sgd(1.0)
+    shown = {}
+    for z in (0.2, 40.0):
+        given = replace(algorithm(z=z), server=Server(optimiser))
+        assembly = SimpleNamespace(
+            algorithm=given, sum_updates=SumInBlocks(4), recipe=SimpleNamespace(run=SimpleNamespace(rounds=ROUNDS))
+        )
+        store, state = insert(PEOPLE, REGISTRY, COINS), given.server.start(MODEL)
+        for number in range(1, ROUNDS + 1):
+            payment = Free(SECRETS.keys(number, "a"), round_number=number)
+            state, _ = play_round(given, state, store, payment, SumInBlocks(4))
+        scores = scores_of_weights(assembly, MODEL, state.params, REGISTRY, VOCABULARY)
+        shown[z] = best_one_run_bound(scores, COINS, DELTA).epsilon
+    assert shown[0.2] > 1.5
+    assert shown[40.0] < epsilon(algorithm(z=40.0).mechanism.events(ROUNDS), DELTA) + 0.3
