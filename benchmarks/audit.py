@@ -1,10 +1,14 @@
 """Do audits find a broken build? Lower bounds on ε beside the claimed one, for a correct build and for broken ones.
 
     python benchmarks/audit.py --canaries 2000
+    python benchmarks/audit.py --simulate
 
 Trains a small model on made-up people once for every build, with canary users who are in or out by a coin, and attacks
 it in four games: single rounds; one run from its noised updates; from its released weights; from its losses. Prints a
 table in Markdown. A build is broken on purpose while it trains; what it claims is always that of the correct one.
+
+With --simulate nothing is trained: how often is the claimed curve refuted by ideal canaries, which do not disturb one
+another, where the noise is halved, and where it is not?
 """
 
 from __future__ import annotations
@@ -24,13 +28,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce import accounting
-from sottovoce.accounting import rounded_down, rounded_up
-from sottovoce.audit.bounds import best_one_run_bound, noise_at_most, trials_bound, trials_mu
+from sottovoce.accounting import SampledGaussian, rounded_down, rounded_up
+from sottovoce.audit.bounds import best_one_run_bound, count_correct, noise_at_most, trials_bound, trials_mu
 from sottovoce.audit.canaries import choose
 from sottovoce.audit.one_run import CanaryScorer, draw_membership, scores_of_model, scores_of_weights
 from sottovoce.audit.retrain import Retraining
 from sottovoce.audit.rounds import RoundAudit
-from sottovoce.audit.trade_off import curve_bound
+from sottovoce.audit.trade_off import SHARES, TradeOff, curve_bound, refutes
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
@@ -42,7 +46,7 @@ from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.types import Algorithm, CohortSum, Task
 
 WORDS, PEOPLE, TOKENS, DELTA, CONFIDENCE = 120, 40, 28, 1e-5, 0.95
-RATE, ROUNDS, MULTIPLIER, CLIP = 1.0, 2, 1.4, 0.1
+RATE, ROUNDS, MULTIPLIER, CLIP = 1.0, 8, 2.8, 0.1
 
 
 class Bigrams(eqx.Module):
@@ -83,7 +87,7 @@ class World:
             local={"batch": 1, "unroll": TOKENS, "learning_rate": 10.0},
             privacy={**privacy, "delta": DELTA, "secrets": "seeded"},
             run={"rounds": ROUNDS, "block": 64, "devices": 1},
-            audit={"users": canaries, "prefix": 2, "words": 3, "seed": seed},
+            audit={"users": canaries, "prefix": 2, "words": TOKENS - 4, "seed": seed},
         )
         model = Bigrams(jnp.zeros((vocabulary.size, vocabulary.size)))
         return World(assemble(recipe, store, model=model), store, canaries, seed)
@@ -226,13 +230,45 @@ def attack_run(build: str, world: World) -> list[Row]:
     return rows
 
 
+def simulate(repeats: int = 20) -> None:
+    """The power of the test of the curve, and its false alarms."""
+    print("| rounds | q | z | claimed ε | canaries | refuted at z/2 | refuted at z |\n" + "| --- " * 7 + "|")
+    for rounds, rate, z in ((10, 1.0, 3.2), (10, 1.0, 6.0), (10, 0.5, 2.0)):
+        spent = [(SampledGaussian(z, "poisson", rate), rounds)]
+        curve, claimed = TradeOff.of(spent), rounded_up(accounting.epsilon(spent, DELTA))
+        for canaries in (500, 1000, 2000, 4000):
+            found = [
+                sum(_ideal_game(curve, (rounds, rate, z), share * z, canaries, seed) for seed in range(repeats))
+                for share in (0.5, 1.0)
+            ]
+            cells = (rounds, rate, z, claimed, f"{canaries:,}", *(f"{count} of {repeats}" for count in found))
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def _ideal_game(curve: TradeOff, claim: tuple[int, float, float], noise: float, canaries: int, seed: int) -> bool:
+    """Is the curve refuted by the likelihood ratios of independent canaries?"""
+    rounds, rate, z = claim
+    generator = np.random.default_rng([seed, canaries])
+    present = generator.random(canaries) < 0.5
+    joined = (generator.random((canaries, rounds)) < rate) & present[:, None]
+    seen = joined + noise * generator.normal(size=joined.shape)
+    with np.errstate(divide="ignore"):
+        scores = np.logaddexp(np.log1p(-rate), np.log(rate) + (seen - 0.5) / z**2).sum(axis=1)
+    each, counts = 1 - (1 - CONFIDENCE) / len(SHARES), [int(share * canaries) for share in SHARES]
+    return any(refutes(curve, canaries, n, count_correct(scores, present, n), each) for n in counts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--canaries", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=120, help="single rounds that are played")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--builds", nargs="*", default=list(BUILDS), choices=list(BUILDS))
+    parser.add_argument("--simulate", action="store_true", help="the power of the test of the curve; trains nothing")
     given = parser.parse_args()
+    if given.simulate:
+        simulate()
+        return
     print(HEADER)
     for build in given.builds:
         clock = time.process_time()

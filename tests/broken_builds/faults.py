@@ -921,7 +921,7 @@ def a_curve_that_claims_too_much():
     TradeOff.of = staticmethod(lambda *args: TradeOff(tuple(e / 2 for e in real(*args).epsilons), real(*args).deltas))
 
 
-@caught_by("unit/audit/test_trade_off.py", "test_refuted_is_what_no_distribution_within_the_curve_reaches")
+@caught_by("unit/audit/test_trade_off.py", "test_the_curve_of_a_gaussian_is_hardly_below_its_trade_off_function")
 def a_test_of_the_curve_that_forgets_one_direction():
     """An audit of one run that tests half of the curve, and so misses what a broken mechanism gives away."""
     from functools import cached_property

@@ -60,14 +60,19 @@ class CanaryScorer:
     def __call__(self, seen: RoundTrace) -> None:
         if not len(self.rows):
             return
-        rest, scale = self._rest(seen)
-        task = seen.task._replace(cohort=self.rows)
-        dots, sketches = self.sum_updates.project_updates(rest, self.algorithm, task, self.everyone)
         mechanism = self.algorithm.mechanism
         assert mechanism.sampler.independent
-        noise_std, _ = mechanism.noise_std(seen.round, seen.task.clip_norms)
+        rate = mechanism.sampler.user_rate
+        rest, scale = self._rest(seen)
+        task = seen.task._replace(cohort=self.rows)
+        # What all canaries are expected to have sent is subtracted exactly: sketches of thousands of updates that have
+        # a direction in common are wrong by more than the noise there.
+        expected = self.sum_updates(self.algorithm, task, self.everyone).total
+        rest = jax.tree.map(lambda all_, sent: np.float32(all_ - rate / 2 * scale * np.asarray(sent)), rest, expected)
+        dots, sketches = self.sum_updates.project_updates(rest, self.algorithm, task, self.everyone)
         gram = scale**2 * sketches @ sketches.T
-        self.scores += evidence(scale * dots, gram, noise_std, mechanism.sampler.user_rate)
+        noise_std, _ = mechanism.noise_std(seen.round, seen.task.clip_norms)
+        self.scores += evidence(scale * dots + rate / 2 * gram.sum(axis=1), gram, noise_std, rate)
 
     def _rest(self, seen: RoundTrace) -> tuple[Any, float]:
         """The noised estimate without the other users, and what a sum is multiplied by in it."""
