@@ -41,7 +41,7 @@ def copy_with(monkeypatch: pytest.MonkeyPatch, store, guessed: float, spent) -> 
 def test_perfect_guesses_contradict_a_small_claim_and_not_an_infinite_one(run, store, monkeypatch):
     settings = ("audit.users=40", "audit.prefix=3")
     copy_with(monkeypatch, store, 1.0, [(SampledGaussian(50.0, "poisson", 0.25), 6)])
-    found = audit_canaries(run.path, settings=settings)
+    found = audit_canaries(run.path, settings=settings, delta=1e-5)
     assert found.contradicted
     assert found.shown > 1 > found.claimed
     assert (found.itself, found.of, found.round) == (False, COPY, 6)
@@ -53,6 +53,17 @@ def test_perfect_guesses_contradict_a_small_claim_and_not_an_infinite_one(run, s
     assert found.claimed == math.inf
 
 
+def test_a_curve_that_is_refuted_contradicts_where_the_bound_on_epsilon_does_not(run, store, monkeypatch):
+    """All of 40 right: more than the ε of a little noise, whose claim is larger than 40 guesses can show."""
+    copy_with(monkeypatch, store, 1.0, [(SampledGaussian(3.0, "poisson", 1.0), 1)])
+    found = audit_canaries(run.path, settings=("audit.users=40", "audit.prefix=3"), delta=1e-9)
+    assert found.shown < found.claimed
+    assert found.one_run.rounds.noise == found.one_run.noise < 1 < found.one_run.model.noise
+    assert found.one_run.rounds.by_curve > found.claimed
+    assert found.contradicted
+    assert found.one_run.weights is None
+
+
 def test_blind_guesses_show_nothing(run, store, monkeypatch):
     copy_with(monkeypatch, store, 0.5, [(SampledGaussian(50.0, "poisson", 0.25), 6)])
     found = audit_canaries(run.path, settings=("audit.users=40", "audit.prefix=3"))
@@ -61,6 +72,7 @@ def test_blind_guesses_show_nothing(run, store, monkeypatch):
 
 def test_a_run_with_canaries_is_audited_itself(planted, monkeypatch):
     monkeypatch.setattr(command, "_train_copy", lambda *given: pytest.fail("a copy was trained"))
+    monkeypatch.setattr(command, "_training_of", lambda run: None)  # end_to_end/test_auditing_canaries.py has it
     found = audit_canaries(planted.path)
     assert (found.itself, found.of, found.round, found.canaries.users) == (True, ITSELF, 0, 40)
     assert found.one_run is not None

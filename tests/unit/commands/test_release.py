@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from builders import make_statement
 
-from sottovoce.audit.results import CanariesResult, Exposure, ExposurePoint, OneRunResult, RoundsResult
+from sottovoce.audit.results import CanariesResult, Exposure, ExposurePoint, Guesses, OneRunResult, RoundsResult
 from sottovoce.commands.release import check_audits, threshold, to_do_before
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
@@ -89,6 +89,12 @@ def test_an_epsilon_above_the_claim_is_a_reason(run: RunFolder, name: str) -> No
     outcomes, reasons = gate(run, **{name: replace(leaky, contradicted=True, shown=2.25)})
     assert outcomes[name].result == "failed"
     assert reasons == [f"the audit by {name} shows ε >= 2.25 at δ = 0.001, and 1.5 is claimed"]
+
+
+def test_a_curve_that_is_refuted_is_a_reason(run: RunFolder) -> None:
+    one_run = OneRunResult(2000, 0.2, Guesses(0.2, noise=0.94), Guesses(0.1, noise=2.0))
+    _, reasons = gate(run, canaries=replace(CANARIES, contradicted=True, one_run=one_run))
+    assert reasons == ["the audit by canaries shows at most 0.94 of the claimed noise, and ε <= 1.5 is claimed"]
 
 
 def test_an_exposed_secret_of_one_user_is_a_reason_and_one_of_many_is_not(run: RunFolder) -> None:
