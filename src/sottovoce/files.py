@@ -154,6 +154,26 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def parse_json(contents: bytes) -> Any:
+    """The value of a JSON text that has one meaning: a name twice in one object, or NaN, is a ValueError."""
+    try:
+        return json.loads(contents, object_pairs_hook=_once, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Json:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 def sealed(value: Json) -> Json:
     """The same facts with a checksum: the SHA-256 of the file that `pretty` makes, with zeros in the checksum's place.
 
@@ -166,10 +186,7 @@ def sealed(value: Json) -> Json:
 def read_sealed(path: Path) -> Json:
     """The facts in a file. A file that was changed is a ValueError; those of version 0.1 have no checksum."""
     contents = path.read_bytes()
-    try:
-        value = json.loads(contents)
-    except RecursionError:
-        raise ValueError("nested too deep") from None
+    value = parse_json(contents)
     if not isinstance(value, dict):
         raise ValueError("no object of facts")
     written = value.get(CHECKSUM)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from sottovoce import accounting
-from sottovoce.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix, Tree
+from sottovoce.accounting.matrices import Identity, Tree
 from sottovoce.build import rules
+from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
 from sottovoce.build.rules import accountant_of
-from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import CLIPS, PerLayerClip, joint_norm
-from sottovoce.privacy.device_noise import DeviceNoise, how_often
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import SAMPLERS, Sampler, build_sampler
+from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.privacy.schedule import build_schedule
-from sottovoce.recipe import Privacy, Recipe
+from sottovoce.recipe import Recipe
 
 
 def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -> Recipe:
@@ -81,7 +80,6 @@ def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
     experiment = privacy.mode == "experiment"
     # A person sends up to one update from each of their silos: together they have the norm S.
     layer_norms = privacy.layer_clip_norms or PerLayerClip.even(privacy.clip_norm, len(layers)).clip_norms
-    rate, total = privacy.rate, privacy.declared_weight
     sampler = sampler_of(recipe)
     correlated = privacy.noise != Identity.kind and privacy.mode == "private"
     return Mechanism(
@@ -93,75 +91,15 @@ def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
             arrays=tuple(layers.values()) if isinstance(layers, Mapping) else (),
             weight_aware=privacy.clip_weighted,
         ),
-        estimator=ESTIMATORS.build(
-            privacy.estimator, expected_weight=rate * total, least_weight=rate * (privacy.min_weight or total)
-        ),
+        estimator=estimator_of(privacy),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
         clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),
         noise_schedule=build_schedule(privacy.noise_schedule),
-        tracking=_build_tracking(privacy),
+        tracking=tracking_of(privacy),
         experiment=experiment,
         experiment_noise_std=privacy.noise_std if experiment else None,
         nominal_clip_norm=privacy.clip_norm,
         matrix=matrix_of(privacy) if correlated else Identity(),
         participation=sampler.participation(recipe.run.rounds) if correlated else None,
         devices=device_noise_of(recipe, sampler),
-    )
-
-
-def device_noise_of(recipe: Recipe, sampler: Sampler) -> DeviceNoise | None:
-    """The noise of devices, where they add it."""
-    federation = recipe.federation
-    if federation.noise == "server":
-        return None
-    z = federation.server_noise_multiplier or recipe.privacy.noise_multiplier or 1.0
-    most = how_often(sampler, recipe.run.rounds, federation.participations)
-    return DeviceNoise(z, federation.survivors, federation.colluding, most)
-
-
-def matrix_of(privacy: Privacy) -> StrategyMatrix:
-    """The strategy matrix of a resolved recipe."""
-    if privacy.noise == Blt.kind:
-        return Blt(privacy.noise_coefficients, privacy.noise_decays)
-    if privacy.noise == Banded.kind:
-        return Banded(privacy.noise_coefficients)
-    return Tree() if privacy.noise == Tree.kind else Identity()
-
-
-def settings_of(matrix: StrategyMatrix) -> dict[str, tuple[float, ...]]:
-    """What a recipe keeps of a matrix that was found."""
-    if isinstance(matrix, Blt):
-        return {"noise_coefficients": matrix.scales, "noise_decays": matrix.decays}
-    assert isinstance(matrix, Banded)
-    return {"noise_coefficients": matrix.bands}
-
-
-def _build_tracking(privacy: Privacy) -> QuantileTracking | None:
-    if privacy.adaptive_quantile is None:
-        return None
-    bit_noise = privacy.adaptive_bit_noise or privacy.cohort / 20
-    return QuantileTracking(privacy.adaptive_quantile, privacy.adaptive_rate, bit_noise, privacy.cohort)
-
-
-def sampler_of(recipe: Recipe) -> Sampler:
-    privacy, hardened = recipe.privacy, recipe.privacy.randomness == "hardened"
-    if SAMPLERS[privacy.sampling].takes("examples_per_user"):
-        return SAMPLERS.build(
-            privacy.sampling,
-            example_rate=privacy.rate,
-            examples_per_user=privacy.examples_per_user,
-            hardened=hardened,
-        )
-    participation = None
-    if privacy.min_separation:
-        most = privacy.participations or recipe.run.rounds
-        participation = Participation(recipe.run.rounds, privacy.min_separation, most)
-    return build_sampler(
-        privacy.sampling,
-        cohort=privacy.cohort,
-        users=privacy.users,
-        seed=recipe.run.seed,
-        hardened=hardened,
-        participation=participation,
-        silos=recipe.federation.max_silos,
     )

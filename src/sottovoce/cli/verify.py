@@ -15,30 +15,33 @@ def verify(
     folder: Annotated[Path, option("Folder of a release.")],
     *,
     signer: Annotated[str | None, option("Fingerprint or public key of the owner; no other signature counts.")] = None,
+    unsigned: Annotated[bool, option("Check a release without signature, as version 0.1 wrote it.")] = False,
     json: Json = False,
 ) -> None:
     """Check the files and the signature of a release, and compute its ε again by three accountants.
 
     Exit status 1 if a check fails. It needs neither a GPU nor jax nor the private text.
     """
-    from sottovoce.commands.verify import FAILED, verify_release
+    from sottovoce.commands.verify import FAILED, LOUD, verify_release
 
-    found = verify_release(folder, signer=signer)
+    found = verify_release(folder, signer=signer, unsigned=unsigned)
     if json:
         print_json(found.to_json())
     else:
+        for note in (note for note in found.notes if note.startswith(LOUD)):
+            print(_printable(note))
         for check in found.checks:
             print(f"{check.name:9}  {check.result:9}  {_printable(check.found)}")
         if found.epsilons and found.delta is not None:
             claim = {"claimed by the statement": shown_epsilon(found.claimed or 0.0, 4)}
             computed = {one.accountant: _shown(one.epsilon) for one in found.epsilons}
             print_table(f"ε at δ = {plain_number(found.delta)}", claim | computed)
-        for note in found.notes:
+        for note in (note for note in found.notes if not note.startswith(LOUD)):
             print(f"note: {_printable(note)}")
         print("\n- ".join(["not proved by this:", *found.not_proved]))
         failed = [check.name for check in found.checks if check.result == FAILED]
-        unsigned = "" if found.signer else "; it is not signed"
-        print(f"FAILED: {', '.join(failed)}" if failed else f"no check failed{unsigned}")
+        anyone = "" if found.signed else "; IT IS NOT SIGNED"
+        print(f"FAILED: {', '.join(failed)}" if failed else f"no check failed{anyone}")
     if not found.verified:
         sys.exit(1)
 

@@ -29,11 +29,10 @@ from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import RECIPE, STATEMENT, WEIGHTS, RunFolder
+from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import StoreLedger, write_release
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
-README, ONNX, REPORT = "README.md", "onnx", "report.html"
 _LICENSE = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 

@@ -20,27 +20,39 @@ from sottovoce.accounting import (
     ThresholdedHistogram,
 )
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
-from sottovoce.accounting.events import CorrelatedGaussian, Sampled
+from sottovoce.accounting.events import ADDED, REPLACED, CorrelatedGaussian, Sampled
+from sottovoce.commands import verify_files
 from sottovoce.errors import SettingError, SottoError, plain_number
 from sottovoce.evaluation.private_accuracy import Terms
 from sottovoce.files import Facts, read_sealed, sha256_of
+from sottovoce.recipe import Recipe
+from sottovoce.reporting import sentences
+from sottovoce.reporting.adversaries import adversaries
+from sottovoce.reporting.derived import charge_faults, derive, fact_faults, has_room, recipe_of
 from sottovoce.reporting.statement import Correlation, Statement
 from sottovoce.runs import signature
-from sottovoce.runs.folder import RunFolder, is_release
+from sottovoce.runs.folder import RECIPE, RunFolder, is_release
+from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import RELEASE, read_ledger
 
 T = TypeVar("T")
 
 PASSED, FAILED, ABSENT = "passed", "failed", "not there"
+LOUD = "WARNING"  # how a note begins that is read first
 NOT_PROVED = (
     "that the model was trained as the statement says, with this noise: only its owner's machine shows that",
     "that the ledger lists all uses of these people's text: others may be in another store or in no ledger",
     "that declared constants were not counted from the data, and that text called public is public",
+    "the total of the store, and that audits passed: the ledger of the store and the audits are the owner's",
+    "that report.html, record.jsonl and accuracy figures are true, and that onnx/ is the same model",
     "who the signer is: compare the fingerprint with one that the owner gave you in another way",
 )
 NOT_PROVED_OF_BASES = ("that this text is public, and that there was no other", NOT_PROVED[-1])
-_UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, SottoError)
+# Whatever the file of a stranger makes a library raise is a failed check.
+_UNREADABLE: tuple[type[Exception], ...] = (Exception,)
 _ROUNDING = 1e-6  # the same charges in another order, on another machine
+_GRID = 1e-3  # more charges on another grid of losses
+_MOST_CROSS_CHECKED = 10  # kinds of rounds: dp-accounting takes more than a second for each
 _AGREE = 0.02  # by how much the accountant of dp-accounting may lie above a claim: it rounds more coarsely
 
 
@@ -67,6 +79,7 @@ class Verification(Facts):
 
     folder: str
     verified: bool
+    signed: bool  # does it have a signature, valid or not?
     signer: str | None  # fingerprint of the key that signed; None without a valid signature
     claimed: float | None
     delta: float | None
@@ -80,7 +93,19 @@ class Verification(Facts):
         return f"<Verification of {self.folder}: {'verified' if self.verified else 'failed: ' + ', '.join(failed)}>"
 
 
-def verify_release(folder: str | Path, *, signer: str | None = None) -> Verification:
+@dataclass(frozen=True)
+class _Evidence:
+    """What was read of a release."""
+
+    release: RunFolder
+    statement: Statement
+    run: str
+    spent: Spent
+    recipe: Recipe
+    source: str  # of the recipe
+
+
+def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: bool = False) -> Verification:
     """Check the folder of a release, and compute its ε from the events of its ledger by three accountants.
 
     Of a base, which is of public text and has no ε, files and signature are checked.
@@ -89,6 +114,10 @@ def verify_release(folder: str | Path, *, signer: str | None = None) -> Verifica
         folder: what `sotto release` or `sotto base train` wrote.
         signer: the fingerprint of the owner's key (`SHA256:…`), or the file of their public key. A release of another
             key, or without signature, fails.
+        unsigned: check a release without signature, as version 0.1 wrote it. Anyone may have made or changed it.
+
+    Guarantee: no file is opened that is not a plain file of the folder, or that is larger than such a file may be.
+    Whatever the files hold, it answers, and a file that cannot be understood is a failed check.
     """
     folder = Path(folder)
     if not is_release(folder) and not bases.is_base(folder):
@@ -96,38 +125,74 @@ def verify_release(folder: str | Path, *, signer: str | None = None) -> Verifica
     if signer is not None and not signer.startswith("SHA256:"):
         signer = _fingerprint_in(signer, folder)
     signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
-    checks = [_files(signed), _signature(signed, signer)]
+    checks = [_files(signed, released=is_release(folder)), _signature(signed, signer, unsigned)]
     named = signer is not None and checks[1].result == PASSED  # the fingerprint was compared
-    if not is_release(folder):
+    statement: Statement | None = None
+    epsilons: tuple[Accounted, ...] = ()
+    notes: tuple[str, ...] = ()
+    unproved = NOT_PROVED if is_release(folder) else NOT_PROVED_OF_BASES
+    if signed.odd or verify_files.too_large(signed.sizes):
+        pass  # the check of the files says it, and nothing more is opened
+    elif not is_release(folder):
         checks.append(_base_card(folder))
-        fine = all(check.result != FAILED for check in checks)
-        unproved = NOT_PROVED_OF_BASES[:-1] if named else NOT_PROVED_OF_BASES
-        return Verification(str(folder), fine, signed.signer, None, None, tuple(checks), (), (), unproved)
-    release = RunFolder.of_release(folder)
-    statement, why = _try(lambda: Statement.from_json(read_sealed(release.statement_file)))
-    charged, damage = _try(lambda: _charges(release.ledger_file))
-    checks.append(_judged("statement", _statement_faults(release, statement, why), "says the same as the card"))
-    checks.append(_judged("ledger", _ledger_faults(charged, damage, statement), "has the statement's charges"))
-    epsilons: list[Accounted] = []
-    if statement is not None and charged is not None:
-        accounted, failed = _try(lambda: _accounted(charged, statement.delta))
-        epsilons = accounted or []
-        checks.append(_judged("epsilon", _epsilon_faults(epsilons, statement, failed), _follows(statement)))
-        if statement.mechanism.devices is not None or statement.epsilon_server is not None:
-            checks.append(_against_server(statement, charged[1]))
-    if statement is not None and statement.private_accuracy is not None:
-        checks.append(_held_out(statement.private_accuracy.terms))
+    else:
+        statement, found, epsilons, notes = _read(folder, signed)
+        checks += found
     return Verification(
         folder=str(folder),
         verified=all(check.result != FAILED for check in checks),
+        signed=not signed.unsigned,
         signer=signed.signer,
         claimed=statement.epsilon if statement else None,
         delta=statement.delta if statement else None,
         checks=tuple(checks),
-        epsilons=tuple(epsilons),
-        notes=tuple(_notes(signed, statement)),
-        not_proved=NOT_PROVED[:-1] if named else NOT_PROVED,
+        epsilons=epsilons,
+        notes=notes,
+        not_proved=unproved[:-1] if named else unproved,
     )
+
+
+def _read(
+    folder: Path, signed: signature.Signed
+) -> tuple[Statement | None, list[Check], tuple[Accounted, ...], tuple[str, ...]]:
+    """The statement of a release, what was found in its files, its ε, and notes."""
+    release = RunFolder.of_release(folder)
+    statement, why = _try(lambda: _statement(release))
+    charged, damage = _try(lambda: _charges(release.ledger_file))
+    checks = [_judged("statement", _statement_faults(release, statement, why), "says the same as the card")]
+    if statement is None or charged is None:
+        checks.append(_judged("ledger", iter([damage] if charged is None else []), "can be read"))
+        return statement, checks, (), ()
+    given = release.recipe_file.is_file()
+    recipe, no_recipe = _try(lambda: Recipe.of(release) if given else recipe_of(statement))
+    if recipe is None:
+        return statement, [*checks, Check("recipe", FAILED, f"cannot read {RECIPE} ({no_recipe})")], (), ()
+    found = _Evidence(release, statement, *charged, recipe, RECIPE if given else "its other facts")
+    checks.append(_judged("recipe", _recipe_faults(found), f"the statement follows from {found.source}"))
+    checks.append(_judged("model", verify_files.model_faults(release, statement), "is the one of card and statement"))
+    checks.append(_judged("ledger", _ledger_faults(found), "has the statement's charges"))
+    accounted, failed = _try(lambda: _accounted(found.spent, statement.delta))
+    epsilons = tuple(accounted or ())
+    checks.append(_judged("epsilon", _epsilon_faults(epsilons, statement, failed), _follows(statement)))
+    if accounted is not None:
+        checks.append(_judged("other epsilons", _other_faults(found), "follow too, and the store's is no smaller"))
+    if statement.mechanism.devices is not None or statement.epsilon_server is not None:
+        checks.append(_against_server(statement, found.spent))
+    if statement.private_accuracy is not None:
+        checks.append(_held_out(statement.private_accuracy.terms))
+    checks.append(_judged("sentences", sentences.faults(release, statement), "say what the facts say"))
+    notes, _ = _try(lambda: (*_notes(signed, found), *sentences.notes(release, statement)))
+    return statement, checks, epsilons, notes or ()
+
+
+def _statement(release: RunFolder) -> Statement:
+    values = read_sealed(release.statement_file)
+    verify_files.check_work([one["event"] for one in values.get("charged", ())])
+    statement = Statement.from_json(values)
+    for name in ("epsilon", "delta", "epsilon_spent", "epsilon_store"):
+        if math.isnan(getattr(statement, name)):
+            raise SottoError(f"{name} is no number")
+    return statement
 
 
 def _try(read: Callable[[], T]) -> tuple[T | None, str]:
@@ -139,14 +204,22 @@ def _try(read: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _judged(name: str, faults: Iterator[str], fine: str) -> Check:
-    found = list(faults)
+    """The check of a file. Faults that cannot be looked for are one."""
+    found, why = _try(lambda: list(faults))
+    if found is None:
+        return Check(name, FAILED, f"cannot be checked ({why})")
     return Check(name, FAILED if found else PASSED, "; ".join(found) or fine)
 
 
-def _files(signed: signature.Signed) -> Check:
+def _files(signed: signature.Signed, *, released: bool) -> Check:
+    faults = [*signed.file_faults, *verify_files.too_large(signed.sizes)]
     if signed.unsigned:
+        faults += [f"{name} is not a plain file" for name in map(ascii, signed.odd)]
+    if released:
+        faults += verify_files.unknown(signed.sizes)
+    if signed.unsigned and not faults:
         return Check("files", ABSENT, f"there is no {signature.MANIFEST}: added or changed files would not be found")
-    return _judged("files", iter(signed.file_faults), "are those that were signed, and there are no others")
+    return _judged("files", iter(faults), "are those that were signed, and there are no others")
 
 
 def _fingerprint_in(file: str, release: str | Path) -> str:
@@ -159,10 +232,11 @@ def _fingerprint_in(file: str, release: str | Path) -> str:
         raise SettingError(text, signer=file) from None
 
 
-def _signature(signed: signature.Signed, signer: str | None) -> Check:
-    if signed.unsigned and signer is None:
-        return Check("signature", ABSENT, "this release is not signed: anyone may have made or changed it")
-    faults = ["this release is not signed"] if signed.unsigned else list(signed.signature_faults)
+def _signature(signed: signature.Signed, signer: str | None, unsigned: bool) -> Check:
+    anyone = "it is not signed: anyone may have made or changed it"
+    if signed.unsigned and unsigned and signer is None:
+        return Check("signature", ABSENT, anyone)
+    faults = [f"{anyone}; --unsigned checks the rest"] if signed.unsigned else list(signed.signature_faults)
     if signer is not None and not faults and signed.signer != signer:
         faults.append(f"it was signed by {signed.signer}, not by {signer}")
     whose = "the signer that you named" if signer else "compare it with the fingerprint that the owner gave you"
@@ -186,6 +260,7 @@ def _statement_faults(release: RunFolder, statement: Statement | None, why: str)
         yield "it gives no guarantee: ε is infinite"
     if statement.secrets == "seeded":
         yield "the noise follows from the seed of the recipe: anyone who knows it can undo the noise"
+    yield from _label_faults(statement)
     card, why = _try(release.read_card)
     if card is None:
         yield f"cannot read card.json ({why})"
@@ -199,20 +274,70 @@ def _statement_faults(release: RunFolder, statement: Statement | None, why: str)
             yield f"{name} is not the file that it names"
 
 
+# What a fact may say; another word has no meaning, or one that a reader only guesses.
+_LABELS = {
+    "secrets": ("entropy", "seeded"),
+    "statement": (1, 2),
+    "practice": (False,),
+    "out_of_date": (False,),
+    "store_gone": (False,),
+    "relation_store": (ADDED, REPLACED, None),
+}
+_AUDITS = {"rounds": ("passed", "not run"), "canaries": ("passed", "not run")}
+
+
+def _label_faults(statement: Statement) -> Iterator[str]:
+    for name, allowed in _LABELS.items():
+        found = getattr(statement, name)
+        if not any(found is one or (type(found) is type(one) and found == one) for one in allowed):
+            meaning = ": the people are synthetic" if name == "practice" else ""
+            yield f"{name} is {found!a}, and that of a release is not{meaning}"
+    for audit in statement.audits:
+        if not isinstance(audit.audit, str) or audit.result not in _AUDITS.get(audit.audit, ()):
+            yield f"an audit {audit.audit!a} with the result {audit.result!a} is none of a release"
+    counts = {name: getattr(statement, name) for name in ("charges", "charged_again", "charged_elsewhere")}
+    yield from (f"{name} is {count}, below 0" for name, count in counts.items() if count < 0)
+    if not 0 <= statement.rounds_done <= statement.rounds_planned or statement.rounds_planned < 1:
+        yield f"{statement.rounds_done} rounds were done of {statement.rounds_planned} that were planned"
+
+
 def _charges(path: Path) -> tuple[str, Spent]:
+    ledger, why = _try(lambda: _read_ledger(path))
+    if ledger is None:
+        raise SottoError(f"cannot read ledger.jsonl ({why})")
+    return ledger
+
+
+def _read_ledger(path: Path) -> tuple[str, Spent]:
+    verify_files.check_work([line.get("event") for line in Chain.read(path).lines[1:]])
     ledger = read_ledger(path)
     if ledger.kind != RELEASE or len(ledger.runs) != 1:
         raise SottoError(f"{path.name} is not the ledger of a release")
     return ledger.runs[0], ledger.spent
 
 
-def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: Statement | None) -> Iterator[str]:
-    if charged is None:
-        yield f"cannot read ledger.jsonl ({damage})"
-        return
-    if statement is None:
-        return
-    run, spent = charged
+def _recipe_faults(found: _Evidence) -> Iterator[str]:
+    """Where the statement says other than the recipe, or plans fewer rounds than its budget allows."""
+    statement, recipe = found.statement, found.recipe
+    yield from fact_faults(statement, recipe, found.source)
+    users = max(recipe.privacy.users, 1)
+    if not statement.delta * users < 1 and not recipe.privacy.allow_large_delta:
+        yield f"δ = {plain_number(statement.delta)} is not below 1/users = {1 / users:.2g}: it is too large"
+    if statement.rounds_planned > recipe.run.rounds:
+        yield f"{statement.rounds_planned} rounds are planned, and by {found.source} there are {recipe.run.rounds}"
+    elif more := has_room(statement, recipe, derive(statement, recipe)):
+        limit = recipe.privacy.epsilon
+        if limit is None or _least(more, statement.delta) <= limit * (1 - _AGREE):
+            rounds = f"{statement.rounds_planned} of {recipe.run.rounds} rounds"
+            yield f"ε is that of {rounds}, and no budget of {found.source} forbids the others"
+
+
+def _ledger_faults(found: _Evidence) -> Iterator[str]:
+    statement, run, spent = found.statement, found.run, found.spent
+    yield from charge_faults(statement, spent, derive(statement, found.recipe))
+    words = any(isinstance(event, ThresholdedHistogram) for event, _ in spent)
+    if words != statement.vocabulary.private:
+        yield "a private vocabulary is in its charges or in the statement, and not in both"
     if run != statement.run:
         yield "it is the ledger of another run"
     listed: Counter[accounting.Event] = Counter()
@@ -241,8 +366,6 @@ def _ledger_faults(charged: tuple[str, Spent] | None, damage: str, statement: St
         yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
     yield from _example_faults(statement, spent)
     yield from _silo_faults(statement, spent)
-    if statement.turns is None and sum(count for _, count in rounds) < statement.rounds_done:
-        yield f"it charges fewer rounds than the {statement.rounds_done} that were done"
 
 
 def _choice_faults(statement: Statement, spent: Spent) -> Iterator[str]:
@@ -300,20 +423,78 @@ def _correlation_faults(statement: Statement, spent: Spent) -> Iterator[str]:
                 yield f"it charges a run of {name} {found[name]}, and the statement describes {value}"
 
 
-def _accounted(charged: tuple[str, Spent], delta: float) -> list[Accounted]:
-    _, spent = charged
+def _least(spent: Spent, delta: float, *, replaced: bool = False) -> float:
+    """The smaller of the bounds that PLD and RDP give."""
+    names = [name for name in ("pld", "rdp") if all(name in event.accountants for event, _ in spent)]
+    return min((accounting.epsilon(spent, delta, name, replaced=replaced) for name in names), default=math.inf)
+
+
+def _other_faults(found: _Evidence) -> Iterator[str]:
+    """Every other ε of the statement that can be computed: it must be no smaller."""
+    statement, delta = found.statement, found.statement.delta
+    words = [(event, count) for event, count in found.spent if isinstance(event, ThresholdedHistogram)]
+    rounds = [(event, count) for event, count in found.spent if not isinstance(event, ThresholdedHistogram)]
+    derived = derive(statement, found.recipe)
+    done = [*words, *derived.events(statement.rounds_done)] if statement.rounds_done else []
+    computed: dict[str, Callable[[], float]] = {
+        "epsilon_replaced": lambda: _least(found.spent, delta, replaced=True),
+        "epsilon_training": lambda: _least(rounds, delta),
+        "epsilon_spent": lambda: _least(done, delta),
+    }
+    for name, compute in computed.items():
+        claimed = getattr(statement, name)
+        if claimed is None and name != "epsilon_spent":  # earlier versions had no such figure
+            continue
+        same = not words if name == "epsilon_training" else Counter(dict(done)) == Counter(dict(found.spent))
+        if name != "epsilon_replaced" and same and claimed == statement.epsilon:
+            continue  # it was computed already
+        least = compute()
+        if not claimed >= least * (1 - _GRID):
+            shown = f"{accounting.rounded_up(claimed, 4)} is claimed"
+            yield f"{name} = {shown}, and it comes to {accounting.rounded_up(least, 4)}"
+    if not statement.epsilon_store >= statement.epsilon * (1 - _GRID):
+        yield "the total of the store is less than what this run alone was charged"
+    if statement.epsilon_realised is not None and statement.mechanism.correlation is None:
+        yield "an ε of the rounds that users joined is for correlated noise alone"
+    yield from _adversary_faults(statement)
+
+
+def _adversary_faults(statement: Statement) -> Iterator[str]:
+    """The table of who could attack a run across devices, made again."""
+    federation = statement.federation
+    if federation is None:
+        if statement.adversaries or (statement.epsilon_server is not None and statement.mechanism.devices is None):
+            yield "it has a table of adversaries, and does not say how devices were added up"
+        return
+    if not statement.across_devices:
+        yield "it says how devices were added up, and that there were none"
+    if federation.epsilon_server != statement.epsilon_server:
+        yield "it has two different ε against the server"
+    wanted = adversaries(statement.epsilon, federation)
+    stated = statement.adversaries
+    same = (
+        stated == wanted
+        if statement.statement > 1
+        else [one.epsilon for one in stated] == [one.epsilon for one in wanted]
+    )
+    if not same:
+        yield "the table of adversaries is not the one that follows from how devices were added up"
+
+
+def _accounted(spent: Spent, delta: float) -> list[Accounted]:
     by_pld = None
     if all("pld" in event.accountants for event, _ in spent):
         by_pld = accounting.epsilon(spent, delta, "pld")
     found = [Accounted(accounting.accountant_name("pld"), by_pld)]
-    found.append(Accounted("PLD of dp-accounting alone", dp_accounting_epsilon(spent, delta)))
+    theirs = dp_accounting_epsilon(spent, delta) if len(spent) <= _MOST_CROSS_CHECKED else None
+    found.append(Accounted("PLD of dp-accounting alone", theirs))
     by_rdp = None
     if all("rdp" in event.accountants for event, _ in spent):
         by_rdp = accounting.epsilon(spent, delta, "rdp")
     return [*found, Accounted(accounting.accountant_name("rdp"), by_rdp)]
 
 
-def _epsilon_faults(epsilons: list[Accounted], statement: Statement, why: str) -> Iterator[str]:
+def _epsilon_faults(epsilons: tuple[Accounted, ...], statement: Statement, why: str) -> Iterator[str]:
     if not epsilons:
         yield f"it cannot be computed ({why})"
         return
@@ -388,13 +569,15 @@ def _follows(statement: Statement) -> str:
     return f"{cost} follows from the ledger"
 
 
-def _notes(signed: signature.Signed, statement: Statement | None) -> Iterator[str]:
-    if signed.not_signed:
-        yield f"not part of the release, and not signed: {', '.join(signed.not_signed)}"
-    if statement is None:
-        return
+def _notes(signed: signature.Signed, found: _Evidence) -> Iterator[str]:
+    statement = found.statement
     if statement.delta * statement.declared.users >= 1:
         least = f"1/users = {1 / statement.declared.users:.2g}"
-        yield f"δ = {plain_number(statement.delta)} is not below {least}: it is too large"
+        delta = f"δ = {plain_number(statement.delta)}"
+        yield f"{LOUD}: {delta} IS NOT BELOW {least}. One person in so many may be given away; the recipe allows it"
+    if math.isinf(statement.epsilon_store):
+        yield "the total of the store is not known: no accountant has an answer for all its runs together"
+    if signed.not_signed:
+        yield f"not part of the release, and not signed: {', '.join(signed.not_signed)}"
     if not_run := [audit.audit for audit in statement.audits if audit.result == "not run"]:
         yield f"not audited by {' and '.join(not_run)}"

@@ -35,7 +35,8 @@ class Described:
 
 
 def model_card(about: Described) -> str:
-    sections = ("\n".join(lines) for lines in (_front(about), _what(about), _how_good(about), _how(about), _use(about)))
+    promised = promise(about.card, about.statement)
+    sections = ("\n".join(lines) for lines in (_front(about), promised, _how_good(about), _how(about), _use(about)))
     return "\n\n".join(sections) + "\n"
 
 
@@ -54,8 +55,8 @@ def _front(about: Described) -> Iterator[str]:
     yield "---"
 
 
-def _what(about: Described) -> Iterator[str]:
-    statement, card = about.statement, about.card
+def promise(card: Card, statement: Statement) -> Iterator[str]:
+    """What the model is, and what is promised. `sotto verify` compares it with the statement."""
     yield "# A private next-word model"
     yield ""
     yield (

@@ -264,7 +264,7 @@ class Statement(Facts, sparse=True):
     private: bool
     epsilon: float
     delta: float
-    statement: int = 1
+    statement: int = 2  # its form: from 2 on, its sentences are those that its version writes
     run: str
     unit: str
     protects: str | None = None
@@ -434,8 +434,8 @@ def make_statement(
         charged=listed,
         accountant=accounting.accountant_name(accountant),
         sampling="none: everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
-        declared=_declared(recipe, mechanism),
-        mechanism=_mechanism_facts(recipe, mechanism if federation is None else mechanism.across_devices()),
+        declared=declared_facts(recipe, mechanism),
+        mechanism=mechanism_facts(recipe, mechanism if federation is None else mechanism.across_devices()),
         secrets=privacy.secrets,
         noise_generator=NOISE_GENERATOR if mechanism.devices is None else SKELLAM_GENERATOR,
         sampling_generator=mechanism.sampler.generator,
@@ -549,7 +549,7 @@ def _count(spent: Spent) -> int:
     return sum(count for _, count in spent)
 
 
-def _declared(recipe: Recipe, mechanism: Mechanism) -> Declared:
+def declared_facts(recipe: Recipe, mechanism: Mechanism) -> Declared:
     privacy = recipe.privacy
     weight = privacy.total_weight or privacy.places
     least = privacy.min_weight or weight if privacy.estimator == "clipped_denominator" else None
@@ -570,7 +570,7 @@ def _declared(recipe: Recipe, mechanism: Mechanism) -> Declared:
     )
 
 
-def _mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
+def mechanism_facts(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
     privacy, tracking = recipe.privacy, mechanism.tracking
     clip_norms = mechanism.clip_norms(1, mechanism.start())
     noise_std, bit_noise = mechanism.noise_std(1, clip_norms)

@@ -29,6 +29,7 @@ from sottovoce.runs.signature import MANIFEST
 
 WEIGHTS, STATEMENT = "weights.safetensors", "privacy.json"
 RECIPE = "training.toml"  # of a release: its run's recipe, without the paths
+README, ONNX, REPORT = "README.md", "onnx", "report.html"  # of a release too
 
 
 class RunFolder:

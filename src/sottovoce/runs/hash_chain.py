@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import Json, append_synced
+from sottovoce.files import Json, append_synced, parse_json
 
 _CHECKED = re.compile(rb'(.*), "check": "([0-9a-f]{32})"\}', re.DOTALL)
 
@@ -71,7 +71,7 @@ class Chain:
 
     def _take(self, raw: bytes) -> str:
         with readable(self.path, len(self.lines) + 1):
-            line = json.loads(raw)
+            line = parse_json(raw)
             if not isinstance(line, dict):
                 raise ValueError("not an object")
             found = _CHECKED.fullmatch(raw)
@@ -92,6 +92,8 @@ class Chain:
             _, end = json.JSONDecoder().raw_decode(text)
         except ValueError:
             return False
+        except RecursionError:
+            raise damaged(f"the last line of {self.path} is nested too deep") from None
         with readable(self.path, len(self.lines) + 1):
             if text[end:].strip(" \t\r"):
                 raise ValueError("more follows where it should end")

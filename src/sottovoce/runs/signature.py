@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ NOT_RELEASED = (".git", ".gitattributes", ".cache")  # git and downloads from Hu
 _LINE = re.compile(r"([0-9a-f]{64})  ((?:[\w-][\w.-]*/)*[\w-][\w.-]*)", re.ASCII)
 _MAGIC, _TYPE, _HASH = b"SSHSIG", b"ssh-ed25519", b"sha512"
 _BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----", b"-----END SSH SIGNATURE-----"
+_DEEPEST = 8  # folders in folders: a deeper one is not entered, and counts as no plain file
 _LARGEST = 10**7  # bytes of a list or a signature: a larger one is not read
 
 
@@ -45,6 +46,8 @@ class Signed:
     signature_faults: tuple[str, ...] = ()
     not_signed: tuple[str, ...] = ()  # files that git or a download added
     unsigned: bool = False  # it has neither list nor signature
+    sizes: dict[str, int] = field(default_factory=dict, compare=False)  # bytes of every plain file
+    odd: tuple[str, ...] = field(default=(), compare=False)  # links, pipes, folders in folders in folders
 
 
 def owner_key_file() -> Path:
@@ -130,7 +133,7 @@ def sign_folder(folder: Path, key: Ed25519PrivateKey, purpose: str) -> None:
         raise SottoError(f"{folder / found.odd[0]} is not a plain file; a signed folder has no others")
     listed = sorted((name, sha256) for name, sha256 in found.hashes.items() if name not in (MANIFEST, SIGNATURE))
     manifest = "".join(f"{sha256}  {name}\n" for name, sha256 in listed).encode()
-    if any(not _LINE.fullmatch(line) for line in manifest.decode().splitlines()):
+    if any(not _LINE.fullmatch(line) for line in manifest.decode().removesuffix("\n").split("\n")):
         raise SottoError(f"a file of {folder} has a name with other signs than letters, digits, '.', '_' and '-'")
     signature = key.sign(_signed_bytes(manifest, purpose))
     parts = (_blob(public), purpose.encode(), b"", _HASH, _string(_TYPE) + _string(signature))
@@ -147,6 +150,10 @@ def check_folder(folder: Path, purpose: str) -> Signed:
     others but `not_signed`.
     """
     found = _walk(folder)
+    return replace(_checked(folder, purpose, found), sizes=found.sizes, odd=found.odd)
+
+
+def _checked(folder: Path, purpose: str, found: _Found) -> Signed:
     own = {MANIFEST, SIGNATURE, SIGNER}
     if not own & (set(found.hashes) | set(found.odd)):
         return Signed(not_signed=found.skipped, unsigned=True)
@@ -180,27 +187,32 @@ def check_folder(folder: Path, purpose: str) -> Signed:
 @dataclass(frozen=True)
 class _Found:
     hashes: dict[str, str]
+    sizes: dict[str, int]
     odd: tuple[str, ...]  # links, pipes and the like
     skipped: tuple[str, ...]
 
 
 def _walk(folder: Path) -> _Found:
     """The hash of every plain file in a folder. Links are not followed."""
-    hashes, odd = {}, []
+    hashes, sizes, odd = {}, {}, []
     skipped = tuple(name for name in NOT_RELEASED if os.path.lexists(folder / name))
     for name, path in _entries(folder, folder):
         if name.split("/")[0] in NOT_RELEASED:
             continue
-        if stat.S_ISREG(path.lstat().st_mode):
-            hashes[name] = sha256_of(path)
-        else:
-            odd.append(name)
-    return _Found(hashes, tuple(sorted(odd)), skipped)
+        try:
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode):
+                hashes[name], sizes[name] = sha256_of(path), found.st_size
+                continue
+        except OSError:  # such as a path that is too long: it was not read
+            pass
+        odd.append(name)
+    return _Found(hashes, sizes, tuple(sorted(odd)), skipped)
 
 
 def _entries(folder: Path, top: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(folder.iterdir()):
-        if stat.S_ISDIR(path.lstat().st_mode):
+        if len(path.relative_to(top).parts) <= _DEEPEST and stat.S_ISDIR(path.lstat().st_mode):
             yield from _entries(path, top)
         else:
             yield path.relative_to(top).as_posix(), path
@@ -218,7 +230,7 @@ def _read(path: Path) -> bytes:
 
 def _read_manifest(contents: bytes) -> dict[str, str]:
     listed: dict[str, str] = {}
-    for number, line in enumerate(contents.decode("ascii").splitlines(), 1):
+    for number, line in enumerate(contents.decode("ascii").removesuffix("\n").split("\n"), 1):
         found = _LINE.fullmatch(line)
         if found is None or found[2] in listed:
             raise ValueError(f"line {number}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,20 +12,28 @@ from sottovoce.commands.verify import FAILED, PASSED, Accounted, Check, Verifica
 
 VERIFY = "sottovoce.commands.verify.verify_release"
 FINE = Verification(
-    "out", True, "SHA256:abc", 2.0, 1e-6, (Check("files", PASSED, "are \x1bthose"),),
-    (Accounted("PLD", 2.0), Accounted("other", None)), ("a note",), ("everything",),
+    "out", True, True, "SHA256:abc", 2.0, 1e-6, (Check("files", PASSED, "are \x1bthose"),),
+    (Accounted("PLD", 2.0), Accounted("other", None)), ("a note", "WARNING: δ"), ("everything",),
 )  # fmt: skip
-BROKEN = Verification("out", False, None, None, None, (Check("files", FAILED, "weights was changed"),), (), ())
+BROKEN = Verification("out", False, True, None, None, None, (Check("files", FAILED, "weights was changed"),), (), ())
 
 
 def test_checks_epsilons_and_what_is_not_proved_are_printed(sotto, stub, capsys):
     verify = stub(VERIFY, FINE)
     sotto(["verify", "out", "--signer", "SHA256:abc"])
-    assert (verify.places, verify.names) == ((Path("out"),), {"signer": "SHA256:abc"})
+    assert (verify.places, verify.names) == ((Path("out"),), {"signer": "SHA256:abc", "unsigned": False})
     out = capsys.readouterr().out
     for shown in ("files      passed     are ?those", "ε at δ = 1e-6", "no answer", "note: a note", "- everything"):
         assert shown in out
+    assert out.startswith("WARNING: δ\n")
     assert out.endswith("no check failed\n")
+
+
+def test_a_release_without_signature_says_so_in_the_last_line(sotto, stub, capsys):
+    verify = stub(VERIFY, replace(FINE, signed=False, signer=None))
+    sotto(["verify", "out", "--unsigned"])
+    assert verify.names == {"signer": None, "unsigned": True}
+    assert capsys.readouterr().out.endswith("no check failed; IT IS NOT SIGNED\n")
 
 
 def test_a_failed_check_has_status_1(stub, capsys):

@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from builders import make_statement
+from safetensors.numpy import save
 
+from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation, Tree
+from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
 from sottovoce.commands.verify import ABSENT, FAILED, PASSED, verify_release
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.files import pretty, sealed, sha256_of
+from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
-from sottovoce.reporting.statement import Adaptive, Correlation, DeviceNoiseFacts, Statement
+from sottovoce.reporting.model_card import promise
+from sottovoce.reporting.statement import (
+    Adaptive,
+    Charges,
+    Correlation,
+    DeviceNoiseFacts,
+    RunFacts,
+    Statement,
+    VocabularyFacts,
+)
+from sottovoce.reporting.statement import make_statement as statement_of
+from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import signature
+from sottovoce.runs.card import Card
+from sottovoce.runs.hash_chain import chained
 from sottovoce.runs.ledger import write_release
 
 ROUND = SampledGaussian(0.8125, "poisson", 0.01)
@@ -39,21 +62,35 @@ def keys(tmp_path_factory):
     return {name: signature.load_key(folder / name) for name in ("owner", "thief")}
 
 
+WORDS = Vocabulary(("<bos>", "<eos>", "<unk>", "a"))
+CARD = {"name": "a model", "parameters": 12, "vocabulary": 4}
+
+
+def write_model(folder: Path) -> None:
+    (folder / "weights.safetensors").write_bytes(save({"table": np.zeros((4, 3), np.float32)}))
+    (folder / "vocabulary.txt").write_bytes(WORDS.contents)
+
+
 def write(folder: Path, statement: Statement, key) -> None:
-    """A release as `sotto release` writes it, around a model of four bytes."""
+    """A release as `sotto release` wrote it before `training.toml`, around a model of twelve numbers."""
     folder.mkdir(exist_ok=True)
-    (folder / "weights.safetensors").write_bytes(b"1234")
-    (folder / "vocabulary.txt").write_bytes(b"a\n")
+    write_model(folder)
     files = {name: sha256_of(folder / name) for name in ("weights.safetensors", "vocabulary.txt")}
     written = sealed(replace(statement, files=files).to_json())
     (folder / "privacy.json").write_bytes(pretty(written))
-    (folder / "card.json").write_bytes(pretty(sealed({"name": "a model", "privacy": written})))
+    (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
     write_release(folder / "ledger.jsonl", statement.run, statement.charged)
     if key is not None:
         signature.sign_folder(folder, key, signature.RELEASE)
 
 
-STATEMENT = make_statement(charged=CHARGED, epsilon=OURS, run="b1946ac9")
+STATEMENT = make_statement(
+    charged=CHARGED,
+    epsilon=OURS,
+    epsilon_spent=OURS,
+    run="b1946ac9",
+    vocabulary=VocabularyFacts(WORDS.fingerprint, "public"),
+)
 # The standard deviation as the mechanism has it: sensitivity times multiplier.
 STATEMENT = replace(STATEMENT, mechanism=replace(STATEMENT.mechanism, noise_std=0.075 * 0.8125))
 
@@ -101,7 +138,7 @@ def swap_ledger(folder: Path) -> None:
 
 
 ATTACKS = {
-    "weights": (lambda f: (f / "weights.safetensors").write_bytes(b"1235"), {"files", "statement"}),
+    "weights": (lambda f: (f / "weights.safetensors").write_bytes(b"1235"), {"files", "statement", "model"}),
     "swapped ledger": (swap_ledger, {"files", "ledger"}),
     "added": (lambda f: (f / "pytorch_model.bin").write_bytes(b""), {"files"}),
     "removed statement": (lambda f: (f / "privacy.json").unlink(), {"files", "statement"}),
@@ -137,8 +174,14 @@ NOISED = replace(
     charged=((SKELLAM, 60),),
     epsilon=epsilon([(SKELLAM, 60)], 1e-6),
     epsilon_server=epsilon(DEVICES.against_server, 1e-6),
-    mechanism=replace(STATEMENT.mechanism, devices=DEVICES),
+    # Noise of 10 devices, of whom 8 are honest, and what the server adds.
+    mechanism=replace(
+        STATEMENT.mechanism,
+        devices=DEVICES,
+        noise_std=0.075 * math.sqrt(0.5**2 * 10 / 8 + 0.8125**2 - 0.5**2) * (1 + 2.0**-41),
+    ),
 )
+NOISED = replace(NOISED, epsilon_spent=NOISED.epsilon)
 
 
 def declared(**changes):
@@ -177,7 +220,7 @@ def test_a_lie_about_noise_of_devices_fails(tmp_path, keys, lie):
     statement, check = LIES_OF_DEVICES[lie]
     write(tmp_path / "release", statement, keys["owner"])
     found = verify_release(tmp_path / "release")
-    assert {name for name, result in results(found).items() if result == FAILED} == {check}, found
+    assert results(found)[check] == FAILED, found
 
 
 def test_charges_of_gaussian_noise_are_not_those_of_devices(tmp_path, keys):
@@ -190,13 +233,13 @@ LIES = {
     "no guarantee": (replace(STATEMENT, private=False), "statement"),
     "seeded noise": (replace(STATEMENT, secrets="seeded"), "statement"),
     "less noise than charged": (mechanism(noise_multiplier=0.4), "ledger"),
-    "noise that is no number": (mechanism(noise_multiplier=math.nan), "ledger"),
-    "a smaller standard deviation": (mechanism(noise_std=0.03), "ledger"),
+    "noise that is no number": (mechanism(noise_multiplier=math.nan), "recipe"),
+    "a smaller standard deviation": (mechanism(noise_std=0.03), "recipe"),
     "a higher rate than charged": (
         replace(STATEMENT, declared=replace(STATEMENT.declared, user_rate=0.05)),
         "ledger",
     ),
-    "rounds that were not charged": (replace(STATEMENT, rounds_done=61), "ledger"),
+    "rounds that were not charged": (replace(STATEMENT, rounds_done=61, rounds_planned=61), "ledger"),
 }
 
 
@@ -206,14 +249,14 @@ def test_a_lie_that_its_owner_signed_fails_too(tmp_path, keys, lie, monkeypatch)
     statement, check = LIES[lie]
     write(tmp_path / "release", statement, keys["owner"])
     found = verify_release(tmp_path / "release")
-    assert {name for name, result in results(found).items() if result == FAILED} == {check}, found
+    assert results(found)[check] == FAILED, found
 
 
 def test_a_claim_that_dp_accounting_does_not_confirm_fails(release, monkeypatch):
     monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: 1.1 * OURS)
     found = verify_release(release)
     assert results(found)["epsilon"] == FAILED
-    assert "dp-accounting computes" in found.checks[-1].found
+    assert "dp-accounting computes" in next(check.found for check in found.checks if check.name == "epsilon")
 
 
 def test_the_file_of_a_public_key_names_the_signer_unless_it_came_with_the_release(release, tmp_path, monkeypatch):
@@ -245,8 +288,10 @@ def test_another_signer_or_none_fails_where_one_is_named(release, keys, monkeypa
     ]
     for name in (signature.MANIFEST, signature.SIGNATURE, signature.SIGNER):  # stripped
         (release / name).unlink()
-    unsigned = verify_release(release)
+    assert results(verify_release(release))["signature"] == FAILED
+    unsigned = verify_release(release, unsigned=True)
     assert unsigned.verified
+    assert not unsigned.signed
     assert unsigned.signer is None
     assert (results(unsigned)["files"], results(unsigned)["signature"]) == (ABSENT, ABSENT)
     assert not verify_release(release, signer=owner).verified
@@ -264,9 +309,11 @@ def test_a_large_delta_and_audits_that_were_not_run_are_noted(tmp_path, keys, mo
     monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
     write(tmp_path / "release", replace(STATEMENT, delta=1e-3), None)
     (tmp_path / "release" / ".gitattributes").write_bytes(b"")
-    notes = " ".join(verify_release(tmp_path / "release").notes)
-    assert "it is too large" in notes
-    assert "not signed: .gitattributes" in notes
+    found = verify_release(tmp_path / "release", unsigned=True)
+    assert found.notes[0].startswith(verify.LOUD)
+    assert "not signed: .gitattributes" in " ".join(found.notes)
+    assert "it is too large" in " ".join(check.found for check in found.checks)
+    assert not found.verified
 
 
 @pytest.mark.slow
@@ -276,7 +323,8 @@ def test_neither_jax_nor_the_training_code_is_imported(release):
         "import sys; from sottovoce.cli.main import main\n"
         "try: main(['verify', sys.argv[1], '--json'])\n"
         "except SystemExit as ended: assert not ended.code, ended.code\n"
-        "rooms = ('training', 'local', 'models', 'privacy', 'build', 'kernels', 'federation', 'multiprocess')\n"
+        "rooms = ('training', 'local', 'models', 'privacy.mechanism', 'privacy.noise', 'build.mechanism', 'kernels',"
+        " 'federation', 'multiprocess')\n"
         "names = ('jax', 'jaxlib', 'equinox', 'optax', *(f'sottovoce.{room}' for room in rooms))\n"
         "found = [name for name in names if name in sys.modules]\n"
         "assert not found, found"
@@ -332,3 +380,284 @@ def test_late_answers_are_for_rounds_whose_clip_norm_was_known():
     adapting = replace(late, mechanism=replace(late.mechanism, adaptive=Adaptive(0.5, 0.2, 5.0, 1)))
     assert "before it was known" in next(verify._late_faults(adapting))
     assert "up to 2 rounds late" in next(verify._late_faults(replace(late, rounds_planned=2)))
+
+
+# --- a release as it is written today, with its recipe and its README ------------------------------------------------
+
+
+PLANNED = resolve(
+    Recipe().replace(
+        privacy={"users": 20000, "cohort": 200.0, "noise_multiplier": 0.8125, "delta": 1e-6, "accountant": "pld"},
+        run={"rounds": 60},
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def remembered():
+    """Each ε is computed once, and dp-accounting is not asked."""
+    patch, known, compute = pytest.MonkeyPatch(), {}, accounting.epsilon
+
+    def look_up(spent, delta, accountant="pld", *, replaced=False):
+        key = (tuple(spent), delta, accountant, replaced)
+        if key not in known:
+            known[key] = compute(spent, delta, accountant, replaced=replaced)
+        return known[key]
+
+    patch.setattr(accounting, "epsilon", look_up)
+    patch.setattr(verify, "dp_accounting_epsilon", lambda spent, delta: None)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def facts(remembered) -> dict[str, Any]:
+    """The statement that its run writes."""
+    mechanism = build_mechanism(PLANNED, ["one"])
+    spent, about = mechanism.events(60), RunFacts("b1946ac9", 60, 60, VocabularyFacts(WORDS.fingerprint, "public"))
+    return statement_of(PLANNED, mechanism, "pld", Charges(spent, spent, store=spent), about).to_json()
+
+
+@pytest.fixture
+def whole(tmp_path, keys, facts):
+    """Write a release with some facts changed; sentences, card, ledger and signature follow the facts."""
+
+    def make(changed: Mapping[str, Any] | None = None, after: Callable[[Path], object] | None = None) -> Path:
+        folder = tmp_path / "release"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        write_model(folder)
+        values = put(json.loads(json.dumps(facts)), changed or {})
+        values.setdefault(
+            "files", {name: sha256_of(folder / name) for name in ("weights.safetensors", WORDS.file_name)}
+        )
+        statement = Statement.from_json(values)
+        values.setdefault("prose", prose(statement))
+        written = sealed(values)
+        (folder / "privacy.json").write_bytes(pretty(written))
+        (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
+        lines = values["charged"]
+        header = {"ledger": "release", "run": statement.run, "charges": len(lines)}
+        (folder / "ledger.jsonl").write_bytes(chained([header, *lines]))
+        (folder / "training.toml").write_text(PLANNED.to_toml())
+        (folder / "README.md").write_text("\n".join(promise(Card.from_json({**CARD}), statement)))
+        if after is not None:
+            after(folder)
+        signature.sign_folder(folder, keys["thief"], signature.RELEASE)
+        return folder
+
+    return make
+
+
+def put(values: dict[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts with others at some places: `mechanism.noise_std`."""
+    for path, value in changed.items():
+        *sections, name = path.split(".")
+        place = values
+        for section in sections:
+            place = place[section]
+        place[name] = value
+    return values
+
+
+def test_a_release_of_today_passes_with_its_recipe_and_readme(whole):
+    found = verify_release(whole())
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+    assert found.signed
+    assert {"recipe", "model", "other epsilons", "sentences"} <= set(results(found))
+
+
+def charges(**changed: Any) -> list[dict[str, Any]]:
+    event = {"kind": "sampled-gaussian", "noise_multiplier": 0.8125, "sampling": "poisson", "user_rate": 0.01}
+    return [{"event": event | changed, "count": changed.pop("count", 60)}]
+
+
+COVERED = [{"event": {"kind": "covered", "noise_multiplier": 0.8125}, "count": 60}]
+TABLE = [{"who": "the server", "sees": "nothing", "epsilon": 0.1}]
+DEVICES_OF = {"devices": 10, "aggregation": "plain", "epsilon_server": 0.1}
+SHOWN_BY_THE_FOLDER = {
+    "an ε of covered rounds alone": ({"turns": 1, "epsilon": 0.0, "charged": COVERED}, "ledger"),
+    "turns where coins are drawn": ({"turns": 1}, "recipe"),
+    "one round of many": ({"charged": [{**charges()[0], "count": 1}], "epsilon": 9.0}, "ledger"),
+    "a plan of one round": ({"rounds_done": 1, "rounds_planned": 1}, "recipe"),
+    "another relation": ({"relation": "replace-one-user"}, "recipe"),
+    "another sampling": ({"sampling": "fixed"}, "recipe"),
+    "another unit": ({"unit": "household"}, "recipe"),
+    "more people": ({"declared.users": 10**9}, "recipe"),
+    "no people": ({"declared.users": -5}, "recipe"),
+    "a smaller cohort": ({"declared.cohort": 1.0}, "recipe"),
+    "a smaller rate": ({"declared.user_rate": 1e-6}, "recipe"),
+    "another weight": ({"declared.total_weight": 1.0}, "recipe"),
+    "another δ": ({"delta": 1e-4}, "recipe"),
+    "a sensitivity and noise that are tiny": (
+        {"mechanism.sensitivity": 2e-9, "mechanism.noise_std": 2e-9},
+        "recipe",
+    ),
+    "another clip": ({"mechanism.clip_norm": 300.0}, "recipe"),
+    "noise that is not charged": ({"mechanism.noise_multiplier": 100.0, "mechanism.noise_std": 7.5}, "recipe"),
+    "a schedule of the ledger": (
+        {"mechanism.noise_schedule": [[1, 1.0], [2, 10.0]], "charged": charges(noise_multiplier=8.125), "epsilon": 0.5},
+        "ledger",
+    ),
+    "no mode": ({"mechanism.mode": "none"}, "recipe"),
+    "one user replaced": ({"epsilon_replaced": 1.0}, "other epsilons"),
+    "what was spent": ({"epsilon_spent": 0.1}, "other epsilons"),
+    "training alone": ({"epsilon_training": 0.1}, "other epsilons"),
+    "the total of the store": ({"epsilon_store": 0.1}, "other epsilons"),
+    "adversaries without devices": ({"adversaries": TABLE}, "other epsilons"),
+    "an ε against the server": (
+        {"across_devices": True, "federation": DEVICES_OF, "adversaries": TABLE},
+        "other epsilons",
+    ),
+    "prose": ({"prose": "This run satisfies (0.1, 1e-12)-differential privacy for everyone."}, "sentences"),
+    "whom it protects": ({"protects": "everyone"}, "sentences"),
+    "what is not covered": ({"not_covered": []}, "sentences"),
+    "a fact that no statement has": ({"certified": True}, "sentences"),
+    "prose of another form": ({"statement": 1, "prose": "This run satisfies (0.1, 1e-12)-DP."}, "sentences"),
+    "seeded, in other letters": ({"secrets": "Seeded"}, "statement"),
+    "a practice": ({"practice": True}, "statement"),
+    "an unknown form": ({"statement": 99}, "statement"),
+    "an unknown audit": ({"audits": [{"audit": "auditors", "result": "passed"}]}, "statement"),
+    "a failed audit": ({"audits": [{"audit": "rounds", "result": "failed"}]}, "statement"),
+    "fewer than no charges": ({"charged_again": -3}, "statement"),
+    "hashes of other files": ({"files": {"README.md": "0" * 64}}, "model"),
+    "a vocabulary that was charged": ({"vocabulary.private": True}, "ledger"),
+}
+
+
+@pytest.mark.parametrize("lie", SHOWN_BY_THE_FOLDER)
+def test_a_lie_that_the_folder_shows_fails(whole, lie):
+    changed, check = SHOWN_BY_THE_FOLDER[lie]
+    assert results(verify_release(whole(changed)))[check] == FAILED
+
+
+def rewrite(name: str, old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def reseal(name: str, old: str, new: str) -> Callable[[Path], object]:
+    """Edit a file with a checksum, in a way that no JSON writer would."""
+
+    def change(folder: Path) -> None:
+        value = json.loads((folder / name).read_text())
+        text = pretty({**value, "checksum": "0" * 64}).decode()
+        assert old in text
+        raw = text.replace(old, new, 1).encode()
+        (folder / name).write_bytes(raw.replace(b"0" * 64, hashlib.sha256(raw).hexdigest().encode()))
+
+    return change
+
+
+def secret(folder: Path) -> None:
+    (folder / "secrets").mkdir()
+    (folder / "secrets" / "noise.key").write_bytes(b"k")
+
+
+def other_weights(folder: Path) -> None:
+    """Whatever is in the file, card and statement have its hash."""
+    (folder / "weights.safetensors").write_bytes(b"no weights")
+    written = json.loads((folder / "privacy.json").read_text())
+    written["files"]["weights.safetensors"] = sha256_of(folder / "weights.safetensors")
+    written = sealed(written)
+    (folder / "privacy.json").write_bytes(pretty(written))
+    (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
+
+
+FILES_THAT_LIE = {
+    "another noise in the recipe": (rewrite("training.toml", "multiplier = 0.8125", "multiplier = 0.4"), "recipe"),
+    "a seeded recipe": (rewrite("training.toml", 'secrets = "entropy"', 'secrets = "seeded"'), "recipe"),
+    "a recipe that is none": (lambda folder: (folder / "training.toml").write_text("[["), "recipe"),
+    "a recipe of more rounds": (rewrite("training.toml", "rounds = 60", "rounds = 600"), "recipe"),
+    "README": (rewrite("README.md", "ε = ", "ε = 0.0"), "sentences"),
+    "a secret": (secret, "files"),
+    "diagnostics": (lambda folder: (folder / "diagnostics.jsonl").write_text("{}"), "files"),
+    "no weights": (other_weights, "model"),
+    "a card of another model": (reseal("card.json", '"parameters": 12', '"parameters": 13'), "model"),
+    "a fact twice": (reseal("privacy.json", '"epsilon":', '"epsilon": 0.5,\n  "epsilon":'), "statement"),
+    "no number": (reseal("privacy.json", '"epsilon_spent":', '"other": NaN,\n  "epsilon_spent":'), "statement"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", FILES_THAT_LIE)
+def test_a_file_that_lies_fails(whole, lie):
+    change, check = FILES_THAT_LIE[lie]
+    assert results(verify_release(whole(after=change)))[check] == FAILED
+
+
+def test_a_large_delta_passes_with_a_warning_where_the_recipe_allows_it(whole, monkeypatch):
+    large = {"delta": 1e-4, "epsilon": 99.0, "epsilon_spent": 99.0, "epsilon_store": 99.0, "epsilon_training": 99.0}
+    monkeypatch.setattr(verify, "_other_faults", lambda found: iter(()))
+    refused = verify_release(whole(large, rewrite("training.toml", "delta = 1e-06", "delta = 0.0001")))
+    assert "it is too large" in next(check.found for check in refused.checks if check.name == "recipe")
+
+    def both(folder: Path) -> None:
+        rewrite("training.toml", "delta = 1e-06", "delta = 0.0001")(folder)
+        rewrite("training.toml", "allow_large_delta = false", "allow_large_delta = true")(folder)
+
+    allowed = verify_release(whole(large, both))
+    assert allowed.verified, allowed
+    assert allowed.notes[0].startswith(verify.LOUD)
+
+
+@pytest.mark.parametrize("name", ["privacy.json", "card.json", "ledger.jsonl", "ledger.head", "onnx/extra"])
+def test_what_is_no_plain_file_is_not_opened(whole, name):
+    """A pipe would keep the reader waiting for ever."""
+    folder = whole()
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    found = verify_release(folder)
+    assert results(found) == {"files": FAILED, "signature": PASSED}
+
+
+def test_a_file_that_is_too_large_is_not_opened(whole, monkeypatch):
+    monkeypatch.setattr(verify.verify_files, "_LARGEST", 100)
+    assert set(results(verify_release(whole()))) == {"files", "signature"}
+
+
+HOSTILE = (None, True, -1, 10**400, 1e300, "x", "infinity", [], [1], {}, {"a": []})
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, child in children:
+        yield from leaves(child, (*path, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_whatever_the_files_hold_it_answers(whole, number, monkeypatch):
+    folder = whole()
+    monkeypatch.setattr(verify, "_accounted", lambda spent, delta: [verify.Accounted(name, 1.0) for name in "abc"])
+    monkeypatch.setattr(verify, "_least", lambda *given, **named: 1.0)
+    card = json.loads((folder / "card.json").read_text())
+    lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    for path in leaves(card):
+        changed = json.loads(json.dumps(card))
+        place = changed
+        for name in path[:-1]:
+            place = place[name]
+        place[path[-1]] = HOSTILE[number]
+        if isinstance(changed.get("privacy"), dict):
+            changed["privacy"] = sealed(changed["privacy"])
+            (folder / "privacy.json").write_bytes(pretty(changed["privacy"]))
+        (folder / "card.json").write_bytes(pretty(sealed(changed)))
+        json.dumps(verify_release(folder).to_json(), allow_nan=False)
+    for path in leaves(lines):
+        changed = json.loads(json.dumps(lines))
+        place = changed
+        for name in path[:-1]:
+            place = place[name]
+        place[path[-1]] = HOSTILE[number]
+        kept = [
+            {key: value for key, value in line.items() if key != "check"} for line in changed if isinstance(line, dict)
+        ]
+        (folder / "ledger.jsonl").write_bytes(chained(kept))
+        json.dumps(verify_release(folder).to_json(), allow_nan=False)

@@ -1,0 +1,89 @@
+"""What the folder of a release may hold, and how much work a check of it may be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from sottovoce.data.tokenizer_files import FILES, load_tokenizer
+from sottovoce.errors import SottoError
+from sottovoce.reporting.statement import Statement
+from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
+from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
+
+_READ = (STATEMENT, "card.json", "ledger.jsonl", RECIPE, README)  # as a whole
+_SHOWN = (REPORT, "record.jsonl", "baselines.json", "canaries.json")
+KNOWN = frozenset({WEIGHTS, *FILES, *_READ, *_SHOWN, MANIFEST, SIGNATURE, SIGNER})
+_GRAPHS, _FACTS = "(step|sequence|batch)", "(manifest|canaries|pieces|tokenizer)"
+_EXPORTED = re.compile(rf"{ONNX}/({_GRAPHS}\.onnx|{_FACTS}\.json|vocabulary\.txt)")
+_LARGEST = 10**7  # bytes of a file that is read as a whole
+_LARGEST_TOKENIZER = 10**9
+# A kind of round takes about a third of a second, a thousand examples of a user a few.
+_MOST_KINDS, _MOST_EXAMPLES, _MOST_ROUNDS, _MOST_NUMBERS = 40, 10_000, 10**7, 10**4
+
+
+def unknown(sizes: Mapping[str, int]) -> list[str]:
+    """Files that no release has: they may be someone's text, or a key."""
+    names = sorted(name for name in sizes if name not in KNOWN and not _EXPORTED.fullmatch(name))
+    return [f"{ascii(name)[1:-1]} is no file of a release" for name in names]
+
+
+def too_large(sizes: Mapping[str, int]) -> list[str]:
+    """Files that are larger than such a file may be. They are not opened."""
+    limits = dict.fromkeys(_READ, _LARGEST) | dict.fromkeys(FILES, _LARGEST_TOKENIZER)
+    return [f"{name} has more than {most:,} bytes" for name, most in limits.items() if sizes.get(name, 0) > most]
+
+
+def check_work(events: Sequence[object]) -> None:
+    """Refuse charges that would take longer to account for than a reviewer waits.
+
+    Raises:
+        SottoError: there are too many kinds of rounds, or too many examples, rounds or numbers in one of them.
+    """
+    if len(events) > _MOST_KINDS:
+        raise SottoError(f"{len(events):,} kinds of rounds take too long to account for: {_MOST_KINDS} are allowed")
+    limits = {"examples_per_user": _MOST_EXAMPLES, "silos": _MOST_EXAMPLES, "rounds": _MOST_ROUNDS}
+    together = 0
+    for event in events:
+        if not isinstance(event, dict):
+            raise SottoError("a charge is no object")
+        for name, value in event.items():
+            if isinstance(value, list) and len(value) > _MOST_NUMBERS:
+                raise SottoError(f"{len(value):,} numbers of one charge take too long to account for")
+            if name in limits and not (isinstance(value, int) and value <= limits[name]):
+                raise SottoError(f"{name} of a charge must be a whole number up to {limits[name]:,}")
+        together += sum(event.get(name) or 0 for name in ("examples_per_user", "silos"))
+    if together > _MOST_EXAMPLES:
+        raise SottoError(f"{together:,} examples of a user in all charges take too long to account for")
+
+
+def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
+    """Whether weights and tokenizer can be read, and are those that card and statement describe."""
+    named = set(statement.files or ())
+    words = named & set(FILES)
+    if WEIGHTS not in named or len(words) != 1 or named - {WEIGHTS, *FILES}:
+        yield f"the statement must have the hash of {WEIGHTS} and of one tokenizer, and no others"
+        return
+    card = release.read_card()
+    try:
+        found = sum(map(math.prod, _shapes(release)))
+    except Exception as error:  # noqa: BLE001 -- anything that a reader of arrays raises on hostile bytes
+        yield f"{WEIGHTS} is no file of weights ({error})"
+    else:
+        if found != card.get("parameters"):
+            yield f"{WEIGHTS} has {found:,} numbers, and the card {card.get('parameters')} parameters"
+    (name,) = words
+    tokenizer = load_tokenizer(release.path / name)
+    if tokenizer.fingerprint != statement.vocabulary.fingerprint:
+        yield f"{name} is not the vocabulary of the statement"
+    if tokenizer.size != card.get("vocabulary"):
+        yield f"{name} has {tokenizer.size} tokens, and the card {card.get('vocabulary')}"
+
+
+def _shapes(release: RunFolder) -> list[list[int]]:
+    """Of all arrays, from the head of the file: a model may be larger than the memory of a reviewer's machine."""
+    from safetensors import safe_open
+
+    with safe_open(release.path / WEIGHTS, framework="numpy") as arrays:
+        return [arrays.get_slice(name).get_shape() for name in arrays.keys()]  # noqa: SIM118

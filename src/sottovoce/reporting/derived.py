@@ -1,0 +1,289 @@
+"""What a statement must say: its figures, derived again from the recipe of the run.
+
+It is built from the blocks that the mechanism of the run is built from, and needs no jax. The facts are made by the
+code that writes a statement, and compared field by field.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from sottovoce.accounting import Spent
+from sottovoce.accounting.events import CorrelatedGaussian, Covered, Event, ThresholdedHistogram
+from sottovoce.accounting.matrices import Identity
+from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
+from sottovoce.errors import SottoError
+from sottovoce.privacy.adaptive import QuantileTracking
+from sottovoce.privacy.device_noise import STEPS, DeviceNoise
+from sottovoce.privacy.sampling import Sampler
+from sottovoce.privacy.schedule import Schedule, build_schedule
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import Statement, declared_facts, mechanism_facts
+
+if TYPE_CHECKING:
+    from sottovoce.privacy.mechanism import Mechanism
+
+ROUNDING = 1e-6  # norms are rounded to float32
+_CLIPS = {"flat": True, "per_layer": True, "none": False}  # is an update bounded?
+# What statements of earlier versions lack. A fact that is not stated is no lie.
+_LATER = ("min_separation", "sampling_generator")
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The mechanism that a recipe describes. It answers what a statement asks of `Mechanism`, and can add no noise."""
+
+    recipe: Recipe
+    parts: int = 1  # of an update that are clipped apart, where the recipe does not say it
+    across_devices: bool = False
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        return sampler_of(self.recipe)
+
+    @cached_property
+    def tracking(self) -> QuantileTracking | None:
+        return tracking_of(self.recipe.privacy)
+
+    @cached_property
+    def devices(self) -> DeviceNoise | None:
+        found = device_noise_of(self.recipe, self.sampler)
+        return found and replace(found, simulated=not self.across_devices)
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.recipe.privacy.noise_multiplier or 0.0
+
+    @cached_property
+    def noise_schedule(self) -> Schedule:
+        return build_schedule(self.recipe.privacy.noise_schedule)
+
+    @property
+    def clipping(self) -> SimpleNamespace:
+        name = self.recipe.privacy.clipping
+        if name not in _CLIPS:
+            raise SottoError(f"privacy.clipping={name!r} must be one of {', '.join(_CLIPS)}")
+        return SimpleNamespace(bounded=_CLIPS[name])
+
+    def start(self) -> None:
+        return None
+
+    def clip_norms(self, round_number: int, tracked: object = None) -> np.ndarray:
+        privacy, silos = self.recipe.privacy, self.recipe.federation.max_silos
+        norms = [privacy.clip_norm]
+        if privacy.clipping == "per_layer":
+            norms = list(privacy.layer_clip_norms) or [privacy.clip_norm / math.sqrt(self.parts)] * self.parts
+        factor = 1.0 if self.tracking else build_schedule(privacy.clip_schedule, privacy.clip_path)(round_number)
+        return np.asarray(norms, np.float32) / np.float32(silos) * np.float32(factor)
+
+    def sensitivity(self, clip_norms: np.ndarray) -> float:
+        bound = math.hypot(*map(float, clip_norms)) if self.clipping.bounded else math.inf
+        return self.sampler.most_updates * estimator_of(self.recipe.privacy).sensitivity(bound)
+
+    def noise_std(self, round_number: int, clip_norms: np.ndarray) -> tuple[float, float | None]:
+        z, most, sensitivity = self.noise_multiplier, self.sampler.most_updates, self.sensitivity(clip_norms)
+        z *= self.noise_schedule(round_number)
+        if self.devices is not None and self.devices.simulated:
+            return self.devices.drawn_at_once(z, STEPS) / STEPS * sensitivity, None
+        if self.tracking is not None:
+            own = self.tracking.update_multiplier(z * most, len(clip_norms)) / most
+            return own * sensitivity, self.tracking.bit_noise
+        event = self.event(round_number)
+        over_run = event.sensitivity if isinstance(event, CorrelatedGaussian) else 1.0
+        return z * over_run * sensitivity, None
+
+    def event(self, round_number: int) -> Event:
+        """What a round charges that is the first; rounds with correlated noise are charged together."""
+        return next(iter(self.events(round_number)))[0]
+
+    def events(self, rounds: int) -> Spent:
+        """What the first rounds of a run charge."""
+        privacy = self.recipe.privacy
+        if privacy.noise != Identity.kind:
+            participation = self.sampler.participation(self.recipe.run.rounds)
+            if participation is None:
+                raise SottoError(f"privacy.sampling={privacy.sampling!r} has no accounting for correlated noise")
+            return [(CorrelatedGaussian(self.noise_multiplier, matrix_of(privacy), participation), 1)]
+        noise = [(self.noise_multiplier * factor, count) for factor, count in self.noise_schedule.stretches(rounds)]
+        charges = self.sampler.events(noise)
+        return charges if self.devices is None else self.devices.charged(charges)
+
+
+def derive(statement: Statement, recipe: Recipe) -> Derived:
+    """The mechanism of a recipe, where the model has as many clipped parts as the statement says."""
+    adaptive = statement.mechanism.adaptive
+    parts = 1 if adaptive is None else min(max(adaptive.bits, 1), 10**4)
+    return Derived(recipe, parts, statement.federation is not None)
+
+
+def recipe_of(statement: Statement) -> Recipe:
+    """The recipe that a statement describes, for a release of before `training.toml` was part of one.
+
+    Raises:
+        SottoError: a value is none that a recipe may have.
+    """
+    declared, mechanism, devices = statement.declared, statement.mechanism, statement.mechanism.devices
+    silos, adaptive, federation = declared.silos or 1, statement.mechanism.adaptive, statement.federation
+    matrices = [event.matrix for event, _ in statement.charged if isinstance(event, CorrelatedGaussian)]
+    privacy: dict[str, Any] = {
+        "mode": mechanism.mode,
+        "users": declared.users,
+        "cohort": declared.cohort,
+        "sampling": statement.sampling,
+        "examples_per_user": declared.examples_per_user or 0,
+        "weight_cap": declared.weight_cap,
+        "total_weight": declared.total_weight,
+        "min_weight": declared.min_weight or 0.0,
+        "clipping": mechanism.clipping,
+        "clip_when": mechanism.clip_when,
+        "clip_norm": mechanism.nominal_clip_norm or (mechanism.clip_norm or 1.0) * silos,
+        "clip_weighted": mechanism.clip_weighted,
+        "layer_clip_norms": mechanism.layer_clip_norms,
+        "clip_schedule": mechanism.clip_schedule,
+        "clip_path": mechanism.clip_path or "steps",
+        "estimator": mechanism.estimator,
+        "noise_multiplier": mechanism.nominal_noise_multiplier or mechanism.noise_multiplier,
+        "noise_schedule": mechanism.noise_schedule,
+        "delta": statement.delta,
+        "accountant": accountant_of(statement),
+        "secrets": statement.secrets,
+        "randomness": "standard" if statement.sampling_generator == "Philox" else "hardened",
+        "allow_large_delta": False,
+    }
+    if adaptive is not None:
+        privacy |= {"adaptive_quantile": adaptive.quantile, "adaptive_rate": adaptive.learning_rate}
+        privacy["adaptive_bit_noise"] = adaptive.bit_noise or 0.0
+    if statement.sampling == "min_separation":
+        privacy |= {"min_separation": statement.min_separation or 0, "participations": statement.turns or 0}
+    if mechanism.correlation is not None and matrices:
+        privacy["noise"] = mechanism.correlation.noise
+        privacy |= settings_of(matrices[0]) if mechanism.correlation.noise != "tree" else {}
+    together: dict[str, Any] = {"max_silos": silos}
+    if federation is not None:
+        together |= {"aggregation": federation.aggregation, "staleness": federation.staleness}
+        together |= {"survivors": federation.survivors, "colluding": federation.colluding}
+    if devices is not None:
+        together |= {"survivors": devices.survivors, "colluding": devices.colluding, "noise": "devices"}
+        together |= {
+            "server_noise_multiplier": devices.noise_multiplier,
+            "participations": devices.participations,
+        }
+    run = {"algorithm": mechanism.algorithm, "rounds": statement.rounds_planned}
+    local = {"tokens": declared.example_tokens or 0}
+    server = {"update": mechanism.server_update or "average"}
+    return Recipe.from_dict({"privacy": privacy, "run": run, "local": local, "server": server, "federation": together})
+
+
+def accountant_of(statement: Statement) -> str:
+    """`pld`, `rdp` or `moments`, from the name that a statement has of it."""
+    return statement.accountant.split(" ")[0].lower()
+
+
+def fact_faults(statement: Statement, recipe: Recipe, source: str) -> Iterator[str]:
+    """Facts that do not follow from a recipe; `source` says in an error where it is from."""
+    if recipe.privacy.mode != "private" or statement.mechanism.mode != "private":
+        yield f"the mode of {source} is {recipe.privacy.mode!r}, which gives no guarantee"
+        return
+    derived = derive(statement, recipe)
+    mechanism = cast("Mechanism", derived)  # it answers the same questions
+    expected = {
+        **_flat("declared", declared_facts(recipe, mechanism).to_json()),
+        **_flat("mechanism", mechanism_facts(recipe, mechanism).to_json()),
+        **_settings(statement, recipe, derived),
+    }
+    stated = {
+        **_flat("declared", statement.declared.to_json()),
+        **_flat("mechanism", statement.mechanism.to_json()),
+        **{name: _stated(statement, name) for name in _settings(statement, recipe, derived)},
+    }
+    for name in dict.fromkeys([*expected, *stated]):
+        found, wanted = stated.get(name), expected.get(name)
+        if not alike(found, wanted) and not (found is None and name in _LATER):
+            yield f"{name} is {shown(found)}, and by {source} it is {shown(wanted)}"
+
+
+def _settings(statement: Statement, recipe: Recipe, derived: Derived) -> dict[str, Any]:
+    """Facts of a statement that stand outside `declared` and `mechanism`."""
+    privacy, sampler, rounds = recipe.privacy, derived.sampler, statement.rounds_planned
+    participation = sampler.participation(rounds)
+    settings = {
+        "unit": "user",
+        "relation": derived.event(1).relation,
+        "sampling": privacy.sampling,
+        "delta": privacy.delta,
+        "secrets": privacy.secrets,
+        "turns": None if sampler.amplifies else sampler.participations(rounds),
+        "min_separation": None if participation is None else participation.min_separation,
+        "sampling_generator": sampler.generator,
+    }
+    if statement.federation is not None:
+        names = ("aggregation", "survivors", "colluding", "noise", "staleness")
+        settings |= {f"federation.{name}": getattr(recipe.federation, name) for name in names}
+    return settings
+
+
+def _stated(statement: Statement, name: str) -> Any:
+    section, dot, key = name.partition(".")
+    return getattr(getattr(statement, section), key) if dot else getattr(statement, name)
+
+
+def charge_faults(statement: Statement, spent: Spent, derived: Derived) -> Iterator[str]:
+    """Rounds that a ledger does not charge, or lets an earlier charge cover where none does."""
+    planned = derived.events(statement.rounds_planned)
+    correlated = any(isinstance(event, CorrelatedGaussian) for event, _ in planned)
+    covering = correlated or not derived.sampler.amplifies
+    for event, _ in spent:
+        if isinstance(event, Covered) and not covering:
+            yield f"it covers rounds by earlier charges, and with {statement.sampling!r} sampling each is charged"
+    more = bool(statement.charged_again or statement.charged_elsewhere)  # then a budget may forbid the last rounds
+    due = derived.events(max(statement.rounds_done, 1)) if more else planned
+    for event, count in due:
+        charged = sum(number for one, number in spent if _same(one, event))
+        if charged < count:
+            shown_event = f"of noise multiplier {event.noise_multiplier:g}"
+            yield f"it charges {charged} rounds {shown_event}, fewer than the {count} that were planned or done"
+
+
+def has_room(statement: Statement, recipe: Recipe, derived: Derived) -> Spent | None:
+    """Where fewer rounds are planned than the recipe has: the charges with one round more, which pass its budget."""
+    if statement.rounds_planned >= recipe.run.rounds:
+        return None
+    return [*_vocabulary(statement), *derived.events(statement.rounds_planned + 1)]
+
+
+def _vocabulary(statement: Statement) -> Spent:
+    return [(event, count) for event, count in statement.charged if isinstance(event, ThresholdedHistogram)]
+
+
+def _same(one: Event, other: Event) -> bool:
+    return type(one) is type(other) and alike(one.to_json(), other.to_json())
+
+
+def _flat(section: str, facts: dict[str, Any]) -> dict[str, Any]:
+    return {f"{section}.{name}": value for name, value in facts.items()}
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Equal, but for the rounding of numbers."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=ROUNDING)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+    return one == other
+
+
+def shown(value: Any) -> str:
+    """A value of a file, for one line."""
+    text = "not stated" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,55 @@
+"""Which files a release may have, and how much work its charges may be."""
+
+from __future__ import annotations
+
+import pytest
+
+from sottovoce.commands.convert import BATCH, GRAPHS
+from sottovoce.commands.export import CANARIES, MANIFEST, PIECES
+from sottovoce.commands.verify_files import check_work, too_large, unknown
+from sottovoce.data.tokenizer_files import FILES
+from sottovoce.errors import SottoError
+
+EVENT = {"kind": "sampled-examples", "noise_multiplier": 1.0, "example_rate": 0.01, "examples_per_user": 6000}
+
+
+def test_every_file_that_is_written_is_known_and_no_other():
+    exported = [f"onnx/{name}" for name in (*FILES, MANIFEST, CANARIES, PIECES)]
+    exported += [f"onnx/{graph}.onnx" for graph in (*GRAPHS, BATCH)]
+    top = ["weights.safetensors", *FILES, "card.json", "privacy.json", "ledger.jsonl", "training.toml", "README.md"]
+    top += [
+        "report.html",
+        "record.jsonl",
+        "baselines.json",
+        "canaries.json",
+        "SHA256SUMS",
+        "SHA256SUMS.sig",
+        "signer.pub",
+    ]
+    assert unknown(dict.fromkeys([*top, *exported], 1)) == []
+    for name in ("ledger.head", "onnx/users.csv", "secrets/noise.key", "onnx/onnx/step.onnx", "step.onnx", "\x1b[31m"):
+        (fault,) = unknown({name: 1})
+        assert fault.isprintable()
+        assert "is no file of a release" in fault
+
+
+def test_a_file_that_is_read_whole_has_a_largest_size():
+    assert too_large({"privacy.json": 10**7, "weights.safetensors": 10**12}) == []
+    assert too_large({"privacy.json": 10**7 + 1}) == ["privacy.json has more than 10,000,000 bytes"]
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([{"kind": "covered"}] * 41, "kinds of rounds"),
+        ([EVENT, EVENT], "12,000 examples of a user"),
+        ([{**EVENT, "examples_per_user": "many"}], "must be a whole number"),
+        ([{"kind": "correlated-gaussian", "rounds": 10**8}], "must be a whole number"),
+        ([{"kind": "correlated-gaussian", "coefficients": [1.0] * 10_001}], "numbers of one charge"),
+        (["an event"], "is no object"),
+    ],
+)
+def test_charges_that_take_too_long_are_refused(events, words):
+    check_work([EVENT])
+    with pytest.raises(SottoError, match=words):
+        check_work(events)

@@ -1,0 +1,122 @@
+"""Facts that are derived without the mechanism are those that the mechanism has, for every kind of run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sottovoce.accounting import Covered
+from sottovoce.build.mechanism import build_mechanism, resolve
+from sottovoce.errors import SottoError
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.adversaries import FederationFacts
+from sottovoce.reporting.derived import alike, charge_faults, derive, fact_faults, has_room, recipe_of
+from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
+
+GOOD = Recipe().replace(
+    privacy={"users": 1000, "cohort": 50.0, "noise_multiplier": 1.5, "delta": 1e-5, "accountant": "rdp"},
+    run={"rounds": 20},
+)
+MASKED = {"aggregation": "masked", "survivors": 10, "colluding": 2}
+KINDS = {
+    "poisson": {},
+    "philox": {"privacy": {"randomness": "standard"}},
+    "fixed": {"privacy": {"sampling": "fixed"}},
+    "in turn": {"privacy": {"sampling": "in_turn"}},
+    "least separation": {"privacy": {"sampling": "min_separation", "min_separation": 5, "participations": 3}},
+    "correlated": {"privacy": {"sampling": "in_turn", "noise": "tree"}},
+    "banded": {
+        "privacy": {"sampling": "in_turn", "noise": "banded", "noise_coefficients": (1.0, 0.5), "accountant": "pld"}
+    },
+    "clipped denominator": {"privacy": {"estimator": "clipped_denominator", "min_weight": 500.0}},
+    "per layer": {"privacy": {"clipping": "per_layer"}},
+    "given layers": {"privacy": {"clipping": "per_layer", "layer_clip_norms": (3.0, 4.0)}},
+    "adaptive": {"privacy": {"adaptive_quantile": 0.5, "adaptive_bit_noise": 10.0}},
+    "adaptive layers": {
+        "privacy": {"clipping": "per_layer", "adaptive_quantile": 0.5, "adaptive_bit_noise": 10.0},
+    },
+    "noise schedule": {"privacy": {"noise_schedule": ((1, 1.0), (5, 2.0))}},
+    "clip schedule": {"privacy": {"clip_schedule": ((1, 1.5), (9, 0.5)), "clip_path": "geometric"}},
+    "weights": {"privacy": {"total_weight": 400.0, "weight_cap": 160.0, "clip_weighted": True}},
+    "silos": {"federation": {"max_silos": 3}, "privacy": {"accountant": "pld"}},
+    "examples": {
+        "run": {"algorithm": "els"},
+        "local": {"tokens": 16},
+        "privacy": {"examples_per_user": 4, "accountant": "pld"},
+    },
+    "noise of devices": {"federation": {**MASKED, "noise": "devices", "server_noise_multiplier": 1.0}},
+}
+DEVICES = {"masked": MASKED, "noise of devices": KINDS["noise of devices"]["federation"]}
+
+
+def stated(sections: dict, federation: FederationFacts | None = None) -> tuple[Statement, Recipe]:
+    """The statement that a run of this recipe writes. Its ε is not computed: no check here reads it."""
+    recipe = resolve(GOOD.replace(**sections))
+    mechanism = build_mechanism(recipe, ["one", "two"])
+    about = RunFacts("b1946ac9", 20, 20, VocabularyFacts("9f86", "public"), federation=federation)
+    spent = mechanism.events(20)
+    statement = make_statement(recipe, mechanism, recipe.privacy.accountant, Charges(spent, spent, store=spent), about)
+    return Statement.from_json(statement.to_json()), recipe
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_accounting():
+    """ε of each kind takes seconds together, and nothing here depends on it."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("sottovoce.accounting.epsilon", lambda *given, **named: 1.0)
+    yield
+    patch.undo()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_statement_of_a_run_follows_from_its_recipe(kind):
+    statement, recipe = stated(KINDS[kind])
+    for source in (recipe, recipe_of(statement)):
+        assert list(fact_faults(statement, source, "training.toml")) == []
+        assert list(charge_faults(statement, statement.charged, derive(statement, source))) == []
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+def test_that_of_a_run_across_devices_too(kind):
+    declared = DEVICES[kind]
+    names = ("aggregation", "survivors", "colluding", "noise")
+    facts = FederationFacts(30, **{name: declared.get(name, "server") for name in names})
+    statement, recipe = stated({"federation": declared}, facts)
+    for source in (recipe, recipe_of(statement)):
+        assert list(fact_faults(statement, source, "training.toml")) == []
+    lie = replace(statement, federation=replace(facts, colluding=1))
+    assert any("federation.colluding is 1" in fault for fault in fact_faults(lie, recipe, "training.toml"))
+
+
+def test_covered_rounds_need_a_charge_that_covers_them():
+    statement, recipe = stated(KINDS["poisson"])
+    faults = list(charge_faults(statement, [(Covered(1.5), 20)], derive(statement, recipe)))
+    assert "each is charged" in faults[0]
+    assert "it charges 0 rounds" in faults[1]
+    in_turn, recipe = stated(KINDS["in turn"])
+    assert list(charge_faults(in_turn, [*in_turn.charged, (Covered(1.5), 19)], derive(in_turn, recipe))) == []
+    assert "it charges 0 rounds" in next(charge_faults(in_turn, [(Covered(1.5), 20)], derive(in_turn, recipe)))
+
+
+def test_rounds_that_a_budget_forbids_need_not_be_planned():
+    statement, recipe = stated(KINDS["poisson"])
+    assert has_room(statement, recipe, derive(statement, recipe)) is None
+    fewer = replace(statement, rounds_planned=7, rounds_done=7)
+    assert has_room(fewer, recipe, derive(fewer, recipe)) == [(statement.charged[0][0], 8)]
+
+
+def test_a_statement_that_no_recipe_could_have_is_refused():
+    statement, _ = stated(KINDS["poisson"])
+    for name, value in (("sampling", "by hand"), ("secrets", "Seeded"), ("delta", 2.0)):
+        changed = replace(statement, **{name: value})
+        with pytest.raises(SottoError):
+            list(fact_faults(changed, recipe_of(changed), "its other facts"))
+
+
+def test_numbers_are_alike_but_for_their_rounding():
+    assert alike({"a": [1.0, None]}, {"a": (1.0 + 1e-9, None)})
+    assert not alike(1.0, 1.001)
+    assert not alike(True, 1)
+    assert not alike({"a": 1}, {"a": 1, "b": 2})
+    assert not alike(float("nan"), float("nan"))
