@@ -41,6 +41,7 @@ def check_work(events: Sequence[object]) -> None:
     Raises:
         SottoError: there are too many kinds of rounds, or too many examples, rounds or numbers in one of them.
     """
+    events = [inner for event in events for inner in _with_inner(event)]
     if len(events) > _MOST_KINDS:
         raise SottoError(f"{len(events):,} kinds of rounds take too long to account for: {_MOST_KINDS} are allowed")
     limits = {"examples_per_user": _MOST_EXAMPLES, "silos": _MOST_EXAMPLES, "rounds": _MOST_ROUNDS}
@@ -56,6 +57,12 @@ def check_work(events: Sequence[object]) -> None:
         together += sum(event.get(name) or 0 for name in ("examples_per_user", "silos"))
     if together > _MOST_EXAMPLES:
         raise SottoError(f"{together:,} examples of a user in all charges take too long to account for")
+
+
+def _with_inner(event: object) -> list[object]:
+    """An event, and those of one run where it is the best of several."""
+    run = event.get("run") if isinstance(event, dict) else None
+    return [event, *(one.get("event") if isinstance(one, dict) else one for one in run)] if run else [event]
 
 
 def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from sottovoce.accounting import Spent
-from sottovoce.accounting.events import CorrelatedGaussian, Covered, Event, ThresholdedHistogram
+from sottovoce.accounting.events import BestOfRuns, CorrelatedGaussian, Covered, Event, ThresholdedHistogram
 from sottovoce.accounting.matrices import Identity
 from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
 from sottovoce.errors import SottoError
@@ -236,6 +236,9 @@ def _stated(statement: Statement, name: str) -> Any:
 
 def charge_faults(statement: Statement, spent: Spent, derived: Derived) -> Iterator[str]:
     """Rounds that a ledger does not charge, or lets an earlier charge cover where none does."""
+    # Of the best of several runs, each has to be what the statement describes.
+    runs = [event.run if isinstance(event, BestOfRuns) else ((event, count),) for event, count in spent]
+    spent = [charge for run in runs for charge in run]
     planned = derived.events(statement.rounds_planned)
     correlated = any(isinstance(event, CorrelatedGaussian) for event, _ in planned)
     covering = correlated or not derived.sampler.amplifies

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.accounting import Covered
+from sottovoce.accounting import BestOfRuns, Covered
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
@@ -97,6 +97,14 @@ def test_covered_rounds_need_a_charge_that_covers_them():
     in_turn, recipe = stated(KINDS["in turn"])
     assert list(charge_faults(in_turn, [*in_turn.charged, (Covered(1.5), 19)], derive(in_turn, recipe))) == []
     assert "it charges 0 rounds" in next(charge_faults(in_turn, [(Covered(1.5), 20)], derive(in_turn, recipe)))
+
+
+def test_each_of_several_runs_is_charged_as_the_one_that_was_chosen():
+    statement, recipe = stated(KINDS["poisson"])
+    derived = derive(statement, recipe)
+    assert list(charge_faults(statement, [(BestOfRuns(4.0, "poisson", statement.charged), 1)], derived)) == []
+    less = tuple((event, count - 1) for event, count in statement.charged)
+    assert "fewer than the 20" in next(charge_faults(statement, [(BestOfRuns(4.0, "poisson", less), 1)], derived))
 
 
 def test_rounds_that_a_budget_forbids_need_not_be_planned():
