@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -274,6 +274,22 @@ def in_processes(folder: Path, silos: int, arguments: argparse.Namespace) -> dic
         return over_tls(roster, arguments)
 
 
+class Timed:
+    """A transport, and the seconds that each exchange of the last round took."""
+
+    def __init__(self, transport: Transport):
+        self._transport, self.seconds = transport, []
+
+    def here(self) -> Collection[str]:
+        return self._transport.here()
+
+    def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
+        self.seconds = [] if exchange.begins else self.seconds
+        began = time.perf_counter()
+        yield from self._transport.exchange(exchange)
+        self.seconds.append(round(time.perf_counter() - began, 2))
+
+
 def over_tls(roster: Roster, arguments: argparse.Namespace) -> dict[str, Any]:
     """Rounds over a real link, whose devices are there or will come."""
     silos = len(roster.members)
@@ -281,7 +297,8 @@ def over_tls(roster: Roster, arguments: argparse.Namespace) -> dict[str, Any]:
     with ExitStack() as stack:
         serving = federate.Serving(seconds=600, at_least=silos)
         coordinator = stack.enter_context(federate.connected(roster, serving, lambda: False))
-        rounds = {kind: play(roster, coordinator.transport, make_recipe(kind, silos, arguments)) for kind in KINDS}
+        timed = Timed(coordinator.transport)
+        rounds = {kind: play(roster, timed, make_recipe(kind, silos, arguments)) for kind in KINDS}
         note(f"{silos} silos are connected")
         answers = []
         for _ in range(arguments.turns):
@@ -290,8 +307,8 @@ def over_tls(roster: Roster, arguments: argparse.Namespace) -> dict[str, Any]:
                     began = time.perf_counter()
                     _, summed = next(played)
                     took = time.perf_counter() - began
-                    note(f"{silos} silos, {kind}: {took:.1f} s")
-                    answers.append({"kind": kind, **summed.diagnostics()})
+                    note(f"{silos} silos, {kind}: {took:.1f} s, its exchanges {timed.seconds}")
+                    answers.append({"kind": kind, "exchanges_s": timed.seconds, **summed.diagnostics()})
                     if number:
                         seconds[kind].append(took)
     medians = {kind: round(median(seconds[kind]), 2) for kind in KINDS}
