@@ -19,7 +19,15 @@ from jaxtyping import Array
 from scipy import special
 
 from sottovoce.data.store import Store
-from sottovoce.evaluation.prediction import Counts, TokenKinds, count_targets, perplexity_of, sum_by_user, token_counts
+from sottovoce.evaluation.prediction import (
+    Counts,
+    TokenKinds,
+    count_targets,
+    perplexity_of,
+    sum_ranks_by_user,
+    token_counts,
+)
+from sottovoce.evaluation.ranks import Ranks
 from sottovoce.models.contract import LanguageModel
 
 RANKS = (10, 100, 1000)
@@ -84,7 +92,7 @@ def bands_of(store: Store, ranks: Sequence[int] = RANKS) -> Bands:
 def count_parts(model: LanguageModel, store: Store, bands: Bands) -> tuple[Counts, Breakdown]:
     """The counts of `count_hits`, and the same by part, in one pass."""
     in_band = jax.nn.one_hot(bands.of_token, len(bands.names))
-    counts, by_band = sum_by_user(_count_bands, model, store, (TokenKinds.of(store.vocabulary), in_band))
+    counts, by_band = sum_ranks_by_user(_count_bands, model, store, (TokenKinds.of(store.vocabulary), in_band))
     parts = tuple(Part(name, *(column[:, band] for column in by_band)) for band, name in enumerate(bands.names))
     return counts, Breakdown(tuple(part for part in parts if part.targets.sum()), _groups(counts))
 
@@ -172,13 +180,13 @@ def quarters(values: np.ndarray, some: np.ndarray) -> list[np.ndarray]:
 
 
 def _count_bands(
-    logits: Array, targets: Array, counted: Array, facts: tuple[TokenKinds, Array]
+    ranks: Ranks, targets: Array, counted: Array, facts: tuple[TokenKinds, Array]
 ) -> tuple[Counts, tuple[Array, ...]]:
     kinds, in_band = facts
 
-    def one(target: Array, logits: Array, seen: Array) -> Counts:
-        return count_targets(logits[None], target[None], seen[None], kinds)
+    def one(target: Array, ranks: Ranks, seen: Array) -> Counts:
+        return count_targets(jax.tree.map(lambda part: part[None], ranks), target[None], seen[None], kinds)
 
-    each = jax.vmap(one)(targets, logits, counted)
+    each = jax.vmap(one)(targets, ranks, counted)
     by_band = tuple(column @ in_band[targets] for column in (each.targets, each.top1, each.top3, each.loss))
     return jax.tree.map(jnp.sum, each), by_band

@@ -17,6 +17,7 @@ from sottovoce.evaluation import keystrokes, prediction
 from sottovoce.evaluation.bits_per_byte import Text, UserText
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeCounts, KeystrokeSaving, Typing
 from sottovoce.evaluation.prediction import Counts, Evaluation, TokenKinds
+from sottovoce.evaluation.ranks import ranks_of
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.local.update import User, local_steps
 from sottovoce.models.contract import LanguageModel, join, split
@@ -95,9 +96,8 @@ def _measure_block(
     last = local_steps(jnp.max(halves), fine_tune.batch, fine_tune.unroll)
 
     def measure(logits: Array, targets: Array, counted: Array) -> Any:
-        seen = (logits, targets, counted)
-        typed = None if typing is None else keystrokes.keystrokes_of_targets(*seen, typing)
-        return prediction.count_targets(*seen, kinds), typed
+        typed = None if typing is None else keystrokes.keystrokes_of_targets(logits, targets, counted, typing)
+        return prediction.count_targets(ranks_of(logits, targets), targets, counted, kinds), typed
 
     def one(tokens: Array, length: Array, half: Array, key: Array) -> Any:
         params, frozen = split(model)

@@ -18,15 +18,16 @@ from typing import Any, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Int
 
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.bits_per_byte import Text
+from sottovoce.evaluation.ranks import Ranks, Softmax, ranks_of
 from sottovoce.files import Facts, Json, in_file
 from sottovoce.models.contract import LanguageModel
-from sottovoce.models.head import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,14 @@ def observed(step: Callable[[int, int], None]) -> Generator[None, None, None]:
         _observer.reset(before)
 
 
+_USERS_A_CORE = 32  # read together: enough for a fast recurrent product
+_READ = 32  # tokens of each of them at once
 _CHUNK = 64  # tokens evaluated at once: bounds memory at users x 64 x vocabulary
 
 
 def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = None, block: int = 0) -> Counts:
     """The sums of every user in `rows` (all users by default), each as an array over users, `block` at a time."""
-    return sum_by_user(count_targets, model, store, TokenKinds.of(store.vocabulary), rows, block)
+    return sum_ranks_by_user(count_targets, model, store, TokenKinds.of(store.vocabulary), rows, block)
 
 
 def sum_by_user(
@@ -118,6 +121,89 @@ def sum_by_user(
     return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
 
 
+def sum_ranks_by_user(
+    measure: Callable, model: LanguageModel, store: Store, facts: Any, rows: Sequence[int] | None = None, block: int = 0
+) -> Any:
+    """Sums of `measure(ranks, targets, counted, facts)` over the targets of every user, as arrays over users.
+
+    On a CPU the logits of all tokens are never there at once, and each device reads some of the users.
+    """
+    if jax.default_backend() != "cpu" or not Softmax.fits(model):
+        return sum_by_user(_OfLogits(measure), model, store, facts, rows, block)
+    chosen = np.arange(store.users) if rows is None else np.asarray(rows, int)
+    written = store.lengths(chosen)
+    order = np.argsort(written, kind="stable")  # users of one block are then about as long
+    devices = 1 if block else min(jax.local_device_count(), max(1, len(chosen)))
+    each = block or min(_USERS_A_CORE, 2 ** math.ceil(math.log2(max(1, len(chosen) / devices))))
+    spec = _Shares(measure, devices)
+    shared = (model, jnp.asarray(store.vocabulary.specials.bos), facts)
+    shared = jax.device_put(shared, NamedSharding(spec.mesh, PartitionSpec()))
+    parts = []
+    for tokens, lengths, users in blocks_of(
+        store, chosen[order], each * devices, _padded(store, int(written.max(initial=1)))
+    ):
+        sums = _sum_shares(spec, shared, tokens, lengths)
+        parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:users], sums))
+    back = np.argsort(order)
+    return jax.tree.map(lambda *columns: np.concatenate(columns)[back], *parts)
+
+
+class _OfLogits(NamedTuple):
+    """A measure of ranks as one of logits."""
+
+    measure: Callable
+
+    def __call__(self, logits: Array, targets: Array, counted: Array, facts: Any) -> Any:
+        return self.measure(ranks_of(logits, targets), targets, counted, facts)
+
+
+class _Shares(NamedTuple):
+    """What is measured, and how many devices share the users of a block."""
+
+    measure: Callable
+    devices: int
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(np.array(jax.local_devices()[: self.devices]), ("users",))
+
+
+@partial(jax.jit, static_argnums=0)
+def _sum_shares(spec: _Shares, shared: tuple[LanguageModel, Array, Any], tokens: Array, lengths: Array) -> Any:
+    def share(shared: tuple[LanguageModel, Array, Any], tokens: Array, lengths: Array) -> Any:
+        model, bos, facts = shared
+        return _sum_ranks(partial(spec.measure, facts=facts), model, bos, tokens, lengths)
+
+    alike, apart = PartitionSpec(), PartitionSpec("users")
+    return jax.shard_map(share, mesh=spec.mesh, in_specs=(alike, apart, apart), out_specs=apart, check_vma=False)(
+        shared, tokens, lengths
+    )
+
+
+def _sum_ranks(measure: Callable, model: LanguageModel, bos: Array, tokens: Array, lengths: Array) -> Any:
+    """The sums of some users, read together: as `sum_over_targets` of each."""
+    users, softmax = len(tokens), Softmax.of(model)
+    inputs = jnp.concatenate([jnp.full((users, 1), bos, tokens.dtype), tokens[:, :-1]], axis=1)
+
+    def chunk(number: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        states, sums = carry
+        start = number * _READ
+        words, targets = (jax.lax.dynamic_slice_in_dim(part, start, _READ, axis=1) for part in (inputs, tokens))
+        counted = (start + jnp.arange(_READ) < lengths[:, None]) & (targets != bos)
+        counted = counted.astype(jnp.float32)
+        outputs, states = jax.vmap(model.read)(words, states)
+        ranks = softmax.ranks(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), counted.reshape(-1))
+        ranks = jax.tree.map(lambda part: part.reshape(users, _READ), ranks)
+        return states, jax.tree.map(jnp.add, sums, jax.vmap(measure)(ranks, targets, counted))
+
+    fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (users, *jnp.shape(leaf))), model.initial_state())
+    one = jnp.zeros((users, _READ))
+    shapes = jax.eval_shape(jax.vmap(measure), Ranks(one, one), tokens[:, :_READ], one)
+    sums = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    chunks = (jnp.max(lengths) + _READ - 1) // _READ
+    return jax.lax.fori_loop(0, chunks, chunk, (fresh, sums))[1]
+
+
 @partial(jax.jit, static_argnums=0)
 def sum_block(measure: Callable, model: LanguageModel, bos: Array, tokens: Array, lengths: Array, facts: Any) -> Any:
     count = partial(measure, facts=facts)
@@ -129,8 +215,15 @@ def users_at_once() -> int:
     return 16 if jax.default_backend() == "cpu" else 64
 
 
-def blocks_of(store: Store, rows: Sequence[int] | None, block: int = 0) -> Iterator[tuple[Array, Array, int]]:
-    """Users in blocks, padded to few shapes: their tokens, their lengths, and how many users they are."""
+def blocks_of(store: Store, rows: Any, block: int = 0, width: int = 0) -> Iterator[tuple[Array, Array, int]]:
+    """Users in blocks, padded to few shapes: their tokens, their lengths, and how many users they are.
+
+    Args:
+        store: the users.
+        rows: which of them; None is all.
+        block: how many in a block; 0 chooses.
+        width: tokens that all blocks are padded to; 0 is as many as the users of each need.
+    """
     block = block or users_at_once()
     chosen_rows = np.arange(store.users) if rows is None else np.asarray(rows)
     if not len(chosen_rows):
@@ -138,16 +231,20 @@ def blocks_of(store: Store, rows: Sequence[int] | None, block: int = 0) -> Itera
     for start in range(0, len(chosen_rows), block):
         chosen = chosen_rows[start : start + block]
         users = store.gather(chosen)
-        # Compiled shapes come in powers of two of the longest user, not one for every length, up to the public cap.
-        width = _CHUNK * 2 ** max(0, math.ceil(math.log2(max(1, int(users.lengths.max())) / _CHUNK)))
-        width = min(width, _CHUNK * math.ceil(store.tokens_per_user / _CHUNK))
-        tokens = np.zeros((block, width), np.int32)
-        columns = min(width, users.tokens.shape[1])
-        tokens[: len(chosen), :columns] = users.tokens[:, :columns]
+        columns = width or _padded(store, int(users.lengths.max()))
+        tokens = np.zeros((block, columns), np.int32)
+        filled = min(columns, users.tokens.shape[1])
+        tokens[: len(chosen), :filled] = users.tokens[:, :filled]
         lengths = np.pad(users.lengths, (0, block - len(chosen)))
         yield jnp.asarray(tokens), jnp.asarray(lengths), len(chosen)
         if step := _observer.get():
             step(min(start + block, len(chosen_rows)), len(chosen_rows))
+
+
+def _padded(store: Store, longest: int) -> int:
+    """Compiled shapes come in powers of two of the longest user, not one for every length, up to the public cap."""
+    width = _CHUNK * 2 ** max(0, math.ceil(math.log2(max(1, longest) / _CHUNK)))
+    return min(width, _CHUNK * math.ceil(store.tokens_per_user / _CHUNK))
 
 
 def evaluate(model: LanguageModel, store: Store, rows: Sequence[int] | None = None) -> Evaluation:
@@ -238,11 +335,8 @@ def sum_over_targets(
     return jax.tree.map(partial(jnp.sum, axis=0), sums)
 
 
-def count_targets(
-    logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"], counted: Array, facts: TokenKinds
-) -> Counts:
-    rank = rank_of(logits, targets)
-    loss = cross_entropy(logits, targets)
+def count_targets(ranks: Ranks, targets: Int[Array, " time"], counted: Array, facts: TokenKinds) -> Counts:
+    rank, loss = ranks
     known = counted * ~facts.unknown[targets]
     # A token outside the vocabulary nearly always replaces a word, and is always a mistake.
     words = counted * facts.starts_word[targets]
@@ -257,16 +351,6 @@ def count_targets(
         loss=jnp.sum(counted * loss),
         loss_known=jnp.sum(known * loss),
     )
-
-
-def rank_of(logits: Float[Array, "time vocabulary"], targets: Int[Array, " time"]) -> Int[Array, " time"]:
-    """The number of tokens that come before the target; of equal logits the lower id comes first, as in argmax.
-
-    Counts all that do not come after it, so that a target with a logit of NaN ranks last, not first.
-    """
-    own = jnp.take_along_axis(logits, targets[:, None], axis=-1)
-    later = jnp.arange(logits.shape[-1]) >= targets[:, None]
-    return jnp.sum(~((logits < own) | ((logits == own) & later)), axis=-1)
 
 
 def perplexity_of(loss: float, targets: float) -> float:

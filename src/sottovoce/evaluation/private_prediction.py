@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from sottovoce.data.store import Store
-from sottovoce.evaluation.prediction import TokenKinds, blocks_of, rank_of, sum_block
+from sottovoce.evaluation.prediction import TokenKinds, blocks_of, sum_block
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
+from sottovoce.evaluation.ranks import rank_of
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.head import cross_entropy
 from sottovoce.privacy.bounded_sums import LOSS_STEPS, BoundedSums, NoisySums

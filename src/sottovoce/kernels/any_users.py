@@ -26,7 +26,7 @@ from sottovoce.kernels.lstm_users import LN2, Step, unit_of
 from sottovoce.local.objective import Batch, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
-from sottovoce.models.head import Tables, unit_rows
+from sottovoce.models.head import tables_of, unit_rows
 from sottovoce.privacy.clipping import SAFE_SHARE, Clip, FlatClip, NoClip, PerLayerClip
 
 
@@ -106,16 +106,6 @@ def fits(update: UserUpdate, model: Any) -> bool:
 
 
 _CLIPS: tuple[type[Clip], ...] = (FlatClip, NoClip, PerLayerClip)
-
-
-def tables_of(model: Any) -> Tables | None:
-    """The tables, if the class that says how the model reads says so by rows too: a subclass may read otherwise."""
-
-    def owner(name: str) -> type | None:
-        return next((each for each in type(model).__mro__ if name in vars(each)), None)
-
-    owners = {owner(name) for name in ("read", "read_rows", "logits", "tables")}
-    return model.tables() if len(owners) == 1 and None not in owners else None
 
 
 class Sparse(NamedTuple):

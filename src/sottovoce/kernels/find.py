@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient
-from sottovoce.kernels.any_users import Softmax, plain_softmax, tables_of
+from sottovoce.kernels.any_users import Softmax, plain_softmax
 from sottovoce.kernels.cpu import OneUser
 from sottovoce.kernels.lstm_users import Products
 from sottovoce.kernels.narrow import Narrow
 from sottovoce.kernels.one_gradient import OneGradient
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, UserUpdate
+from sottovoce.models.head import tables_of
 
 Program = Products | OneUser | Softmax | OneGradient | Narrow
 

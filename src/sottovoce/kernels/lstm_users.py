@@ -25,11 +25,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
-from sottovoce.models.head import unit_rows
+from sottovoce.models.head import LN2, offset_of, unit_rows
 from sottovoce.models.lstm import LSTM, Gate
 from sottovoce.privacy.clipping import SAFE_SHARE, Clip, FlatClip, NoClip, PerLayerClip
 
-LN2 = 0.6931471805599453  # scores and levels are in base 2, which is what the hardware has
 GATES = 4
 LAYERS = 3 + 2 * GATES  # the embedding, weight and bias of each gate, the projection and its bias
 
@@ -294,12 +293,6 @@ def _like(kind: type, **fields: Any) -> Any:
     for name, value in fields.items():
         object.__setattr__(made, name, value)
     return made
-
-
-def offset_of(outputs: Array) -> Array:
-    """What is subtracted from each logit before exp2. Logits are at most ‖output‖: rows of the table have norm 1."""
-    length = jnp.sqrt(jnp.sum(jnp.square(outputs.astype(jnp.float32)), axis=-1))
-    return jnp.maximum(length - 57.0, 0.0)
 
 
 def _table_rows(table: Array, delta: Array, scale: Array) -> tuple[Array, Array, Array]:

@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from sottovoce.kernels.any_users import tables_of
 from sottovoce.kernels.lstm_users import LN2, offset_of
 from sottovoce.local.objective import plain
 from sottovoce.local.update import TRAINING, FedSGD, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
-from sottovoce.models.head import unit_rows
+from sottovoce.models.head import tables_of, unit_rows
 from sottovoce.privacy.clipping import norm
 
 LOGITS = 2**23  # of one user, in memory at once

@@ -60,9 +60,11 @@ def _scan(
     def step(state: LayerState, word: Array) -> tuple[LayerState, Array]:
         hidden, cell = state
         recurrent = hidden if mask is None else hidden * mask
-        i, f, g, o = jnp.split(word + multiply(recurrent, from_hidden), 4)
-        cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-        hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+        gates = word + multiply(recurrent, from_hidden)
+        # The sigmoid of all of them, though one is not used: in one piece it is a loop that a CPU runs on vectors.
+        i, f, _, o = jnp.split(jax.nn.sigmoid(gates), 4)
+        cell = f * cell + i * jnp.tanh(jnp.split(gates, 4)[2])
+        hidden = o * jnp.tanh(cell)
         return (hidden, cell), hidden
 
     state, hidden = jax.lax.scan(step, state, words)

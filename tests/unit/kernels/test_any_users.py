@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.kernels.any_users import Sparse, fits, plain_softmax, tables_of
+from sottovoce.kernels.any_users import Sparse, fits, plain_softmax
 from sottovoce.local.objective import Penalised, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.models.gru import GRU
+from sottovoce.models.head import tables_of
 from sottovoce.models.registry import build
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 

@@ -175,13 +175,6 @@ def test_only_what_it_computes_is_given_to_it(model):
     assert not fits(FedAvg(FlatClip(1.0), True), own)
 
 
-def test_powers_of_two_are_right_to_the_last_bits_of_a_float():
-    powers = np.float32(np.concatenate([np.linspace(-126, 60, 100_001), np.arange(-126, 61)]))
-    np.testing.assert_allclose(np.float64(cpu.exp2(jnp.asarray(powers))), 2.0 ** np.float64(powers), rtol=5e-7)
-    tiny = np.float64(cpu.exp2(jnp.asarray([-127.0, -1e4, -jnp.inf])))
-    assert np.all((tiny >= 0) & (tiny <= 2.0**-125))
-
-
 def test_on_a_cpu_a_large_model_trains_one_user_at_a_time(model, store):
     """Blocks of one user have a program written for them; larger ones, and `kernels = "off"`, the general one."""
     recipe = Recipe.load("demo").replace(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.models.head import cross_entropy, multiply, unit_rows
+from sottovoce.models.head import cross_entropy, exp2, multiply, unit_rows
 from sottovoce.models.registry import build
 
 
@@ -47,3 +47,10 @@ def test_the_tables_of_a_model_give_its_logits(kind):
     tokens, state = jnp.asarray([1, 5, 2]), model.initial_state()
     by_rows = model.read_rows(getattr(model, tables.words)[tokens], state)[0]
     np.testing.assert_array_equal(model.read(tokens, state)[0], by_rows)
+
+
+def test_powers_of_two_are_right_to_the_last_bits_of_a_float():
+    powers = np.float32(np.concatenate([np.linspace(-126, 60, 100_001), np.arange(-126, 61)]))
+    np.testing.assert_allclose(np.float64(exp2(jnp.asarray(powers))), 2.0 ** np.float64(powers), rtol=5e-7)
+    tiny = np.float64(exp2(jnp.asarray([-127.0, -1e4, -jnp.inf])))
+    assert np.all((tiny >= 0) & (tiny <= 2.0**-125))
