@@ -132,10 +132,14 @@ def through_unit_rows(rows: Array, gradient: Array) -> Array:
 
 
 def add_rows(delta: Array, squares: Array, ids: Array, change: Array) -> tuple[Array, Array]:
-    """Δ with a change of the rows `ids`, some of which may be the same, and its squares."""
-    after = delta.at[ids].add(change)
-    each = jnp.sum(jnp.square(after[ids]) - jnp.square(delta[ids]), axis=1)
-    return after, squares + jnp.sum(each / jnp.sum(ids[:, None] == ids, axis=1))
+    """Δ with a change of the rows `ids`, some of which may be the same, and its squares.
+
+    What is written depends on what was read, so that Δ is changed where it lies and never copied.
+    """
+    before, same = delta[ids], (ids[:, None] == ids).astype(jnp.float32)
+    after = before + same @ change
+    each = jnp.sum(jnp.square(after) - jnp.square(before), axis=1)
+    return delta.at[ids].set(after), squares + jnp.sum(each / jnp.sum(same, axis=1))
 
 
 def read(words: Array, weight: Array, hidden: Array, cell: Array) -> tuple[Array, Array, Array]:
