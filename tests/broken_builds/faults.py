@@ -2467,10 +2467,7 @@ def examples_that_never_join_together():
     mixture.components = components
 
 
-@caught_by(
-    "unit/kernels/test_cpu.py",
-    "test_the_table_is_read_and_stepped_as_by_the_plain_products[tiles and a rest]",
-)
+@caught_by("unit/kernels/test_cpu.py", "test_rows_that_are_the_same_get_the_change_of_each")
 def a_norm_that_counts_some_rows_twice():
     """The norm that a CPU clips to counts the row of a word as often as the step has the word."""
     import jax.numpy as jnp

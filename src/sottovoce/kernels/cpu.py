@@ -39,7 +39,7 @@ from sottovoce.models.head import exp2, unit_rows
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import SAFE_SHARE
 
-TILE = 500  # rows of the table: with their logits and their gradient they fill half a megabyte
+TILE = 250  # rows of the table: with their logits and their gradient they fill a quarter of a megabyte
 
 
 class Table(NamedTuple):

@@ -24,6 +24,14 @@ def assert_close(one, other) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
+def test_rows_that_are_the_same_get_the_change_of_each():
+    delta, ids, change = normal(1, WORDS, SIZE), jnp.array([3, 5, 3, 0]), normal(2, 4, SIZE)
+    after, squares = cpu.add_rows(delta, jnp.sum(jnp.square(delta)), ids, change)
+    expected = np.asarray(delta).copy()
+    np.add.at(expected, np.asarray(ids), np.asarray(change))
+    assert_close((after, squares), (expected, np.sum(np.square(expected))))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tile", [4, 11, 100], ids=["tiles and a rest", "one tile", "all at once"])
 def test_the_table_is_read_and_stepped_as_by_the_plain_products(tile):
