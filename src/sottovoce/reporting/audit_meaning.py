@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import singledispatch
 
+from sottovoce.accounting import rounded_down
 from sottovoce.audit.results import (
     CanariesResult,
     Guesses,
@@ -66,8 +67,8 @@ def _(found: CanariesResult) -> str:
         return ""
     most = max(bits)
     return (
-        f"the best known secret ranks first among about {2**most:,.0f} of its kind; among as many a model that never "
-        f"saw it ranks it first by chance once. Of {len(bits)} secrets the best is the luckiest, too"
+        f"the best known secret ranks first among about {2**most:,.0f} of its kind; a model that never saw it would "
+        f"do so once in as many times. It is the best of {len(bits)} secrets, so partly the luckiest"
     )
 
 
@@ -95,7 +96,7 @@ def _(found: MembershipResult) -> str:
 def _guessed(guesses: Guesses, source: str) -> str:
     chance = "even a run with ε = 0 may do so by chance"
     if guesses.shown > 0:
-        chance = f"a run with an ε below {epsilon_text(guesses.shown)} hardly ever does so by chance"
+        chance = f"a run with an ε below {rounded_down(guesses.shown)} hardly ever does so by chance"
     share = _share(guesses.correct, guesses.guesses)
     return (
         f"an attacker with the {source} guessed {share} of {guesses.guesses:,} coins of made-up users right; a coin "
