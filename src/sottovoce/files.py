@@ -41,7 +41,7 @@ def to_json_number(value: float) -> JsonNumber:
 
 def from_json_number(value: JsonNumber, *, null: float = math.nan) -> float:
     """Read what `to_json_number` wrote. Fields that once wrote null for infinity are read with `null=math.inf`."""
-    if isinstance(value, str) and value not in (INFINITY, f"-{INFINITY}"):
+    if isinstance(value, bool) or (isinstance(value, str) and value not in (INFINITY, f"-{INFINITY}")):
         raise ValueError(f"{value!r} is not a number")
     return null if value is None else float(value)
 
@@ -96,7 +96,7 @@ def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
         return tuple(_read(one, item) for one, item in zip(each, value, strict=True))
     if isinstance(kind, type) and issubclass(kind, Facts):
         return kind.from_json(value)
-    if kind is int and not isinstance(value, int):
+    if kind is int and type(value) is not int:
         raise TypeError(f"{value!r} is not a whole number")
     return from_json_number(value, null=null) if kind is float else value
 

@@ -2594,3 +2594,39 @@ def runs_that_were_not_chosen_and_stay():
     from sottovoce.commands import select
 
     select.shutil = SimpleNamespace(copyfile=shutil.copyfile, rmtree=lambda path: None)
+
+
+# --- verifying a release ---------------------------------------------------------------------------------------------
+
+
+@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[covered rounds alone]")
+def rounds_that_nothing_covers():
+    """A release whose rounds are all said to be covered has an ε of 0, and passes."""
+    from sottovoce.commands import verify
+
+    verify.charge_faults = lambda statement, spent, derived: iter(())
+
+
+@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[another relation]")
+def a_statement_that_is_believed():
+    """A release may state any relation, rate, sensitivity and noise beside the charges of its ledger."""
+    from sottovoce.commands import verify
+
+    verify.fact_faults = lambda statement, recipe, source: iter(())
+
+
+@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[one user replaced]")
+def an_epsilon_that_is_not_computed_again():
+    """Of all ε in a statement, the first alone is checked."""
+    from sottovoce.commands import verify
+
+    verify._other_faults = lambda found: iter(())
+
+
+@caught_by("unit/commands/test_verify.py", "test_what_is_no_plain_file_is_not_opened[onnx/extra]")
+def a_pipe_that_counts_for_nothing():
+    """What is no plain file is left out of the folder's list, and opened later."""
+    from sottovoce.commands import verify
+
+    real = verify.signature.check_folder
+    verify.signature.check_folder = lambda *given: dataclasses.replace(real(*given), odd=(), file_faults=())

@@ -431,7 +431,7 @@ def whole(tmp_path, keys, facts):
         values.setdefault(
             "files", {name: sha256_of(folder / name) for name in ("weights.safetensors", WORDS.file_name)}
         )
-        statement = Statement.from_json(values)
+        statement = Statement.from_json({**values, "rounds_done": int(values["rounds_done"])})
         values.setdefault("prose", prose(statement))
         written = sealed(values)
         (folder / "privacy.json").write_bytes(pretty(written))
@@ -476,7 +476,7 @@ COVERED = [{"event": {"kind": "covered", "noise_multiplier": 0.8125}, "count": 6
 TABLE = [{"who": "the server", "sees": "nothing", "epsilon": 0.1}]
 DEVICES_OF = {"devices": 10, "aggregation": "plain", "epsilon_server": 0.1}
 SHOWN_BY_THE_FOLDER = {
-    "an ε of covered rounds alone": ({"turns": 1, "epsilon": 0.0, "charged": COVERED}, "ledger"),
+    "covered rounds alone": ({"turns": 1, "epsilon": 0.0, "charged": COVERED}, "ledger"),
     "turns where coins are drawn": ({"turns": 1}, "recipe"),
     "one round of many": ({"charged": [{**charges()[0], "count": 1}], "epsilon": 9.0}, "ledger"),
     "a plan of one round": ({"rounds_done": 1, "rounds_planned": 1}, "recipe"),
@@ -519,6 +519,7 @@ SHOWN_BY_THE_FOLDER = {
     "an unknown form": ({"statement": 99}, "statement"),
     "an unknown audit": ({"audits": [{"audit": "auditors", "result": "passed"}]}, "statement"),
     "a failed audit": ({"audits": [{"audit": "rounds", "result": "failed"}]}, "statement"),
+    "a round that is no number": ({"rounds_done": True}, "statement"),
     "fewer than no charges": ({"charged_again": -3}, "statement"),
     "hashes of other files": ({"files": {"README.md": "0" * 64}}, "model"),
     "a vocabulary that was charged": ({"vocabulary.private": True}, "ledger"),
@@ -661,3 +662,31 @@ def test_whatever_the_files_hold_it_answers(whole, number, monkeypatch):
         ]
         (folder / "ledger.jsonl").write_bytes(chained(kept))
         json.dumps(verify_release(folder).to_json(), allow_nan=False)
+
+
+KINDS = {
+    "fixed": {"privacy": {"sampling": "fixed"}},
+    "in turn": {"privacy": {"sampling": "in_turn"}},
+    "correlated": {"privacy": {"sampling": "in_turn", "noise": "tree"}},
+    "least separation": {"privacy": {"sampling": "min_separation", "min_separation": 2, "noise": "banded"}},
+    "clipped denominator": {"privacy": {"estimator": "clipped_denominator"}},
+    "per layer": {"privacy": {"clipping": "per_layer"}},
+    "adaptive": {"privacy": {"adaptive_quantile": 0.5, "adaptive_bit_noise": 20.0}},
+    "schedules": {"privacy": {"noise_schedule": ((1, 1.0), (2, 2.0)), "clip_schedule": ((1, 1.0), (2, 0.5))}},
+    "silos": {"federation": {"max_silos": 2}, "privacy": {"accountant": "pld"}},
+    "noise of devices": {"federation": {"noise": "devices", "aggregation": "masked", "survivors": 8, "colluding": 2}},
+    "examples": {
+        "run": {"algorithm": "els"},
+        "local": {"tokens": 8},
+        "privacy": {"examples_per_user": 2, "accountant": "pld"},
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_honest_release_of_every_kind_passes(begun, released, kind):
+    sections = {name: dict(keys) for name, keys in KINDS[kind].items()}
+    sections["privacy"] = {"secrets": "entropy", **sections.get("privacy", {})}
+    found = verify_release(released(begun(**sections)))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
