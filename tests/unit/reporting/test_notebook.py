@@ -44,7 +44,7 @@ RUN = RunResult(Path("runs/<b>"), 60, "finished", builders.make_statement(), MEA
         (Release("run", False, "out", ("no",), ()), "<Release of run: not released, 1 reasons against it>"),
         (Release("run", True, "out", (), ()), "<Release of run: released to out>"),
         (
-            Verification("out", False, None, 1.0, 1e-5, CHECKS, (), ()),
+            Verification("out", False, True, None, 1.0, 1e-5, CHECKS, (), ()),
             "<Verification of out: failed: files>",
         ),
     ],
