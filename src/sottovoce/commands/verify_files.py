@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sottovoce.data.tokenizer_files import FILES, load_tokenizer
 from sottovoce.errors import SottoError
+from sottovoce.files import Json
 from sottovoce.reporting.statement import Statement
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
@@ -19,6 +20,7 @@ _GRAPHS, _FACTS = "(step|sequence|batch)", "(manifest|canaries|pieces|tokenizer)
 _EXPORTED = re.compile(rf"{ONNX}/({_GRAPHS}\.onnx|{_FACTS}\.json|vocabulary\.txt)")
 _LARGEST = 10**7  # bytes of a file that is read as a whole
 _LARGEST_TOKENIZER = 10**9
+_MOST_MOVED = 100
 # A kind of round takes about a third of a second, a thousand examples of a user a few.
 _MOST_KINDS, _MOST_EXAMPLES, _MOST_ROUNDS, _MOST_NUMBERS = 40, 10_000, 10**7, 10**4
 
@@ -54,9 +56,18 @@ def check_work(events: Sequence[object]) -> None:
                 raise SottoError(f"{len(value):,} numbers of one charge take too long to account for")
             if name in limits and not (isinstance(value, int) and value <= limits[name]):
                 raise SottoError(f"{name} of a charge must be a whole number up to {limits[name]:,}")
+        if _moved(event) > _MOST_MOVED:
+            raise SottoError("the examples of a user move a round by 100 times its noise or more: nothing is protected")
         together += sum(event.get(name) or 0 for name in ("examples_per_user", "silos"))
     if together > _MOST_EXAMPLES:
         raise SottoError(f"{together:,} examples of a user in all charges take too long to account for")
+
+
+def _moved(event: Json) -> float:
+    """By how many times the noise a user's examples move a round, on average. Where it is much, ε takes minutes."""
+    names = ("examples_per_user", "example_rate", "noise_multiplier")
+    examples, rate, noise = (float(event.get(name, 0)) for name in names)
+    return examples * rate / noise if noise > 0 else 0.0
 
 
 def _with_inner(event: object) -> list[object]:

@@ -43,6 +43,7 @@ def test_a_file_that_is_read_whole_has_a_largest_size():
     [
         ([{"kind": "covered"}] * 41, "kinds of rounds"),
         ([EVENT, EVENT], "12,000 examples of a user"),
+        ([{**EVENT, "noise_multiplier": 0.4}], "nothing is protected"),
         ([{**EVENT, "examples_per_user": "many"}], "must be a whole number"),
         ([{"kind": "correlated-gaussian", "rounds": 10**8}], "must be a whole number"),
         ([{"kind": "correlated-gaussian", "coefficients": [1.0] * 10_001}], "numbers of one charge"),
