@@ -327,7 +327,9 @@ def _recipe_faults(found: _Evidence) -> Iterator[str]:
         yield f"{statement.rounds_planned} rounds are planned, and by {found.source} there are {recipe.run.rounds}"
     elif more := has_room(statement, recipe, derive(statement, recipe)):
         limit = recipe.privacy.epsilon
-        if limit is None or _least(more, statement.delta) <= limit * (1 - _AGREE):
+        # By the accountant that the run was stopped by, which may be a looser one.
+        accountant = recipe.privacy.accountant
+        if limit is None or accounting.epsilon(more, statement.delta, accountant) <= limit * (1 - _GRID):
             rounds = f"{statement.rounds_planned} of {recipe.run.rounds} rounds"
             yield f"ε is that of {rounds}, and no budget of {found.source} forbids the others"
 

@@ -675,6 +675,8 @@ KINDS = {
     "schedules": {"privacy": {"noise_schedule": ((1, 1.0), (2, 2.0)), "clip_schedule": ((1, 1.0), (2, 0.5))}},
     "silos": {"federation": {"max_silos": 2}, "privacy": {"accountant": "pld"}},
     "noise of devices": {"federation": {"noise": "devices", "aggregation": "masked", "survivors": 8, "colluding": 2}},
+    "a budget": {"run": {"rounds": 200}, "privacy": {"epsilon": 5.0, "accountant": "rdp"}},
+    "a budget by PLD": {"run": {"rounds": 200}, "privacy": {"epsilon": 5.0, "accountant": "pld"}},
     "examples": {
         "run": {"algorithm": "els"},
         "local": {"tokens": 8},
@@ -688,5 +690,8 @@ KINDS = {
 def test_an_honest_release_of_every_kind_passes(begun, released, kind):
     sections = {name: dict(keys) for name, keys in KINDS[kind].items()}
     sections["privacy"] = {"secrets": "entropy", **sections.get("privacy", {})}
-    found = verify_release(released(begun(**sections)))
+    release = released(begun(**sections))
+    found = verify_release(release)
     assert found.verified, [check for check in found.checks if check.result == FAILED]
+    if "budget" in kind:
+        assert json.loads((release / "privacy.json").read_text())["rounds_planned"] < 200
