@@ -695,3 +695,16 @@ def test_an_honest_release_of_every_kind_passes(begun, released, kind):
     assert found.verified, [check for check in found.checks if check.result == FAILED]
     if "budget" in kind:
         assert json.loads((release / "privacy.json").read_text())["rounds_planned"] < 200
+
+
+def test_honest_statements_of_devices_and_of_rounds_done_again_pass(whole, remembered):
+    mechanism = build_mechanism(PLANNED, ["one"])
+    spent, again = mechanism.events(60), [(mechanism.event(1), 2)]
+    words = VocabularyFacts(WORDS.fingerprint, "public")
+    for charged, federation in (
+        (Charges(spent, spent, store=spent), FederationFacts(10)),
+        (Charges(spent, [*spent, *again], again, store=[*spent, *again]), None),
+    ):
+        about = RunFacts("b1946ac9", 60, 60, words, federation=federation)
+        found = verify_release(whole(statement_of(PLANNED, mechanism, "pld", charged, about).to_json()))
+        assert found.verified, [check for check in found.checks if check.result == FAILED]
