@@ -38,7 +38,7 @@ def weights(again, rows):
 
 
 def test_a_model_without_a_user_who_wrote_nothing_is_the_same_to_the_bit(store):
-    again = training(store, 2, mode="none", estimator="true_average")
+    again = training(store, 2, mode="none", estimator="true_average", cohort=13)
     everyone, without_empty, without_one = weights(again, [1, 0])
     assert len(store[1]) == 0
     assert np.array_equal(everyone, without_empty)
