@@ -139,6 +139,7 @@ def test_models_that_are_the_same_have_epsilon_zero_and_no_figure(sotto: Sotto, 
     assert "estimated: ε = 0 " in shown.out
 
 
+@pytest.mark.slow
 def test_a_damaged_audit_is_told(sotto: Sotto, run: Path) -> None:
     (run / "audit").mkdir()
     (run / "audit/tails.json").write_text("{")

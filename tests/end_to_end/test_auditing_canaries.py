@@ -43,6 +43,7 @@ def scores_of(run: Path) -> np.ndarray:
     return saved_canary_scores(saved)
 
 
+@pytest.mark.slow
 def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
     registry = parse_json((planted / "canaries.json").read_text())
     assert (len(registry["users"]), registry["holders"]) == (40, [1, 2, 1, 2])

@@ -49,6 +49,7 @@ def test_a_central_run_learns_and_says_what_it_is(store, tmp_path):
     assert "central" in report_run(tmp_path / "run", internal=True).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secrets", first_of(["seeded", "entropy"]))
 def test_a_central_run_goes_on_to_the_same_bits(store, tmp_path, secrets):
     recipe = central(store).replace(privacy={"secrets": secrets})

@@ -195,6 +195,7 @@ def test_ledgers_that_would_mislead_are_refused(
         assert word in outcome.err
 
 
+@pytest.mark.slow
 def test_the_installed_command_plans_in_a_process_of_its_own() -> None:
     done = subprocess.run(
         [SOTTO, *map(str, PLAN), "--noise-multiplier", "1.1", "--json"], capture_output=True, text=True, timeout=60
@@ -697,6 +698,7 @@ def test_evaluate_counts_keystrokes(sotto: Sotto, world: World, tmp_path: Path) 
         assert 0 < found["keystroke_saving"] < found["keystroke_saving_in_vocabulary"]
 
 
+@pytest.mark.slow
 def test_evaluate_puts_public_text_beside_the_users(sotto: Sotto, world: World, tmp_path: Path) -> None:
     public = tmp_path / "public.jsonl"
     public.write_text('{"user": "a page", "text": "the tea of morning, xylophone"}\n')

@@ -63,6 +63,7 @@ def federation(tmp_path, store, vocabulary) -> Federation:
     return Federation(tmp_path, store, vocabulary)
 
 
+@pytest.mark.slow
 def test_a_run_over_devices_looks_like_any_other(federation, tmp_path, capsys):
     run = tmp_path / "run"
     result = sottovoce.train(tiny_recipe(federation.path), run, coordinator=federation.coordinator())
@@ -184,6 +185,7 @@ def test_the_next_model_leaves_only_after_the_checkpoint_with_it_is_on_disk(phon
     assert len(fleet.asked) == 6
 
 
+@pytest.mark.slow
 def test_who_answers_early_or_forgets_counts_for_nothing(phones, tmp_path):
     """Phones that say they never joined, and phones whose first answer is sent again."""
     run, first = tmp_path / "run", {}

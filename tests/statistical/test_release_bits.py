@@ -311,6 +311,7 @@ def worst_of_streams(release: Callable, case: StreamCase, seed: int) -> tuple[fl
 OTHERS_ARE_SLOW = [pytest.param(kind, marks=() if kind == "blt" else pytest.mark.slow) for kind in MATRICES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS_ARE_SLOW)
 def test_no_statistic_tells_more_of_a_stream_than_epsilon_allows(kind):
     p_value, which = worst_of_streams(released_stream, StreamCase(kind, 1), 2)

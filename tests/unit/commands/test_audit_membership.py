@@ -51,6 +51,7 @@ def test_users_with_a_lower_loss_are_taken_for_members(audited, monkeypatch):
     assert found.attacks[0].auc == 1.0
 
 
+@pytest.mark.slow
 def test_shadow_models_are_trained_on_halves_and_scored(audited, monkeypatch):
     seen = {}
 

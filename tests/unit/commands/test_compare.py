@@ -117,6 +117,7 @@ def test_runs_of_different_tokens_are_measured_on_the_same_people(run, begun, in
     assert "bytes" not in str(found.to_json()["runs"][1]["evaluation"].keys())
 
 
+@pytest.mark.slow
 def test_shorter_texts_of_the_same_people_are_named(run, begun, tiny_store, tmp_path):
     grouping = Grouping(tokens_per_user=30, test_users=0.1)
     prepare([tiny_store.parent / "corpus.jsonl"], tmp_path / "short", byte_level(), grouping)

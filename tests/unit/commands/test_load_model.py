@@ -17,6 +17,7 @@ from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SottoError
 
 
+@pytest.mark.slow
 def test_a_release_suggests_and_evaluates_as_its_run_does(run, release, store, monkeypatch):
     monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
     before, loaded, of_run = files_of(release), load_model(release), load_model(run.path)

@@ -22,6 +22,7 @@ from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.folder import RunFolder
 
 
+@pytest.mark.slow
 def test_it_trains_the_recipe_and_charges_nobody_of_the_store(recipe: Recipe, store: Path, tmp_path: Path):
     before = {path: path.read_bytes() for path in sorted(store.rglob("*"))}
     result = practice(recipe.replace(run={"rounds": 1}), tmp_path / "trial")

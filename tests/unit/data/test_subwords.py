@@ -71,6 +71,7 @@ def test_specials_cannot_be_typed(tokenizer: Subwords) -> None:
             assert joined(tokenizer, f"the {name} cat") == f"the {name} cat".encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", WRITES_ALL, ids=lambda each: each.kind)
 @examples(60)
 @given(st.text())

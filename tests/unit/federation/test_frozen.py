@@ -63,6 +63,7 @@ def changed(part: FrozenPart) -> FrozenPart:
     return replace(part, arrays={name: array + 1 for name, array in part.arrays.items()})
 
 
+@pytest.mark.slow
 def test_a_device_gets_the_part_before_anybody_is_drawn_and_then_joins(task, part, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13)
     assert sent(device, task) == Nothing(Code.FROZEN)

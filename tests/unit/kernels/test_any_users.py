@@ -65,6 +65,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_every_user_sends_what_fedavg_sends(name, way):
     slow, fast = both(name, way, plain_softmax())

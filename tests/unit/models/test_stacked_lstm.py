@@ -24,6 +24,7 @@ def test_the_model_of_popov_and_others_has_its_size():
     assert parameter_count(shapes) == 2 * 30_000 * 650 + 30_000 + 2 * 4 * (650 * 1300 + 650) == 45_795_200
 
 
+@pytest.mark.slow
 def test_without_dropout_it_is_one_layer_after_another():
     model = make(layers=3)
     words = np.asarray(model.embedding)[TOKENS]

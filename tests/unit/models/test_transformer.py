@@ -121,6 +121,7 @@ def test_token_by_token_is_one_call():
     assert {leaf.dtype for leaf in jax.tree.leaves(end)} == {np.dtype(np.float32)}
 
 
+@pytest.mark.slow
 def test_heads_that_share_a_key_are_heads_with_copies_of_it():
     generator = np.random.default_rng(0)
     shapes = ((3, 6, 4), (5, 2, 4), (5, 2, 4))

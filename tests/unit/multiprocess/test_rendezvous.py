@@ -177,6 +177,7 @@ def test_strangers_at_the_port_are_named_and_process_0_goes_on_waiting(words, ca
     assert SECRET.decode() not in caplog.text
 
 
+@pytest.mark.slow
 def test_what_was_heard_does_not_open_the_door_a_second_time():
     """What is signed is new every time."""
 
