@@ -55,7 +55,7 @@ def test_four_devices_give_what_one_gives(block):
     assert ended.returncode == 0, ended.stderr[-3000:]
     found = json.loads(ended.stdout)
     assert found["sum"] < 1e-6
-    # Noise follows from the exact sum. Where devices differ in a last bit, it is another, and models cannot be compared.
+    # Noise follows from the exact sum: where devices differ in a last bit, it is another, and models cannot be compared
     assert not found["same"] or found["model"] < 1e-6
     assert found["weight"][0] == found["weight"][1] == 37.0
     assert found["bits"][0] == found["bits"][1]
