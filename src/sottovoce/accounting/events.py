@@ -184,7 +184,7 @@ class SampledSkellam(Event):
     that of Skellam noise. PLD is that of Gaussian noise, from which Skellam noise cannot be told apart, and what is
     left of a difference is charged to δ.
 
-    With `silos`, one person may be a user of so many, each of which draws apart and clips to its share of S.
+    With `silos`, one person may be a user of that many silos. Each draws by itself and clips to its share of S.
     """
 
     kind = "sampled-skellam"

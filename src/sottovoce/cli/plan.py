@@ -51,7 +51,7 @@ class Training:
     parameters: Annotated[int | None, option("Size of the model: then also signal-to-noise and bytes sent.")] = None
     trained_parameters: Annotated[int | None, option("Of an adapter, if the model is frozen: compares both.")] = None
     users_per_second: Annotated[float | None, option("A measured rate: then also hours.")] = None
-    select: Annotated[float | None, option("Also ε of the best of so many runs on average.")] = None
+    select: Annotated[float | None, option("Also ε of the best of N runs on average.")] = None
 
     def with_cohort(self) -> Training:
         """The cohort that --noise-std asks for, filled in."""
@@ -289,7 +289,7 @@ def _print_plan(made: Plan) -> None:
 
 
 def _print_selection(chosen: Selection | None) -> None:
-    """The best of several runs, beside one run and beside all of them."""
+    """The best of several runs, compared with one run and with all of them."""
     if chosen is None:
         return
     from sottovoce.accounting import accountant_name

@@ -90,7 +90,7 @@ def select_best(
 ) -> Selected:
     """Train a recipe several times, and release the model that predicts public text best.
 
-    Guarantee: the store is charged for the best of so many runs, on disk, before the number of runs is drawn. Nothing
+    Guarantee: the store is charged for the best of several runs, on disk, before their number is drawn. Nothing
     of the other runs is kept or shown, nor how many there were.
 
     Args:
@@ -113,7 +113,7 @@ def select_best(
         text = public_text(public, find_tokenizer(people))
         event = BestOfRuns(float(choice.runs), choice.distribution, _charges_of(recipes, work))
         key = owner_key(publication.key)
-        # From here on it is paid for. Whoever stops now has seen nothing, and gets nothing back.
+        # From here on it is paid for. An owner who stops now has seen nothing, and gets nothing back.
         StoreLedger(people / "ledger.jsonl").charge(os_entropy.token_hex(6), "the best of several runs", event, 1)
         runs = draw_runs(event.expected_runs, event.distribution)
         best, score = _best(recipes, text, runs, work, out.resolve().name)
@@ -169,7 +169,7 @@ def _charges_of(recipes: Sequence[Recipe], work: Path) -> tuple[tuple[Event, int
 
 
 def _best(recipes: Sequence[Recipe], public: Store, runs: int, work: Path, name: str) -> tuple[RunFolder, float]:
-    """Train so many runs, each with settings drawn at random, and keep the one with the best score."""
+    """Train `runs` runs, each with settings drawn at random, and keep the one with the best score."""
     best: tuple[RunFolder, float] | None = None
     for _ in range(runs):
         path = work / os_entropy.token_hex(8) / name  # that says nothing of the place of a run among others

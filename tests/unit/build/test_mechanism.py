@@ -62,6 +62,14 @@ def test_samplers_are_of_the_declared_population(sampling, built):
     assert build_mechanism(recipe, ["one"]).sampler == built
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_cohorts_are_drawn_by_a_cipher_unless_the_recipe_says_otherwise(sampling):
+    drawn = GOOD.replace(privacy={"sampling": sampling})
+    assert build_mechanism(resolve(drawn), ["one"]).sampler.generator == "ChaCha20"
+    quick = drawn.replace(privacy={"randomness": "standard"})
+    assert build_mechanism(resolve(quick), ["one"]).sampler.generator == "Philox"
+
+
 @pytest.mark.parametrize(
     ("settings", "clip", "estimator"),
     [

@@ -216,12 +216,12 @@ def read_later(later: Later) -> Request:
 
 
 def read_shares(message: bytes, context: str, count: int) -> tuple[bytes, ...]:
-    """The sealed shares of a device with so many neighbours."""
+    """The sealed shares of a device, by its number of neighbours."""
     return _exactly(count, _read_rows(message, "shares", context, "sealed", SEALED))
 
 
 def read_vector(message: bytes, context: str, size: int) -> np.ndarray:
-    """A masked vector of so many bytes."""
+    """A masked vector, by its number of bytes."""
     _, arrays = _read_answer(message, "vector", context)
     vector = arrays.get("vector")
     if vector is None or vector.dtype != np.uint8 or vector.shape != (size,):
